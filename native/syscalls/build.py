@@ -1,0 +1,41 @@
+"""Builds nvc/_syscalls, the cffi API-mode module over the C files of this folder.
+
+Each header of this folder is both the C interface and, stripped of its preprocessor lines, the cffi one:
+plain declarations and `#define NAME <integer>` only.
+"""
+
+import glob
+import os
+import re
+
+from cffi import FFI
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+
+
+def declarations(header: str) -> str:
+    """The declarations of `header` as cffi's parser wants them."""
+    kept = []
+    with open(header, encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith("#") or re.match(r"#define \w+ (0x[0-9a-fA-F]+|\d+)\s*$", line):
+                kept.append(line)
+    return "".join(kept)
+
+
+PUBLIC = sorted(glob.glob(os.path.join(HERE, "*.h")))
+PUBLIC = [path for path in PUBLIC if not os.path.basename(path).startswith("_")]  # _*.h: internal to C
+SOURCES = sorted(glob.glob(os.path.join(HERE, "*.c")))
+
+ffi = FFI()
+for path in PUBLIC:
+    ffi.cdef(declarations(path))
+ffi.set_source(
+    "nvc._syscalls",
+    "".join(f'#include "{os.path.basename(path)}"\n' for path in PUBLIC),
+    sources=[os.path.relpath(path) for path in SOURCES],
+    include_dirs=[os.path.relpath(HERE)],
+    extra_compile_args=FLAGS,
+    py_limited_api=True,
+)

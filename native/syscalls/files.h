@@ -1,0 +1,10 @@
+#ifndef NVC_FILES_H
+#define NVC_FILES_H
+#include <stdint.h>
+
+/* Each returns a descriptor (close-on-exec) or 0, or -errno. */
+int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve);
+int nvc_pidfd_open(int pid);
+int nvc_pidfd_send_signal(int pidfd, int sig);
+
+#endif

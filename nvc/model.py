@@ -1,0 +1,125 @@
+"""What discovery finds: frozen facts about a host, its driver and its GPUs.
+
+All paths are absolute as seen *inside the driver root*, with links resolved, unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+#: Capability classes that a container can ask for, in the order in which they are printed.
+CAPABILITIES = ("utility", "compute", "video", "graphics", "display", "ngx", "compat32")
+
+
+class Identity(Value):
+    """What `fstat` says of a file when it was found; compared again on the descriptor that is mounted."""
+
+    device: int
+    inode: int
+    size: int  # bytes
+    mtime_ns: int  # nanoseconds since the epoch
+
+
+class Library(Value):
+    """A driver library. `kind` is the class of its search table: utility, compute, video, graphics, glvnd, ngx."""
+
+    path: str
+    soname: str
+    kind: str
+    arch: str  # x86_64, i386, aarch64, arm
+    identity: Identity
+
+
+class Binary(Value):
+    """A driver program: always an ELF file, never the wrapper script that the PATH may offer."""
+
+    path: str
+    kind: str  # utility or compute
+    identity: Identity
+
+
+class Firmware(Value):
+    path: str
+    identity: Identity
+
+
+class Ipc(Value):
+    """A socket, or the directory of the MPS control daemon (`is_directory`)."""
+
+    path: str
+    service: str  # persistenced, fabricmanager, mps
+    kind: str  # utility or compute
+    is_directory: bool = False
+
+
+class DeviceNode(Value):
+    """A character device. `path` is inside the driver root; `major`:`minor` are the driver's, not the node's."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class MigDevice(Value):
+    """One MIG compute instance, as NVML enumerates it on its GPU."""
+
+    index: int
+    uuid: str  # MIG-xxxxxxxx-...
+    gpu_instance: int
+    compute_instance: int
+    gi_access: str  # /proc/driver/nvidia/capabilities/gpuM/mig/giG/access
+    ci_access: str
+    gi_node: DeviceNode | None
+    ci_node: DeviceNode | None
+
+
+class Gpu(Value):
+    index: int  # NVML's
+    uuid: str  # GPU-xxxxxxxx-...
+    minor: int
+    bus_id: str  # %08x:%02x:%02x.0, lower case
+    name: str
+    brand: str
+    architecture: str  # compute capability, "9.0"
+    node: DeviceNode
+    proc_dir: str  # /proc/driver/nvidia/gpus/<bus id as the kernel writes it>, "" where there is none
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig: tuple[MigDevice, ...] = ()
+    capability_nodes: tuple[DeviceNode, ...] = ()  # every nvidia-cap node of this GPU in mig-minors
+    dri_nodes: tuple[str, ...] = ()  # /dev/dri/cardN, /dev/dri/renderDN
+
+
+class ProcFile(Value):
+    """A file of /proc/driver/nvidia as read at discovery; `name` is relative to that directory."""
+
+    name: str
+    content: bytes
+
+
+class HostFacts(Value):
+    """Everything that selection and planning may know of the host."""
+
+    driver_root: str
+    driver_version: str  # digits and dots, the suffix of the library files
+    cuda_version: str  # "13.0"
+    simulated: bool
+    gpus: tuple[Gpu, ...]
+    libraries: tuple[Library, ...]
+    libraries32: tuple[Library, ...]
+    binaries: tuple[Binary, ...]
+    firmwares: tuple[Firmware, ...]
+    ipcs: tuple[Ipc, ...]
+    control: DeviceNode | None  # /dev/nvidiactl
+    uvm: tuple[DeviceNode, ...]  # /dev/nvidia-uvm, /dev/nvidia-uvm-tools
+    modeset: DeviceNode | None  # /dev/nvidia-modeset
+    mig_config: DeviceNode | None  # the nvidia-cap node of mig/config
+    mig_monitor: DeviceNode | None
+    imex_major: int  # -1 where the driver has no IMEX channels
+    proc_files: tuple[ProcFile, ...]  # params, version, registry: those that exist
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def driver_label(self) -> str:
+        """The driver version for people: a simulated driver says so."""
+        return self.driver_version + ("-sim" if self.simulated else "")

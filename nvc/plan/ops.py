@@ -1,0 +1,105 @@
+"""The operations of a plan. Frozen data only: describing, exporting and applying them is done elsewhere.
+
+`source` is a path inside the driver root, `target` an absolute path inside the container's rootfs.
+"""
+
+from __future__ import annotations
+
+from nvc.model import Identity
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+
+class BindFile(Value):
+    """Bind one regular file, read-only: ro, nosuid, nodev."""
+
+    source: str
+    target: str
+    identity: Identity
+    noexec: bool = False
+
+
+class BindSocket(Value):
+    """Bind a socket or a service's directory: nosuid, nodev, noexec, writable."""
+
+    source: str
+    target: str
+    is_directory: bool = False
+
+
+class BindProc(Value):
+    """Bind an entry of the kernel's /proc/driver/nvidia: ro, nosuid, nodev, noexec."""
+
+    source: str
+    target: str
+    is_directory: bool = True
+    writable: bool = False  # the state of a simulated driver only
+
+
+class BindDevice(Value):
+    """Bind a character device whose rdev must be major:minor: ro, nosuid, noexec (never nodev)."""
+
+    source: str
+    target: str
+    major: int
+    minor: int
+
+
+class AllowDevice(Value):
+    """Let the container's device cgroup read and write c major:minor (never mknod)."""
+
+    major: int
+    minor: int
+
+
+class Tmpfs(Value):
+    """A small tmpfs, mode 0555, filled before it is attached: nosuid, nodev, noexec.
+
+    `directories` and `files` are relative to it; files are (name, content), mode 0444.
+    """
+
+    target: str
+    directories: tuple[str, ...] = ()
+    files: tuple[tuple[str, bytes], ...] = ()
+
+
+class Symlink(Value):
+    """A link whose text is `text`. `fallback` (a target of a BindFile) is what must be reached when a
+    regular file of the image stands in its place: the file is then covered by the same bind."""
+
+    text: str
+    target: str
+    fallback: str = ""
+
+
+class LoaderEntry(Value):
+    """One line of ld.so.cache."""
+
+    soname: str
+    path: str  # in the container
+    arch: str  # x86_64, i386, aarch64, arm
+
+
+class UpdateLoaderCache(Value):
+    """Merge `entries` into the container's /etc/ld.so.cache, before older entries of the same name."""
+
+    entries: tuple[LoaderEntry, ...]
+
+
+if TYPE_CHECKING:
+    Op: TypeAlias = (
+        BindFile | BindSocket | BindProc | BindDevice | AllowDevice | Tmpfs | Symlink | UpdateLoaderCache
+    )
+
+
+class Plan(Value):
+    """Ordered operations for one container, and what a reader of the plan should know."""
+
+    driver_root: str
+    driver_label: str
+    devices: tuple[str, ...]  # UUIDs of the selected GPUs and MIG devices
+    ops: tuple[Op, ...]
+    warnings: tuple[str, ...] = ()

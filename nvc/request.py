@@ -1,0 +1,39 @@
+"""What a caller asks for, in one shape for every entry point (command line, hook, CDI)."""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+
+class DriverOptions(Value):
+    """Where the driver is and how it may be looked at; the global options of the command line."""
+
+    root: str = "/"
+    ldcache: str = "/etc/ld.so.cache"  # inside the root
+    uid: int = -1  # of the probe; -1: the kernel's overflow id
+    gid: int = -1
+    load_kmods: bool = False
+    create_imex_channels: bool = True
+    imex_channels: tuple[int, ...] = ()
+    inventory: bool = True
+    timeout: float = 10.0  # seconds for each helper process
+    search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    mps_directory: str = "/tmp/nvidia-mps"
+
+
+class Request(Value):
+    """One container's wishes, checked for shape but not yet held against the host."""
+
+    devices: tuple[str, ...] = ()  # selectors as written; none: driver files only
+    capabilities: tuple[str, ...] = ()  # of model.CAPABILITIES
+    requirements: tuple[str, ...] = ()  # each must hold
+    mig_config: str = ""  # "" or "all"
+    mig_monitor: str = ""
+    imex_channels: tuple[int, ...] = ()
+    cgroups: bool = True
+    devbind: bool = True
+    persistenced: bool = True
+    fabricmanager: bool = True
+    gsp_firmware: bool = True
+    cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, disabled
+    ldconfig: str = ""  # accepted because callers pass it; see docs/differences.md
