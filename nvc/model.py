@@ -118,6 +118,8 @@ class HostFacts(Value):
     imex_major: int  # -1 where the driver has no IMEX channels
     proc_files: tuple[ProcFile, ...]  # params, version, registry: those that exist
     warnings: tuple[str, ...] = ()
+    system_root: str = "/"  # where /proc and /sys are read: the driver root of a simulated driver, else `/`
+    device_root: str = "/"  # where device nodes are: the driver root if it has a /dev/nvidiactl, else `/`
 
     @property
     def driver_label(self) -> str:

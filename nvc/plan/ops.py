@@ -48,6 +48,13 @@ class BindDevice(Value):
     minor: int
 
 
+class BindDeviceDirectory(Value):
+    """Bind a directory of device nodes (/dev/nvidia-caps): nosuid, noexec."""
+
+    source: str
+    target: str
+
+
 class AllowDevice(Value):
     """Let the container's device cgroup read and write c major:minor (never mknod)."""
 
@@ -91,14 +98,24 @@ class UpdateLoaderCache(Value):
 
 if TYPE_CHECKING:
     Op: TypeAlias = (
-        BindFile | BindSocket | BindProc | BindDevice | AllowDevice | Tmpfs | Symlink | UpdateLoaderCache
+        BindFile
+        | BindSocket
+        | BindProc
+        | BindDevice
+        | BindDeviceDirectory
+        | AllowDevice
+        | Tmpfs
+        | Symlink
+        | UpdateLoaderCache
     )
 
 
 class Plan(Value):
     """Ordered operations for one container, and what a reader of the plan should know."""
 
-    driver_root: str
+    driver_root: str  # sources of files, sockets and firmware
+    system_root: str  # sources of BindProc: `/`, but the driver root of a simulated driver
+    device_root: str  # sources of BindDevice
     driver_label: str
     devices: tuple[str, ...]  # UUIDs of the selected GPUs and MIG devices
     ops: tuple[Op, ...]
