@@ -1,0 +1,77 @@
+"""Fixtures for every test. What a test needs and the machine lacks is a failure, never a skip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import REPO, STAGE, run
+from support.bundle import Bundle
+from support.rootfs import make_rootfs
+
+
+@pytest.fixture(scope="session")
+def stage() -> str:
+    """The staged tree (an installation whose Python code is this checkout), brought up to date."""
+    run("make", "-s", "--no-print-directory", "-C", REPO, "stage", timeout=600, env=dict(os.environ))
+    return STAGE
+
+
+@pytest.fixture(scope="session")
+def launcher(stage: str) -> str:
+    """The staged nvc-cli."""
+    return os.path.join(stage, "bin/nvc-cli")
+
+
+@pytest.fixture(scope="session")
+def _rootfs_template() -> Iterator[Callable[[bool, bool], str]]:
+    made: dict[tuple[bool, bool], str] = {}
+    base = tempfile.mkdtemp(prefix="nvc-rootfs-")
+
+    def template(glibc: bool, cache: bool) -> str:
+        if (glibc, cache) not in made:
+            made[glibc, cache] = make_rootfs(os.path.join(base, str(len(made))), glibc, cache)
+        return made[glibc, cache]
+
+    yield template
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """An empty directory, removed after the test, that every user can traverse; pytest's own cannot be."""
+    directory = tempfile.mkdtemp(prefix="nvc-test-")
+    os.chmod(directory, 0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def rootfs(scratch: str, _rootfs_template: Callable[[bool, bool], str]) -> Callable[..., str]:
+    """Factory: `rootfs(glibc=True, cache=True)` returns the path of a fresh root file system."""
+    count = 0
+
+    def make(glibc: bool = True, cache: bool = True) -> str:
+        nonlocal count
+        count += 1
+        target = os.path.join(scratch, f"rootfs{count}")
+        shutil.copytree(_rootfs_template(glibc, cache), target, symlinks=True)
+        return target
+
+    return make
+
+
+@pytest.fixture
+def runc_bundle(scratch: str, rootfs: Callable[..., str]) -> Callable[..., Bundle]:
+    """Factory: `runc_bundle(path_of_rootfs=None)` returns a `support.bundle.Bundle` to run with runc or crun."""
+    count = 0
+
+    def make(path: str | None = None) -> Bundle:
+        nonlocal count
+        count += 1
+        return Bundle(os.path.join(scratch, f"bundle{count}"), path or rootfs())
+
+    return make

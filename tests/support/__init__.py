@@ -1,0 +1,44 @@
+"""What the tests share: a container's rootfs, real runtimes to run it, and the staged tree under test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STAGE = os.environ.get("NVC_STAGE", os.path.join(REPO, "build", "stage"))
+
+#: What a hook gets from a careful caller, and what every child of a test gets unless it says more.
+CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+
+
+def need(tool: str) -> str:
+    """The path of a program that a test cannot do without. A missing one is a failure, never a skip."""
+    found = shutil.which(tool, path=CLEAN_ENV["PATH"])
+    if found is None:
+        raise AssertionError(f"{tool} is missing: run `make setup`")
+    return found
+
+
+def run(
+    *argv: str | os.PathLike[str],
+    check: bool = True,
+    env: dict[str, str] | None = None,
+    timeout: float = 60,
+    **options: object,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program with its output captured as text; a failure shows what it printed.
+
+    The environment is `CLEAN_ENV` unless `env` is given. `timeout` is in seconds.
+    """
+    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
+        argv,
+        env=CLEAN_ENV if env is None else env,
+        timeout=timeout,
+        **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options},
+    )
+    if check and done.returncode != 0:
+        shown = f"{done.stdout or ''}{done.stderr or ''}"
+        raise AssertionError(f"{' '.join(map(str, argv))}: exit {done.returncode}\n{shown}")
+    return done
