@@ -1,11 +1,76 @@
-PYTHON ?= python3
-VENV := .venv
+# nvc: `make help` lists what can be made.
 
-.PHONY: native
-native: $(VENV)/.ready
-	$(VENV)/bin/python setup.py -q build_ext --inplace
+# A distribution's own interpreter belongs to root, as the launcher demands of what root runs, and starts fastest.
+PYTHON  ?= /usr/bin/python3
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CFLAGS  ?= -O2
 
-$(VENV)/.ready: setup.cfg
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q cffi click pyelftools pytest hypothesis ruff mypy setuptools wheel types-cffi types-setuptools python-prctl
-	touch $@
+VENV   := .venv
+BUILD  := build
+STAGE  := $(BUILD)/stage
+RUN    := $(VENV)/bin/python
+WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
+HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build native stage simdriver install demo test bench bundle fuzz clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(BUILD)/.packages-test $(VENV)/.ready ## install missing packages (apt, as root) and the Python environment
+
+$(BUILD)/.packages-%: packaging/apt-packages.txt packaging/setup
+	@mkdir -p $(BUILD)
+	packaging/setup build $*
+	@touch $@
+
+$(VENV)/.ready: packaging/requirements.txt | $(BUILD)/.packages-build
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "nvc needs Python 3.10 or newer: make PYTHON=...")'
+	@[ -x $(RUN) ] || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install -q --disable-pip-version-check -r packaging/requirements.txt
+	@touch $@
+
+build: stage ## everything, laid out in build/stage around this checkout's Python code
+
+native: nvc/_syscalls.abi3.so ## the C core (nvc/_syscalls)
+
+nvc/_syscalls.abi3.so: $(wildcard native/syscalls/*) $(VENV)/.ready
+	$(RUN) setup.py -q build_ext --inplace
+	@touch $@
+
+$(BUILD)/launcher: $(wildcard native/launcher/*) | $(BUILD)/.packages-build
+	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
+
+simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries
+	@mkdir -p $(BUILD)/simdriver
+	@$(if $(wildcard native/simdriver/Makefile),$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver))
+
+stage: native $(STAGE)/lib/nvc/launch.conf simdriver
+	@$(RUN) -m compileall -q nvc cli hooks
+
+$(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher packaging/tree.py $(VENV)/.ready
+	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
+
+install: stage ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
+	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
+
+demo: stage ## a container with two simulated H100s, run by runc
+	@packaging/demo/run
+
+test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, unit, kernel, native and engine tests
+	$(RUN) -m pytest -q
+
+bench: stage ## time `configure`; PEER=/path/to/nvidia-container-cli times both in one run
+	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
+
+bundle: stage ## build/bundle: all that a host without a network needs
+	$(RUN) packaging/bundle/make.py $(BUILD)/bundle
+
+fuzz: stage $(BUILD)/.packages-test ## feed the parsers of foreign bytes for FUZZ seconds each
+	FUZZ=$(or $(FUZZ),60) $(RUN) -m pytest -q tests/fuzz
+
+clean: ## remove what was built; the Python environment stays
+	rm -rf $(BUILD) nvc/_syscalls.abi3.so *.egg-info
+	find nvc cli hooks tests packaging native -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,71 @@
+/* launch.conf: what to run and where its code is. Written by the installation, read strictly all the same:
+ *
+ *     interpreter /usr/bin/python3.11
+ *     path /usr/lib/nvc/site
+ */
+#include "launcher.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+bool plain_path(const char *text)
+{
+    if (text[0] != '/' || strlen(text) >= PATH_MAX)
+        return false;
+    for (; *text; text++)
+        if (*text < ' ' || *text > '~' || strchr("'\"\\", *text))
+            return false;
+    return true;
+}
+
+static const char *parse_line(char *line, struct conf *conf)
+{
+    char *value = strchr(line, ' ');
+
+    if (line[0] == '\0' || line[0] == '#')
+        return NULL;
+    if (!value)
+        return "a line is neither `interpreter PATH` nor `path DIR`";
+    *value++ = '\0';
+    if (!plain_path(value))
+        return "a path is not absolute or has characters other than plain ASCII";
+    if (!strcmp(line, "interpreter") && !conf->interpreter) {
+        conf->interpreter = value;
+        return NULL;
+    }
+    if (strcmp(line, "path"))
+        return "an unknown or repeated key";
+    if (conf->count == CONF_MAX_PATHS)
+        return "too many `path` lines";
+    conf->paths[conf->count++] = value;
+    return NULL;
+}
+
+const char *conf_read(int fd, struct conf *conf)
+{
+    size_t size = 0;
+    ssize_t got;
+
+    conf->interpreter = NULL;
+    conf->count = 0;
+    while ((got = read(fd, conf->text + size, sizeof(conf->text) - size)) > 0)
+        size += (size_t)got;
+    if (got < 0)
+        return strerror(errno);
+    if (size > CONF_MAX_BYTES)
+        return "the file is too large";
+    if (memchr(conf->text, '\0', size))
+        return "the file holds a NUL byte";
+    conf->text[size] = '\0';
+
+    for (char *line = conf->text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        const char *wrong = parse_line(line, conf);
+        if (wrong)
+            return wrong;
+    }
+    return conf->interpreter ? NULL : "no `interpreter` line";
+}

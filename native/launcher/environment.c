@@ -1,0 +1,94 @@
+/* The environment is built anew from an allow-list. Removing what is known to be bad would not do: the dynamic
+ * loader, libc and the interpreter each obey variables (LD_*, GCONV_PATH, PYTHON*, ...), and learn new ones. */
+#include "launcher.h"
+
+#include <string.h>
+
+#define FIXED_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+enum kind { WORD, DIRECTORY, TEXT };
+
+struct rule {
+    const char *name;
+    enum kind kind;
+    size_t limit; /* bytes of the value */
+};
+
+static const struct rule RULES[] = {
+    {"PATH", TEXT, 4096},
+    {"TERM", WORD, 64},
+    {"COLUMNS", WORD, 16},
+    {"LINES", WORD, 16},
+    {"NO_COLOR", WORD, 16},
+    {"CLICOLOR_FORCE", WORD, 16},
+    {"LANG", WORD, 64},
+    {"LC_ALL", WORD, 64},
+    {"LC_CTYPE", WORD, 64},
+    {"HOME", DIRECTORY, 4096},
+    {"XDG_RUNTIME_DIR", DIRECTORY, 4096},
+    {"CUDA_MPS_PIPE_DIRECTORY", DIRECTORY, 4096},
+    {"_NVC_CLI_COMPLETE", WORD, 32},
+    {"COMP_WORDS", TEXT, 16384},
+    {"COMP_CWORD", WORD, 16},
+};
+static const struct rule OWN_RULE = {"NVC_", TEXT, 4096};
+
+static bool word(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        char c = text[i];
+        if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+              strchr("_.@+-", c)))
+            return false;
+    }
+    return true;
+}
+
+static const struct rule *rule_for(const char *name, size_t length)
+{
+    for (size_t i = 0; i < sizeof(RULES) / sizeof(RULES[0]); i++)
+        if (strlen(RULES[i].name) == length && !memcmp(RULES[i].name, name, length))
+            return &RULES[i];
+    if (length > 4 && length <= 64 && !memcmp(name, OWN_RULE.name, 4) && word(name, length))
+        return &OWN_RULE;
+    return NULL;
+}
+
+static bool allowed(const char *entry, size_t length)
+{
+    const struct rule *rule = rule_for(entry, length);
+    const char *value = entry + length + 1;
+
+    if (!rule || strlen(value) > rule->limit)
+        return false;
+    return rule->kind == TEXT || (rule->kind == DIRECTORY ? value[0] == '/' : word(value, strlen(value)));
+}
+
+static bool present(const char *const *kept, size_t count, const char *entry, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strncmp(kept[i], entry, length + 1)) /* with its `=` */
+            return true;
+    return false;
+}
+
+void environment_filter(char *const *given, bool hook, const char *kept[ENVIRONMENT_MAX])
+{
+    size_t count = 0;
+
+    for (; !hook && *given && count < ENVIRONMENT_MAX - 3; given++) {
+        const char *equals = strchr(*given, '=');
+        if (!equals)
+            continue;
+        size_t length = (size_t)(equals - *given);
+        if (allowed(*given, length) && !present(kept, count, *given, length))
+            kept[count++] = *given;
+    }
+    if (!present(kept, count, "PATH=", 4))
+        kept[count++] = "PATH=" FIXED_PATH;
+    /* Without any locale the interpreter would coerce one, and start its decoding twice. */
+    if (!present(kept, count, "LC_ALL=", 6) && !present(kept, count, "LC_CTYPE=", 8) &&
+        !present(kept, count, "LANG=", 4))
+        kept[count++] = "LC_ALL=C.UTF-8";
+    kept[count] = NULL;
+}

@@ -1,0 +1,192 @@
+/* nvc-cli, nvc-hook and nvc-cdi-hook: starts the Python program behind each name from a clean slate.
+ *
+ * A hook may inherit its environment, directory and descriptors from a container image, and an engine may start
+ * nvc-cli with whatever it was itself given. A dynamically linked interpreter obeys LD_PRELOAD before its first
+ * instruction, so no Python code can defend itself: this static program comes first. Where code is found depends
+ * on this file's own place and on launch.conf beside it, never on arguments or environment.
+ *
+ * The dumpable flag is left alone: execve(2) would set it again. */
+#include "launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct program {
+    const char *called; /* the file name it is started under */
+    const char *name;
+    const char *package;
+    bool hook;
+};
+
+static const struct program PROGRAMS[] = {
+    {"nvc-cli", "nvc-cli", "nvc_cli", false},
+    {"nvidia-container-cli", "nvc-cli", "nvc_cli", false},
+    {"nvc-hook", "nvc-hook", "nvc_hooks", true},
+    {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", true},
+    {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", true},
+    {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", true},
+};
+
+_Noreturn void refuse(const char *name, const char *path, const char *cause)
+{
+    fprintf(stderr, "%s: initialization error: %s: %s\n", name, path, cause);
+    exit(1);
+}
+
+static const struct program *program_called(const char *path)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    const char *base = slash ? slash + 1 : path;
+
+    for (size_t i = 0; base && i < sizeof(PROGRAMS) / sizeof(PROGRAMS[0]); i++)
+        if (!strcmp(PROGRAMS[i].called, base))
+            return &PROGRAMS[i];
+    return NULL;
+}
+
+/* Descriptors 0 to 2 are open, so that no file that is opened later is taken for them; all others are gone. */
+static bool settle_descriptors(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    return fd >= 0 && !syscall(SYS_close_range, 3, ~0U, 0);
+}
+
+static void settle_signals(void)
+{
+    sigset_t none;
+
+    for (int sig = 1; sig < NSIG; sig++)
+        signal(sig, SIG_DFL); /* refused for a few; those cannot have been changed either */
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void join(char out[PATH_MAX], const char *name, const char *directory, const char *file)
+{
+    if (snprintf(out, PATH_MAX, "%s/%s", directory, file) >= PATH_MAX)
+        refuse(name, directory, "the path is too long");
+}
+
+/* Everything that will be executed belongs to root: the code of the program itself. */
+static void check_code(const char *name, const char *code, const char *package)
+{
+    const char *parts[] = {"nvc", "nvc/_syscalls.abi3.so", package};
+    char path[PATH_MAX], canonical[PATH_MAX];
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        join(path, name, code, parts[i]);
+        const char *cause = resolve(path, true, canonical);
+        if (cause)
+            refuse(name, canonical, cause);
+    }
+}
+
+/* Directory of the installation, from the file that is being executed: PREFIX/bin/NAME. */
+static void find_prefix(const char *name, char prefix[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", prefix, PATH_MAX - 1);
+
+    if (length <= 0)
+        refuse(name, "/proc/self/exe", strerror(errno));
+    prefix[length] = '\0';
+    for (int i = 0; i < 2; i++) {
+        char *slash = strrchr(prefix, '/');
+        if (slash)
+            *slash = '\0';
+    }
+}
+
+/* `import sys;sys.path+=[...];from PACKAGE.boot import main;main("NAME")` */
+static void write_boot(const struct program *program, const char *code, const struct conf *conf,
+                       bool trusted, char *boot, size_t room)
+{
+    static const char odd[] = "the path has characters other than plain ASCII";
+    char canonical[PATH_MAX];
+
+    if (!plain_path(code))
+        refuse(program->name, code, odd);
+    size_t used = (size_t)snprintf(boot, room, "import sys;sys.path+=['%s'", code);
+    for (size_t i = 0; i < conf->count; i++) {
+        const char *cause = resolve(conf->paths[i], trusted, canonical);
+        if (cause || !plain_path(canonical))
+            refuse(program->name, canonical, cause ? cause : odd);
+        used += (size_t)snprintf(boot + used, room - used, ",'%s'", canonical);
+    }
+    snprintf(boot + used, room - used, "];from %s.boot import main;main(\"%s\")", program->package,
+             program->name);
+}
+
+int main(int argc, char **argv, char **envp)
+{
+    static const char *const flags[] = {"-I", "-S", "-B", "-c"};
+    enum { FIXED = 2 + sizeof(flags) / sizeof(flags[0]) };
+    char prefix[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX], canonical[PATH_MAX];
+    char boot[(CONF_MAX_PATHS + 1) * PATH_MAX + 128];
+    const char *kept[ENVIRONMENT_MAX];
+    const struct program *program = argc > 0 ? program_called(argv[0]) : NULL;
+    struct conf conf;
+    const char *cause;
+
+    if (!program)
+        program = program_called((const char *)getauxval(AT_EXECFN));
+    if (!program)
+        program = &PROGRAMS[0];
+    const char *name = program->name;
+    if (!settle_descriptors())
+        refuse(name, "/dev/null or close_range(2)", strerror(errno));
+    settle_signals();
+    umask(022);
+    bool trusted = geteuid() == 0;
+    bool hook = program->hook || getauxval(AT_SECURE);
+
+    find_prefix(name, prefix);
+    join(path, name, prefix, "lib/nvc/launch.conf");
+    cause = resolve(path, trusted, canonical);
+    if (cause)
+        refuse(name, canonical, cause);
+    int fd = open(canonical, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    cause = fd < 0 ? strerror(errno) : conf_read(fd, &conf);
+    if (cause)
+        refuse(name, canonical, cause);
+    cause = resolve(conf.interpreter, trusted, interpreter);
+    if (cause)
+        refuse(name, interpreter, cause);
+    join(path, name, prefix, "lib/nvc/python");
+    cause = resolve(path, trusted, code);
+    if (cause)
+        refuse(name, code, cause);
+    if (trusted)
+        check_code(name, code, program->package);
+    write_boot(program, code, &conf, trusted, boot, sizeof(boot));
+
+    const char **next = malloc(((size_t)argc + FIXED + 1) * sizeof(*next)), **arguments = next;
+    if (!next)
+        refuse(name, "arguments", strerror(errno));
+    *next++ = interpreter;
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        *next++ = flags[i];
+    *next++ = boot;
+    for (int i = 1; i < argc; i++)
+        *next++ = argv[i];
+    *next = NULL;
+    environment_filter(envp, hook, kept);
+    if (hook && chdir("/"))
+        refuse(name, "/", strerror(errno));
+
+    /* By name, since the interpreter finds its own library from it; no part of the canonical name can be changed
+     * by anyone but root. */
+    execve(interpreter, (char **)arguments, (char **)kept);
+    refuse(name, interpreter, strerror(errno));
+}

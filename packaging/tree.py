@@ -1,0 +1,162 @@
+"""Lays out an installation of nvc: PREFIX/bin and PREFIX/lib/nvc.
+
+    bin/nvc-cli nvc-hook nvc-cdi-hook   the launcher, under each of its names
+    lib/nvc/launch.conf                 which interpreter, and where third-party code is
+    lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
+    lib/nvc/site/                       the packages of setup.cfg's install_requires
+    lib/nvc/simdriver/                  the simulated driver
+
+With --links it makes the development stage instead: code and packages stay where they are and are linked, so
+that an edit is seen by the next start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook")
+#: Nothing at run time parses C: of cffi only the compiled back end is needed.
+ONLY = {"cffi": "_cffi_backend"}
+IGNORED = shutil.ignore_patterns("__pycache__", "*.c", "*.o", "*.pyc")
+
+
+def requirements() -> list[str]:
+    """The names of the packages that nvc needs at run time."""
+    setup = configparser.ConfigParser()
+    setup.read(os.path.join(REPO, "setup.cfg"))
+    lines = setup["options"]["install_requires"].split()
+    return [line.split(">")[0].split("=")[0].split(";")[0] for line in lines]
+
+
+def copy_distribution(name: str, target: str) -> None:
+    """Copy the files of an installed package, its licence and metadata included, into `target`."""
+    distribution = importlib.metadata.distribution(name)
+    for file in distribution.files or ():
+        parts = file.parts
+        metadata = parts[0].endswith(".dist-info")
+        if parts[0] == ".." or file.suffix == ".pyc" or not (metadata or parts[0].startswith(ONLY.get(name, ""))):
+            continue
+        copy = os.path.join(target, *parts)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        shutil.copy(os.fspath(distribution.locate_file(file)), copy)
+
+
+def replace_link(text: str, path: str) -> None:
+    """Make `path` a symbolic link to `text`, whatever it was; a link that is right is left alone."""
+    if os.path.islink(path) and os.readlink(path) == text:
+        return
+    remove(path)
+    os.symlink(text, path)
+
+
+def default_interpreter() -> str:
+    """The distribution's interpreter if it is of this version: it starts fastest and belongs to root."""
+    system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return system if os.access(system, os.X_OK) else sys.executable
+
+
+def remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
+
+
+def install_programs(launcher: str, bin_directory: str) -> None:
+    """The launcher under each name: hard links, since it goes by the name it was executed under."""
+    os.makedirs(bin_directory, exist_ok=True)
+    first = os.path.join(bin_directory, PROGRAMS[0])
+    for name in PROGRAMS:
+        path = os.path.join(bin_directory, name)
+        remove(path)
+        if path == first:
+            shutil.copy(launcher, path)
+            os.chmod(path, 0o755)
+        else:
+            os.link(first, path)
+
+
+def write_conf(library: str, interpreter: str, site: str) -> None:
+    path = os.path.join(library, "launch.conf")
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"interpreter {interpreter}\npath {site}\n")
+    os.chmod(path, 0o644)
+
+
+def compile_bytecode(interpreter: str, library: str, destdir: str) -> None:
+    """Compile for good: without source checks, so that neither an owner nor a time stamp can undo it."""
+    directories = [os.path.join(library, name) for name in ("python", "site")]
+    mode = ["--invalidation-mode", "unchecked-hash"]
+    strip = ["-s", destdir] if destdir else []
+    subprocess.run([interpreter, "-I", "-m", "compileall", "-q", "-f", *mode, *strip, *directories], check=True)
+
+
+def close_to_others(directory: str) -> None:
+    """Nobody but the owner may write below `directory`, and the owner is root when root installs."""
+    for path, names, files in os.walk(directory):
+        for name in [".", *names, *files]:
+            entry = os.path.join(path, name)
+            if os.geteuid() == 0:
+                os.chown(entry, 0, 0, follow_symlinks=False)
+            if not os.path.islink(entry):
+                os.chmod(entry, os.stat(entry).st_mode & 0o7755 | 0o444)
+
+
+def link_stage(prefix: str, simdriver: str) -> None:
+    library = os.path.join(prefix, "lib/nvc")
+    os.makedirs(os.path.join(library, "python"), exist_ok=True)
+    for name, source in PACKAGES.items():
+        replace_link(os.path.join(REPO, source), os.path.join(library, "python", name))
+    if simdriver and os.path.abspath(simdriver) != os.path.join(library, "simdriver"):
+        replace_link(os.path.abspath(simdriver), os.path.join(library, "simdriver"))
+
+
+def copy_tree(prefix: str, simdriver: str) -> None:
+    library = os.path.join(prefix, "lib/nvc")
+    remove(library)
+    for name, source in PACKAGES.items():
+        shutil.copytree(os.path.join(REPO, source), os.path.join(library, "python", name), ignore=IGNORED)
+    for name in requirements():
+        copy_distribution(name, os.path.join(library, "site"))
+    if simdriver:
+        shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Lays out an installation of nvc.")
+    parser.add_argument("prefix", help="where it will be found, absolute")
+    parser.add_argument("--destdir", default="", help="put before PREFIX while copying")
+    parser.add_argument("--interpreter", default="", help="default: the distribution's, else this one")
+    parser.add_argument("--launcher", required=True)
+    parser.add_argument("--simdriver", default="")
+    parser.add_argument("--links", action="store_true", help="link instead of copying")
+    options = parser.parse_args()
+
+    prefix = os.path.join(options.destdir, options.prefix.lstrip("/")) if options.destdir else options.prefix
+    library = os.path.join(prefix, "lib/nvc")
+    interpreter = os.path.realpath(options.interpreter or default_interpreter())
+    os.umask(0o022)
+    if options.links:
+        link_stage(prefix, options.simdriver)
+        site = sysconfig.get_path("platlib")
+    else:
+        copy_tree(prefix, options.simdriver)
+        compile_bytecode(interpreter, library, options.destdir)
+        site = os.path.join(options.prefix, "lib/nvc/site")
+    write_conf(library, interpreter, site)
+    install_programs(options.launcher, os.path.join(prefix, "bin"))
+    if not options.links:
+        close_to_others(library)
+
+
+if __name__ == "__main__":
+    main()
