@@ -1,0 +1,37 @@
+#ifndef NVC_LDCACHE_API_H
+#define NVC_LDCACHE_API_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define NVC_LDCACHE_MAX 33554432
+#define NVC_LDCACHE_ENTRIES_MAX 1000000
+
+/* A library to be found under its SONAME. `arch_flags` as cache entries hold them: 0x0303 x86_64, 0x0003 i386,
+ * 0x0a03 aarch64, 0x0903 arm hard-float. */
+struct nvc_ldcache_entry {
+    const char *soname;
+    const char *path;
+    uint32_t arch_flags;
+};
+
+/* Merges `add` into the ld.so.cache of `old_size` bytes at `old` (size 0: none, a new one is made). Pure: makes no
+ * system call but for memory, keeps no state.
+ *
+ * Every entry of `add` is what a dlopen of its SONAME finds: it stands before all entries of that name, those of
+ * glibc-hwcaps directories included, and every loader since glibc 2.2 takes the first entry without hwcaps whose flags
+ * are its own. The image's entries of the same name stay behind it, so that nothing is lost when ours are dropped
+ * again; only one with the same name, flags and path is replaced. All other entries keep their meaning and order.
+ * Merging the result again gives the same bytes.
+ *
+ * Entries of `old` whose path is an item of `drop`, or lies beneath one that ends in '/', are left out; `drop` may be
+ * NULL when `drop_count` is 0.
+ *
+ * Returns 0 and a cache to be freed with nvc_ldcache_free (it comes from malloc) in *merged and *merged_size; -ENOMEM;
+ * -EINVAL for an entry of `add` that cannot be one; -EBADMSG when `old` is not a cache that this machine's loader
+ * would read, or one in which ours could not be found: ask again with size 0. */
+int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldcache_entry *add, size_t count,
+                      const char *const *drop, size_t drop_count, uint8_t **merged, size_t *merged_size);
+
+void nvc_ldcache_free(uint8_t *merged);
+
+#endif
