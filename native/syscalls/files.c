@@ -6,7 +6,10 @@
 #include <linux/openat2.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)
@@ -32,4 +35,28 @@ int nvc_pidfd_open(int pid)
 int nvc_pidfd_send_signal(int pidfd, int sig)
 {
     return syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) < 0 ? -errno : 0;
+}
+
+int nvc_lock(int fd, int timeout_ms)
+{
+    const struct timespec pause = {.tv_nsec = 2000000};
+
+    /* flock(2) has no time-out of its own, and an alarm would reach into the caller's signal handling. */
+    for (int waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += 2) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (waited_ms >= timeout_ms)
+            return -ETIMEDOUT;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+int nvc_is_mount_root(int fd)
+{
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) < 0)
+        return -errno;
+    return (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }

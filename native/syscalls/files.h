@@ -7,4 +7,10 @@ int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint
 int nvc_pidfd_open(int pid);
 int nvc_pidfd_send_signal(int pidfd, int sig);
 
+/* Exclusive flock within timeout_ms, else -ETIMEDOUT. */
+int nvc_lock(int fd, int timeout_ms);
+
+/* 1 or 0, or -errno. */
+int nvc_is_mount_root(int fd);
+
 #endif

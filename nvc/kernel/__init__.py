@@ -8,10 +8,11 @@ from __future__ import annotations
 import posix
 
 from nvc._syscalls import ffi, lib
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn, Protocol
+    from typing import Any, NoReturn, Protocol
 
     class Kernel(Protocol):
         """What discovery and the executor ask of the kernel. Each raises OSError."""
@@ -19,6 +20,43 @@ if TYPE_CHECKING:
         def open_in_root(self, root: int, path: str, flags: int, follow: bool = True) -> int: ...
         def pidfd_open(self, pid: int) -> int: ...
         def pidfd_send_signal(self, pidfd: int, signal: int) -> None: ...
+        def capget(self) -> tuple[int, int, int]: ...
+        def capset(self, effective: int, permitted: int, inheritable: int) -> None: ...
+        def capbset_keep(self, bounding: int) -> None: ...
+        def lock(self, fd: int, timeout: float) -> None: ...
+        def is_mount_root(self, fd: int) -> bool: ...
+        def lock(self, fd: int, timeout: float) -> None:
+        """Take an exclusive flock(2) within `timeout` seconds; raises OSError ETIMEDOUT."""
+        checked(lib.nvc_lock(fd, int(timeout * 1000)))
+
+    def is_mount_root(self, fd: int) -> bool:
+        """Whether the descriptor is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT)."""
+        return bool(checked(lib.nvc_is_mount_root(fd)))
+
+    def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
+
+
+class ApplyTarget(Value):
+    """Where a program is executed: descriptors, and the ids as which files are made there."""
+
+    mount_namespace: int  # -1: stay in this one
+    rootfs: int
+    journal: int  # -1: none
+    timeout: float  # seconds
+    fsuid: int
+    fsgid: int
+
+
+class ApplyReport(Value):
+    """What the applier says it did. `error` is an errno, 0 for success; `op` an index in the program or -1."""
+
+    error: int
+    op: int
+    changes: int
+    undo_failures: int
+    step: str
+    path: str
+    warnings: tuple[str, ...]
 
 
 O_PATH = 0o10000000
@@ -31,11 +69,20 @@ def _raise(code: int, path: str = "") -> NoReturn:
     raise OSError(-code, posix.strerror(-code), path)
 
 
+def strerror(number: int) -> str:
+    """The kernel's text for an errno, in lower case as the peers print it."""
+    return posix.strerror(number).lower()
+
+
 def checked(result: int, path: str = "") -> int:
     """`result`, or the OSError that a negative errno stands for."""
     if result < 0:
         _raise(result, path)
     return result
+
+
+def _text(array: Any) -> str:
+    return bytes(ffi.string(array)).decode("utf-8", "replace")
 
 
 class LinuxKernel:
@@ -61,5 +108,43 @@ class LinuxKernel:
         """Signal a process by descriptor; signal 0 only asks whether it lives."""
         checked(lib.nvc_pidfd_send_signal(pidfd, signal))
 
+    def capget(self) -> tuple[int, int, int]:
+        """The effective, permitted and inheritable sets as bit masks (capget(2))."""
+        sets = ffi.new("uint64_t[3]")
+        checked(lib.nvc_capget(sets, sets + 1, sets + 2))
+        return int(sets[0]), int(sets[1]), int(sets[2])
 
-__all__ = ["ffi", "lib", "checked", "LinuxKernel", "O_PATH", "O_NOFOLLOW"]
+    def capset(self, effective: int, permitted: int, inheritable: int) -> None:
+        """Replace the capability sets of this process (capset(2))."""
+        checked(lib.nvc_capset(effective, permitted, inheritable))
+
+    def capbset_keep(self, bounding: int) -> None:
+        """Drop everything else from the bounding set (capabilities(7))."""
+        checked(lib.nvc_capbset_keep(bounding))
+
+    def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport:
+        """Execute a packed program in a container's mount namespace, in a child that runs no Python.
+
+        Raises OSError ETIMEDOUT or ECHILD when the child gave no report: the journal then says what is there.
+        """
+        target = ffi.new("struct nvc_apply_target *")
+        target.mount_namespace = place.mount_namespace
+        target.rootfs = place.rootfs
+        target.journal = place.journal
+        target.timeout_ms = int(place.timeout * 1000)
+        target.fsuid = place.fsuid
+        target.fsgid = place.fsgid
+        report = ffi.new("struct nvc_report *")
+        checked(lib.nvc_apply(program, len(program), target, report))
+        return ApplyReport(
+            report.error,
+            report.op,
+            report.changes,
+            report.undo_failures,
+            _text(report.step),
+            _text(report.path),
+            tuple(_text(report.warnings).splitlines()),
+        )
+
+
+__all__ = ["ApplyReport", "ApplyTarget", "LinuxKernel", "O_NOFOLLOW", "O_PATH", "checked", "ffi", "lib", "strerror"]

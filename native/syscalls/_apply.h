@@ -1,0 +1,85 @@
+/* Internal to the applier: state of the one child that works inside a container. */
+#ifndef NVC_APPLY_INTERNAL_H
+#define NVC_APPLY_INTERNAL_H
+#include "apply.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define NVC_PATH_MAX 4096
+
+/* A decoded operation; the strings point into the program. */
+struct op {
+    struct nvc_op_header head;
+    const char *target;
+    const char *first;
+    int tree;    /* detached or attached mount of a bind, -1 */
+    bool attached;
+};
+
+/* Records of effects, newest last: in memory for undoing an error, and in the journal for the next run. */
+struct records {
+    char *bytes;
+    size_t size, capacity;
+};
+
+struct applier {
+    const struct nvc_apply_target *target;
+    struct nvc_report *report;
+    struct op *ops;
+    size_t count;
+    struct records records;
+    int tmpfs;          /* directory of the tmpfs being filled */
+    bool tmpfs_is_new;  /* not attached yet */
+    const char *tmpfs_path;
+};
+
+/* Where something is or will be: an open parent directory and a name that is not followed. */
+struct place {
+    int parent;                /* O_PATH, on the mount that the container sees */
+    int writer;                /* the same directory through a private writable mount, or -1 */
+    char path[NVC_PATH_MAX];   /* relative to the rootfs, for records and messages */
+    char name[NAME_MAX + 1];
+};
+
+/* All below return 0 or a descriptor, or -1 with errno set and the report's step and path filled in. */
+int fail(struct applier *a, int error, const char *step, const char *path);
+void warn(struct applier *a, const char *text, const char *path);
+
+/* inroot.c: every lookup is openat2 with RESOLVE_IN_ROOT below a held descriptor. */
+int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_resolve);
+int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place);
+void place_close(struct place *place);
+int place_writer(struct place *place);
+int place_make_file(struct applier *a, struct place *place);
+int place_make_directory(struct applier *a, struct place *place);
+
+/* mounts.c */
+int clone_sources(struct applier *a);
+int op_bind(struct applier *a, struct op *op);
+int open_mountpoint(struct applier *a, struct place *place, bool directory);
+int cover_with_clone(struct applier *a, struct place *place, int tree);
+int attach(struct applier *a, int tree, struct place *place, int target);
+
+/* tmpfs.c */
+int op_tmpfs(struct applier *a, struct op *op);
+int op_tmpfs_dir(struct applier *a, struct op *op);
+int op_tmpfs_file(struct applier *a, struct op *op);
+int op_attach(struct applier *a, struct op *op);
+
+/* links.c, cachefile.c */
+int op_symlink(struct applier *a, struct op *op);
+int op_ldcache(struct applier *a, struct op *op);
+
+/* undo.c: kinds of records, each written before its effect. */
+#define RECORD_FILE 'F'      /* an empty file was made at path */
+#define RECORD_DIRECTORY 'D' /* a directory was made */
+#define RECORD_LINK 'L'      /* a link was made; data: its text */
+#define RECORD_RELINK 'R'    /* a link was replaced; data: new text, newline, old text */
+#define RECORD_MOUNT 'M'     /* something was mounted; data: its device:inode in hex */
+#define RECORD_TEMPORARY 'T' /* a temporary file was made */
+int record(struct applier *a, char kind, const char *path, const char *data);
+unsigned undo_records(struct applier *a, const char *bytes, size_t size);
+
+#endif

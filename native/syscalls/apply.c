@@ -1,0 +1,233 @@
+/* The applier: one child that enters the container's mount namespace, executes a program of operations, undoes
+ * all of them if one fails, writes one report and exits. Nothing else runs in there: an interpreter would load
+ * modules from the container's files as root. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BIT(capability) (1ULL << (capability))
+/* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. */
+#define CAPS_ENTER                                                                                                   \
+    (BIT(CAP_SYS_ADMIN) | BIT(CAP_SYS_CHROOT) | BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_DAC_READ_SEARCH) |       \
+     BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
+#define CAPS_INSIDE                                                                                                  \
+    (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
+
+int fail(struct applier *a, int error, const char *step, const char *path)
+{
+    if (a->report->error == 0) {
+        a->report->error = error ? error : EIO;
+        snprintf(a->report->step, sizeof(a->report->step), "%s", step);
+        snprintf(a->report->path, sizeof(a->report->path), "%s", path);
+    }
+    errno = error;
+    return -1;
+}
+
+void warn(struct applier *a, const char *text, const char *path)
+{
+    char *warnings = a->report->warnings;
+    size_t used = strlen(warnings);
+
+    snprintf(warnings + used, sizeof(a->report->warnings) - used, "%s: %.300s\n", text, path);
+}
+
+/* Reads the packed program; the strings stay where they are. -EPROTO when it is malformed: our own bug. */
+static int decode(struct applier *a, const uint8_t *program, uint64_t size)
+{
+    uint64_t at = 0;
+
+    a->ops = calloc(size / sizeof(struct nvc_op_header) + 1, sizeof(*a->ops));
+    if (a->ops == NULL)
+        return -ENOMEM;
+    while (at < size) {
+        struct op *op = &a->ops[a->count];
+        if (size - at < sizeof(op->head))
+            return -EPROTO;
+        memcpy(&op->head, program + at, sizeof(op->head));
+        at += sizeof(op->head);
+        if (size - at < (uint64_t)op->head.target_length + op->head.first_length + 2)
+            return -EPROTO;
+        op->target = (const char *)program + at;
+        op->first = op->target + op->head.target_length + 1;
+        if (op->target[op->head.target_length] != '\0' || op->first[op->head.first_length] != '\0')
+            return -EPROTO;
+        at += (uint64_t)op->head.target_length + op->head.first_length + 2;
+        op->tree = -1;
+        a->count++;
+    }
+    return 0;
+}
+
+static int execute(struct applier *a, struct op *op)
+{
+    switch (op->head.kind) {
+    case NVC_OP_BIND:
+        return op_bind(a, op);
+    case NVC_OP_TMPFS:
+        return op_tmpfs(a, op);
+    case NVC_OP_TMPFS_DIR:
+        return op_tmpfs_dir(a, op);
+    case NVC_OP_TMPFS_FILE:
+        return op_tmpfs_file(a, op);
+    case NVC_OP_ATTACH:
+        return op_attach(a, op);
+    case NVC_OP_SYMLINK:
+        return op_symlink(a, op);
+    case NVC_OP_LDCACHE:
+        return op_ldcache(a, op);
+    case NVC_OP_UNDO:
+        a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
+        return a->report->undo_failures ? fail(a, EBUSY, "repair an interrupted run", op->target) : 0;
+    default:
+        return fail(a, EPROTO, "decode operation", op->target);
+    }
+}
+
+/* Drops to `wanted` as far as it is permitted: in a user namespace not everything is. */
+static int keep_capabilities(uint64_t wanted)
+{
+    uint64_t effective, permitted, inheritable;
+    int result = nvc_capget(&effective, &permitted, &inheritable);
+
+    return result < 0 ? result : nvc_capset(wanted & permitted, wanted & permitted, 0);
+}
+
+static int enter(struct applier *a)
+{
+    const struct nvc_apply_target *target = a->target;
+
+    if (target->mount_namespace >= 0 && setns(target->mount_namespace, CLONE_NEWNS) < 0)
+        return fail(a, errno, "enter mount namespace", "");
+    /* A tmpfs or procfs of a user namespace has no inode for ids that the namespace does not map: creating as
+     * the host's root gives EOVERFLOW there (user_namespaces(7)). The change also clears capabilities that
+     * concern files (capabilities(7)), so they are raised again below. */
+    setfsgid(target->fsgid);
+    setfsuid(target->fsuid);
+    if ((uint32_t)setfsuid((uid_t)-1) != target->fsuid)
+        return fail(a, EPERM, "switch to the container's root id", "");
+    if (keep_capabilities(CAPS_INSIDE) < 0)
+        return fail(a, EPERM, "drop capabilities", "");
+    return 0;
+}
+
+static void run(struct applier *a)
+{
+    keep_capabilities(CAPS_ENTER);
+    if (clone_sources(a) < 0)
+        return;
+    a->report->op = -1;
+    if (enter(a) < 0)
+        return;
+    /* A credential change resets it (prctl(2)), so it comes after; the caller checks for its own death. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (size_t i = 0; i < a->count; i++) {
+        a->report->op = (int32_t)i;
+        if (execute(a, &a->ops[i]) < 0) {
+            a->report->undo_failures += undo_records(a, a->records.bytes, a->records.size);
+            a->report->changes = 0;
+            return;
+        }
+    }
+    a->report->op = -1;
+}
+
+static void child(struct applier *a, int out, pid_t parent)
+{
+    prctl(PR_SET_NAME, "nvc:[apply]");
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    signal(SIGPIPE, SIG_IGN);
+    umask(022);
+    run(a);
+    const char *at = (const char *)a->report;
+    for (size_t left = sizeof(*a->report); left > 0;) {
+        ssize_t written = write(out, at, left);
+        if (written <= 0)
+            _exit(1);
+        at += written;
+        left -= (size_t)written;
+    }
+    _exit(0);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* Reads the child's report to the end before reaping it; never longer than the timeout. */
+static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
+{
+    int64_t deadline = now_ms() + timeout_ms;
+    size_t have = 0;
+    int status, result = -ECHILD;
+
+    while (have < sizeof(*report)) {
+        int64_t left = deadline - now_ms();
+        struct pollfd ready = {.fd = in, .events = POLLIN};
+        int polled = poll(&ready, 1, left > 0 ? (int)left : 0);
+        if (polled < 0 && errno == EINTR)
+            continue;
+        if (polled <= 0) {
+            result = -ETIMEDOUT;
+            break;
+        }
+        ssize_t got = read(in, (char *)report + have, sizeof(*report) - have);
+        if (got <= 0)
+            break;
+        have += (size_t)got;
+    }
+    if (have == sizeof(*report))
+        result = 0;
+    else
+        kill(pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return result;
+}
+
+int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target, struct nvc_report *report)
+{
+    struct applier a = {.target = target, .report = report, .tmpfs = -1};
+    pid_t parent = getpid();
+    int channel[2];
+
+    memset(report, 0, sizeof(*report));
+    report->op = -1;
+    int result = decode(&a, program, size);
+    if (result < 0 || pipe2(channel, O_CLOEXEC) < 0) {
+        result = result < 0 ? result : -errno;
+        free(a.ops);
+        return result;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(channel[0]);
+        child(&a, channel[1], parent);
+    }
+    close(channel[1]);
+    result = pid < 0 ? -errno : receive(channel[0], pid, target->timeout_ms, report);
+    close(channel[0]);
+    free(a.ops);
+    return result;
+}

@@ -1,0 +1,135 @@
+/* The container's /etc/ld.so.cache: read through the rootfs, merged in memory, written beside and renamed. */
+#include "_apply.h"
+#include "_ldcache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEMPORARY_NAME ".nvc-ld.so.cache"
+#define ENTRIES_MAX 1024
+
+/* Decodes the entries of the operation; a malformed program is our bug, reported as EPROTO. */
+static int decode(const struct op *op, struct nvc_ldcache_entry *entries, size_t *count)
+{
+    const char *at = op->first, *end = op->first + op->head.first_length;
+
+    *count = 0;
+    while (at < end) {
+        struct nvc_ldcache_entry *entry = &entries[*count];
+        const char *soname_end, *path_end;
+        if (*count == ENTRIES_MAX || end - at < 4)
+            return -EPROTO;
+        memcpy(&entry->arch_flags, at, 4);
+        entry->soname = at + 4;
+        soname_end = memchr(entry->soname, '\0', (size_t)(end - entry->soname));
+        path_end = soname_end ? memchr(soname_end + 1, '\0', (size_t)(end - soname_end - 1)) : NULL;
+        if (path_end == NULL)
+            return -EPROTO;
+        entry->path = soname_end + 1;
+        at = path_end + 1;
+        ++*count;
+    }
+    return 0;
+}
+
+/* The file's bytes, or NULL with size 0 when there is none or it cannot be a cache (a FIFO, a directory, a link
+ * that appeared meanwhile, too large). Never blocks: O_NONBLOCK, and only a regular file is read. */
+static uint8_t *read_cache(struct place *place, size_t *size)
+{
+    struct stat st;
+    uint8_t *bytes = NULL;
+    size_t have = 0;
+    int fd = openat(place->parent, place->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+
+    *size = 0;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= NVC_LDCACHE_MAX)
+        bytes = malloc((size_t)st.st_size);
+    while (bytes != NULL && have < (size_t)st.st_size) {
+        ssize_t got = read(fd, bytes + have, (size_t)st.st_size - have);
+        if (got <= 0)
+            break;
+        have += (size_t)got;
+    }
+    if (fd >= 0)
+        close(fd);
+    *size = have;
+    return bytes;
+}
+
+static int write_all(int fd, const uint8_t *bytes, size_t size)
+{
+    while (size > 0) {
+        ssize_t written = write(fd, bytes, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return -1;
+        bytes += written;
+        size -= (size_t)written;
+    }
+    return 0;
+}
+
+static int replace_cache(struct applier *a, struct place *place, const uint8_t *bytes, size_t size)
+{
+    char path[NVC_PATH_MAX + sizeof(TEMPORARY_NAME)];
+    int directory = place->parent;
+
+    snprintf(path, sizeof(path), "%.*s%s", (int)(strlen(place->path) - strlen(place->name)), place->path,
+             TEMPORARY_NAME);
+    if (record(a, RECORD_TEMPORARY, path, "") < 0)
+        return -1;
+    if (faccessat(directory, ".", W_OK, AT_EACCESS) < 0 && errno == EROFS) {
+        directory = place_writer(place);
+        if (directory < 0)
+            return fail(a, EROFS, "write loader cache", place->path);
+    }
+    if (unlinkat(directory, TEMPORARY_NAME, 0) < 0 && errno != ENOENT)
+        return fail(a, errno, "write loader cache", path);
+    int fd = openat(directory, TEMPORARY_NAME, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return fail(a, errno, "write loader cache", path);
+    int failed = write_all(fd, bytes, size) < 0 ? errno : 0;
+    if (close(fd) < 0 && !failed)
+        failed = errno;
+    if (!failed && renameat(directory, TEMPORARY_NAME, directory, place->name) < 0)
+        failed = errno;
+    if (failed)
+        return fail(a, failed, "write loader cache", place->path);
+    a->report->changes++;
+    return 0;
+}
+
+int op_ldcache(struct applier *a, struct op *op)
+{
+    struct nvc_ldcache_entry entries[ENTRIES_MAX];
+    struct place place;
+    size_t count, old_size, new_size;
+    uint8_t *merged = NULL;
+
+    if (decode(op, entries, &count) < 0)
+        return fail(a, EPROTO, "decode loader cache entries", op->target);
+    if (place_find(a, op->target, true, true, &place) < 0)
+        return -1;
+    uint8_t *old = read_cache(&place, &old_size);
+    int result = nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);
+    if (result == -EBADMSG) {
+        warn(a, "the image's loader cache is unusable and was replaced", op->target);
+        result = nvc_ldcache_merge(NULL, 0, entries, count, NULL, 0, &merged, &new_size);
+    }
+    if (result < 0)
+        result = fail(a, -result, "merge loader cache", op->target);
+    else if (new_size == old_size && memcmp(merged, old, new_size) == 0)
+        result = 0;
+    else
+        result = replace_cache(a, &place, merged, new_size);
+    free(merged);
+    free(old);
+    place_close(&place);
+    return result;
+}

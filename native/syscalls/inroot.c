@@ -1,0 +1,212 @@
+/* Lookups inside a container's rootfs. The tree below the root descriptor belongs to somebody hostile who may
+ * change it while we look: nothing here ever resolves a path against anything but that descriptor. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <linux/mount.h>
+
+#define LINKS_MAX 40 /* MAXSYMLINKS of path_resolution(7) */
+
+int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_resolve)
+{
+    struct open_how how = {.flags = flags | O_CLOEXEC,
+                           .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | extra_resolve};
+    long fd;
+    int tries = 0;
+
+    while (*path == '/')
+        path++;
+    /* EAGAIN: a rename raced with the walk (openat2(2)); bounded, since the container may do it on purpose. */
+    do
+        fd = syscall(SYS_openat2, root, *path ? path : ".", &how, sizeof(how));
+    while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++tries < 1000)));
+    return (int)fd;
+}
+
+/* Splits `path` at its last component: `directory` gets what is before it, returns the component. */
+static const char *split(const char *path, char directory[NVC_PATH_MAX])
+{
+    size_t length = strlen(path);
+    const char *base;
+
+    memcpy(directory, path, length + 1);
+    while (length > 0 && directory[length - 1] == '/')
+        directory[--length] = '\0';
+    char *slash = strrchr(directory, '/');
+    if (slash == NULL) {
+        base = path;
+        directory[0] = '\0';
+    } else {
+        base = path + (slash - directory) + 1;
+        *slash = '\0';
+    }
+    return base;
+}
+
+/* Replaces the last component of `path` by the link text found there: the path that the link leads to. */
+static int redirect(char path[NVC_PATH_MAX], const char *directory, const char *text)
+{
+    char next[NVC_PATH_MAX];
+    int length = text[0] == '/' ? snprintf(next, sizeof(next), "%s", text)
+                                : snprintf(next, sizeof(next), "%s/%s", directory, text);
+    if (length < 0 || (size_t)length >= sizeof(next)) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(path, next, (size_t)length + 1);
+    return 0;
+}
+
+static int make_parents(struct applier *a, const char *directory);
+
+static int open_directory(struct applier *a, const char *directory, bool create)
+{
+    int fd = open_in_root(a->target->rootfs, directory, O_PATH | O_DIRECTORY, 0);
+    if (fd >= 0 || errno != ENOENT || !create)
+        return fd;
+    if (make_parents(a, directory) < 0)
+        return -1;
+    return open_in_root(a->target->rootfs, directory, O_PATH | O_DIRECTORY, 0);
+}
+
+/* Finds the parent directory and final name of `path`. With `follow`, links at the end are followed inside the
+ * root, dangling ones too: the place is then where the link leads. With `create`, missing directories are made. */
+int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place)
+{
+    char directory[NVC_PATH_MAX], text[NVC_PATH_MAX];
+
+    place->parent = place->writer = -1;
+    if (strlen(path) >= sizeof(place->path))
+        return fail(a, ENAMETOOLONG, "find", path);
+    strcpy(place->path, path);
+    for (int links = 0; links < LINKS_MAX; links++) {
+        const char *base = split(place->path, directory);
+        size_t length = strcspn(base, "/");
+        if (length == 0 || length > NAME_MAX || (length <= 2 && strncmp(base, "..", length) == 0))
+            return fail(a, length > NAME_MAX ? ENAMETOOLONG : EINVAL, "find", path);
+        memcpy(place->name, base, length);
+        place->name[length] = '\0';
+        place->parent = open_directory(a, directory, create);
+        if (place->parent < 0)
+            return a->report->error ? -1 : fail(a, errno, "open directory", directory);
+        ssize_t size = follow ? readlinkat(place->parent, place->name, text, sizeof(text) - 1) : -1;
+        if (size < 0)
+            return 0; /* EINVAL: not a link; ENOENT: nothing there yet; others show when it is used */
+        text[size] = '\0';
+        place_close(place);
+        if (redirect(place->path, directory, text) < 0)
+            return fail(a, errno, "follow link", path);
+    }
+    return fail(a, ELOOP, "follow link", path);
+}
+
+void place_close(struct place *place)
+{
+    if (place->parent >= 0)
+        close(place->parent);
+    if (place->writer >= 0)
+        close(place->writer);
+    place->parent = place->writer = -1;
+}
+
+/* A descriptor of the place's directory through which it can be written although the container sees it
+ * read-only: a private clone of the mount with the flag cleared. Only the mount's flag can be cleared, not the
+ * file system's own. Returns a descriptor owned by the place, or -1 with EROFS. */
+int place_writer(struct place *place)
+{
+    struct mount_attr attr = {.attr_clr = MOUNT_ATTR_RDONLY};
+
+    if (place->writer >= 0)
+        return place->writer;
+    int tree = (int)syscall(SYS_open_tree, place->parent, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
+        if (tree >= 0)
+            close(tree);
+        errno = EROFS;
+        return -1;
+    }
+    place->writer = tree;
+    return tree;
+}
+
+/* Calls `make` on the place's directory, and once more through a writable clone if that is read-only. */
+static int make_with(struct place *place, int (*make)(int directory, const char *name))
+{
+    int result = make(place->parent, place->name);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = make(place->writer, place->name);
+    return result;
+}
+
+static int make_file(int directory, const char *name)
+{
+    int fd = openat(directory, name, O_RDONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return -1;
+    close(fd);
+    return 0;
+}
+
+static int make_directory(int directory, const char *name)
+{
+    return mkdirat(directory, name, 0755);
+}
+
+/* Makes an empty file, or a directory, to mount on. Something that appeared meanwhile is left to the caller. */
+int place_make_file(struct applier *a, struct place *place)
+{
+    if (record(a, RECORD_FILE, place->path, "") < 0)
+        return -1;
+    if (make_with(place, make_file) < 0 && errno != EEXIST)
+        return fail(a, errno, "file creation failed", place->path);
+    return 0;
+}
+
+int place_make_directory(struct applier *a, struct place *place)
+{
+    if (record(a, RECORD_DIRECTORY, place->path, "") < 0)
+        return -1;
+    if (make_with(place, make_directory) < 0 && errno != EEXIST)
+        return fail(a, errno, "directory creation failed", place->path);
+    return 0;
+}
+
+/* Makes every missing directory of `directory`, following links in the root, dangling ones too. */
+static int make_parents(struct applier *a, const char *directory)
+{
+    char prefix[NVC_PATH_MAX];
+    size_t length = strlen(directory);
+
+    memcpy(prefix, directory, length + 1);
+    for (size_t end = 1; end <= length; end++) {
+        struct place place;
+        if (prefix[end] != '/' && prefix[end] != '\0')
+            continue;
+        prefix[end] = '\0';
+        int fd = prefix[0] && strcmp(prefix, "/") ? open_in_root(a->target->rootfs, prefix, O_PATH | O_DIRECTORY, 0)
+                                                  : dup(a->target->rootfs);
+        if (fd >= 0) {
+            close(fd);
+        } else if (errno != ENOENT) {
+            return fail(a, errno, "open directory", prefix);
+        } else {
+            if (place_find(a, prefix, true, false, &place) < 0)
+                return -1;
+            int made = place_make_directory(a, &place);
+            place_close(&place);
+            if (made < 0)
+                return -1;
+        }
+        if (end < length)
+            prefix[end] = '/';
+    }
+    return 0;
+}

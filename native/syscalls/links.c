@@ -1,0 +1,103 @@
+/* Symbolic links in the rootfs: made in a held directory, replaced by rename, never followed. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEMPORARY_PREFIX ".nvc-link-"
+
+static int link_in(struct place *place, const char *text, const char *name)
+{
+    int result = symlinkat(text, place->parent, name);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = symlinkat(text, place->writer, name);
+    return result;
+}
+
+static int rename_in(struct place *place, const char *from)
+{
+    int result = renameat(place->parent, from, place->parent, place->name);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = renameat(place->writer, from, place->writer, place->name);
+    return result;
+}
+
+/* Replaces the link at `place` (text `old`): its new text appears at once or not at all. */
+static int replace_link(struct applier *a, struct place *place, const char *text, const char *old)
+{
+    char data[2 * NVC_PATH_MAX], temporary[NAME_MAX + 1], path[NVC_PATH_MAX + NAME_MAX];
+    size_t directory = strlen(place->path) - strlen(place->name);
+
+    snprintf(temporary, sizeof(temporary), TEMPORARY_PREFIX "%.200s", place->name);
+    snprintf(path, sizeof(path), "%.*s%s", (int)directory, place->path, temporary);
+    snprintf(data, sizeof(data), "%s\n%s", text, old);
+    if (record(a, RECORD_TEMPORARY, path, "") < 0 || record(a, RECORD_RELINK, place->path, data) < 0)
+        return -1;
+    if (link_in(place, text, temporary) < 0 && errno != EEXIST)
+        return fail(a, errno, "symlink creation failed", path);
+    if (rename_in(place, temporary) < 0)
+        return fail(a, errno, "replace link", place->path);
+    a->report->changes++;
+    return 0;
+}
+
+/* Something that is no link stands at the name: fine if it is the file that the link would lead to. */
+static int occupied(struct applier *a, struct op *op, struct place *place, const struct stat *there)
+{
+    struct stat source;
+    struct op *bind = op->head.operand && op->head.operand <= a->count ? &a->ops[op->head.operand - 1] : NULL;
+
+    if (bind == NULL || !S_ISREG(there->st_mode))
+        return fail(a, EEXIST, "symlink creation failed", place->path);
+    if (fstat(bind->head.fd, &source) == 0 && source.st_dev == there->st_dev && source.st_ino == there->st_ino)
+        return 0;
+    if (!bind->attached) {
+        /* An earlier run attached it, so its tree here is a second, detached clone: attach that one. */
+        int target = open_mountpoint(a, place, false);
+        int result = target < 0 ? -1 : attach(a, bind->tree, place, target);
+        if (target >= 0)
+            close(target);
+        bind->attached = result == 0;
+        return result;
+    }
+    return cover_with_clone(a, place, bind->tree);
+}
+
+int op_symlink(struct applier *a, struct op *op)
+{
+    char old[NVC_PATH_MAX];
+    struct place place;
+    struct stat st;
+    int result = -1;
+
+    if (place_find(a, op->target, false, true, &place) < 0)
+        return -1;
+    if (fstatat(place.parent, place.name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno != ENOENT)
+            fail(a, errno, "symlink creation failed", op->target);
+        else if (record(a, RECORD_LINK, place.path, op->first) == 0) {
+            result = link_in(&place, op->first, place.name);
+            if (result < 0)
+                fail(a, errno, "symlink creation failed", op->target);
+            else
+                a->report->changes++;
+        }
+    } else if (S_ISLNK(st.st_mode)) {
+        ssize_t size = readlinkat(place.parent, place.name, old, sizeof(old) - 1);
+        old[size < 0 ? 0 : size] = '\0';
+        if (size >= 0 && strcmp(old, op->first) == 0)
+            result = 0;
+        else if (strchr(old, '\n') != NULL)
+            fail(a, EINVAL, "replace link", op->target);
+        else
+            result = replace_link(a, &place, op->first, old);
+    } else {
+        result = occupied(a, op, &place, &st);
+    }
+    place_close(&place);
+    return result;
+}

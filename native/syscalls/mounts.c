@@ -1,0 +1,162 @@
+/* Bind mounts by descriptor: a source is cloned and hardened while it is still detached, so there is no moment
+ * at which the container sees it writable, and the target is a held descriptor, so there is no path to race. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MOVE_MOUNT_F_EMPTY_PATH
+#define MOVE_MOUNT_F_EMPTY_PATH 0x04
+#define MOVE_MOUNT_T_EMPTY_PATH 0x40
+#endif
+#define PROPAGATION_PRIVATE (1u << 18) /* MS_PRIVATE: nothing that the host mounts below a source arrives */
+
+static int clone_tree(int fd, uint64_t attributes)
+{
+    struct mount_attr attr = {.attr_set = attributes, .propagation = PROPAGATION_PRIVATE};
+    int tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+
+    if (tree >= 0 && syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
+        int saved = errno;
+        close(tree);
+        errno = saved;
+        return -1;
+    }
+    return tree;
+}
+
+/* Clones every source, in the host's mount namespace: a mount can be cloned only in its own (open_tree(2)). */
+int clone_sources(struct applier *a)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        struct op *op = &a->ops[i];
+        if (op->head.kind != NVC_OP_BIND)
+            continue;
+        a->report->op = (int32_t)i;
+        op->tree = clone_tree(op->head.fd, op->head.attributes);
+        if (op->tree < 0)
+            return fail(a, errno, "clone source mount", op->target);
+    }
+    return 0;
+}
+
+static bool has_attributes(int fd, uint64_t attributes)
+{
+    struct statvfs vfs;
+    unsigned long wanted = 0;
+
+    if (fstatvfs(fd, &vfs) < 0)
+        return false;
+    if (attributes & MOUNT_ATTR_RDONLY)
+        wanted |= ST_RDONLY;
+    if (attributes & MOUNT_ATTR_NOSUID)
+        wanted |= ST_NOSUID;
+    if (attributes & MOUNT_ATTR_NODEV)
+        wanted |= ST_NODEV;
+    if (attributes & MOUNT_ATTR_NOEXEC)
+        wanted |= ST_NOEXEC;
+    return (vfs.f_flag & wanted) == wanted;
+}
+
+static bool is_mount_root(int fd)
+{
+    struct statx sx;
+
+    return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 && (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && (a->st_mode & S_IFMT) == (b->st_mode & S_IFMT) &&
+           a->st_rdev == b->st_rdev;
+}
+
+/* Attaches `tree` on `target`, a descriptor of what the place names now. */
+int attach(struct applier *a, int tree, struct place *place, int target)
+{
+    struct stat st;
+    char data[64];
+
+    if (fstat(tree, &st) < 0)
+        return fail(a, errno, "stat mount", place->path);
+    snprintf(data, sizeof(data), "%llx:%llx", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+    if (record(a, RECORD_MOUNT, place->path, data) < 0)
+        return -1;
+    if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+        return fail(a, errno, "mount operation failed", place->path);
+    a->report->changes++;
+    return 0;
+}
+
+/* Opens what is at the place without following a link; makes the mountpoint when nothing is there. */
+int open_mountpoint(struct applier *a, struct place *place, bool directory)
+{
+    struct stat st;
+    int fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0 && errno == ENOENT) {
+        if ((directory ? place_make_directory(a, place) : place_make_file(a, place)) < 0)
+            return -1;
+        fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (fd < 0)
+        return fail(a, errno, "open target", place->path);
+    if (fstat(fd, &st) < 0 || S_ISLNK(st.st_mode) || S_ISDIR(st.st_mode) != directory) {
+        close(fd);
+        return fail(a, directory ? ENOTDIR : S_ISDIR(st.st_mode) ? EISDIR : ELOOP, "open target", place->path);
+    }
+    return fd;
+}
+
+int op_bind(struct applier *a, struct op *op)
+{
+    bool directory = op->head.flags & NVC_BIND_DIRECTORY;
+    struct stat source, there;
+    struct place place;
+    int result = -1;
+
+    if (place_find(a, op->target, true, true, &place) < 0)
+        return -1;
+    int target = open_mountpoint(a, &place, directory);
+    if (target >= 0 && (fstat(op->tree, &source) < 0 || fstat(target, &there) < 0)) {
+        fail(a, errno, "stat target", op->target);
+    } else if (target >= 0 && same_file(&source, &there) && is_mount_root(target) &&
+               has_attributes(target, op->head.attributes)) {
+        result = 0; /* a run before this one did it */
+    } else if (target >= 0) {
+        if (S_ISREG(there.st_mode) && there.st_size > 0)
+            warn(a, "a file of the image is covered", op->target);
+        result = attach(a, op->tree, &place, target);
+        op->attached = result == 0;
+    }
+    if (target >= 0)
+        close(target);
+    place_close(&place);
+    return result;
+}
+
+/* Covers the regular file at `place` with another clone of an attached bind. */
+int cover_with_clone(struct applier *a, struct place *place, int tree)
+{
+    int target = open_mountpoint(a, place, false);
+    int clone = target < 0 ? -1 : (int)syscall(SYS_open_tree, tree, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int result = -1;
+
+    if (clone >= 0) {
+        warn(a, "a file of the image is covered", place->path);
+        result = attach(a, clone, place, target);
+        close(clone);
+    } else if (target >= 0) {
+        fail(a, errno, "clone mount", place->path);
+    }
+    if (target >= 0)
+        close(target);
+    return result;
+}

@@ -1,0 +1,161 @@
+/* All or nothing. Each effect is recorded before it is made, in memory and in a journal on the host; undoing reads
+ * the records backwards and touches only what still is what nvc made. The journal of a run that was killed is
+ * undone by the next run with the same code. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A record is kind, path, NUL, data, NUL. */
+int record(struct applier *a, char kind, const char *path, const char *data)
+{
+    struct records *r = &a->records;
+    size_t path_size = strlen(path) + 1, data_size = strlen(data) + 1, size = 1 + path_size + data_size;
+
+    if (r->size + size > r->capacity) {
+        size_t capacity = (r->capacity + size) * 2;
+        char *bytes = realloc(r->bytes, capacity);
+        if (bytes == NULL)
+            return fail(a, ENOMEM, "record", path);
+        r->bytes = bytes;
+        r->capacity = capacity;
+    }
+    char *at = r->bytes + r->size;
+    *at = kind;
+    memcpy(at + 1, path, path_size);
+    memcpy(at + 1 + path_size, data, data_size);
+    if (a->target->journal >= 0 && write(a->target->journal, at, size) != (ssize_t)size)
+        return fail(a, errno ? errno : ENOSPC, "write journal", path);
+    r->size += size;
+    return 0;
+}
+
+static int undo_mount(struct place *place, const char *data)
+{
+    unsigned long long device, inode;
+    struct statx sx;
+    struct stat st;
+    int fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -1;
+    bool ours = statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
+                (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstat(fd, &st) == 0 &&
+                sscanf(data, "%llx:%llx", &device, &inode) == 2 && st.st_dev == device && st.st_ino == inode;
+    close(fd);
+    if (!ours)
+        return 0; /* the kill came between the record and the mount */
+    /* umount2(2) takes no descriptor: the held directory becomes the working one, and a mountpoint's name cannot
+     * be renamed away in its own namespace (EBUSY). */
+    if (fchdir(place->parent) < 0)
+        return -1;
+    return umount2(place->name, MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
+static int remove_with(struct place *place, int flags)
+{
+    int result = unlinkat(place->parent, place->name, flags);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = unlinkat(place->writer, place->name, flags);
+    return result < 0 && errno != ENOENT ? -1 : 0;
+}
+
+static int undo_file(struct place *place)
+{
+    struct stat st;
+
+    if (fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? 0 : -1;
+    return S_ISREG(st.st_mode) && st.st_size == 0 ? remove_with(place, 0) : 0;
+}
+
+static bool link_is(struct place *place, const char *text, size_t size)
+{
+    char now[NVC_PATH_MAX];
+    ssize_t length = readlinkat(place->parent, place->name, now, sizeof(now));
+
+    return length == (ssize_t)size && memcmp(now, text, size) == 0;
+}
+
+static int undo_relink(struct place *place, const char *data)
+{
+    const char *newline = strchr(data, '\n');
+
+    if (newline == NULL || !link_is(place, data, (size_t)(newline - data)))
+        return 0;
+    if (remove_with(place, 0) < 0)
+        return -1;
+    return symlinkat(newline + 1, place->writer >= 0 ? place->writer : place->parent, place->name);
+}
+
+static int undo_one(struct applier *a, char kind, const char *path, const char *data)
+{
+    struct place place;
+    int result = 0;
+
+    if (place_find(a, path, false, false, &place) < 0) {
+        a->report->error = 0; /* its directory is gone: nothing left to undo there */
+        return 0;
+    }
+    switch (kind) {
+    case RECORD_MOUNT:
+        result = undo_mount(&place, data);
+        break;
+    case RECORD_FILE:
+        result = undo_file(&place);
+        break;
+    case RECORD_DIRECTORY:
+        result = remove_with(&place, AT_REMOVEDIR);
+        if (result < 0 && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
+            result = 0; /* somebody else uses it by now */
+        break;
+    case RECORD_LINK:
+        result = link_is(&place, data, strlen(data)) ? remove_with(&place, 0) : 0;
+        break;
+    case RECORD_RELINK:
+        result = undo_relink(&place, data);
+        break;
+    case RECORD_TEMPORARY:
+        result = remove_with(&place, 0);
+        break;
+    default:
+        result = -1;
+    }
+    place_close(&place);
+    return result;
+}
+
+/* Undoes the records in `bytes`, newest first. Returns how many could not be undone. A record that is cut short,
+ * as a kill can leave it, describes an effect that was not made. */
+unsigned undo_records(struct applier *a, const char *bytes, size_t size)
+{
+    size_t *starts = malloc((size / 3 + 1) * sizeof(*starts)), count = 0, at = 0;
+    unsigned failures = 0;
+    struct nvc_report kept = *a->report; /* a failing lookup here must not hide why we undo */
+
+    if (starts == NULL)
+        return 1;
+    while (at < size) {
+        const char *path_end = memchr(bytes + at + 1, '\0', size - at - 1);
+        const char *data_end = path_end ? memchr(path_end + 1, '\0', size - (size_t)(path_end + 1 - bytes)) : NULL;
+        if (data_end == NULL)
+            break;
+        starts[count++] = at;
+        at = (size_t)(data_end + 1 - bytes);
+    }
+    a->report->error = 0;
+    while (count > 0) {
+        const char *path = bytes + starts[--count] + 1;
+        if (undo_one(a, path[-1], path, path + strlen(path) + 1) < 0)
+            failures++;
+    }
+    *a->report = kept;
+    free(starts);
+    return failures;
+}

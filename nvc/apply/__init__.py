@@ -1,0 +1,1 @@
+"""Effects: a plan becomes a program of descriptors, and the program is executed in the container."""

@@ -1,0 +1,124 @@
+"""apply_plan: the only place with effects on a container. All of them, or none."""
+
+from __future__ import annotations
+
+from nvc.apply.journal import open_journal, read_journal
+from nvc.apply.program import build_program, repair_program
+from nvc.apply.sources import Sources
+from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
+from nvc.kernel import ApplyTarget, strerror
+from nvc.plan.ops import AllowDevice, UpdateLoaderCache
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.apply.journal import Journal
+    from nvc.apply.program import Program
+    from nvc.cgroup import Change
+    from nvc.kernel import ApplyReport, Kernel
+    from nvc.plan.ops import Plan
+    from nvc.target import Target
+
+
+class Outcome(Value):
+    """What was done: `changes` is 0 when the container was already as the plan wants it."""
+
+    changes: int
+    warnings: tuple[str, ...]
+
+
+def apply_plan(
+    kernel: Kernel,
+    plan: Plan,
+    target: Target,
+    timeout: float = 10.0,
+    oci_devices: list[dict[str, object]] | None = None,
+) -> Outcome:
+    """Give the container at `target` everything in `plan`; `timeout` in seconds for the lock and the applier.
+
+    `oci_devices` is the bundle's linux.resources.devices, where the caller has it: the device program is then
+    built from it and not from a dump. Raises NvcError; the container is then as it was before.
+    """
+    journal = open_journal(kernel, target.key(), timeout)
+    try:
+        sources = Sources(kernel, plan)
+        try:
+            program = build_program(plan, sources, journal.interrupted)
+            with_rules = _allow_devices(kernel, plan, target, oci_devices)
+            try:
+                report = _run(kernel, target, program, journal, timeout)
+            except BaseException:
+                with_rules.undo()
+                raise
+            return Outcome(
+                report.changes, (*plan.warnings, *sources.warnings, *with_rules.warnings, *report.warnings)
+            )
+        finally:
+            sources.close()
+    finally:
+        journal.close()
+
+
+class _NoRules:
+    """A plan without device rules needs none of the device cgroup's code."""
+
+    warnings: tuple[str, ...] = ()
+
+    def undo(self) -> None:
+        """Nothing was done."""
+
+
+def _allow_devices(
+    kernel: Kernel, plan: Plan, target: Target, oci_devices: list[dict[str, object]] | None
+) -> Change | _NoRules:
+    rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
+    if not rules:
+        return _NoRules()
+    from nvc.cgroup import prepare_rules
+
+    change = prepare_rules(kernel, target.proc, rules, oci_devices)
+    change.apply()
+    return change
+
+
+def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, timeout: float) -> ApplyReport:
+    place = ApplyTarget(target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid)
+    try:
+        report = kernel.apply(program.packed(), place)
+    except OSError as error:
+        _repair(kernel, journal, place)
+        raise ContainerError.of(
+            "configure container", target.rootfs_path, error, "see --timeout if the host is busy"
+        ) from None
+    if report.error:
+        journal.keep = journal.keep or report.undo_failures > 0
+        raise _failure(report, program)
+    journal.keep = False
+    return report
+
+
+def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> None:
+    """Undo at once what an applier that was stopped has left behind, as the next run would."""
+    journal.keep = True
+    records = read_journal(journal.fd) if journal.fd >= 0 else b""
+    report = kernel.apply(repair_program(records), place.replace(journal=-1))
+    journal.keep = report.error != 0
+
+
+def _failure(report: ApplyReport, program: Program) -> NvcError:
+    cause = strerror(report.error)
+    if report.step.startswith("decode"):
+        return InternalError(report.step, report.path, cause)
+    op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
+    kind = LoaderCacheError if isinstance(op, UpdateLoaderCache) else MountError
+    return kind(report.step, report.path, cause, _HINTS.get(report.error, ""))
+
+
+_HINTS = {
+    2: "a directory or link on that path leads nowhere; mend the image",
+    17: "something of another kind is in the way; remove it from the image",
+    20: "a file is where a directory should be; remove it from the image",
+    21: "a directory is where a file should be; remove it from the image",
+    30: "the image's file system cannot be written; use one with a writable layer",
+    40: "the image has a symlink loop at that path",
+}

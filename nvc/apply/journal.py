@@ -1,0 +1,69 @@
+"""One file for each rootfs, under /run/nvc: the lock that serialises runs, and the record of what one has done.
+
+A run that ends, well or badly, removes it. A run that is killed leaves it, and the next one undoes it first.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import ContainerError
+from nvc.rundir import runtime_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+_SIZE_MAX = 4 << 20  # bytes; a record is a path and little more
+
+
+class Journal:
+    """An open, locked journal. `fd` is -1 where there is nowhere to keep one."""
+
+    __slots__ = ("fd", "path", "interrupted", "keep")
+
+    def __init__(self, fd: int, path: str, interrupted: bytes) -> None:
+        self.fd = fd
+        self.path = path
+        self.interrupted = interrupted  # the records of a run that was killed
+        self.keep = bool(interrupted)  # the container holds something that the next run must undo
+
+    def close(self) -> None:
+        """Release the lock; a journal with nothing to undo is removed before, while nobody else can hold it."""
+        if self.fd < 0:
+            return
+        if not self.keep:
+            os.unlink(self.path)
+        os.close(self.fd)
+        self.fd = -1
+
+
+def open_journal(kernel: Kernel, key: str, timeout: float) -> Journal:
+    """Lock the journal of the rootfs named by `key`, waiting up to `timeout` seconds for another run.
+
+    Raises ContainerError on time-out, InitializationError when the runtime directory is not safe.
+    """
+    directory = runtime_directory("containers")
+    if not directory:
+        return Journal(-1, "", b"")
+    path = f"{directory}/{key}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        fd = os.open(path, flags, 0o600)
+        try:
+            kernel.lock(fd, timeout)
+            # The run before us unlinked it while we waited: the name stands for another file now, or none.
+            if os.fstat(fd).st_nlink:
+                return Journal(fd, path, read_journal(fd))
+        except OSError as error:
+            os.close(fd)
+            raise ContainerError.of(
+                "lock container", path, error, "another nvc is at work on this rootfs; see --timeout"
+            ) from None
+        os.close(fd)
+
+
+def read_journal(fd: int) -> bytes:
+    """The records so far."""
+    size = min(os.fstat(fd).st_size, _SIZE_MAX)
+    return os.pread(fd, size, 0) if size else b""

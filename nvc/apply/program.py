@@ -1,0 +1,126 @@
+"""A plan as the applier's program: every source is open and checked, every path of the host is gone.
+
+The layout is that of `struct nvc_op_header` in native/syscalls/apply.h.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from nvc.kernel import lib
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindProc,
+    BindSocket,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.apply.sources import Sources
+    from nvc.plan.ops import Op, Plan
+
+_HEADER = struct.Struct("<IIiIQII")
+
+# MOUNT_ATTR_* of mount_setattr(2).
+RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+
+#: The flags word of loader-cache entries (glibc dl-cache.h): libc6 ELF, and the machine in the second byte.
+LOADER_FLAGS = {"x86_64": 0x0303, "i386": 0x0003, "aarch64": 0x0A03, "arm": 0x0903}
+
+
+class Program:
+    """Operations in order, packed; `ops` names the plan's operation of each, for messages."""
+
+    __slots__ = ("parts", "ops", "binds")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.ops: list[Op | None] = []
+        self.binds: dict[str, int] = {}  # target -> index
+
+    def add(
+        self, op: Op | None, kind: int, target: str, first: bytes = b"", *, fd: int = -1, flags: int = 0,
+        operand: int = 0, attributes: int = 0,
+    ) -> None:  # fmt: skip
+        """Append one operation."""
+        path = target.encode()
+        self.parts.append(_HEADER.pack(kind, flags, fd, operand, attributes, len(path), len(first)))
+        self.parts += (path, b"\0", first, b"\0")
+        self.ops.append(op)
+
+    def bind(self, op: Op, target: str, fd: int, attributes: int, directory: bool = False) -> None:
+        """Append a bind of the open source `fd`."""
+        self.binds[target] = len(self.ops)
+        flags = lib.NVC_BIND_DIRECTORY if directory else 0
+        self.add(op, lib.NVC_OP_BIND, target, fd=fd, flags=flags, attributes=attributes)
+
+    def packed(self) -> bytes:
+        """The whole program."""
+        return b"".join(self.parts)
+
+
+def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
+    """The program for `plan`, its sources opened and verified. Raises what `Sources` raises."""
+    program = Program()
+    if interrupted:
+        program.add(None, lib.NVC_OP_UNDO, "", interrupted)
+    for op in plan.ops:
+        if isinstance(op, BindFile):
+            attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.noexec else 0)
+            program.bind(op, op.target, sources.file(op), attributes)
+        elif isinstance(op, BindSocket):
+            fd = sources.socket(op)
+            if fd >= 0:
+                program.bind(op, op.target, fd, NOSUID | NODEV | NOEXEC, op.is_directory)
+        elif isinstance(op, BindProc):
+            attributes = NOSUID | NODEV | NOEXEC | (0 if op.writable else RDONLY)
+            program.bind(op, op.target, sources.proc(op), attributes, op.is_directory)
+        elif isinstance(op, BindDevice):
+            program.bind(op, op.target, sources.device(op), RDONLY | NOSUID | NOEXEC)
+        elif isinstance(op, BindDeviceDirectory):
+            program.bind(op, op.target, sources.device_directory(op), NOSUID | NOEXEC, directory=True)
+        elif isinstance(op, Tmpfs):
+            _tmpfs(program, op)
+        elif isinstance(op, Symlink):
+            bind = program.binds.get(op.fallback, -1)
+            program.add(op, lib.NVC_OP_SYMLINK, op.target, op.text.encode(), operand=bind + 1)
+        elif isinstance(op, UpdateLoaderCache):
+            if op.entries:
+                program.add(op, lib.NVC_OP_LDCACHE, "/etc/ld.so.cache", _entries(op))
+        elif not isinstance(op, AllowDevice):
+            _never(op)
+    return program
+
+
+def repair_program(records: bytes) -> bytes:
+    """A program that only undoes the records of a journal."""
+    program = Program()
+    program.add(None, lib.NVC_OP_UNDO, "", records)
+    return program.packed()
+
+
+def _never(op: object) -> None:
+    raise TypeError(f"no program for {op!r}")
+
+
+def _tmpfs(program: Program, op: Tmpfs) -> None:
+    program.add(op, lib.NVC_OP_TMPFS, op.target)
+    for directory in op.directories:
+        program.add(op, lib.NVC_OP_TMPFS_DIR, directory)
+    for name, content in op.files:
+        program.add(op, lib.NVC_OP_TMPFS_FILE, name, content)
+    program.add(op, lib.NVC_OP_ATTACH, op.target, attributes=NOSUID | NODEV | NOEXEC)
+
+
+def _entries(op: UpdateLoaderCache) -> bytes:
+    packed = []
+    for entry in op.entries:
+        packed.append(struct.pack("<I", LOADER_FLAGS[entry.arch]))
+        packed += (entry.soname.encode(), b"\0", entry.path.encode(), b"\0")
+    return b"".join(packed)

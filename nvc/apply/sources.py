@@ -1,0 +1,102 @@
+"""The host's side of a plan: each source is opened once, below its root, and what it is is checked on the
+descriptor. From here on nobody knows a source's path."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import DetectionError, MountError
+from nvc.kernel import O_PATH
+from nvc.model import Identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
+
+
+class SourceChanged(DetectionError):
+    """A file is not the one that discovery found: the inventory is stale."""
+
+    hint = "the driver was changed meanwhile; run again, or with --no-inventory"
+
+
+class Sources:
+    """The three roots that sources are in, and every descriptor opened below them."""
+
+    __slots__ = ("kernel", "roots", "opened", "warnings")
+
+    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+        self.kernel = kernel
+        self.opened: list[int] = []
+        self.roots: dict[str, int] = {}
+        self.warnings: list[str] = []
+        for kind, path in (
+            ("driver", plan.driver_root),
+            ("system", plan.system_root),
+            ("device", plan.device_root),
+        ):
+            self.roots[kind] = self._keep(os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def _keep(self, fd: int) -> int:
+        self.opened.append(fd)
+        return fd
+
+    def _open(self, root: str, path: str, follow: bool = True) -> tuple[int, os.stat_result]:
+        try:
+            fd = self._keep(self.kernel.open_in_root(self.roots[root], path, O_PATH, follow))
+        except OSError as error:
+            raise SourceChanged.of("open source", path, error) from None
+        return fd, os.fstat(fd)
+
+    def file(self, op: BindFile) -> int:
+        """A regular file with the identity that discovery saw. Raises SourceChanged."""
+        fd, st = self._open("driver", op.source)
+        if not stat.S_ISREG(st.st_mode):
+            raise MountError("open source", op.source, "unexpected source file mode")
+        if Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns) != op.identity:
+            raise SourceChanged("open source", op.source, "changed since it was found")
+        return fd
+
+    def socket(self, op: BindSocket) -> int:
+        """A socket or a service's directory, or -1: a service that has gone is no reason to fail."""
+        try:
+            fd, st = self._open("driver", op.source)
+        except SourceChanged as error:
+            self.warnings.append(f"{op.source}: {error.cause}; left out")
+            return -1
+        if not (stat.S_ISDIR if op.is_directory else stat.S_ISSOCK)(st.st_mode):
+            self.warnings.append(f"{op.source}: unexpected source file mode; left out")
+            return -1
+        return fd
+
+    def proc(self, op: BindProc) -> int:
+        """An entry of /proc/driver/nvidia. Raises SourceChanged."""
+        fd, st = self._open("system", op.source, follow=False)
+        if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
+            raise MountError("open source", op.source, "unexpected source file mode")
+        return fd
+
+    def device(self, op: BindDevice) -> int:
+        """A character device that really is major:minor, whatever its name says."""
+        fd, st = self._open("device", op.source, follow=False)
+        if not stat.S_ISCHR(st.st_mode) or st.st_rdev != os.makedev(op.major, op.minor):
+            raise MountError(
+                "invalid device node", op.source, f"is not character device {op.major}:{op.minor}",
+                "remove it and run nvidia-modprobe, or use --load-kmods",
+            )  # fmt: skip
+        return fd
+
+    def device_directory(self, op: BindDeviceDirectory) -> int:
+        """A directory of device nodes."""
+        fd, st = self._open("device", op.source, follow=False)
+        if not stat.S_ISDIR(st.st_mode):
+            raise MountError("open source", op.source, "unexpected source file mode")
+        return fd
+
+    def close(self) -> None:
+        """Close everything: the container's mounts keep what they need."""
+        for fd in self.opened:
+            os.close(fd)
+        self.opened.clear()

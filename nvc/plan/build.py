@@ -1,0 +1,123 @@
+"""build_plan: facts and a selection in, one ordered plan out. No system calls, equal input gives equal output."""
+
+from __future__ import annotations
+
+from nvc.model import HostFacts, Library
+from nvc.plan.devices import device_ops
+from nvc.plan.ops import BindFile, BindSocket, LoaderEntry, Plan, Symlink, UpdateLoaderCache
+from nvc.plan.proc import proc_ops, profile_ops
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.compat import CompatLibrary
+    from nvc.plan.ops import Op
+    from nvc.request import Request
+    from nvc.selection import Selection
+    from nvc.target import Layout
+
+#: Which library classes each capability brings (reference: nvidia-container-cli).
+LIBRARY_KINDS = {
+    "utility": ("utility",),
+    "compute": ("compute",),
+    "video": ("video", "compute"),
+    "graphics": ("graphics", "glvnd"),
+    "display": ("graphics", "glvnd"),
+    "ngx": ("ngx",),
+    "compat32": (),
+}
+#: Links that programs expect and no SONAME gives: (library prefix, link name, text or None for the library).
+EXTRA_LINKS = (
+    ("libcuda.so.", "libcuda.so", "libcuda.so.1"),
+    ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+    ("libGLX_nvidia.so.", "libGLX_indirect.so.0", None),
+)
+
+
+def build_plan(
+    facts: HostFacts,
+    selection: Selection,
+    request: Request,
+    layout: Layout,
+    compat: tuple[CompatLibrary, ...] = (),
+) -> Plan:
+    """The plan that gives one container what `request` asks for of `selection`.
+
+    Order: what lies below comes first (the overlay of /proc/driver/nvidia, then files and nodes), links after
+    the files they lead to, the loader cache last, since it is replaced by a rename that nothing follows.
+    """
+    kinds = {kind for capability in request.capabilities for kind in LIBRARY_KINDS[capability]}
+    ops: list[Op] = list(proc_ops(facts, selection))
+    if "graphics" in request.capabilities or "display" in request.capabilities:
+        ops += profile_ops(selection)
+    for binary in facts.binaries:
+        if binary.kind in request.capabilities:
+            ops.append(BindFile(binary.path, f"{layout.bins_dir}/{_name(binary.path)}", binary.identity))
+    placed = [(library, layout.libs_dir) for library in facts.libraries if library.kind in kinds]
+    if "compat32" in request.capabilities and layout.libs32_dir:
+        placed += [(library, layout.libs32_dir) for library in facts.libraries32 if library.kind in kinds]
+    for library, directory in placed:
+        ops.append(BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity))
+    if request.gsp_firmware:
+        for firmware in facts.firmwares:
+            ops.append(BindFile(firmware.path, firmware.path, firmware.identity))
+    ops += _ipc_ops(facts, request)
+    ops += device_ops(facts, selection, request)
+    for library, directory in placed:
+        ops += _links(library, directory)
+    ops.append(_loader_cache(placed, compat))
+    return Plan(
+        facts.driver_root,
+        facts.system_root,
+        facts.device_root,
+        facts.driver_label,
+        tuple(gpu.uuid for gpu in selection.gpus) + tuple(mig.uuid for _, mig in selection.mig),
+        tuple(dict.fromkeys(ops)),
+        _warnings(facts, layout),
+    )
+
+
+def _name(path: str) -> str:
+    return path[path.rindex("/") + 1 :]
+
+
+def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
+    wanted = {"persistenced": request.persistenced, "fabricmanager": request.fabricmanager, "mps": True}
+    return [
+        BindSocket(ipc.path, ipc.path, ipc.is_directory)
+        for ipc in facts.ipcs
+        if ipc.kind in request.capabilities and wanted[ipc.service]
+    ]
+
+
+def _links(library: Library, directory: str) -> list[Op]:
+    """The SONAME link, always: an image without a loader cache is searched by name."""
+    name = _name(library.path)
+    target = f"{directory}/{name}"
+    links: list[Op] = []
+    if library.soname and library.soname != name:
+        links.append(Symlink(name, f"{directory}/{library.soname}", target))
+    for prefix, link, text in EXTRA_LINKS:
+        if name.startswith(prefix):
+            links.append(Symlink(text or name, f"{directory}/{link}", target))
+    return links
+
+
+def _loader_cache(placed: list[tuple[Library, str]], compat: tuple[CompatLibrary, ...]) -> UpdateLoaderCache:
+    native = placed[0][0].arch if placed else ""
+    entries = [LoaderEntry(library.soname, library.path, native) for library in compat if native]
+    taken = {(entry.soname, entry.arch) for entry in entries}
+    for library, directory in placed:
+        if library.soname and (library.soname, library.arch) not in taken:
+            entries.append(LoaderEntry(library.soname, f"{directory}/{library.soname}", library.arch))
+    return UpdateLoaderCache(tuple(entries))
+
+
+def _warnings(facts: HostFacts, layout: Layout) -> tuple[str, ...]:
+    if not layout.musl:
+        return facts.warnings
+    return (
+        *facts.warnings,
+        "the image has musl and no glibc loader: the driver's libraries are there, but cannot be loaded",
+    )
+
+

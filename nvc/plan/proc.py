@@ -1,0 +1,57 @@
+"""The overlay of /proc/driver/nvidia, and the application profile that names the visible GPUs."""
+
+from __future__ import annotations
+
+from nvc.plan.ops import BindProc, Tmpfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.model import HostFacts
+    from nvc.plan.ops import Op
+    from nvc.selection import Selection
+
+PROC = "/proc/driver/nvidia"
+PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
+
+
+def proc_ops(facts: HostFacts, selection: Selection) -> list[Op]:
+    """One tmpfs that shows the driver's files and the selected GPUs only.
+
+    `params` says ModifyDeviceFiles: 0, or the driver's libraries in the container would try to make nodes.
+    The kernel of a host without a driver has no /proc/driver/nvidia to mount on, so a simulated driver gets the
+    tmpfs one level up, and its description and state with it.
+    """
+    files = tuple((file.name, _unmodifiable(file.name, file.content)) for file in facts.proc_files)
+    bound = [gpu.proc_dir for gpu in selection.gpus if gpu.proc_dir]
+    if not facts.simulated:
+        directories = ["gpus"] if bound else []
+        directories += [path[len(PROC) + 1 :] for path in bound]
+        tmpfs = Tmpfs(PROC, tuple(directories), files)
+        return [tmpfs, *(BindProc(path, path) for path in bound)]
+    directories = ["nvidia", "nvidia/gpus", "nvidia/sim"]
+    directories += [path[len("/proc/driver/") :] for path in bound]
+    tmpfs = Tmpfs("/proc/driver", tuple(directories), tuple((f"nvidia/{name}", data) for name, data in files))
+    return [
+        tmpfs,
+        *(BindProc(path, path) for path in bound),
+        BindProc(f"{PROC}/sim/description", f"{PROC}/sim/description", is_directory=False),
+        BindProc(f"{PROC}/sim/state", f"{PROC}/sim/state", is_directory=False, writable=True),
+    ]
+
+
+def _unmodifiable(name: str, content: bytes) -> bytes:
+    if name != "params":
+        return content
+    return content.replace(b"ModifyDeviceFiles: 1", b"ModifyDeviceFiles: 0")
+
+
+def profile_ops(selection: Selection) -> list[Op]:
+    """The profile by which EGL and GLX in the container see the selected GPUs only: one bit a minor."""
+    visible = 0
+    for gpu in selection.gpus:
+        visible |= 1 << gpu.minor
+    profile = (
+        '{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",%d]}],'
+        '"rules":[{"pattern":[],"profile":"_container_"}]}\n' % visible
+    )
+    return [Tmpfs(PROFILES, (), (("10-container.conf", profile.encode()),))]

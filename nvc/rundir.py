@@ -1,0 +1,57 @@
+"""Where nvc keeps what lives until the next boot: locks, journals, the inventory."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import InitializationError
+
+SYSTEM = "/run/nvc"
+
+
+def runtime_directory(*below: str) -> str:
+    """The path of a private directory (0700, ours), made when missing; "" when there is nowhere to keep anything.
+
+    Root has /run/nvc. A rootless runtime calls hooks as root of its user namespace, where /run/nvc is not
+    writable: there it is /run/user/UID/nvc with the uid outside. Raises InitializationError when the directory
+    is not ours: whoever owns it could plant a journal.
+    """
+    base = SYSTEM if _is_host_root() else f"/run/user/{_outer_uid()}/nvc"
+    path = base
+    for part in ("", *below):
+        path = f"{path}/{part}" if part else path
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError:
+            return ""
+        st = os.lstat(path)
+        if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
+            raise InitializationError(
+                "open runtime directory", path, "not a directory of this user alone", f"remove {path}"
+            )
+    return path
+
+
+def _is_host_root() -> bool:
+    return os.geteuid() == 0 and _outer_uid() == 0
+
+
+def _outer_uid() -> int:
+    """This user's id outside the user namespace, one level up (user_namespaces(7))."""
+    uid = os.geteuid()
+    try:
+        fd = os.open("/proc/self/uid_map", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return uid
+    try:
+        lines = os.read(fd, 65536).split(b"\n")
+    finally:
+        os.close(fd)
+    for line in lines:
+        fields = [int(field) for field in line.split()]
+        if len(fields) == 3 and fields[0] <= uid < fields[0] + fields[2]:
+            return fields[1] + uid - fields[0]
+    return uid

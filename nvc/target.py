@@ -1,0 +1,186 @@
+"""The container to configure, held by descriptors: a pid can be reused and a path can be swapped, these cannot."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import ContainerError, InputError, NvcError
+from nvc.kernel import O_PATH
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+_DIRECTORY = O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MULTIARCH = {"x86_64": ("x86_64-linux-gnu", "i386-linux-gnu"), "aarch64": ("aarch64-linux-gnu", "")}
+
+
+class Layout(Value):
+    """Where this image keeps programs and libraries."""
+
+    bins_dir: str
+    libs_dir: str
+    libs32_dir: str  # "": nowhere
+    musl: bool  # no glibc loader: the driver's libraries cannot be loaded
+
+
+class Target:
+    """An open container. `mount_namespace` is -1 when it is this process's own (standalone mode)."""
+
+    __slots__ = ("pid", "pidfd", "proc", "mount_namespace", "rootfs", "rootfs_path", "fsuid", "fsgid", "layout",
+                 "user_namespace")  # fmt: skip
+
+    pid: int
+    pidfd: int
+    proc: int  # /proc/PID
+    mount_namespace: int
+    rootfs: int  # in the container's mount namespace
+    rootfs_path: str
+    fsuid: int  # the container's root, as this process's user namespace numbers it
+    fsgid: int
+    layout: Layout
+    user_namespace: bool  # the container has one of its own
+
+    def key(self) -> str:
+        """A name for the rootfs that every mount namespace agrees on: device and inode in hexadecimal."""
+        st = os.stat(self.rootfs)
+        return f"{st.st_dev:x}-{st.st_ino:x}"
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for fd in (self.pidfd, self.proc, self.mount_namespace, self.rootfs):
+            if fd >= 0:
+                os.close(fd)
+
+
+def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
+    """The container whose init is `pid` and whose root file system is `rootfs`, as the caller's runtime says.
+
+    With pid 0 (standalone) the parent process is taken, and it may share this mount namespace. The container
+    may have pivoted already: `rootfs` is then the host's name for its root directory.
+    Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
+    """
+    if not rootfs.startswith("/") or not rootfs.strip("/"):
+        raise InputError("invalid rootfs directory", rootfs, "must be absolute and not /")
+    target = Target()
+    target.pid = pid or os.getppid()
+    target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
+    target.rootfs_path = rootfs
+    try:
+        _open(kernel, target, standalone=pid == 0)
+        target.layout = _layout(kernel, target.rootfs)
+        # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
+        kernel.pidfd_send_signal(target.pidfd, 0)
+    except OSError as error:
+        target.close()
+        gone = isinstance(error, ProcessLookupError) or not os.path.isdir(f"/proc/{target.pid}")
+        raise ContainerError.of(
+            "open container", error.filename or f"pid {target.pid}", error,
+            "the process has ended: is the container still being created?" if gone else "",
+        ) from None  # fmt: skip
+    except NvcError:
+        target.close()
+        raise
+    return target
+
+
+def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
+    target.pidfd = kernel.pidfd_open(target.pid)
+    target.proc = os.open(f"/proc/{target.pid}", _DIRECTORY)
+    if os.readlink("ns/mnt", dir_fd=target.proc) != os.readlink("/proc/self/ns/mnt"):
+        target.mount_namespace = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=target.proc)
+    elif not standalone:
+        raise ContainerError(
+            "open container", f"pid {target.pid}", "shares this mount namespace",
+            "give the pid of the container's init, or no --pid from within a container's own hook",
+        )  # fmt: skip
+    target.user_namespace = os.readlink("ns/user", dir_fd=target.proc) != os.readlink("/proc/self/ns/user")
+    target.fsuid = _mapped_root(target, "uid_map") if target.user_namespace else os.geteuid()
+    target.fsgid = _mapped_root(target, "gid_map") if target.user_namespace else os.getegid()
+    target.rootfs = _open_rootfs(kernel, target)
+
+
+def _open_rootfs(kernel: Kernel, target: Target) -> int:
+    root = os.open("root", _DIRECTORY, dir_fd=target.proc)
+    if target.mount_namespace < 0 or _same(os.stat(root), os.stat("/")):
+        # Not pivoted: the path is as on the host, seen from the container's namespace.
+        try:
+            rootfs = kernel.open_in_root(root, target.rootfs_path, _DIRECTORY)
+        finally:
+            os.close(root)
+        if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs):
+            os.close(rootfs)
+            raise _not_its_rootfs(target, "is no mount of its namespace")
+        return rootfs
+    try:
+        same = _same(os.stat(root), os.stat(target.rootfs_path))
+    except OSError:
+        same = False
+    if not same:
+        os.close(root)
+        raise _not_its_rootfs(target, "is not its root directory")
+    return root
+
+
+def _not_its_rootfs(target: Target, why: str) -> ContainerError:
+    return ContainerError(
+        "open rootfs", target.rootfs_path, f"{why} (pid {target.pid})",
+        "pid and rootfs must be of the same container",
+    )  # fmt: skip
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _mapped_root(target: Target, name: str) -> int:
+    """What the container's id 0 is outside, from uid_map or gid_map (user_namespaces(7))."""
+    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=target.proc)
+    try:
+        lines = os.read(fd, 65536).split(b"\n")
+    finally:
+        os.close(fd)
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 3 and int(fields[0]) == 0:
+            return int(fields[1])
+    raise ContainerError("read id map", name, "the container's root is not mapped", "map id 0 of the container")
+
+
+def exists(kernel: Kernel, rootfs: int, path: str) -> bool:
+    """Whether `path` exists in the rootfs, links followed inside it."""
+    try:
+        os.close(kernel.open_in_root(rootfs, path, O_PATH))
+    except OSError:
+        return False
+    return True
+
+
+def _layout(kernel: Kernel, rootfs: int) -> Layout:
+    machine = os.uname().machine
+    multiarch, multiarch32 = _MULTIARCH[machine]
+    glibc = "/lib64/ld-linux-x86-64.so.2" if machine == "x86_64" else "/lib/ld-linux-aarch64.so.1"
+    musl = not exists(kernel, rootfs, glibc) and exists(kernel, rootfs, f"/lib/ld-musl-{machine}.so.1")
+    if exists(kernel, rootfs, "/etc/debian_version"):
+        libs32 = f"/usr/lib/{multiarch32}" if multiarch32 else ""
+        return Layout("/usr/bin", f"/usr/lib/{multiarch}", libs32, musl)
+    return Layout("/usr/bin", "/usr/lib64", _libs32(kernel, rootfs) if multiarch32 else "", musl)
+
+
+def _libs32(kernel: Kernel, rootfs: int) -> str:
+    if exists(kernel, rootfs, "/usr/lib32"):
+        return "/usr/lib32"
+    try:
+        lib = kernel.open_in_root(rootfs, "/usr/lib", _DIRECTORY)
+    except OSError:
+        return ""
+    try:
+        lib64 = kernel.open_in_root(rootfs, "/usr/lib64", _DIRECTORY)
+    except OSError:
+        os.close(lib)
+        return "/usr/lib"
+    same = _same(os.stat(lib), os.stat(lib64))
+    os.close(lib)
+    os.close(lib64)
+    return "" if same else "/usr/lib"
