@@ -43,7 +43,11 @@ def copy_distribution(name: str, target: str) -> None:
     for file in distribution.files or ():
         parts = file.parts
         metadata = parts[0].endswith(".dist-info")
-        if parts[0] == ".." or file.suffix == ".pyc" or not (metadata or parts[0].startswith(ONLY.get(name, ""))):
+        if (
+            parts[0] == ".."
+            or file.suffix == ".pyc"
+            or not (metadata or parts[0].startswith(ONLY.get(name, "")))
+        ):
             continue
         copy = os.path.join(target, *parts)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
@@ -97,7 +101,9 @@ def compile_bytecode(interpreter: str, library: str, destdir: str) -> None:
     directories = [os.path.join(library, name) for name in ("python", "site")]
     mode = ["--invalidation-mode", "unchecked-hash"]
     strip = ["-s", destdir] if destdir else []
-    subprocess.run([interpreter, "-I", "-m", "compileall", "-q", "-f", *mode, *strip, *directories], check=True)
+    subprocess.run(
+        [interpreter, "-I", "-m", "compileall", "-q", "-f", *mode, *strip, *directories], check=True
+    )
 
 
 def close_to_others(directory: str) -> None:

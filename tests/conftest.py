@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from support import REPO, STAGE, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
@@ -66,7 +67,7 @@ def rootfs(scratch: str, _rootfs_template: Callable[[bool, bool], str]) -> Calla
 
 @pytest.fixture
 def runc_bundle(scratch: str, rootfs: Callable[..., str]) -> Callable[..., Bundle]:
-    """Factory: `runc_bundle(path_of_rootfs=None)` returns a `support.bundle.Bundle` to run with runc or crun."""
+    """Factory: `runc_bundle(path_of_rootfs=None)` returns a `support.bundle.Bundle`."""
     count = 0
 
     def make(path: str | None = None) -> Bundle:

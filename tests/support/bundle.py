@@ -1,11 +1,11 @@
 """OCI bundles, run for real: a config.json, hooks, and runc or crun.
 
-    bundle = Bundle(tmp_path / "bundle", rootfs)
-    bundle.hook("prestart", launcher, ["nvc-hook", "prestart"], env=["PATH=/usr/bin"])
-    done = bundle.run("runc", "ls /dev")        # CompletedProcess: stdout, stderr, returncode
-    with bundle.created("runc") as container:   # created, not started: container.pid is its init
-        ...
-        container.exec("ls /dev")               # after container.start()
+bundle = Bundle(tmp_path / "bundle", rootfs)
+bundle.hook("prestart", launcher, ["nvc-hook", "prestart"], env=["PATH=/usr/bin"])
+done = bundle.run("runc", "ls /dev")        # CompletedProcess: stdout, stderr, returncode
+with bundle.created("runc") as container:   # created, not started: container.pid is its init
+    ...
+    container.exec("ls /dev")               # after container.start()
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import Any
 from . import CLEAN_ENV, need, run
 
 RUNTIMES = ("runc", "crun")
-CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETGID", "CAP_SETUID"]
+CAPABILITIES = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
+    "CAP_SETUID",
+]
 #: As Docker grants them by default; no GPU among them.
 DEVICE_RULES: list[dict[str, Any]] = [
     {"allow": False, "access": "rwm"},
@@ -86,7 +93,7 @@ class Bundle:
         env: list[str] | None = None,
         timeout: int = 60,
     ) -> None:
-        """Append a hook. `args` is the whole argv; without `env` the hook inherits what the runtime gives."""
+        """Append a hook. `args` is the whole argv; without `env` it inherits what the runtime gives."""
         entry: dict[str, Any] = {"path": os.fspath(path), "args": args, "timeout": timeout}
         if env is not None:
             entry["env"] = env
@@ -128,7 +135,7 @@ class Bundle:
 
     @contextlib.contextmanager
     def created(self, runtime: str, script: str = "exec sleep 600") -> Iterator[Container]:
-        """A container after `create`: hooks have run, its process has not. It is killed and deleted at the end."""
+        """A container after `create`: hooks have run, its process has not. Deleted at the end."""
         self._for_runtime(runtime)
         self.write(script)
         container = Container(self, runtime, f"nvc-test-{os.getpid()}-{next(_serial)}")
@@ -152,7 +159,7 @@ class Bundle:
 
 
 def default_config(rootfs: str) -> dict[str, Any]:
-    """A configuration like an engine's: five namespaces, Docker's device rules, few capabilities, no terminal."""
+    """A configuration like an engine's: five namespaces, Docker's device rules, few capabilities."""
     nosuid = ["nosuid", "noexec", "nodev"]
     return {
         "ociVersion": "1.0.2",
@@ -164,7 +171,7 @@ def default_config(rootfs: str) -> dict[str, Any]:
             "args": ["/bin/true"],
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
             "cwd": "/",
-            "capabilities": {kind: CAPABILITIES for kind in ("bounding", "effective", "permitted")},
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), CAPABILITIES),
             "noNewPrivileges": True,
         },
         "mounts": [

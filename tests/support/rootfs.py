@@ -21,7 +21,9 @@ GLIBC = (
     "libgcc_s.so.1",
 )
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
-APPLETS = "sh ls cat echo mount umount mkdir rm ln stat id env true false sleep readlink find grep test wc".split()
+APPLETS = (
+    "sh ls cat echo mount umount mkdir rm ln stat id env true false sleep readlink find grep wc".split()
+)
 DIRECTORIES = "bin sbin etc dev proc sys run tmp root usr/bin usr/sbin usr/lib usr/local/bin var/run".split()
 
 
