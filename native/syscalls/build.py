@@ -4,9 +4,11 @@ Each header of this folder is both the C interface and, stripped of its preproce
 plain declarations and `#define NAME <integer>` only.
 """
 
+import datetime
 import glob
 import os
 import re
+import subprocess
 
 from cffi import FFI
 
@@ -24,6 +26,22 @@ def declarations(header: str) -> str:
     return "".join(kept)
 
 
+def build_facts() -> "list[tuple[str, str]]":
+    """What --version says of the build; SOURCE_DATE_EPOCH and NVC_BUILD_REVISION make it reproducible."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    utc = datetime.timezone.utc
+    date = datetime.datetime.fromtimestamp(int(epoch), utc) if epoch else datetime.datetime.now(utc)
+    revision = os.environ.get("NVC_BUILD_REVISION")
+    if not revision:
+        git = ["git", "-C", HERE, "rev-parse", "--short=12", "HEAD"]
+        try:
+            revision = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            revision = "unknown"
+    facts = {"DATE": date.isoformat(timespec="minutes"), "REVISION": revision, "FLAGS": " ".join(FLAGS)}
+    return [(f"NVC_BUILD_{name}", f'"{value}"') for name, value in facts.items()]
+
+
 PUBLIC = sorted(glob.glob(os.path.join(HERE, "*.h")))
 PUBLIC = [path for path in PUBLIC if not os.path.basename(path).startswith("_")]  # _*.h: internal to C
 SOURCES = sorted(glob.glob(os.path.join(HERE, "*.c")))
@@ -36,6 +54,7 @@ ffi.set_source(
     "".join(f'#include "{os.path.basename(path)}"\n' for path in PUBLIC),
     sources=[os.path.relpath(path) for path in SOURCES],
     include_dirs=[os.path.relpath(HERE)],
+    define_macros=build_facts(),
     extra_compile_args=FLAGS,
     py_limited_api=True,
 )
