@@ -68,8 +68,12 @@ bench: stage ## time `configure`; PEER=/path/to/nvidia-container-cli times both 
 bundle: stage ## build/bundle: all that a host without a network needs
 	$(RUN) packaging/bundle/make.py $(BUILD)/bundle
 
-fuzz: stage $(BUILD)/.packages-test ## feed the parsers of foreign bytes for FUZZ seconds each
-	FUZZ=$(or $(FUZZ),60) $(RUN) -m pytest -q tests/fuzz
+fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ seconds each (default 60)
+	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)
+	@for fuzzer in $(BUILD)/fuzz/*_fuzz; do \
+	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
+	    $$fuzzer -max_total_time=$(or $(FUZZ),60) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
+	done
 
 clean: ## remove what was built; the Python environment stays
 	rm -rf $(BUILD) nvc/_syscalls.abi3.so *.egg-info

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from support import REPO, STAGE, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs

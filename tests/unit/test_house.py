@@ -1,0 +1,165 @@
+"""The rules of the house that no linter knows: layers, sizes, and what must not be written anywhere."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import os
+import re
+
+import pytest
+from support import REPO
+from support.sources import read, sources
+
+#: Lower layers first; a module imports only from layers below its own, and from its own group.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("nvc.errors", "nvc.value"),
+    ("nvc.model", "nvc.request"),
+    ("nvc._syscalls",),
+    ("nvc.kernel",),
+    ("nvc.rundir", "nvc.privileges"),
+    ("nvc.discovery", "nvc.selection"),
+    ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report"),
+    ("nvc.plan", "nvc.cgroup"),
+    ("nvc.apply", "nvc.sim"),
+    ("nvc_cli", "nvc_hooks"),
+)
+GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in groups}
+FOLDERS = {"nvc": "nvc", "cli": "nvc_cli", "hooks": "nvc_hooks"}
+#: What a pure module may import of the standard library.
+PURE = {"__future__", "binascii", "collections.abc", "posixpath", "struct", "typing"}
+PURE_GROUPS = ("nvc.plan", "nvc.selection", "nvc.requirements", "nvc.model", "nvc.request", "nvc.errors")
+
+
+def module_of(name: str) -> str:
+    """The import name of a source file."""
+    folder, _, rest = name.removesuffix(".py").partition("/")
+    return f"{FOLDERS[folder]}.{rest.replace('/', '.')}".removesuffix(".__init__")
+
+
+def group_of(module: str) -> str:
+    """The entry of LAYERS that a module belongs to; "" for the bare package `nvc`."""
+    if module == "nvc":
+        return ""
+    for group in GROUPS:
+        if module == group or module.startswith(group + "."):
+            return group
+    raise AssertionError(f"{module}: say in LAYERS of tests/unit/test_house.py which layer it is in")
+
+
+def imports(name: str) -> set[str]:
+    """Every module that a file imports, at its top and in functions; not those for type checkers alone."""
+    found = set()
+    tree = ast.parse(read(name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}: relative import"
+            assert node.module is not None
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            inner = [full for full in names if _is_module(full)]
+            found.update(inner or [node.module])
+    return found
+
+
+def _is_module(full: str) -> bool:
+    top, _, rest = full.partition(".")
+    folder = {package: folder for folder, package in FOLDERS.items()}.get(top)
+    path = os.path.join(REPO, folder or "", *rest.split("."))
+    return folder is not None and (os.path.isfile(path + ".py") or os.path.isdir(path))
+
+
+PYTHON = [name for name in sources(".py") if name.split("/")[0] in FOLDERS]
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_imports_go_down(name: str) -> None:
+    module = module_of(name)
+    own = group_of(module)
+    for imported in imports(name):
+        if imported.split(".")[0] not in FOLDERS.values():
+            continue
+        other = group_of(imported)
+        allowed = not own or not other or other == own or GROUPS[other] < GROUPS[own]
+        assert allowed, f"{module} imports {imported}, which is not below it"
+
+
+@pytest.mark.parametrize("name", [name for name in PYTHON if module_of(name).startswith(PURE_GROUPS)])
+def test_pure_modules_have_no_effects(name: str) -> None:
+    for imported in imports(name):
+        own = imported.startswith(("nvc.", "typing_extensions")) and not imported.startswith("nvc.kernel")
+        assert own or imported in PURE, f"{name} imports {imported}"
+
+
+def test_one_door_to_the_kernel() -> None:
+    for name in PYTHON:
+        if not module_of(name).startswith("nvc.kernel"):
+            found = {
+                imported for imported in imports(name) if "_syscalls" in imported or "_cffi" in imported
+            }
+            assert not found, f"{name} imports {found}"
+
+
+def test_every_package_is_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(os.path.join(REPO, "setup.cfg"))
+    listed = set(setup["options"]["packages"].split())
+    assert listed == {module_of(name) for name in PYTHON if name.endswith("/__init__.py")}
+
+
+@pytest.mark.parametrize("name", sources(".py", ".c", ".h", ".sh") + ["Makefile"])
+def test_no_file_is_too_long(name: str) -> None:
+    assert read(name).count("\n") <= 400, f"{name}: split it by concern"
+
+
+HOSTS = r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|deb[.]debian[.]org|proxy[.]golang"
+UNFINISHED = r"\b(TODO|FIXME|XXX|HACK)\b"
+NOT_RUN = r"pytest\.(mark\.)?(skip|xfail)|skipif|unittest\.skip|importorskip"
+
+
+def occurrences(pattern: str, names: list[str]) -> list[str]:
+    """`file:line` of every match."""
+    compiled = re.compile(pattern)
+    found = []
+    for name in names:
+        lines = read(name).splitlines()
+        found += [f"{name}:{n}: {line.strip()}" for n, line in enumerate(lines, 1) if compiled.search(line)]
+    return found
+
+
+def everywhere() -> list[str]:
+    return [name for name in sources() if name not in ("LICENSE", "tests/unit/test_house.py")]
+
+
+def test_no_host_of_a_registry() -> None:
+    assert occurrences(HOSTS, everywhere()) == []
+
+
+def test_no_path_of_one_machine() -> None:
+    """Neither where this checkout happens to be, nor anybody's home."""
+    here = "|".join({re.escape(REPO + os.sep), re.escape(os.path.expanduser("~") + "/.")})
+    assert occurrences(rf"({here}|/(home|Users)/\w+/)", everywhere()) == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert occurrences(UNFINISHED, everywhere()) == []
+
+
+def test_no_test_can_be_skipped() -> None:
+    assert occurrences(NOT_RUN, [name for name in everywhere() if name.startswith("tests/")]) == []
+
+
+def test_no_test_waits_by_the_clock() -> None:
+    assert (
+        occurrences(r"\btime\.sleep\(", [name for name in everywhere() if name.startswith("tests/")]) == []
+    )
+
+
+def test_no_binary_is_tracked() -> None:
+    for name in sources():
+        with open(os.path.join(REPO, name), "rb") as file:
+            assert file.read(4) != b"\x7fELF", name

@@ -1,0 +1,72 @@
+"""Style, types and compiler warnings. A linter's finding is a failed test."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support import REPO, need, run
+from support.sources import sources
+
+WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+#: Where a quoted include may be found, beside the folder of the file itself.
+INCLUDES = sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})
+#: What the build gives a source that is compiled more than once.
+DEFINES = {"native/simdriver/tools/stub.c": ['-DNAME="stub"']}
+COMPILERS = {
+    "gcc": ["gcc"],
+    "clang": ["clang"],
+    # The headers of the other architecture are there without its compiler.
+    "aarch64": ["clang", "--target=aarch64-linux-gnu", "-isystem", "/usr/aarch64-linux-gnu/include"],
+}
+
+
+def tool(*argv: str) -> None:
+    """Run a linter of this environment in the repository."""
+    done = run(sys.executable, "-m", *argv, check=False, cwd=REPO, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff() -> None:
+    tool("ruff", "check", "--quiet", ".")
+
+
+def test_mypy(stage: str) -> None:
+    tool("mypy", "-p", "nvc", "-p", "nvc_cli", "-p", "nvc_hooks", "-p", "support")
+
+
+def test_clang_format() -> None:
+    files = [name for name in sources(".c", ".h") if name.startswith(("native/", "tests/", "packaging/"))]
+    assert files
+    done = run(need("clang-format"), "--dry-run", "-Werror", *files, check=False, cwd=REPO)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_c_compiles_without_a_warning(name: str) -> None:
+    compiler = COMPILERS[name]
+    if platform.machine() == "aarch64" and name == "aarch64":
+        compiler = ["clang"]
+    need(compiler[0])
+
+    def compile_one(source: str) -> str:
+        flags = [*WARNINGS, *INCLUDES, *DEFINES.get(source, [])]
+        return run(*compiler, *flags, "-c", "-o", "/dev/null", source, check=False, cwd=REPO).stderr
+
+    files = sources(".c")
+    assert files
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        findings = "".join(pool.map(compile_one, files))
+    assert findings == "", findings
+
+
+def test_shell_scripts_parse() -> None:
+    for name in sources():
+        path = os.path.join(REPO, name)
+        with open(path, "rb") as file:
+            first = file.readline()
+        if first.startswith((b"#!/bin/sh", b"#!/usr/bin/env bash", b"#!/bin/bash")):
+            run("bash", "-n", path)
