@@ -21,7 +21,7 @@ def declarations(header: str) -> str:
     kept = []
     with open(header, encoding="utf-8") as lines:
         for line in lines:
-            if not line.startswith("#") or re.match(r"#define \w+ (0x[0-9a-fA-F]+|\d+)\s*$", line):
+            if not line.startswith("#") or re.match(r"#define \w+ (0x[0-9a-fA-F]+|\d+)\s*(/\*.*)?$", line):
                 kept.append(line)
     return "".join(kept)
 

@@ -25,15 +25,7 @@ if TYPE_CHECKING:
         def capbset_keep(self, bounding: int) -> None: ...
         def lock(self, fd: int, timeout: float) -> None: ...
         def is_mount_root(self, fd: int) -> bool: ...
-        def lock(self, fd: int, timeout: float) -> None:
-        """Take an exclusive flock(2) within `timeout` seconds; raises OSError ETIMEDOUT."""
-        checked(lib.nvc_lock(fd, int(timeout * 1000)))
-
-    def is_mount_root(self, fd: int) -> bool:
-        """Whether the descriptor is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT)."""
-        return bool(checked(lib.nvc_is_mount_root(fd)))
-
-    def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
+        def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
 
 
 class ApplyTarget(Value):
@@ -121,6 +113,14 @@ class LinuxKernel:
     def capbset_keep(self, bounding: int) -> None:
         """Drop everything else from the bounding set (capabilities(7))."""
         checked(lib.nvc_capbset_keep(bounding))
+
+    def lock(self, fd: int, timeout: float) -> None:
+        """Take an exclusive flock(2) within `timeout` seconds; raises OSError ETIMEDOUT."""
+        checked(lib.nvc_lock(fd, int(timeout * 1000)))
+
+    def is_mount_root(self, fd: int) -> bool:
+        """Whether the descriptor is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT)."""
+        return bool(checked(lib.nvc_is_mount_root(fd)))
 
     def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport:
         """Execute a packed program in a container's mount namespace, in a child that runs no Python.
