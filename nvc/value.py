@@ -14,7 +14,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, ClassVar
 
     from typing_extensions import dataclass_transform
 else:
@@ -47,8 +47,6 @@ class Value(metaclass=ValueType):
     """Base of every frozen value. Positional arguments follow the order of the annotations."""
 
     if TYPE_CHECKING:
-        from typing import ClassVar
-
         _fields: ClassVar[tuple[str, ...]]
         _defaults: ClassVar[dict[str, Any]]
     else:
@@ -80,7 +78,7 @@ class Value(metaclass=ValueType):
         return (getattr(self, name) for name in self._fields)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and tuple(self) == tuple(other)  # type: ignore[call-overload]
+        return type(other) is type(self) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, *self))
