@@ -1,0 +1,190 @@
+"""From option values to what the library is asked. What can be wrong with a call is found here."""
+
+from __future__ import annotations
+
+import posix
+
+from nvc.errors import InputError
+from nvc.model import CAPABILITIES
+from nvc.request import DriverOptions, Request
+from nvc_cli.options import OMITTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc_cli.parse import Values
+
+MAX_REQUIREMENTS = 32  # as the peers
+MAX_IMEX_CHANNEL = 1 << 20
+MAX_TIMEOUT = 3600.0
+#: The kernel takes the largest id for "leave it", so nobody can have it.
+MAX_ID = 2**32 - 2
+COMPAT_MODES = ("ldconfig", "mount", "disabled")
+
+
+def driver_options(values: Values, channels: tuple[int, ...] = (), own_ids: bool = False) -> DriverOptions:
+    """The global options. With `own_ids` (info and list without root) the helper runs as the caller."""
+    defaults = DriverOptions()
+    uid, gid = defaults.uid, defaults.gid
+    if own_ids and posix.geteuid() != 0:
+        uid, gid = posix.geteuid(), posix.getegid()
+    if "user" in values:
+        uid, gid = user(text(values, "user"))
+    mps = posix.environ.get(b"CUDA_MPS_PIPE_DIRECTORY", b"").decode("utf-8", "surrogateescape")
+    return DriverOptions(
+        root=_absolute(text(values, "root", defaults.root), "root"),
+        ldcache=_filled(text(values, "ldcache", defaults.ldcache), "ldcache"),
+        uid=uid,
+        gid=gid,
+        load_kmods=flag(values, "load_kmods"),
+        create_imex_channels=not flag(values, "no_create_imex_channels"),
+        imex_channels=channels,
+        inventory=not flag(values, "no_inventory"),
+        timeout=_timeout(text(values, "timeout", str(defaults.timeout))),
+        search_path=defaults.search_path,
+        mps_directory=mps if mps.startswith("/") else defaults.mps_directory,
+    )
+
+
+def request(values: Values) -> Request:
+    """What `configure` or `list` asks for one container."""
+    requirements = tuple(texts(values, "require"))
+    if len(requirements) > MAX_REQUIREMENTS:
+        raise InputError("too many requirements", cause=f"{len(requirements)}, at most {MAX_REQUIREMENTS}")
+    mode = choice(values, "cuda_compat_mode", COMPAT_MODES)
+    return Request(
+        devices=tuple(_items(values, "device")),
+        capabilities=tuple(name for name in CAPABILITIES if flag(values, name)),
+        requirements=requirements,
+        mig_config=",".join(_items(values, "mig_config")),
+        mig_monitor=",".join(_items(values, "mig_monitor")),
+        imex_channels=imex_channels(values),
+        cgroups=not flag(values, "no_cgroups"),
+        devbind=not flag(values, "no_devbind"),
+        persistenced=not flag(values, "no_persistenced"),
+        fabricmanager=not flag(values, "no_fabricmanager"),
+        gsp_firmware=not flag(values, "no_gsp_firmware"),
+        cuda_compat_mode="disabled" if flag(values, "no_cntlibs") else mode,
+        ldconfig=text(values, "ldconfig"),
+    )
+
+
+def imex_channels(values: Values) -> tuple[int, ...]:
+    """The channels of every --imex-channel."""
+    channels = []
+    for item in _items(values, "imex_channel"):
+        if not _decimal(item) or int(item) >= MAX_IMEX_CHANNEL:
+            raise InputError("error parsing IMEX info", item, f"want a number below {MAX_IMEX_CHANNEL}")
+        channels.append(int(item))
+    return tuple(channels)
+
+
+def pid(values: Values) -> int:
+    """The container's init process; 0, also without the option, is the standalone mode."""
+    given = text(values, "pid", "0")
+    if not _decimal(given) or int(given) >= 2**31:
+        raise InputError("parse pid failed", given, "not a process id")
+    return int(given)
+
+
+def rootfs(words: tuple[str, ...]) -> str:
+    """The one argument of `configure`: an absolute path other than the host's root."""
+    path = words[0]
+    if not path.startswith("/") or "\0" in path or not set(path.split("/")) - {"", ".", ".."}:
+        raise InputError("invalid rootfs directory", path, "want an absolute path other than /")
+    return path
+
+
+def user(spec: str) -> tuple[int, int]:
+    """The ids of `UID[:GID]`, numbers or names; your own where it was omitted. Source: passwd and group."""
+    if spec == OMITTED:
+        return posix.geteuid(), posix.getegid()
+    import pwd  # on few command lines only
+
+    name, _, group = spec.partition(":")
+    try:
+        if name[:1].isdigit():
+            uid = _id(name)
+            gid = _group(group) if group else pwd.getpwuid(uid).pw_gid
+        else:
+            entry = pwd.getpwnam(name)
+            uid = entry.pw_uid
+            gid = _group(group) if group else entry.pw_gid
+    except KeyError:
+        raise InputError("parse user/group failed", spec, "no such user or group") from None
+    except ValueError:
+        raise InputError("parse user/group failed", spec, "invalid argument") from None
+    return uid, gid
+
+
+def _group(name: str) -> int:
+    if name[:1].isdigit():
+        return _id(name)
+    import grp
+
+    return grp.getgrnam(name).gr_gid
+
+
+def _id(digits: str) -> int:
+    if not _decimal(digits) or int(digits) > MAX_ID:
+        raise ValueError(digits)
+    return int(digits)
+
+
+def flag(values: Values, name: str) -> bool:
+    """Whether the flag `name` was given."""
+    return values.get(name) is True
+
+
+def text(values: Values, name: str, default: str = "") -> str:
+    """The value of the option `name`; the last one where it was repeated."""
+    value = values.get(name, default)
+    return value if isinstance(value, str) else default
+
+
+def texts(values: Values, name: str) -> list[str]:
+    """Every value of the repeated option `name`."""
+    value = values.get(name)
+    return value if isinstance(value, list) else []
+
+
+def choice(values: Values, name: str, allowed: tuple[str, ...]) -> str:
+    """The value of `name`, one of `allowed`; the first of them where it was not given."""
+    value = text(values, name, allowed[0])
+    if value not in allowed:
+        wanted = f"want {', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise InputError(f"--{name.replace('_', '-')}", value, wanted)
+    return value
+
+
+def _items(values: Values, name: str) -> list[str]:
+    """The comma-separated items of a repeated option, empty ones left out."""
+    return [item for value in texts(values, name) for item in value.split(",") if item]
+
+
+def _decimal(given: str) -> bool:
+    return given.isascii() and given.isdigit() and len(given) <= 20
+
+
+def _filled(path: str, name: str) -> str:
+    if not path or "\0" in path:
+        raise InputError(f"--{name}", path, "want a path")
+    return path
+
+
+def _absolute(path: str, name: str) -> str:
+    _filled(path, name)
+    if path.startswith("/"):
+        return path
+    import os.path
+
+    return os.path.abspath(path)
+
+
+def _timeout(given: str) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_TIMEOUT:
+        raise InputError("--timeout", given, f"want seconds, more than 0 and at most {MAX_TIMEOUT:.0f}")
+    return seconds

@@ -1,0 +1,131 @@
+"""Where the launcher enters: dispatches the commands that must start fast, leaves the others to click."""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+from nvc.errors import InternalError, NvcError, one_line
+from nvc_cli import output
+from nvc_cli.options import HOT
+from nvc_cli.parse import parse_line
+from nvc_cli.session import Session, Silent, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvc_cli.parse import CommandLine
+    from nvc_cli.session import Log
+
+INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
+BROKEN_PIPE = 128 + 13
+
+
+def main(program: str = "nvc-cli") -> NoReturn:
+    """Run the command of `sys.argv` and end the process without the interpreter's slow farewell."""
+    code = run(program, sys.argv[1:])
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        pass
+    posix._exit(code)
+
+
+def run(program: str, argv: list[str]) -> int:
+    """The exit code of one call. Every failure has become a line on standard error."""
+    try:
+        return _dispatch(program, argv)
+    except NvcError as error:
+        output.say(program, error)
+        if isinstance(error, InternalError):
+            output.traceback()
+        return error.exit_code
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        bug = InternalError("unexpected error", cause=f"{type(error).__name__}: {error}")
+        output.say(program, bug)
+        output.traceback()
+        return bug.exit_code
+
+
+def _dispatch(program: str, argv: list[str]) -> int:
+    line = parse_line(argv)
+    if line.show == "version":
+        from nvc_cli.version import version_text
+
+        output.write(version_text())
+    elif line.show == "usage":
+        from nvc_cli.usage import usage
+
+        output.write(usage(program, line.command))
+    elif line.command in HOT and not line.show:
+        return _run_hot(program, line)
+    else:
+        completing = b"_NVC_CLI_COMPLETE" in posix.environ  # a shell asks through the environment
+        if not (line.command or line.show or completing):
+            return _misused(program, UsageError("no command"), "")
+        from nvc_cli import main as tree
+
+        if line.command and line.command not in (*HOT, *tree.LAZY):
+            return _misused(program, UsageError("unknown command", cause=line.command), "")
+        return tree.run(program, line)
+    return 0
+
+
+def _run_hot(program: str, line: CommandLine) -> int:
+    import gc
+
+    gc.disable()  # the process ends before a cycle would matter
+    log = _open_log(line)
+    try:
+        if len(line.words.rest) != len(HOT[line.command][1].split()):
+            return _misused(program, _wrong_number(line), line.command)
+        session = Session(program, line.command, line.globals.values, line.words, log)
+        if line.command == "configure":
+            from nvc_cli.configure import run as command
+        elif line.command == "list":
+            from nvc_cli.list import run as command
+        else:
+            from nvc_cli.info import run as command
+        command(session)
+    except Exception as error:
+        log.error(str(error) if isinstance(error, NvcError) else repr(error))
+        raise
+    return 0
+
+
+def _open_log(line: CommandLine) -> Log:
+    """The log that --debug asks for, or else NVC_DEBUG_FILE, as the peers take it."""
+    path = line.globals.values.get("debug")
+    if path is None:
+        path = posix.environ.get(b"NVC_DEBUG_FILE", b"").decode("utf-8", "surrogateescape")
+        if not path:
+            return Silent()
+    from nvc_cli.debuglog import open_log
+
+    log = open_log(str(path))
+    log.step(f"{line.command}: {' '.join(map(one_line, sys.argv[1:]))}")
+    return log
+
+
+def _wrong_number(line: CommandLine) -> UsageError:
+    if not line.words.rest:
+        return UsageError(f"{line.command} needs {HOT[line.command][1]}")
+    return UsageError("too many arguments", cause=line.words.rest[-1])
+
+
+def _misused(program: str, error: UsageError, command: str) -> int:
+    """The cause first, since engines show one line of a hook, then how the call should look."""
+    from nvc_cli.usage import hint, usage
+
+    output.say(program, error)
+    try:
+        output.write(usage(program, command) + hint(program, command), 2)
+    except OSError:
+        pass
+    return error.exit_code

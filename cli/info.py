@@ -1,0 +1,37 @@
+"""`nvc-cli info`: the driver and its GPUs."""
+
+from __future__ import annotations
+
+from nvc import privileges, report
+from nvc.discovery import discover
+from nvc.errors import InputError
+from nvc.kernel import LinuxKernel
+from nvc_cli import arguments, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc_cli.session import Session
+
+
+def run(session: Session) -> None:
+    """Print what discovery finds. Raises NvcError."""
+    values = session.words.values
+    form = arguments.choice(values, "format", ("text", "table", "json"))
+    if arguments.flag(values, "csv"):
+        if "format" in values:
+            raise InputError("--csv", cause="not together with --format")
+        form = "csv"
+    options = arguments.driver_options(session.globals, own_ids=True)
+
+    privileges.reduce("info", options.load_kmods)
+    facts = discover(LinuxKernel(), options)
+    session.log.facts(facts)
+    if facts.simulated:
+        output.say(session.program, f"simulated driver in {facts.driver_root}: none of these GPUs exists")
+    output.warn(session.program, facts.warnings)
+    if form == "json":
+        output.write(output.json_text(report.info_document(facts)))
+    elif form == "table":
+        output.write(output.emphasised(report.info_table(facts)))
+    else:
+        output.write(report.info_csv(facts) if form == "csv" else report.info_text(facts))

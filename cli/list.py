@@ -1,0 +1,48 @@
+"""`nvc-cli list`: the files that a container needs, one a line."""
+
+from __future__ import annotations
+
+from nvc import privileges, report
+from nvc.discovery import discover
+from nvc.kernel import LinuxKernel
+from nvc.selection import select
+from nvc_cli import arguments, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc_cli.parse import Words
+    from nvc_cli.session import Session
+
+
+def run(session: Session) -> None:
+    """Print what was asked for. Raises NvcError."""
+    form = arguments.choice(session.words.values, "format", ("text", "table", "json"))
+    values = session.words.values
+    if asks_for_everything(session.words):
+        values = dict.fromkeys(("libraries", "binaries", "ipcs", "firmwares", "compat32"), True)
+        values |= {"device": ["all"], "imex_channel": arguments.texts(session.words.values, "imex_channel")}
+    request = arguments.request(values)
+    options = arguments.driver_options(session.globals, request.imex_channels, own_ids=True)
+    kinds = [name for name in ("binaries", "libraries", "ipcs", "firmwares") if arguments.flag(values, name)]
+    if "device" in values:
+        kinds.append("devices")
+
+    privileges.reduce("list", options.load_kmods)
+    facts = discover(LinuxKernel(), options)
+    session.log.facts(facts)
+    selection = select(facts, request)
+    session.log.selection(selection)
+    output.warn(session.program, facts.warnings)
+    entries = report.entries(facts, selection, request, kinds)
+    if form == "json":
+        output.write(output.json_text(report.list_document(facts, entries)))
+    elif form == "table":
+        output.write(output.emphasised(report.list_table(entries)))
+    else:
+        output.write(report.list_text(entries))
+
+
+def asks_for_everything(words: Words) -> bool:
+    """No options, or just `--imex-channel=N` in one word (the peers' rule); --format does not count."""
+    given = [(name, count) for name, count in words.given if name != "format"]
+    return not given or given == [("imex_channel", 1)]

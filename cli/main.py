@@ -1,0 +1,207 @@
+"""click's command tree: help, completion and every command that need not start fast.
+
+The hot commands are in it too, built from the tables that the fast parser reads, for their help and for
+completion; `boot` runs them without coming here.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from nvc.errors import InputError
+from nvc_cli import arguments, output
+from nvc_cli.completion import complete
+from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
+from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
+from nvc_cli.parse import Words
+from nvc_cli.session import Session, Silent
+from nvc_cli.usage import usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc_cli.options import Option
+    from nvc_cli.parse import CommandLine, Values
+    from nvc_cli.session import Log
+
+#: Commands beyond the hot ones: where the click command is, and its line in the help.
+LAZY = {
+    "sim": ("nvc_cli.sim", "sim", "Make driver roots of simulated GPUs"),
+    "completion": ("nvc_cli.completion", "completion", "Print a completion script for a shell"),
+    "help": ("nvc_cli.main", "help_command", "Show the help of a command"),
+}
+
+COMPLETE_VARIABLE = "_NVC_CLI_COMPLETE"
+CONTEXT: dict[str, Any] = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
+
+
+def run(program: str, line: CommandLine) -> int:
+    """Run any command by click; the exit code is returned. Raises NvcError, for a wrong call too."""
+    argv = respelled(line.globals.values)
+    if line.globals.show:
+        argv.append(f"--{line.globals.show}")
+    elif line.command:
+        argv += [line.command, *([f"--{line.show}"] if line.show else line.globals.rest[1:])]
+    try:
+        tree.main(argv, prog_name=program, complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+    except (click.exceptions.Exit, SystemExit) as end:
+        code = end.exit_code if isinstance(end, click.exceptions.Exit) else end.code
+        return code if isinstance(code, int) else 0
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except click.ClickException as error:
+        raise InputError(error.format_message()) from None
+    return 0
+
+
+def respelled(values: Values) -> list[str]:
+    """Option values as words that click reads as argp would: long names in full, values attached."""
+    words = []
+    for name, value in values.items():
+        option = "--" + name.replace("_", "-")
+        for item in value if isinstance(value, list) else [value]:
+            words.append(option if item is True else f"{option}={item}")
+    return words
+
+
+class _Examples(click.Command):
+    """A command whose help ends with examples, as they are to be typed."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"  {example}\n")
+
+
+class _Tree(_Examples, click.Group):
+    """The commands of LAZY are imported when they are run; their summaries are known without that."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*HOT, *LAZY]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in HOT:
+            return hot_command(cmd_name)
+        if cmd_name not in LAZY:
+            return None
+        module, name, _ = LAZY[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, HOT[name][2] if name in HOT else LAZY[name][2]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def parameter(option: Option) -> click.Option:
+    """The click option for one line of a table."""
+    name, letter, kind, metavar, text = option
+    names = [f"--{name}", *([f"-{letter}"] if letter else []), dest(option)]
+    if kind == SHOW:
+        show = _show_version if name == "version" else _show_usage
+        return click.Option(names, is_flag=True, is_eager=True, expose_value=False, help=text, callback=show)
+    if kind == FLAG:
+        return click.Option(names, is_flag=True, help=text)
+    if kind == OPTIONAL:
+        return click.Option(names, is_flag=False, flag_value=OMITTED, metavar=metavar, help=text)
+    return click.Option(
+        names, multiple=kind == REPEATED, metavar=metavar, help=text, shell_complete=complete(name)
+    )
+
+
+def parameters(options: tuple[Option, ...]) -> list[click.Parameter]:
+    """The click options for a table; --help is click's own."""
+    return [parameter(option) for option in options if option[0] != "help"]
+
+
+def given_values(params: dict[str, Any]) -> Values:
+    """click's values in the shape of the fast parser's: what was not given is absent."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in params.items()
+        if value not in (None, False, ())
+    }
+
+
+def hot_command(name: str) -> click.Command:
+    """The click command for one entry of HOT."""
+    options, argument, _ = HOT[name]
+    params = parameters(options)
+    if argument:
+        params.append(click.Argument(["words"], metavar=argument, type=click.Path()))
+
+    @click.pass_context
+    def callback(ctx: click.Context, /, words: str = "", **params: Any) -> None:
+        values = given_values(params)
+        given = Words(values, (words,) if argument else (), tuple((key, 1) for key in values))
+        module = importlib.import_module(f"nvc_cli.{name}")
+        module.run(Session(program_of(ctx), name, ctx.obj["globals"], given, ctx.obj["log"]))
+
+    command = _Examples(name, CONTEXT, callback, params, help=DESCRIPTIONS[name])
+    command.examples = EXAMPLES[name]
+    return command
+
+
+def program_of(ctx: click.Context) -> str:
+    """The name that the program was started under."""
+    return ctx.find_root().info_name or "nvc-cli"
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from nvc_cli.version import version_text
+
+        output.write(version_text())
+        ctx.exit()
+
+
+def _show_usage(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        output.write(usage(program_of(ctx), "" if ctx.parent is None else ctx.info_name or ""))
+        ctx.exit()
+
+
+@click.pass_context
+def _enter(ctx: click.Context, /, **params: Any) -> None:
+    """Leave for the command in `ctx.obj`: globals, options (a DriverOptions) and the log."""
+    values = given_values(params)
+    log: Log = Silent()
+    if "debug" in values:
+        from nvc_cli.debuglog import open_log
+
+        log = open_log(str(values["debug"]))
+        log.step(f"{ctx.invoked_subcommand}")
+    ctx.obj = {"globals": values, "options": arguments.driver_options(values), "log": log}
+
+
+tree = _Tree(
+    "nvc-cli",
+    callback=_enter,
+    params=parameters(GLOBAL),
+    help=DESCRIPTIONS[""],
+    context_settings=CONTEXT,
+    subcommand_metavar="COMMAND [ARG...]",
+)
+tree.examples = EXAMPLES[""]
+
+
+@click.command("help", help="Show the help of a command.", context_settings=CONTEXT)
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
+    """Walk down the tree by name, then print the help found there."""
+    at: click.Command = tree
+    here = click.Context(tree, info_name=program_of(ctx))
+    for word in command:
+        found = at.get_command(here, word) if isinstance(at, click.Group) else None
+        if found is None:
+            raise click.UsageError(f"no such command: {' '.join(command)}")
+        at, here = found, click.Context(found, info_name=word, parent=here)
+    output.write(at.get_help(here) + "\n")

@@ -1,0 +1,99 @@
+"""Every option of the commands that must start fast, as plain tuples.
+
+The parser of the hot path (parse.py), the usage text (usage.py) and click's tree (main.py) are all built
+from these tables, so none can know an option that another does not.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    #: Long name, short letter or "", kind, name of the argument or "", help.
+    Option: TypeAlias = tuple[str, str, int, str, str]
+
+FLAG, VALUE, REPEATED, OPTIONAL, SHOW = range(5)
+
+#: The value of an OPTIONAL option that was given none; no argument of a process can hold a NUL.
+OMITTED = "\0"
+
+COMMON: tuple[Option, ...] = (
+    ("help", "?", SHOW, "", "Show this help"),
+    ("usage", "", SHOW, "", "Show a short usage message"),
+    ("version", "V", SHOW, "", "Show the version"),
+)
+
+GLOBAL: tuple[Option, ...] = (
+    ("debug", "d", VALUE, "FILE", "Log debug information to FILE (/dev/stderr is allowed)"),
+    ("load-kmods", "k", FLAG, "", "Load kernel modules and create device nodes first"),
+    ("no-pivot", "n", FLAG, "", "Accepted and without effect: nothing is executed in the container"),
+    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the helper that loads NVML (alone: your own)"),
+    ("root", "r", VALUE, "PATH", "Driver root directory (default: /)"),
+    ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: /etc/ld.so.cache)"),
+    ("no-create-imex-channels", "", FLAG, "", "Do not create IMEX channel device nodes"),
+    ("no-inventory", "", FLAG, "", "Ask the driver again instead of trusting what an earlier run found"),
+    ("timeout", "", VALUE, "SECONDS", "Time limit of each helper process (default: 10)"),
+    *COMMON,
+)
+
+_DRIVER: tuple[Option, ...] = (
+    ("mig-config", "", REPEATED, "ID", "MIG devices to configure: only `all`"),
+    ("mig-monitor", "", REPEATED, "ID", "MIG devices to monitor: only `all`"),
+    ("imex-channel", "", REPEATED, "CHANNEL", "IMEX channels, a comma-separated list of numbers"),
+    ("no-persistenced", "", FLAG, "", "Leave out the socket of nvidia-persistenced"),
+    ("no-fabricmanager", "", FLAG, "", "Leave out the socket of the fabric manager"),
+    ("no-gsp-firmware", "", FLAG, "", "Leave out the GSP firmware"),
+)
+
+INFO: tuple[Option, ...] = (
+    ("csv", "", FLAG, "", "Comma-separated values, as nvidia-container-cli prints them"),
+    ("format", "", VALUE, "FORMAT", "text (default), table or json"),
+    *COMMON,
+)
+
+LIST: tuple[Option, ...] = (
+    ("device", "d", REPEATED, "ID", "Devices to list: index, UUID, PCI bus id, GPU:MIG index or `all`"),
+    ("libraries", "l", FLAG, "", "List driver libraries"),
+    ("binaries", "b", FLAG, "", "List driver programs"),
+    ("ipcs", "i", FLAG, "", "List sockets and directories of driver services"),
+    ("firmwares", "f", FLAG, "", "List GSP firmware"),
+    ("compat32", "", FLAG, "", "With --libraries: 32-bit libraries too"),
+    *_DRIVER,
+    ("format", "", VALUE, "FORMAT", "text (default), table or json"),
+    *COMMON,
+)
+
+CONFIGURE: tuple[Option, ...] = (
+    ("pid", "p", VALUE, "PID", "The container's init process (default: no process, only ROOTFS)"),
+    ("device", "d", REPEATED, "ID", "Devices to inject: index, UUID, PCI bus id, GPU:MIG index or `all`"),
+    ("require", "r", REPEATED, "EXPR", "Refuse unless the host meets EXPR, such as `cuda>=12.4`"),
+    ("ldconfig", "l", VALUE, "PATH", "Accepted and not executed: nvc writes the loader cache itself"),
+    ("compute", "c", FLAG, "", "Add the compute capability"),
+    ("utility", "u", FLAG, "", "Add the utility capability"),
+    ("video", "v", FLAG, "", "Add the video capability"),
+    ("graphics", "g", FLAG, "", "Add the graphics capability"),
+    ("display", "D", FLAG, "", "Add the display capability"),
+    ("ngx", "n", FLAG, "", "Add the ngx capability"),
+    ("compat32", "", FLAG, "", "Add 32-bit libraries"),
+    ("no-cgroups", "", FLAG, "", "Leave the device cgroup alone"),
+    ("no-devbind", "", FLAG, "", "Do not bind device nodes"),
+    ("no-cntlibs", "", FLAG, "", "The same as --cuda-compat-mode=disabled"),
+    ("cuda-compat-mode", "", VALUE, "MODE", "ldconfig (default), mount or disabled"),
+    *_DRIVER,
+    ("dry-run", "", FLAG, "", "Print the plan and change nothing"),
+    ("format", "", VALUE, "FORMAT", "With --dry-run: text (default) or json"),
+    *COMMON,
+)
+
+#: Commands that are parsed and run without click: options, what follows them, summary.
+HOT: dict[str, tuple[tuple[Option, ...], str, str]] = {
+    "info": (INFO, "", "Report the driver and its GPUs"),
+    "list": (LIST, "", "List the files that a container needs"),
+    "configure": (CONFIGURE, "ROOTFS", "Give a container access to GPUs"),
+}
+
+
+def dest(option: Option) -> str:
+    """The key of an option's value."""
+    return option[0].replace("-", "_")

@@ -1,0 +1,64 @@
+"""What reaches the terminal: whole texts on standard output, single lines on standard error."""
+
+from __future__ import annotations
+
+import posix
+import sys
+
+from nvc.errors import one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def write(text: str, fd: int = 1) -> None:
+    """Write all of `text`; names of files keep their bytes. Raises OSError (BrokenPipeError)."""
+    data = memoryview(text.encode("utf-8", "surrogateescape"))
+    while data:
+        data = data[posix.write(fd, data) :]
+
+
+def say(program: str, text: object) -> None:
+    """One line on standard error, `<program>: <text>`. Never fails: there is nobody left to tell."""
+    try:
+        write(f"{program}: {text}\n", 2)
+    except OSError:
+        pass
+
+
+def warn(program: str, warnings: tuple[str, ...]) -> None:
+    """Each warning as a line on standard error."""
+    for warning in warnings:
+        say(program, f"warning: {one_line(warning)}")
+
+
+def json_text(document: dict[str, Any]) -> str:
+    """`document` as indented JSON with a newline at its end; keys keep their order."""
+    import json  # 7 ms: only where it was asked for
+
+    return json.dumps(document, indent=2) + "\n"
+
+
+def emphasised(text: str) -> str:
+    """`text` with its first line bold, where standard output is a terminal that wants it."""
+    if not _coloured():
+        return text
+    head, newline, rest = text.partition("\n")
+    return f"{BOLD}{head}{PLAIN}{newline}{rest}"
+
+
+def _coloured() -> bool:
+    """https://no-color.org: any value but the empty one turns colour off."""
+    environment = posix.environ
+    if environment.get(b"NO_COLOR") or environment.get(b"TERM", b"dumb") == b"dumb":
+        return False
+    return posix.isatty(1)
+
+
+def traceback() -> None:
+    """The traceback of the exception being handled, on standard error, without importing `traceback`."""
+    sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()

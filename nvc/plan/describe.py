@@ -1,0 +1,172 @@
+"""A plan as text for people and as a document for programs. Nothing here looks at the host."""
+
+from __future__ import annotations
+
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindProc,
+    BindSocket,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from typing_extensions import assert_never
+
+    from nvc.plan.ops import Op, Plan
+
+    Bind: TypeAlias = BindFile | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+else:
+
+    def assert_never(op):
+        from nvc.errors import InternalError
+
+        raise InternalError("describe the plan", cause=f"unknown operation {op!r}")
+
+
+SCHEMA_VERSION = 1
+VERBS = {
+    BindFile: "bind",
+    BindSocket: "socket",
+    BindProc: "proc",
+    BindDevice: "device",
+    BindDeviceDirectory: "devices",
+}
+VERB = 9  # columns of the first word of a line
+WIDTH = 100  # columns, where paths allow
+INDENT = " " * (VERB + 2)
+
+
+def describe(plan: Plan) -> str:
+    """One line for each operation, in the order in which they are applied; a second one names a source that
+    differs from the target, or what a tmpfs or the loader cache gets."""
+    lines = [f"{'driver':<{VERB}}{plan.driver_label}  root {plan.driver_root}"]
+    lines += [f"{'gpu':<{VERB}}{uuid}" for uuid in plan.devices or ("none",)]
+    rows = [_row(op) for op in plan.ops]
+    width = max((len(target) for _, target, options, _ in rows if options), default=0)
+    for verb, target, options, details in rows:
+        room = min(width, WIDTH - VERB - 2 - len(options))
+        lines.append(f"{verb:<{VERB}}{target:<{room}}  {options}" if options else f"{verb:<{VERB}}{target}")
+        lines += [f"{INDENT}{detail}" for detail in details]
+    lines += [f"{'warning':<{VERB}}{warning}" for warning in plan.warnings]
+    return "".join(f"{_printable(line)}\n" for line in lines)
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON types. The keys are stable; docs/cli.md documents them."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "driver": {
+            "version": plan.driver_label,
+            "root": plan.driver_root,
+            "systemRoot": plan.system_root,
+            "deviceRoot": plan.device_root,
+        },
+        "devices": list(plan.devices),
+        "operations": [_operation(op) for op in plan.ops],
+        "warnings": list(plan.warnings),
+    }
+
+
+def mount_options(op: Bind | Tmpfs) -> tuple[str, ...]:
+    """The options of the mount that an operation makes, as mount(8) spells them."""
+    if isinstance(op, BindFile):
+        return ("ro", "nosuid", "nodev", "noexec") if op.noexec else ("ro", "nosuid", "nodev")
+    if isinstance(op, BindProc):
+        return ("nosuid", "nodev", "noexec") if op.writable else ("ro", "nosuid", "nodev", "noexec")
+    if isinstance(op, BindDevice):
+        return ("ro", "nosuid", "noexec")  # with nodev nobody could open it
+    if isinstance(op, BindDeviceDirectory):
+        return ("nosuid", "noexec")
+    return ("nosuid", "nodev", "noexec")
+
+
+def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
+    """The first word, the target, its options and the lines below it."""
+    if isinstance(op, (BindFile, BindSocket, BindProc, BindDevice, BindDeviceDirectory)):
+        options = ",".join(mount_options(op))
+        if isinstance(op, BindDevice):
+            options = f"{f'c {op.major}:{op.minor}':<10}  {options}"
+        return VERBS[type(op)], op.target, options, (f"from {op.source}",) if op.source != op.target else ()
+    if isinstance(op, AllowDevice):
+        return "allow", f"c {op.major}:{op.minor} rw", "", ()
+    if isinstance(op, Tmpfs):
+        held = [f"{name}/" for name in op.directories]
+        held += [f"{name}  {len(content)} bytes" for name, content in op.files]
+        return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
+    if isinstance(op, Symlink):
+        below = (f"a regular file in its place is covered by {op.fallback}",) if op.fallback else ()
+        return "link", f"{op.target} -> {op.text}", "", below
+    if isinstance(op, UpdateLoaderCache):
+        held = [f"{entry.soname} ({entry.arch}) => {entry.path}" for entry in op.entries]
+        return "ldcache", "/etc/ld.so.cache", f"{len(held)} entries", tuple(held)
+    return assert_never(op)
+
+
+def _operation(op: Op) -> dict[str, Any]:
+    if isinstance(op, BindFile):
+        identity = {
+            "device": op.identity.device,
+            "inode": op.identity.inode,
+            "size": op.identity.size,
+            "mtimeNs": op.identity.mtime_ns,
+        }
+        return {**_bind("bindFile", op), "identity": identity}
+    if isinstance(op, BindSocket):
+        return {**_bind("bindSocket", op), "directory": op.is_directory}
+    if isinstance(op, BindProc):
+        return {**_bind("bindProc", op), "directory": op.is_directory}
+    if isinstance(op, BindDevice):
+        return {**_bind("bindDevice", op), **_number(op)}
+    if isinstance(op, BindDeviceDirectory):
+        return _bind("bindDeviceDirectory", op)
+    if isinstance(op, AllowDevice):
+        return {"operation": "allowDevice", "type": "c", **_number(op), "access": "rw"}
+    if isinstance(op, Tmpfs):
+        return {
+            "operation": "tmpfs",
+            "target": op.target,
+            "options": list(mount_options(op)),
+            "mode": "0555",
+            "directories": list(op.directories),
+            "files": [{"name": name, **_content(content)} for name, content in op.files],
+        }
+    if isinstance(op, Symlink):
+        fallback = op.fallback or None
+        return {"operation": "symlink", "target": op.target, "text": op.text, "fallback": fallback}
+    if isinstance(op, UpdateLoaderCache):
+        entries = [
+            {"soname": entry.soname, "path": entry.path, "architecture": entry.arch} for entry in op.entries
+        ]
+        return {"operation": "updateLoaderCache", "target": "/etc/ld.so.cache", "entries": entries}
+    return assert_never(op)
+
+
+def _bind(name: str, op: Bind) -> dict[str, Any]:
+    return {"operation": name, "source": op.source, "target": op.target, "options": list(mount_options(op))}
+
+
+def _number(op: BindDevice | AllowDevice) -> dict[str, int]:
+    return {"major": op.major, "minor": op.minor}
+
+
+def _content(content: bytes) -> dict[str, str]:
+    """A small file: its text, or base64 where it is none."""
+    try:
+        return {"text": content.decode("utf-8")}
+    except UnicodeDecodeError:
+        import binascii
+
+        return {"base64": binascii.b2a_base64(content, newline=False).decode("ascii")}
+
+
+def _printable(line: str) -> str:
+    """A name from a host or an image must not move the cursor."""
+    return "".join(c if c.isprintable() else "?" for c in line)
