@@ -20,9 +20,9 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from support import CLEAN_ENV, REPO, STAGE, run  # noqa: E402
-from support.rootfs import make_rootfs  # noqa: E402
-from target import Targets  # noqa: E402
+from support import CLEAN_ENV, REPO, STAGE, run
+from support.rootfs import make_rootfs
+from target import Targets
 
 TRACE = re.compile(r"^trace: (.+) (\d+)$", re.MULTILINE)
 
@@ -64,22 +64,21 @@ class Bench:
         self.log = os.path.join(directory, "log")
         self.root = root
         self.targets = Targets(directory, make_rootfs(os.path.join(directory, "lower")))
+        self.prefix = options.prefix
         self.nvc = os.path.join(options.prefix, "bin/nvc-cli")
         self.peer = options.peer
-        wanted = ["--device", options.device, *(f"--{name}" for name in options.capabilities.split(","))]
-        self.wanted = [*wanted, *(["--no-cgroups"] if options.no_cgroups else [])]
+        self.wanted = [
+            f"--device={options.device}",
+            *(f"--{name}" for name in options.capabilities.split(",")),
+        ]
+        self.wanted += ["--no-cgroups"] if options.no_cgroups else []
 
-    def nvc_argv(self, pid: int) -> list[str]:
-        where = [] if self.root == "/" else ["--root", self.root]
-        return [self.nvc, *where, "configure", "--pid", str(pid), *self.wanted, self.targets.rootfs]
-
-    def peer_argv(self, pid: int) -> list[str]:
-        where = [] if self.root == "/" else ["--root", self.root]
+    def argv(self, program: str, pid: int) -> list[str]:
+        """The same call for both; nvc accepts --ldconfig and has no use for it. `@`: the host's own."""
+        where = [] if self.root == "/" else [f"--root={self.root}"]
         ldconfig = next(name for name in ("/sbin/ldconfig.real", "/sbin/ldconfig") if os.path.exists(name))
-        wanted = [word.replace("--device", "--device=") for word in self.wanted]
-        wanted = " ".join(wanted).replace("--device= ", "--device=").split()
-        arguments = ["configure", f"--ldconfig=@{ldconfig}", f"--pid={pid}", *wanted, self.targets.rootfs]
-        return [self.peer, *where, *arguments]
+        call = ["configure", f"--ldconfig=@{ldconfig}", f"--pid={pid}", *self.wanted, self.targets.rootfs]
+        return [program, *where, *call]
 
     def first(self) -> float:
         """nvc without anything remembered."""
@@ -89,18 +88,16 @@ class Bench:
     def again(self) -> float:
         """nvc with what an earlier start found."""
         with self.targets.fresh() as pid:
-            return timed(self.nvc_argv(pid), self.log)
+            return timed(self.argv(self.nvc, pid), self.log)
 
     def other(self) -> float:
         """The peer."""
         with self.targets.fresh() as pid:
-            return timed(self.peer_argv(pid), self.log)
+            return timed(self.argv(self.peer, pid), self.log)
 
     def interpreter(self) -> float:
         """The interpreter alone: what no Python program can be faster than."""
-        with open(
-            os.path.join(os.path.dirname(self.nvc), "../lib/nvc/launch.conf"), encoding="ascii"
-        ) as conf:
+        with open(os.path.join(self.prefix, "lib/nvc/launch.conf"), encoding="ascii") as conf:
             return timed([conf.readline().split()[1], "-I", "-S", "-c", "pass"], self.log)
 
     def steps(self, first: bool) -> dict[str, float]:
@@ -108,7 +105,7 @@ class Bench:
         if first:
             forget()
         with self.targets.fresh() as pid:
-            timed(self.nvc_argv(pid), self.log, {**CLEAN_ENV, "NVC_TRACE": "1"})
+            timed(self.argv(self.nvc, pid), self.log, {**CLEAN_ENV, "NVC_TRACE": "1"})
         with open(self.log, encoding="utf-8") as log:
             return {name: int(taken) / 1000 for name, taken in TRACE.findall(log.read())}
 
@@ -175,9 +172,8 @@ def main() -> None:
         for _ in range(options.runs):
             for name, contender in contenders.items():
                 times[name].append(contender())
-        kernel = os.uname()
         print(
-            f"{kernel.sysname} {kernel.release} {kernel.machine}, {os.cpu_count()} CPUs, {options.runs} runs"
+            f"Linux {os.uname().release}, {os.uname().machine}, {os.cpu_count()} CPUs, {options.runs} runs"
         )
         print(f"driver root {'simulated' if not options.root else root}: {' '.join(bench.wanted)}\n")
         report(times, "peer configure")

@@ -1,4 +1,4 @@
-"""A target to configure: a process in a mount namespace and a device cgroup of its own, fresh for each run."""
+"""A target to configure: a process in a mount namespace and a device cgroup of its own."""
 
 from __future__ import annotations
 
