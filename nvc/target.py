@@ -74,7 +74,8 @@ def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
         kernel.pidfd_send_signal(target.pidfd, 0)
     except OSError as error:
         target.close()
-        gone = isinstance(error, ProcessLookupError) or not os.path.isdir(f"/proc/{target.pid}")
+        # A process that has ended but is not yet waited for still has its directory, without namespaces.
+        gone = isinstance(error, ProcessLookupError) or not os.path.exists(f"/proc/{target.pid}/ns/mnt")
         raise ContainerError.of(
             "open container", error.filename or f"pid {target.pid}", error,
             "the process has ended: is the container still being created?" if gone else "",
