@@ -1,0 +1,197 @@
+"""Which cgroup decides about a process's devices, and its directory.
+
+/proc/PID/cgroup names the cgroup, mountinfo says where its hierarchy is mounted here. The kernel writes both
+relative to the cgroup namespace of the reader, so they go together (cgroup_namespaces(7)).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from nvc.cgroup import HINT_SKIP, STEP
+from nvc.errors import MountError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+_MOST_BYTES = 16 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class DeviceCgroup(Value):
+    """The cgroup of a process. `directory` is an open descriptor, to be closed by the owner."""
+
+    version: int  # 1: the devices controller, 2: device programs
+    directory: int
+    path: str  # where it is mounted here: for messages, never to be opened again
+    mount: str  # the mount point above it
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self.directory)
+
+
+class Mount(Value):
+    """One cgroup mount of mountinfo."""
+
+    version: int
+    root: str  # which cgroup is mounted
+    point: str
+    device: int  # st_dev of what is mounted
+    read_only: bool
+
+
+def device_cgroup(
+    kernel: Kernel, proc_pid: int, mountinfo: str = "/proc/self/mountinfo"
+) -> DeviceCgroup | None:
+    """The cgroup that restricts the devices of the process whose /proc directory is open as `proc_pid`.
+
+    None where nothing restricts them: no cgroups, or nothing but the root of a hierarchy that is not mounted
+    here. Raises MountError when the cgroup cannot be reached, and InputError never: all text is the
+    kernel's.
+    """
+    try:
+        v1, v2 = memberships(_read("cgroup", proc_pid))
+    except OSError as error:
+        raise MountError.of(STEP, "/proc/PID/cgroup", error) from None
+    wanted = [(1, v1), (2, v2)]
+    # On a host with both, the devices controller of v1 decides; but a process in its root group is not
+    # restricted by it, and its engine may have preferred v2.
+    if v1 == "/" and v2 not in ("", "/"):
+        wanted.reverse()
+    wanted = [(version, path) for version, path in wanted if path]
+    if not wanted:
+        return None
+    try:
+        mounts = cgroup_mounts(_read(mountinfo))
+    except OSError as error:
+        raise MountError.of(STEP, mountinfo, error) from None
+    for version, path in wanted:
+        found = _open(kernel, version, path, mounts)
+        if found is not None:
+            return found
+    version, path = wanted[0]
+    if all(path == "/" for _, path in wanted):
+        return None
+    hint = "make the host's cgroup mounts visible here, "
+    raise MountError(
+        STEP, path, f"no mounted cgroup v{version} hierarchy shows this cgroup", hint + HINT_SKIP
+    )
+
+
+def memberships(text: bytes) -> tuple[str, str]:
+    """(v1 path, v2 path) of a /proc/PID/cgroup, "" where the process has none.
+
+    The v1 path is that of the devices controller, never of a named hierarchy that is merely called so.
+    """
+    v1 = v2 = ""
+    for line in text.split(b"\n"):
+        hierarchy, _, rest = line.partition(b":")
+        controllers, _, path = rest.partition(b":")  # cgroup names may have colons, never newlines
+        if not path.startswith(b"/"):
+            continue
+        if hierarchy == b"0" and not controllers:
+            v2 = path.decode("utf-8", "surrogateescape")
+        elif b"devices" in controllers.split(b","):
+            v1 = path.decode("utf-8", "surrogateescape")
+    return v1, v2
+
+
+def cgroup_mounts(text: bytes) -> list[Mount]:
+    """The mounts of a mountinfo (proc_pid_mountinfo(5)) that show device cgroups, writable ones first."""
+    mounts = []
+    for line in text.split(b"\n"):
+        if b" - cgroup" not in line:
+            continue
+        left, _, right = line.partition(b" - ")
+        fields, kind = left.split(b" "), right.split(b" ")
+        if len(fields) < 6 or len(kind) < 3:
+            continue
+        if kind[0] == b"cgroup2":
+            version = 2
+        elif kind[0] == b"cgroup" and b"devices" in kind[2].split(b","):
+            version = 1
+        else:
+            continue
+        major, _, minor = fields[2].partition(b":")
+        if not (major.isdigit() and minor.isdigit() and len(major) < 8 and len(minor) < 8):
+            continue
+        read_only = b"ro" in fields[5].split(b",")
+        device = os.makedev(int(major), int(minor))
+        mounts.append(Mount(version, unescape(fields[3]), unescape(fields[4]), device, read_only))
+    mounts.sort(key=lambda mount: mount.read_only)
+    return mounts
+
+
+def unescape(field: bytes) -> str:
+    """A path of mountinfo, where white space and the backslash are a backslash and three octal digits."""
+    first, *rest = field.split(b"\\")
+    out = [first]
+    for part in rest:
+        digits = part[:3]
+        if len(digits) == 3 and all(c in b"01234567" for c in digits) and digits[0] < 0x34:
+            out += (bytes((int(digits, 8),)), part[3:])
+        else:
+            out += (b"\\", part)
+    return b"".join(out).decode("utf-8", "surrogateescape")
+
+
+def below(root: str, path: str) -> str | None:
+    """`path` relative to the mounted cgroup `root`, "" for itself, None when it is not below it.
+
+    Both may begin with `/..`, for cgroups outside of our cgroup namespace. A path that leaves the mount by
+    `..` is not below it: the names in between are unknown.
+    """
+    prefix = [part for part in root.split("/") if part]
+    parts = [part for part in path.split("/") if part]
+    rest = parts[len(prefix) :]
+    if parts[: len(prefix)] != prefix or ".." in rest or "." in rest:
+        return None
+    return "/".join(rest)
+
+
+def _open(kernel: Kernel, version: int, path: str, mounts: list[Mount]) -> DeviceCgroup | None:
+    """The first mount's directory of a cgroup that is really there."""
+    for mount in mounts:
+        relative = below(mount.root, path) if mount.version == version else None
+        if relative is None:
+            continue
+        top = directory = -1
+        try:
+            top = os.open(mount.point, _DIRECTORY)
+            directory = kernel.open_in_root(top, relative, _DIRECTORY) if relative else os.dup(top)
+            # Something else may be mounted over it; the device tells hierarchies apart.
+            if os.fstat(directory).st_dev == mount.device:
+                shown = mount.point.rstrip("/") + ("/" + relative if relative else "")
+                found = DeviceCgroup(version, directory, shown or "/", mount.point)
+                directory = -1
+                return found
+        except OSError:
+            continue  # covered by another mount, or gone: another mount may show it
+        finally:
+            for descriptor in (top, directory):
+                if descriptor >= 0:
+                    os.close(descriptor)
+    return None
+
+
+def _read(name: str, directory: int | None = None) -> bytes:
+    return read_all(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory))
+
+
+def read_all(descriptor: int) -> bytes:
+    """The rest of a kernel file, which is closed; OSError EFBIG beyond 16 MiB."""
+    try:
+        parts = []
+        size = 0
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+            size += len(part)
+            if size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)

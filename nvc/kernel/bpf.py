@@ -1,0 +1,130 @@
+"""Device programs of cgroup v2: bpf(2), as little of it as replacing such a program takes.
+
+Imported by `nvc.cgroup.v2` alone. Every function raises OSError; descriptors are close-on-exec.
+"""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvc.kernel import checked, ffi, lib
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# linux/bpf.h
+ALLOW_OVERRIDE = 1
+ALLOW_MULTI = 2
+REPLACE = 4
+
+_MOST_PROGRAMS = 4096  # the kernel allows 64 for each cgroup of a path
+_MOST_BYTES = 65536 * 8
+_MOST_LINKS = 65536
+_LOG_BYTES = 65536
+
+
+class Program(Value):
+    """A loaded program. `instructions` is None when the kernel withholds them."""
+
+    id: int
+    tag: int  # the kernel's hash of the instructions as they were loaded
+    instructions: bytes | None
+
+
+def attached(cgroup: int, effective: bool = False) -> tuple[tuple[int, ...], int]:
+    """The ids of the device programs attached to a cgroup directory, and their attach flags.
+
+    With `effective`, those of its ancestors too that are asked for this cgroup; the flags are then 0.
+    """
+    room = 64
+    flags = ffi.new("uint32_t *")
+    count = ffi.new("uint32_t *")
+    while True:
+        ids = ffi.new("uint32_t[]", room)
+        count[0] = room
+        result = lib.nvc_bpf_query(cgroup, effective, ids, count, flags)
+        if result != -errno.ENOSPC or room >= _MOST_PROGRAMS:
+            checked(result)
+            return tuple(ids[0 : count[0]]), flags[0]
+        room = _MOST_PROGRAMS
+
+
+def open_program(program_id: int) -> int:
+    """A descriptor of the program; OSError ENOENT when it is gone."""
+    return checked(lib.nvc_bpf_program_open(program_id))
+
+
+def read_program(program: int) -> Program:
+    """What the kernel tells of a program, its translated instructions included (bpf_prog_info)."""
+    room = 4096
+    while True:
+        info = ffi.new("struct nvc_bpf_program *")
+        buffer = ffi.new("char[]", room)
+        checked(lib.nvc_bpf_program_info(program, info, buffer, room))
+        if info.size <= room:
+            break
+        if info.size > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"program {info.id} has {info.size // 8} instructions")
+        room = info.size
+    instructions = None if info.withheld else bytes(ffi.buffer(buffer, info.size))
+    return Program(info.id, info.tag, instructions)
+
+
+def identify_program(program: int) -> Program:
+    """The id and the tag of a program, without its instructions."""
+    info = ffi.new("struct nvc_bpf_program *")
+    checked(lib.nvc_bpf_program_info(program, info, ffi.NULL, 0))
+    return Program(info.id, info.tag, None)
+
+
+def load(instructions: bytes) -> int:
+    """Load a device program and return its descriptor. A refusal quotes the verifier's last words."""
+    result = lib.nvc_bpf_program_load(instructions, len(instructions), ffi.NULL, 0)
+    if result < 0:
+        log = ffi.new("char[]", _LOG_BYTES)
+        again = lib.nvc_bpf_program_load(instructions, len(instructions), log, _LOG_BYTES)
+        if again >= 0:
+            return int(again)
+        text = ffi.string(log).decode("utf-8", "replace")
+        lines = [line for line in text.splitlines() if line and not line.startswith("processed ")]
+        words = posix.strerror(-result).lower()
+        raise OSError(-result, f"{words} ({lines[-1]})" if lines else words)
+    return int(result)
+
+
+def attach(cgroup: int, program: int, flags: int) -> None:
+    """Attach with flags 0 or ALLOW_OVERRIDE: the program takes the place of the present one, at once."""
+    checked(lib.nvc_bpf_attach(cgroup, program, flags, -1))
+
+
+def replace(cgroup: int, program: int, old: int) -> None:
+    """Put `program` in the place of `old` among several, at once; ENOENT when `old` is not there."""
+    checked(lib.nvc_bpf_attach(cgroup, program, ALLOW_MULTI | REPLACE, old))
+
+
+def links(cgroup_inode: int, program_id: int) -> Iterator[int]:
+    """Descriptors, for the caller to close, of the links that hold a device program on a cgroup."""
+    link_id = ffi.new("uint32_t *")
+    info = ffi.new("struct nvc_bpf_link *")
+    for _ in range(_MOST_LINKS):
+        if lib.nvc_bpf_link_next(link_id) < 0:
+            return
+        link = lib.nvc_bpf_link_open(link_id[0])
+        if link < 0:
+            if link == -errno.ENOENT:
+                continue  # gone in the meantime
+            checked(link)
+        result = lib.nvc_bpf_link_info(link, info)
+        here = info.cgroup == cgroup_inode and info.program == program_id
+        if result == 0 and info.is_cgroup_device and here:
+            yield link
+        else:
+            posix.close(link)
+
+
+def update_link(link: int, program: int, old: int) -> None:
+    """Exchange the program of a link at once; EPERM when it no longer holds `old`."""
+    checked(lib.nvc_bpf_link_update(link, program, old))
