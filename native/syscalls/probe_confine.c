@@ -1,0 +1,192 @@
+/* What the probe gives up before it loads the vendor's code. */
+#include "_probe.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#define NATIVE_ARCH AUDIT_ARCH_X86_64
+#elif defined(__aarch64__)
+#define NATIVE_ARCH AUDIT_ARCH_AARCH64
+#else
+#error "x86_64 and aarch64 only"
+#endif
+
+/* NVML of the driver root must run on this process's libc, so what belongs to that libc comes from here too. */
+static void preload_libc(void)
+{
+    static const char *const names[] = {
+        "libm.so.6",     "librt.so.1", "libpthread.so.0", "libdl.so.2",
+#ifdef __aarch64__
+        "libgcc_s.so.1",
+#endif
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+}
+
+static int enter_root(int root)
+{
+    preload_libc();
+    if (fchdir(root) < 0)
+        return -1;
+    if (chroot(".") < 0) {
+        /* Without the right, a user namespace of our own lends it; ids and device permissions stay. */
+        if (errno != EPERM || unshare(CLONE_NEWUSER) < 0 || chroot(".") < 0)
+            return -1;
+    }
+    return close(root);
+}
+
+static int limit(int resource, rlim_t value)
+{
+    struct rlimit bound;
+
+    if (getrlimit(resource, &bound) < 0)
+        return -1;
+    if (bound.rlim_max > value)
+        bound.rlim_max = value;
+    bound.rlim_cur = bound.rlim_max;
+    return setrlimit(resource, &bound);
+}
+
+/* `lenient`: in a user namespace the overflow ids may be unmapped and groups may be fixed. */
+static int drop_ids(const struct nvc_probe_options *options)
+{
+    int lenient = options->ids == NVC_PROBE_IDS_TRY;
+
+    if (options->ids == NVC_PROBE_IDS_KEEP || geteuid() != 0)
+        return 0;
+    if (setgroups(0, NULL) < 0 && !lenient)
+        return -1;
+    if (setresgid(options->gid, options->gid, options->gid) < 0 && !lenient)
+        return -1;
+    if (setresuid(options->uid, options->uid, options->uid) < 0 && !lenient)
+        return -1;
+    return 0;
+}
+
+static int drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {{0}};
+
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return (int)syscall(SYS_capset, &header, none);
+}
+
+int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, struct nvc_probe_frame *frame)
+{
+    const char *step;
+
+    step = "limit resources";
+    if (limit(RLIMIT_CORE, 0) < 0 || limit(RLIMIT_AS, options->memory) < 0 ||
+        limit(RLIMIT_CPU, options->cpu) < 0)
+        goto failed;
+    step = "clear environment";
+    if (clearenv() != 0)
+        goto failed;
+    step = "chroot";
+    if (options->root >= 0 && enter_root(options->root) < 0)
+        goto failed;
+    step = "change directory";
+    if (chdir("/") < 0)
+        goto failed;
+    /* Needs CAP_SETPCAP, which goes with the ids; without it no_new_privs does the same. */
+    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
+        ;
+    step = "drop ids";
+    if (drop_ids(options) < 0)
+        goto failed;
+    step = "drop capabilities";
+    if (drop_capabilities() < 0)
+        goto failed;
+    step = "set no_new_privs";
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        goto failed;
+    step = "filter system calls";
+    errno = -nvc_probe_filter();
+    if (errno != 0 && errno != EINVAL) /* EINVAL: a kernel without filters */
+        goto failed;
+    /* The kernel resets the death signal on a change of credentials, so it is set last; the parent may have
+     * died before. */
+    step = "follow the parent";
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+        goto failed;
+    if (getppid() != parent)
+        _exit(1);
+    return 0;
+failed:
+    return nvc_probe_fail(frame, NVC_PROBE_CONFINE, errno, step, NULL);
+}
+
+#define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))
+#define ANSWER_WITH(value) BPF_STMT(BPF_RET | BPF_K, value)
+#define REFUSE ANSWER_WITH(SECCOMP_RET_ERRNO | EPERM)
+#define REFUSE_CALL(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), REFUSE
+
+int nvc_probe_filter(void)
+{
+    /* NVML starts nvidia-modprobe when a node is missing; without rights that cannot help, and a process
+     * made here could outlive us and keep our descriptors. Threads are allowed. */
+    struct sock_filter code[] = {
+        LOAD(arch),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NATIVE_ARCH, 1, 0),
+        ANSWER_WITH(SECCOMP_RET_KILL_PROCESS),
+        LOAD(nr),
+#ifdef __x86_64__
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1), /* the x32 numbers */
+        REFUSE,
+        REFUSE_CALL(fork),
+        REFUSE_CALL(vfork),
+#endif
+        REFUSE_CALL(execve),
+        REFUSE_CALL(execveat),
+        REFUSE_CALL(unshare),
+        REFUSE_CALL(setns),
+        REFUSE_CALL(ptrace),
+        REFUSE_CALL(process_vm_readv),
+        REFUSE_CALL(process_vm_writev),
+        REFUSE_CALL(kill),
+        REFUSE_CALL(tkill),
+        REFUSE_CALL(rt_sigqueueinfo),
+        REFUSE_CALL(rt_tgsigqueueinfo),
+        REFUSE_CALL(pidfd_send_signal),
+        REFUSE_CALL(add_key),
+        REFUSE_CALL(request_key),
+        REFUSE_CALL(keyctl),
+        REFUSE_CALL(bpf),
+        REFUSE_CALL(perf_event_open),
+        REFUSE_CALL(userfaultfd),
+        REFUSE_CALL(io_uring_setup),
+        /* Its flags lie in memory that a filter cannot read; libc falls back to clone. */
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        ANSWER_WITH(SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4),
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
+        REFUSE,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 0, 3), /* abort(3) signals itself */
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)getpid(), 1, 0),
+        REFUSE,
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0 ? -errno : 0;
+}

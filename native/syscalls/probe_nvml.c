@@ -1,0 +1,255 @@
+/* The questions that the probe asks NVML. Types and numbers are those of nvml.h, which is a stable ABI. */
+#include "_probe.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, FUNCTION_NOT_FOUND = 13 };
+
+typedef void *nvml_device;
+
+struct nvml {
+    int (*init)(void);
+    const char *(*error_string)(int);
+    int (*driver_version)(char *, unsigned);
+    int (*cuda_version)(int *);
+    int (*count)(unsigned *);
+    int (*handle)(unsigned, nvml_device *);
+    int (*minor)(nvml_device, unsigned *);
+    int (*pci)(nvml_device, void *);
+    int (*uuid)(nvml_device, char *, unsigned);
+    int (*name)(nvml_device, char *, unsigned);
+    int (*brand)(nvml_device, unsigned *);
+    int (*capability)(nvml_device, int *, int *);
+    int (*mig_mode)(nvml_device, unsigned *, unsigned *);
+    int (*mig_max)(nvml_device, unsigned *);
+    int (*mig_handle)(nvml_device, unsigned, nvml_device *);
+    int (*gpu_instance)(nvml_device, unsigned *);
+    int (*compute_instance)(nvml_device, unsigned *);
+};
+
+/* A driver that lacks an optional function answers as NVML does for a missing one. */
+#define CALL(function, ...) (nvml->function ? nvml->function(__VA_ARGS__) : FUNCTION_NOT_FOUND)
+
+static void *symbol(void *library, const char *name, const char *older)
+{
+    void *found = dlsym(library, name);
+    return found || !older ? found : dlsym(library, older);
+}
+
+static void resolve(void *library, struct nvml *nvml)
+{
+    /* The cast through void ** is POSIX's way from dlsym to a function. */
+    *(void **)&nvml->init = symbol(library, "nvmlInit_v2", "nvmlInit");
+    *(void **)&nvml->error_string = symbol(library, "nvmlErrorString", NULL);
+    *(void **)&nvml->driver_version = symbol(library, "nvmlSystemGetDriverVersion", NULL);
+    *(void **)&nvml->cuda_version =
+        symbol(library, "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2");
+    *(void **)&nvml->count = symbol(library, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount");
+    *(void **)&nvml->handle = symbol(library, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex");
+    *(void **)&nvml->minor = symbol(library, "nvmlDeviceGetMinorNumber", NULL);
+    *(void **)&nvml->pci = symbol(library, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2");
+    *(void **)&nvml->uuid = symbol(library, "nvmlDeviceGetUUID", NULL);
+    *(void **)&nvml->name = symbol(library, "nvmlDeviceGetName", NULL);
+    *(void **)&nvml->brand = symbol(library, "nvmlDeviceGetBrand", NULL);
+    *(void **)&nvml->capability = symbol(library, "nvmlDeviceGetCudaComputeCapability", NULL);
+    *(void **)&nvml->mig_mode = symbol(library, "nvmlDeviceGetMigMode", NULL);
+    *(void **)&nvml->mig_max = symbol(library, "nvmlDeviceGetMaxMigDeviceCount", NULL);
+    *(void **)&nvml->mig_handle = symbol(library, "nvmlDeviceGetMigDeviceHandleByIndex", NULL);
+    *(void **)&nvml->gpu_instance = symbol(library, "nvmlDeviceGetGpuInstanceId", NULL);
+    *(void **)&nvml->compute_instance = symbol(library, "nvmlDeviceGetComputeInstanceId", NULL);
+}
+
+/* The first of the names that loads. An absolute one that does not exist is no news. */
+static void *load(const char *libraries, struct nvc_probe_frame *frame)
+{
+    int told = 0;
+
+    for (const char *name = libraries; *name; name += strlen(name) + 1) {
+        void *library;
+        const char *why;
+
+        if (name[0] == '/' && access(name, F_OK) < 0)
+            continue;
+        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (library)
+            return library;
+        why = dlerror();
+        if (!told || name[0] == '/') /* a file that is there but does not load says more */
+            nvc_probe_fail(frame, NVC_PROBE_LOAD, 0, "load library failed", why ? why : name);
+        told = 1;
+    }
+    if (!told)
+        nvc_probe_fail(frame, NVC_PROBE_LOAD, 0, "load library failed", "libnvidia-ml.so.1: no such file");
+    return NULL;
+}
+
+static void note_library(void *library, struct nvc_probe_frame *frame)
+{
+    struct link_map *map = NULL;
+
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map && map->l_name)
+        memcpy(frame->library, map->l_name, strnlen(map->l_name, sizeof(frame->library) - 1));
+}
+
+static const char *error_text(const struct nvml *nvml, int code)
+{
+    const char *text = nvml->error_string ? nvml->error_string(code) : NULL;
+    return text ? text : "unknown error";
+}
+
+static void put(char *field, const char *text)
+{
+    memset(field, 0, NVC_PROBE_STRING);
+    memcpy(field, text, strnlen(text, NVC_PROBE_STRING - 1));
+}
+
+/* Strings are taken as they are, terminated or not: judging them is the parent's work. */
+static int get_string(int (*function)(nvml_device, char *, unsigned), nvml_device device, char *field)
+{
+    char buffer[4096] = {0};
+    int code = function ? function(device, buffer, NVC_PROBE_STRING) : FUNCTION_NOT_FOUND;
+
+    if (code == 0)
+        memcpy(field, buffer, NVC_PROBE_STRING);
+    return code;
+}
+
+static void query_mig_device(const struct nvml *nvml, nvml_device device, struct nvc_probe_mig *mig)
+{
+    const char *call = "nvmlDeviceGetUUID";
+
+    mig->status = get_string(nvml->uuid, device, mig->uuid);
+    if (mig->status == 0) {
+        call = "nvmlDeviceGetGpuInstanceId";
+        mig->status = CALL(gpu_instance, device, &mig->gpu_instance);
+    }
+    if (mig->status == 0) {
+        call = "nvmlDeviceGetComputeInstanceId";
+        mig->status = CALL(compute_instance, device, &mig->compute_instance);
+    }
+    if (mig->status != 0)
+        put(mig->uuid, call);
+}
+
+static void query_mig(const struct nvml *nvml, nvml_device device, struct nvc_probe_gpu *gpu)
+{
+    unsigned current = 0, pending = 0, most = 0;
+
+    if (CALL(mig_mode, device, &current, &pending) != 0)
+        return;
+    gpu->flags |= NVC_PROBE_MIG_CAPABLE;
+    if (current != 1)
+        return;
+    gpu->flags |= NVC_PROBE_MIG_ENABLED;
+    if (CALL(mig_max, device, &most) != 0)
+        return;
+    /* Indices may have gaps after an instance was destroyed. */
+    for (unsigned index = 0; index < most && gpu->mig_count < NVC_PROBE_MAX_MIG; index++) {
+        struct nvc_probe_mig *mig = &gpu->mig[gpu->mig_count];
+        nvml_device handle = NULL;
+        int code = CALL(mig_handle, device, index, &handle);
+
+        if (code == NOT_FOUND)
+            continue;
+        mig->index = index;
+        if (code == 0)
+            query_mig_device(nvml, handle, mig);
+        else
+            put(mig->uuid, "nvmlDeviceGetMigDeviceHandleByIndex");
+        if (code != 0)
+            mig->status = code;
+        gpu->mig_count++;
+    }
+}
+
+static void query_gpu(const struct nvml *nvml, unsigned index, struct nvc_probe_gpu *gpu)
+{
+    /* nvmlPciInfo_t of every version: a string of 16 bytes, then domain, bus and device. */
+    struct {
+        char legacy[16];
+        uint32_t domain, bus, device;
+        char rest[4096];
+    } pci = {0};
+    const char *call = "nvmlDeviceGetHandleByIndex";
+    nvml_device device = NULL;
+
+    gpu->index = index;
+    gpu->status = CALL(handle, index, &device);
+    if (gpu->status == 0) {
+        call = "nvmlDeviceGetUUID";
+        gpu->status = get_string(nvml->uuid, device, gpu->uuid);
+    }
+    if (gpu->status == 0) {
+        call = "nvmlDeviceGetPciInfo";
+        gpu->status = CALL(pci, device, &pci);
+    }
+    if (gpu->status != 0) {
+        put(gpu->uuid, call);
+        put(gpu->name, error_text(nvml, gpu->status));
+        return;
+    }
+    gpu->domain = pci.domain;
+    gpu->bus = pci.bus;
+    gpu->device = pci.device;
+    if (CALL(minor, device, &gpu->minor) == 0)
+        gpu->flags |= NVC_PROBE_HAS_MINOR;
+    if (get_string(nvml->name, device, gpu->name) != 0)
+        put(gpu->name, "Unknown");
+    if (CALL(brand, device, &gpu->brand) != 0)
+        gpu->brand = 0;
+    if (CALL(capability, device, &gpu->architecture_major, &gpu->architecture_minor) != 0)
+        gpu->architecture_major = gpu->architecture_minor = 0;
+    query_mig(nvml, device, gpu);
+}
+
+static int fail(const struct nvml *nvml, struct nvc_probe_frame *frame, const char *call, int code)
+{
+    return nvc_probe_fail(frame, NVC_PROBE_NVML, code, call, error_text(nvml, code));
+}
+
+void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struct nvc_probe_gpu *gpus)
+{
+    struct nvml table = {0}, *nvml = &table;
+    char version[4096] = {0};
+    unsigned count = 0;
+    void *library = load(libraries, frame);
+    int code;
+
+    if (!library)
+        return;
+    note_library(library, frame);
+    resolve(library, nvml);
+    code = CALL(init, );
+    if (code != 0) {
+        fail(nvml, frame, "nvmlInit", code);
+        return;
+    }
+    code = CALL(driver_version, version, sizeof(frame->driver_version));
+    if (code != 0) {
+        fail(nvml, frame, "nvmlSystemGetDriverVersion", code);
+        return;
+    }
+    memcpy(frame->driver_version, version, sizeof(frame->driver_version));
+    if (CALL(cuda_version, &frame->cuda_version) != 0)
+        frame->cuda_version = 0;
+    code = CALL(count, &count);
+    if (code != 0) {
+        fail(nvml, frame, "nvmlDeviceGetCount", code);
+        return;
+    }
+    if (count > NVC_PROBE_MAX_GPUS) {
+        nvc_probe_fail(frame, NVC_PROBE_TOO_MANY, (int)count, "nvmlDeviceGetCount", "too many devices");
+        return;
+    }
+    for (unsigned index = 0; index < count; index++)
+        query_gpu(nvml, index, &gpus[index]);
+    /* Last, so that a failure above leaves a frame without records. */
+    frame->status = NVC_PROBE_OK;
+    frame->code = 0;
+    memset(frame->step, 0, sizeof(frame->step));
+    memset(frame->text, 0, sizeof(frame->text));
+    frame->gpu_count = count;
+}

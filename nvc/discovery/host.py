@@ -1,0 +1,53 @@
+"""The places that discovery reads: the driver root, where /proc and /sys are, and where device nodes are."""
+
+from __future__ import annotations
+
+import stat
+
+from nvc.discovery.hostroot import HostRoot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.request import DriverOptions
+
+#: Its presence in a driver root is what makes the driver a simulated one.
+SIMULATION = "/proc/driver/nvidia/sim/description"
+
+
+class Host:
+    """Three roots, often one and the same. `close` it when done."""
+
+    __slots__ = ("driver", "system", "devices", "simulated")
+
+    def __init__(self, driver: HostRoot, system: HostRoot, devices: HostRoot, simulated: bool) -> None:
+        self.driver = driver  # files of the driver
+        self.system = system  # /proc and /sys: the kernel's, or the tree's of a simulated driver
+        self.devices = devices  # /dev
+        self.simulated = simulated
+
+    @classmethod
+    def open(cls, kernel: Kernel, options: DriverOptions) -> Host:
+        """Raises InitializationError when the driver root cannot be opened."""
+        driver = HostRoot.at(kernel, options.root)
+        simulated = driver.exists(SIMULATION)
+        try:
+            if simulated or driver.path == "/":
+                return cls(driver, driver, driver, simulated)
+            system = HostRoot.at(kernel, "/")
+        except BaseException:
+            driver.close()
+            raise
+        return cls(driver, system, driver if _has_nodes(driver) else system, False)
+
+    def close(self) -> None:
+        self.driver.close()
+        self.system.close()
+
+
+def _has_nodes(root: HostRoot) -> bool:
+    """Whether a driver root brings its own /dev, as a driver container does."""
+    try:
+        return stat.S_ISCHR(root.stat("/dev/nvidiactl").st_mode)
+    except OSError:
+        return False

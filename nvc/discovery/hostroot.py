@@ -1,0 +1,146 @@
+"""HostRoot, the only way to read the host: every path is confined to one directory, every read bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import DetectionError, InitializationError
+from nvc.kernel import O_PATH
+from nvc.model import Identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+#: Largest file of /proc or /sys that is read, bytes. mig-minors of a big host has 300 KiB.
+PROC_LIMIT = 1 << 20
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """The identity of an opened file, for a later comparison on another descriptor."""
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class HostRoot:
+    """A directory as the root of everything that is asked for. Paths are absolute inside it.
+
+    Methods raise OSError where the file system refuses, and DetectionError where an answer is out of bounds.
+    """
+
+    __slots__ = ("kernel", "fd", "path", "_prefix")
+
+    def __init__(self, kernel: Kernel, fd: int, path: str) -> None:
+        self.kernel = kernel
+        self.fd = fd
+        self.path = path  # as the caller named it, for messages and HostFacts
+        self._prefix: str | None = None
+
+    @classmethod
+    def at(cls, kernel: Kernel, path: str) -> HostRoot:
+        """The root at `path`. Raises InitializationError."""
+        if not path.startswith("/"):
+            raise InitializationError("open driver root", path, "not an absolute path")
+        try:
+            return cls(kernel, os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), path)
+        except OSError as error:
+            raise InitializationError.of(
+                "open driver root", path, error, "name the directory with --root"
+            ) from None
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def open(self, path: str, flags: int = O_PATH, follow: bool = True) -> int:
+        """A descriptor of `path`, links resolved inside the root; by default for looking only (O_PATH)."""
+        return self.kernel.open_in_root(self.fd, path, flags, follow)
+
+    def stat(self, path: str, follow: bool = True) -> os.stat_result:
+        fd = self.kernel.open_in_root(self.fd, path, O_PATH, follow)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        """Whether `path` leads to something; an unreadable place counts as nothing."""
+        try:
+            os.close(self.kernel.open_in_root(self.fd, path, O_PATH))
+        except OSError:
+            return False
+        return True
+
+    def open_regular(self, path: str) -> tuple[int, os.stat_result]:
+        """A readable descriptor of a regular file, and its status. A device or pipe is never opened.
+
+        Raises OSError, or DetectionError for another kind of file.
+        """
+        fd = self.kernel.open_in_root(self.fd, path, O_PATH)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise DetectionError("open", path, "not a regular file")
+            return os.open(f"/proc/self/fd/{fd}", _READ | os.O_CLOEXEC), status
+        finally:
+            os.close(fd)
+
+    def read(self, path: str, limit: int = PROC_LIMIT) -> bytes:
+        """The content of a file of /proc or /sys, or of a small regular one, at most `limit` bytes."""
+        fd = self.kernel.open_in_root(self.fd, path, _READ)
+        try:
+            content = b""
+            while chunk := os.read(fd, 16384):  # /proc may answer in pieces
+                content += chunk
+                if len(content) > limit:
+                    raise DetectionError("read", path, f"larger than {limit} bytes")
+            return content
+        finally:
+            os.close(fd)
+
+    def read_optional(self, path: str, limit: int = PROC_LIMIT) -> bytes | None:
+        """As `read`, but None where there is nothing that can be read."""
+        try:
+            return self.read(path, limit)
+        except OSError:
+            return None
+
+    def entries(self, path: str, limit: int = 4096) -> list[tuple[str, int]]:
+        """Names in a directory with their inode numbers, sorted; [] where there is no such directory."""
+        try:
+            fd = self.kernel.open_in_root(self.fd, path, _DIRECTORY)
+        except OSError:
+            return []
+        found: list[tuple[str, int]] = []
+        try:
+            with os.scandir(fd) as scan:
+                for entry in scan:
+                    if len(found) == limit:
+                        raise DetectionError("list", path, f"more than {limit} entries")
+                    found.append((entry.name, entry.inode()))
+        finally:
+            os.close(fd)
+        found.sort()
+        return found
+
+    def real_path(self, fd: int) -> str:
+        """The path inside the root, without links, of what `fd` holds.
+
+        Raises DetectionError when it was deleted or is not below the root (a detached mount).
+        """
+        prefix = self._prefix
+        if prefix is None:
+            prefix = os.readlink(f"/proc/self/fd/{self.fd}")
+            self._prefix = prefix = "" if prefix == "/" else prefix
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if prefix:
+            if not path.startswith(prefix + "/"):
+                raise DetectionError("resolve", path, f"not inside {prefix}")
+            path = path[len(prefix) :]
+        if not path.startswith("/") or path.endswith(" (deleted)"):
+            raise DetectionError("resolve", path, "deleted while it was looked at")
+        return path

@@ -1,0 +1,237 @@
+"""Which files are the driver's libraries: the tables, and the choice among what the host offers.
+
+A library is the driver's when its file name, links resolved, ends with the driver's version. Where it lies
+is asked of the loader cache first, then of the directory that holds libcuda, then of well-known ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.discovery.elf import read_elf
+from nvc.discovery.hostroot import identity_of
+from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
+from nvc.errors import DetectionError, NvcError
+from nvc.model import Library
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.elf import Elf
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.model import Identity
+
+#: Names, without `.so…`, by capability class, in the order in which they are listed.
+TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("utility", ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq")),
+    (
+        "compute",
+        (
+            "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
+            "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
+            "libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3", "libnvidia-nvvm",
+            "libnvidia-nvvm70", "libnvidia-tileiras",
+        ),
+    ),
+    ("ngx", ("libnvidia-ngx",)),
+    ("video", ("libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid")),
+    (
+        "graphics",
+        (
+            "libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi", "libnvidia-fbc",
+            "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix",
+        ),
+    ),
+    (
+        "glvnd",
+        (
+            "libGLX_nvidia", "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia",
+            "libnvidia-glvkspirv", "libnvidia-cbl",
+        ),
+    ),
+)  # fmt: skip
+KINDS = {name: kind for kind, names in TABLE for name in names}
+#: Its file bears an ABI number in place of the driver's version, so it counts only beside libcuda.
+UNVERSIONED = {"libnvidia-nvvm70": ".so.4"}
+_PREFIXES = tuple(name.encode() + b".so" for name in KINDS)
+
+#: Where drivers are found that the loader cache does not know.
+DIRECTORIES = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+               "/usr/lib64/nvidia", "/usr/lib/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+               "/run/opengl-driver/lib", "/usr/lib", "/lib64", "/opt/nvidia/lib64", "/usr/lib/wsl/lib"),
+    "i386": ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib/i386-linux-gnu/nvidia/current",
+             "/usr/lib/nvidia", "/usr/lib", "/usr/local/nvidia/lib", "/usr/local/nvidia/lib32",
+             "/run/opengl-driver-32/lib", "/usr/lib32/nvidia"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu/nvidia/current",
+                "/usr/lib64/nvidia", "/usr/lib/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
+                "/run/opengl-driver/lib", "/usr/lib", "/lib64"),
+    "arm": ("/usr/lib/arm-linux-gnueabihf", "/usr/lib/nvidia", "/usr/lib", "/usr/local/nvidia/lib"),
+}  # fmt: skip
+#: The 32-bit architecture that a 64-bit one runs as well.
+COMPAT = {"x86_64": "i386", "aarch64": "arm"}
+
+_WARNINGS_MAX = 32
+
+
+class FoundLibraries(Value):
+    """The libraries of one architecture and what the search for them rested on."""
+
+    libraries: tuple[Library, ...]
+    directory: str  # of libcuda, links resolved; "" when there is none
+    warnings: tuple[str, ...]
+
+
+def read_cache(root: HostRoot, path: str) -> tuple[list[tuple[int, str, str]], tuple[str, ...]]:
+    """The entries of the driver root's loader cache that bear a driver library's name, and warnings.
+
+    A root without a cache has none (NixOS, musl); one that cannot be read or parsed is a warning, since the
+    directories may still tell.
+    """
+    try:
+        fd, status = root.open_regular(path)
+    except FileNotFoundError:
+        return [], ()
+    except (OSError, DetectionError) as error:
+        return [], (f"loader cache {path} is not used: {_why(error)}",)
+    try:
+        data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
+        return parse_cache(data, _PREFIXES), ()
+    except (OSError, DetectionError) as error:
+        return [], (f"loader cache {path} is not used: {_why(error)}",)
+    finally:
+        os.close(fd)
+
+
+def _why(error: OSError | NvcError) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return str(error.cause)
+
+
+def find_libraries(
+    root: HostRoot, entries: list[tuple[int, str, str]], arch: str, version: str, hints: tuple[str, ...] = ()
+) -> FoundLibraries:
+    """The driver's libraries for `arch`, one of each name at most, in the order of TABLE.
+
+    `entries` are the loader cache's; `hints` are directories to search before the well-known ones. What
+    cannot be read is left out with a warning.
+    """
+    return _Search(root, arch, version).run(entries, hints)
+
+
+class _Search:
+    """One search; files are looked at once however many names lead to them."""
+
+    def __init__(self, root: HostRoot, arch: str, version: str) -> None:
+        self.root = root
+        self.arch = arch
+        self.suffix = f".so.{version}"
+        self.warnings: list[str] = []
+        self.files: dict[str, Library | None] = {}  # by path as looked up
+        self.plain_tls: set[str] = set()  # variants of libnvidia-tls without the ABI note
+        self.candidates: dict[str, list[Library]] = {}  # by name, in order of preference
+
+    def run(self, entries: list[tuple[int, str, str]], hints: tuple[str, ...]) -> FoundLibraries:
+        wanted = ARCH_FLAGS[self.arch]
+        for flags, name, path in entries:
+            if flags & ARCH_MASK == wanted and flags & TYPE_MASK in TYPES:
+                self.consider(name.partition(".so")[0], path, listed=True)
+        directory = self.directory()
+        if not directory:
+            directory = self.search_directories((*hints, *DIRECTORIES[self.arch]))
+        if directory:
+            self.complete(directory)
+        chosen = (self.choose(name, directory) for name in KINDS)
+        found = tuple(library for library in chosen if library)
+        return FoundLibraries(found, directory, tuple(self.warnings[:_WARNINGS_MAX]))
+
+    def directory(self) -> str:
+        """Where the loader would take libcuda from; or NVML, where there is no libcuda."""
+        for name in ("libcuda", "libnvidia-ml"):
+            for library in self.candidates.get(name, ()):
+                return os.path.dirname(library.path)
+        return ""
+
+    def search_directories(self, directories: tuple[str, ...]) -> str:
+        for directory in directories:
+            for name in ("libcuda", "libnvidia-ml"):
+                for suffix in (self.suffix, ".so.1"):
+                    if self.consider(name, f"{directory}/{name}{suffix}"):
+                        return self.directory()
+        return ""
+
+    def complete(self, directory: str) -> None:
+        """Adds what lies beside libcuda: the cache knows neither `vdpau` nor what came after ldconfig."""
+        for name in KINDS:
+            known = self.candidates.get(name, ())
+            if any(os.path.dirname(library.path) == directory for library in known):
+                continue
+            suffix = UNVERSIONED.get(name, self.suffix)
+            if not self.consider(name, f"{directory}/{name}{suffix}") and not known:
+                self.consider(name, f"{directory}/vdpau/{name}{self.suffix}")
+                if name == "libnvidia-tls":
+                    self.consider(name, f"{directory}/tls/{name}{self.suffix}")
+
+    def choose(self, name: str, directory: str) -> Library | None:
+        """Files beside libcuda win, then the order in the cache: a driver may be listed twice."""
+        known = self.candidates.get(name, ())
+        if name == "libnvidia-tls":  # older drivers have two; the one for threads of today carries a note
+            known = [library for library in known if library.path not in self.plain_tls] or known
+        for library in known:
+            if os.path.dirname(library.path) == directory:
+                return library
+        return known[0] if known and name not in UNVERSIONED else None
+
+    def consider(self, name: str, path: str, listed: bool = False) -> bool:
+        """Adds the file at `path` as a candidate for `name`. Whether it was one.
+
+        `listed`: the loader cache names it, so its absence is worth a warning.
+        """
+        if name not in KINDS:
+            return False
+        if path in self.files:
+            library = self.files[path]
+        else:
+            library = self.files[path] = self.examine(name, path, listed)
+        if library is None or not os.path.basename(library.path).startswith(name + ".so"):
+            return False
+        known = self.candidates.setdefault(name, [])
+        if all(other.path != library.path for other in known):
+            known.append(library)
+        return True
+
+    def examine(self, name: str, path: str, listed: bool) -> Library | None:
+        if not path.startswith("/") or not path.isprintable():
+            return None
+        try:
+            fd, status = self.root.open_regular(path)
+        except FileNotFoundError:
+            if listed:
+                self.warnings.append(f"stale entry in the loader cache: {path}")
+            return None
+        except (OSError, DetectionError) as error:
+            self.warnings.append(f"library {path} is left out: {_why(error)}")
+            return None
+        try:
+            real = self.root.real_path(fd)
+            if not real.endswith(self.suffix) and name not in UNVERSIONED:
+                return None  # of another driver, or not NVIDIA's at all
+            elf = read_elf(fd, real)
+        except (OSError, DetectionError) as error:
+            self.warnings.append(f"library {path} is left out: {_why(error)}")
+            return None
+        finally:
+            os.close(fd)
+        return self.library(name, real, elf, identity_of(status))
+
+    def library(self, name: str, path: str, elf: Elf, identity: Identity) -> Library | None:
+        if not elf.is_for(self.arch):
+            return None
+        if name == "libnvidia-tls" and elf.linux_abi != (2, 3, 99):
+            self.plain_tls.add(path)
+        soname = elf.soname or os.path.basename(path)
+        if "/" in soname or not soname.isprintable() or not soname.isascii():
+            self.warnings.append(f"library {path} is left out: its SONAME is not a file name")
+            return None
+        return Library(path, soname, KINDS[name], self.arch, identity)

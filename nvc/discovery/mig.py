@@ -1,0 +1,84 @@
+"""MIG as the kernel shows it: the capability tree and the minors of the nodes that stand for its files."""
+
+from __future__ import annotations
+
+from nvc.discovery.nodes import capability_node
+from nvc.discovery.proc import PROC, fields_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.model import DeviceNode
+
+CAPABILITIES = PROC + "/capabilities"
+MINORS = "/proc/driver/nvidia-caps/mig-minors"
+#: mig-minors lists every instance that could exist: 8000 lines on today's drivers.
+_LINES_MAX = 65536
+_MINOR_MAX = 1 << 20  # of a device number
+
+
+class MigCapabilities:
+    """Looks up capability files and nodes. `majors` are those of /proc/devices."""
+
+    __slots__ = ("system", "majors", "minors", "by_gpu")
+
+    def __init__(self, system: HostRoot, majors: dict[str, int]) -> None:
+        self.system = system
+        self.majors = majors
+        self.minors = parse_minors(system.read_optional(MINORS) or b"")
+        self.by_gpu: dict[str, list[int]] = {}
+        for name, minor in self.minors.items():
+            head, slash, _ = name.partition("/")
+            if slash:
+                self.by_gpu.setdefault(head, []).append(minor)
+
+    def of_gpu(self, gpu_minor: int) -> tuple[DeviceNode, ...]:
+        """The nodes of all instances that the GPU could have, by minor."""
+        nodes = (
+            capability_node(self.majors, minor) for minor in sorted(self.by_gpu.get(f"gpu{gpu_minor}", ()))
+        )
+        return tuple(node for node in nodes if node)
+
+    def of_global(self, name: str) -> DeviceNode | None:
+        """The node of mig/config or mig/monitor."""
+        return self._node(name, f"{CAPABILITIES}/mig/{name}")
+
+    def access(
+        self, gpu_minor: int, gpu_instance: int, compute_instance: int
+    ) -> tuple[str, str, DeviceNode | None, DeviceNode | None]:
+        """Access files of a GPU instance and of a compute instance in it, and their nodes."""
+        gi = f"gi{gpu_instance}/access"
+        ci = f"gi{gpu_instance}/ci{compute_instance}/access"
+        base = f"{CAPABILITIES}/gpu{gpu_minor}/mig"
+        return (
+            f"{base}/{gi}",
+            f"{base}/{ci}",
+            self._node(f"gpu{gpu_minor}/{gi}", f"{base}/{gi}"),
+            self._node(f"gpu{gpu_minor}/{ci}", f"{base}/{ci}"),
+        )
+
+    def _node(self, name: str, path: str) -> DeviceNode | None:
+        minor = self.minors.get(name)
+        if minor is None:
+            minor = _minor(
+                fields_of(self.system.read_optional(path, 4096) or b"").get("DeviceFileMinor", "")
+            )
+        return None if minor is None else capability_node(self.majors, minor)
+
+
+def parse_minors(content: bytes) -> dict[str, int]:
+    """Minors by name from mig-minors: `gpu0/gi1/access 12`, `gpu0/gi1/ci0/access 13`, `config 1`."""
+    minors = {}
+    for line in content.split(b"\n", _LINES_MAX)[:_LINES_MAX]:
+        name, space, number = line.partition(b" ")
+        minor = _minor(number.decode("ascii", "replace"))
+        if space and minor is not None:
+            minors[name.decode("ascii", "replace")] = minor
+    return minors
+
+
+def _minor(text: str) -> int | None:
+    text = text.strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 7 or int(text) >= _MINOR_MAX:
+        return None
+    return int(text)

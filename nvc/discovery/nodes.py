@@ -1,0 +1,106 @@
+"""Device nodes: what number the driver gave each, and that the node at its path has it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import DetectionError
+from nvc.model import DeviceNode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+
+#: The registered major of GPUs and control nodes (Documentation/admin-guide/devices.txt), for kernels whose
+#: /proc/devices is hidden.
+NVIDIA_MAJOR = 195
+CONTROL_MINOR = 255
+MODESET_MINOR = 254
+#: Names under which drivers register it; `nvidia-frontend` up to 550.
+_NVIDIA_NAMES = ("nvidia-frontend", "nvidia", "nvidiactl")
+
+CONTROL = "/dev/nvidiactl"
+UVM = "/dev/nvidia-uvm"
+UVM_TOOLS = "/dev/nvidia-uvm-tools"
+MODESET = "/dev/nvidia-modeset"
+CAPABILITIES = "/dev/nvidia-caps"
+
+
+def nvidia_major(majors: dict[str, int]) -> int:
+    for name in _NVIDIA_NAMES:
+        if name in majors:
+            return majors[name]
+    return NVIDIA_MAJOR
+
+
+def find_node(devices: HostRoot, path: str, major: int, minor: int) -> DeviceNode | None:
+    """The node at `path`, or None where there is nothing.
+
+    Raises DetectionError when something else is there: a node of another number opens another device.
+    """
+    try:
+        status = devices.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise DetectionError.of("stat device node", path, error) from None
+    if not stat.S_ISCHR(status.st_mode):
+        raise DetectionError("invalid device node", path, "not a character device", _remedy(path))
+    there = os.major(status.st_rdev), os.minor(status.st_rdev)
+    if there != (major, minor):
+        raise DetectionError(
+            "invalid device node",
+            path,
+            f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}",
+            _remedy(path),
+        )
+    return DeviceNode(path, major, minor)
+
+
+def _remedy(path: str) -> str:
+    return f"remove {path} and run nvidia-modprobe, or use --load-kmods"
+
+
+def control_nodes(
+    devices: HostRoot, majors: dict[str, int]
+) -> tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]:
+    """nvidiactl, the UVM nodes and nvidia-modeset, those that exist.
+
+    A node of a module that is not loaded is a left-over: its number is nobody's, so it does not count.
+    """
+    major = nvidia_major(majors)
+    control = find_node(devices, CONTROL, major, CONTROL_MINOR)
+    modeset = find_node(devices, MODESET, major, MODESET_MINOR)
+    uvm: tuple[DeviceNode, ...] = ()
+    if "nvidia-uvm" in majors:
+        both = (find_node(devices, path, majors["nvidia-uvm"], n) for n, path in enumerate((UVM, UVM_TOOLS)))
+        uvm = tuple(node for node in both if node)
+    return control, uvm, modeset
+
+
+def capability_node(majors: dict[str, int], minor: int) -> DeviceNode | None:
+    """The node of an nvidia-caps minor, made or not. None where capabilities have no nodes (early R450)."""
+    if "nvidia-caps" not in majors:
+        return None
+    return DeviceNode(f"{CAPABILITIES}/nvidia-cap{minor}", majors["nvidia-caps"], minor)
+
+
+def dri_nodes(system: HostRoot, devices: HostRoot, address: tuple[int, int, int]) -> tuple[str, ...]:
+    """/dev/dri/cardN and /dev/dri/renderDN of the GPU at a PCI address, those that exist.
+
+    Source: /sys/bus/pci/devices/<address>/drm.
+    """
+    domain, bus, device = address
+    found = []
+    for name, _ in system.entries(f"/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0/drm", 64):
+        for prefix in ("card", "renderD"):
+            number = name.removeprefix(prefix)
+            if (
+                number != name
+                and number.isascii()
+                and number.isdigit()
+                and devices.exists(f"/dev/dri/{name}")
+            ):
+                found.append(f"/dev/dri/{name}")
+    return tuple(found)

@@ -1,0 +1,55 @@
+"""Sockets of the driver's services. They are looked at, never opened: opening a dead one fails, and asking a
+live one is an effect. What is found changes with every restart of a service, so it is never kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import DetectionError
+from nvc.model import Ipc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+
+_SOCKETS = (
+    ("persistenced", "nvidia-persistenced/socket"),
+    ("fabricmanager", "nvidia-fabricmanager/socket"),
+)
+
+
+def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tuple[str, ...]]:
+    """The services' sockets and the MPS directory that exist, and warnings about what is in their place."""
+    found = []
+    warnings = []
+    for service, name in _SOCKETS:
+        for base in ("/run", "/var/run"):
+            mode, path = _look(root, f"{base}/{name}")
+            if stat.S_ISSOCK(mode):
+                found.append(Ipc(path, service, "utility"))
+                break
+            if mode:
+                warnings.append(f"socket {base}/{name} is left out: not a socket")
+                break
+    if mps_directory:
+        mode, path = _look(root, mps_directory)
+        if stat.S_ISDIR(mode):
+            found.append(Ipc(path, "mps", "compute", True))
+        elif mode:
+            warnings.append(f"MPS directory {mps_directory} is left out: not a directory")
+    return tuple(found), tuple(warnings)
+
+
+def _look(root: HostRoot, path: str) -> tuple[int, str]:
+    """Mode and resolved path of what is at `path`; mode 0 for nothing, a dangling link, no access."""
+    try:
+        fd = root.open(path)
+    except OSError:
+        return 0, ""
+    try:
+        return os.fstat(fd).st_mode, root.real_path(fd)
+    except (OSError, DetectionError):
+        return 0, ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,141 @@
+"""What discovery found, kept until something changes: one file per driver root below the runtime directory.
+
+A file holds nested tuples in `marshal` form. It is trusted like the code of nvc: only a regular file of mode
+0600 that belongs to us, in a directory that belongs to us, is read. Whatever is wrong with it, the answer is
+"nothing kept": the long way is always open.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+import struct
+import sys
+
+from nvc.errors import NvcError
+from nvc.rundir import runtime_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.request import DriverOptions
+
+#: The largest file that is read or written, bytes. 64 GPUs with all MIG minors take 300 KiB.
+LIMIT = 8 << 20
+
+_HEADER = struct.Struct("<8sIIQ")  # magic, format, Python, length of what follows
+_MAGIC = b"NVCINVEN"
+_FORMAT = 1
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def file_name(root: os.stat_result) -> str:
+    """The inventory's file for the driver root with this status."""
+    return f"inventory-{root.st_dev:x}-{root.st_ino:x}"
+
+
+def load(name: str, directory: str = "") -> Any:
+    """What `store` kept under `name`, or None. `directory` replaces the runtime directory."""
+    base = _open_directory(directory)
+    if base < 0:
+        return None
+    try:
+        fd = os.open(name, _READ, dir_fd=base)
+    except OSError:
+        return None
+    finally:
+        os.close(base)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or not _is_ours(status, 0o077) or status.st_size > LIMIT:
+            return None
+        data = os.read(fd, status.st_size + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    if len(data) < _HEADER.size:
+        return None
+    magic, form, python, length = _HEADER.unpack_from(data)
+    # The form of `marshal` may change with every version of Python.
+    if (magic, form, python, length) != (_MAGIC, _FORMAT, sys.hexversion, len(data) - _HEADER.size):
+        return None
+    try:
+        return marshal.loads(memoryview(data)[_HEADER.size :])
+    except (EOFError, TypeError, ValueError):
+        return None
+
+
+def store(name: str, value: Any, directory: str = "") -> bool:
+    """Keeps `value` (nested tuples of numbers, strings and bytes) under `name`, atomically.
+
+    False when there is no place for it: a rootless caller without a runtime directory does without.
+    """
+    data = marshal.dumps(value)
+    if len(data) > LIMIT - _HEADER.size:
+        return False
+    base = _open_directory(directory)
+    if base < 0:
+        return False
+    temporary = f".{name}.{os.getpid()}"
+    try:
+        try:
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=base)
+        except FileExistsError:  # left behind by a killed process with our number
+            os.unlink(temporary, dir_fd=base)
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=base)
+        try:
+            os.fchmod(fd, 0o600)  # whatever the umask
+            content = _HEADER.pack(_MAGIC, _FORMAT, sys.hexversion, len(data)) + data
+            while content:
+                content = content[os.write(fd, content) :]
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=base, dst_dir_fd=base)
+        return True
+    except OSError:
+        try:
+            os.unlink(temporary, dir_fd=base)
+        except OSError:
+            pass
+        return False
+    finally:
+        os.close(base)
+
+
+def forget(options: DriverOptions, directory: str = "") -> None:
+    """Drops what is kept for a driver root, so that the next discovery looks for itself.
+
+    For a caller that found a listed file to be another one than the inventory says.
+    """
+    base = _open_directory(directory)
+    if base < 0:
+        return
+    try:
+        os.unlink(file_name(os.stat(options.root)), dir_fd=base)
+    except OSError:
+        pass
+    finally:
+        os.close(base)
+
+
+def _open_directory(directory: str) -> int:
+    """A descriptor of the directory, or -1 where there is none that is ours alone."""
+    try:
+        path = directory or runtime_directory()
+        if not path:
+            return -1
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, NvcError):
+        return -1
+    if not _is_ours(os.fstat(fd), 0o022):
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _is_ours(status: os.stat_result, forbidden: int) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & forbidden

@@ -1,0 +1,164 @@
+"""Starts the NVML probe (native/syscalls/probe.c) and collects its one answer; knows nothing of its meaning.
+
+The probe is started first and asked last, so that files are found while NVML starts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvc._syscalls import ffi, lib
+from nvc.errors import InitializationError
+
+#: The largest answer that is read, bytes. A full one, 64 GPUs with 16 MIG devices each, has 131 KiB.
+ANSWER_LIMIT = 1 << 20
+#: Address space of the probe, bytes. NVML needs some hundred MiB on a host with many GPUs.
+MEMORY_LIMIT = 4 << 30
+
+_SIGKILL = 9
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 24: "SIGXCPU"}
+
+IDS_KEEP: int = lib.NVC_PROBE_IDS_KEEP
+IDS_CHANGE: int = lib.NVC_PROBE_IDS_CHANGE
+IDS_TRY: int = lib.NVC_PROBE_IDS_TRY
+
+_unreaped: list[int] = []
+
+
+class Probe:
+    """A running probe. `close` must be called; it never waits for long, however the driver behaves."""
+
+    __slots__ = ("pid", "fd", "pidfd", "timeout", "deadline")
+
+    def __init__(self, pid: int, fd: int, pidfd: int, timeout: float) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.pidfd = pidfd
+        self.timeout = timeout  # seconds
+        self.deadline = time.monotonic() + timeout
+
+    def result(self) -> bytes:
+        """The whole answer. Raises InitializationError when there is none: a hang, a crash, or too much."""
+        buffer = ffi.new("char[]", 1 << 16)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            left = self.deadline - time.monotonic()
+            code = lib.nvc_probe_read(self.fd, self.pidfd, buffer, len(buffer), max(0, int(left * 1000)))
+            if code == -_EINTR:
+                continue  # a signal handler of Python runs here, and may raise
+            if code == -_ETIMEDOUT:
+                self._kill()
+                raise InitializationError(
+                    "driver rpc error", "", "timed out",
+                    f"NVML did not answer within {self.timeout:g} s: start nvidia-persistenced, "
+                    "which keeps the driver initialised, and look for Xid errors in the kernel log",
+                )  # fmt: skip
+            if code < 0:
+                raise InitializationError("driver rpc error", "", os.strerror(-code).lower())
+            if code == 0:
+                break
+            size += code
+            if size > ANSWER_LIMIT:
+                self._kill()
+                raise InitializationError(
+                    "driver rpc error", "", f"answer larger than {ANSWER_LIMIT} bytes", _FOREIGN
+                )
+            parts.append(ffi.unpack(buffer, code))
+        if not parts:
+            self._explain_silence()
+        return b"".join(parts)
+
+    def _explain_silence(self) -> None:
+        """Raises the error for a probe that closed its stream without a byte."""
+        status = self._reap(1000)
+        if status is not None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            name = _SIGNALS.get(number, f"signal {number}")
+            raise InitializationError("driver rpc error", "", f"probe terminated by {name}", _FOREIGN)
+        cause = "no answer"
+        if status is not None:
+            cause = f"probe exited with status {os.waitstatus_to_exitcode(status)} and no answer"
+        raise InitializationError("driver rpc error", "", cause, _FOREIGN)
+
+    def _kill(self) -> None:
+        if self.pid:
+            lib.nvc_pidfd_send_signal(self.pidfd, _SIGKILL)
+
+    def _reap(self, timeout_ms: int) -> int | None:
+        """The wait status once the probe has ended, or None: still ending, or reaped by someone else."""
+        if not self.pid:
+            return None
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            left = max(0, int((deadline - time.monotonic()) * 1000))
+            code = lib.nvc_probe_wait(self.pidfd, left)
+            if code != -_EINTR:
+                break
+        if code < 0:
+            return None
+        pid, self.pid = self.pid, 0
+        try:
+            return os.waitpid(pid, 0)[1]
+        except ChildProcessError:
+            return None
+
+    def close(self) -> None:
+        """Ends the probe and reaps it.
+
+        A probe that answered may still be in its exit: without persistence mode the kernel shuts the GPU
+        down there, which lasts a second and more. It is then left to a later call, or to who inherits it.
+        """
+        if self.fd < 0:
+            return
+        os.close(self.fd)
+        self.fd = -1
+        if self.pid and self._reap(20) is None and self.pid:
+            self._kill()
+            self._reap(20)
+            if self.pid:
+                _unreaped.append(self.pid)
+        os.close(self.pidfd)
+
+
+_EINTR = 4
+_ETIMEDOUT = 110
+_FOREIGN = "libnvidia-ml.so.1 of the driver root does not behave like NVML: reinstall the driver"
+
+
+def start_probe(
+    root: int, ids: int, uid: int, gid: int, libraries: tuple[str, ...], timeout: float
+) -> Probe:
+    """Forks the probe into the directory `root` (-1: it stays in the caller's root).
+
+    `ids` says whether it takes `uid` and `gid` (IDS_*), `libraries` are tried in order; seconds.
+    Raises InitializationError when it cannot be started.
+    """
+    _reap_earlier()
+    names = ffi.new("char[]", b"\0".join(name.encode() for name in libraries) + b"\0")
+    options = ffi.new("struct nvc_probe_options *")
+    options.root = root
+    options.ids = ids
+    options.uid = uid
+    options.gid = gid
+    options.memory = MEMORY_LIMIT
+    options.cpu = int(timeout) + 5
+    options.libraries = names
+    fd = ffi.new("int *")
+    pidfd = ffi.new("int *")
+    pid = lib.nvc_probe_start(options, fd, pidfd)
+    if pid < 0:
+        raise InitializationError("start the driver probe", "", os.strerror(-pid).lower())
+    return Probe(pid, fd[0], pidfd[0], timeout)
+
+
+def _reap_earlier() -> None:
+    """Reaps the probes that were still ending when they were closed."""
+    for pid in _unreaped[:]:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                continue
+        except ChildProcessError:
+            pass
+        _unreaped.remove(pid)
