@@ -1,0 +1,115 @@
+/* The state that all processes of a simulated driver share: proc/driver/nvidia/sim/state, mapped by each.
+ *
+ * Fixed-width, little-endian as the machine, versioned; nvc/sim/state.py reads and creates the same layout.
+ * No aggregate is stored: usage is the sum over the slots of living processes. A slot lives as long as the OFD
+ * lock on its byte, which the kernel drops with the last descriptor of the process, however it dies. */
+#ifndef NVC_SIM_STATE_H
+#define NVC_SIM_STATE_H
+
+#include "root.h"
+
+#include <stdatomic.h>
+
+#define SIM_STATE_MAGIC UINT64_C(0x31306d697363766e) /* "nvcsim01" */
+
+enum {
+    SIM_SLOTS = 1024,
+    SIM_USES = 32, /* partitions that one process can use */
+    SIM_PARTITIONS = SIM_MAX_GPUS * (1 + SIM_MAX_MIG),
+    SIM_HISTORY = 16,
+    SIM_EXPORTS = 512,
+    SIM_STATE_VERSION = 1,
+    SIM_HISTORY_NS = 100000000, /* one element of a history */
+};
+
+/* Bytes of the state file that stand for locks; nothing is stored under that meaning. */
+enum {
+    SIM_LOCK_LEDGER = 0,    /* held while memory is charged */
+    SIM_LOCK_SLOTS = 0x1000 /* + 2 * slot: OFD, alive; + 1: POSIX, whose owner the kernel names by pid */
+};
+
+/* One partition (a GPU, or a MIG device) in use by one process. */
+struct sim_use {
+    _Atomic uint32_t partition; /* + 1; 0: free */
+    uint32_t reserved;
+    _Atomic uint64_t bytes;   /* taken for the process alone */
+    _Atomic uint64_t managed; /* resident managed memory: in the device's figure, never in the process's */
+    _Atomic uint64_t busy_ns; /* GPU time consumed */
+};
+
+struct sim_slot {
+    _Atomic uint64_t token; /* 0: free; else drawn at random by the owner */
+    _Atomic uint32_t pid;   /* in the owner's pid namespace */
+    _Atomic uint32_t reserved;
+    struct sim_use uses[SIM_USES];
+};
+
+/* Memory that several processes may hold: charged to the first holder, alive while one of them is. */
+struct sim_export {
+    _Atomic uint64_t id; /* 0: free */
+    _Atomic uint64_t bytes;
+    _Atomic uint32_t partition;
+    _Atomic uint32_t owner; /* slot that it is shown under */
+    _Atomic uint64_t holders[SIM_SLOTS / 64];
+};
+
+struct sim_partition {
+    _Atomic uint32_t turn; /* slot + 1 whose kernels run; 0: idle */
+    _Atomic uint32_t reserved;
+    _Atomic uint64_t free_at; /* CLOCK_MONOTONIC ns at which the last holder's work ended */
+    _Atomic uint64_t busy_ns; /* since the state was made */
+    _Atomic uint64_t wanted[SIM_SLOTS / 64];
+    struct {
+        _Atomic uint64_t period; /* CLOCK_MONOTONIC / SIM_HISTORY_NS */
+        _Atomic uint64_t busy_ns;
+    } history[SIM_HISTORY];
+};
+
+struct sim_state {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size;          /* bytes of the file */
+    uint64_t pid_namespace; /* inode of the namespace in which pids are the host's */
+    _Atomic uint32_t slots_used;   /* high-water mark */
+    _Atomic uint32_t exports_used; /* likewise */
+    uint32_t reserved[8];
+    struct sim_partition partitions[SIM_PARTITIONS];
+    struct sim_export exports[SIM_EXPORTS];
+    struct sim_slot slots[SIM_SLOTS];
+};
+
+_Static_assert(sizeof(struct sim_use) == 32, "state layout");
+_Static_assert(sizeof(struct sim_slot) == 16 + 32 * SIM_USES, "state layout");
+_Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
+_Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 8 + 16 * SIM_HISTORY, "state layout");
+_Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
+
+/* The number of a partition: GPU `gpu` of the description, or its MIG device `mig` (from 0; -1: the GPU). */
+static inline uint32_t sim_partition_of(uint32_t gpu, int mig)
+{
+    return gpu * (1 + SIM_MAX_MIG) + (uint32_t)(mig + 1);
+}
+
+/* Maps the state of `root`. `*fd` stays open for locks: closing any descriptor of the file would drop the POSIX
+ * locks of the whole process. Returns NULL with one line in `message`. */
+struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int *fd, char *message, size_t size);
+
+/* Whether the process of this slot, or a child that inherited its descriptors, lives. */
+bool sim_slot_lives(const struct sim_state *state, int fd, uint32_t slot);
+
+/* The owner's pid as this process sees it, 0 where it cannot. */
+uint32_t sim_slot_pid(const struct sim_state *state, int fd, uint32_t slot);
+
+/* Bytes of `partition` used by a slot, exports shown under it included. */
+uint64_t sim_slot_bytes(const struct sim_state *state, uint32_t slot, uint32_t partition);
+
+/* Bytes of `partition` used by all living processes. */
+uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t partition);
+
+/* Share of the last second, in percent, in which kernels ran. */
+uint32_t sim_partition_utilization(const struct sim_state *state, uint32_t partition);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t sim_now(void);
+
+#endif

@@ -1,0 +1,222 @@
+"""Lays out and removes simulated driver roots."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+
+from nvc.errors import InitializationError, InputError
+from nvc.sim import description, elffile, loadercache, nodes, procfiles, state
+from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, DriverLibrary, file_name, soname
+from nvc.sim.prebuilt import prebuilt
+from nvc.sim.spec import SimGpu, SimSpec, gpus_of
+
+#: Made first and removed last: tells a root of ours, even half made, from a directory of somebody else.
+MARKER = ".nvc-sim"
+_MARKER_TEXT = "root of a simulated NVIDIA driver; `nvc-cli sim destroy` removes it\n"
+
+DESCRIPTION = "proc/driver/nvidia/sim/description"
+STATE = "proc/driver/nvidia/sim/state"
+
+_MULTIARCH = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
+_COMPAT32 = {"x86_64": ("i386", "/usr/lib/i386-linux-gnu")}
+_COPY = "/usr/local/nvidia/lib64"
+_WRAPPER = b"""#!/bin/sh
+# Stands before the real program on the PATH, as on machines whose driver is mounted.
+exec /usr/bin/nvidia-smi "$@"
+"""
+
+
+class _Root:
+    """A directory being filled. Paths are inside it, without a slash in front."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def full(self, name: str) -> str:
+        return os.path.join(self.path, name.lstrip("/"))
+
+    def directory(self, name: str, mode: int = 0o755) -> None:
+        full = self.full(name)
+        if not os.path.isdir(full):
+            if os.path.dirname(name.strip("/")):
+                self.directory(os.path.dirname(name.strip("/")))
+            os.mkdir(full)
+            os.chmod(full, mode)
+
+    def file(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        self.directory(os.path.dirname(name))
+        with open(self.full(name), "xb") as out:
+            out.write(content)
+            os.fchmod(out.fileno(), mode)
+
+    def copy(self, source: str, name: str, mode: int) -> None:
+        self.directory(os.path.dirname(name))
+        shutil.copyfile(source, self.full(name))
+        os.chmod(self.full(name), mode)
+
+    def link(self, text: str, name: str) -> None:
+        self.directory(os.path.dirname(name))
+        os.symlink(text, self.full(name))
+
+
+def host_arch() -> str:
+    """The architecture that the simulated driver is built for. Raises InitializationError."""
+    machine = platform.machine()
+    if machine not in _MULTIARCH:
+        raise InitializationError("simulate a driver", machine, "architecture not supported")
+    return machine
+
+
+def _library(
+    root: _Root, library: DriverLibrary, version: str, libdir: str, arch: str, source: str
+) -> list[tuple[str, str, str]]:
+    """Places one library and its links; returns what the loader cache says of it."""
+    file, name = file_name(library, version), soname(library, version)
+    if source:
+        root.copy(source, f"{libdir}/{file}", 0o644)
+    else:
+        content = elffile.shared_object(name, arch, abi_note=library.stem == "libnvidia-tls")
+        root.file(f"{libdir}/{file}", content)
+    entries = [(name, f"{libdir}/{name}", arch)]
+    if name != file:
+        root.link(file, f"{libdir}/{name}")
+    if library.dev_link:
+        root.link(name, f"{libdir}/{library.stem}.so")
+        entries.append((f"{library.stem}.so", f"{libdir}/{library.stem}.so", arch))
+    return entries
+
+
+def _libraries(root: _Root, spec: SimSpec, built: str) -> list[tuple[str, str, str]]:
+    arch = host_arch()
+    standard = f"/usr/lib/{_MULTIARCH[arch]}"
+    directories = [spec.libdir or standard] + ([_COPY] if spec.second_copy else [])
+    entries: list[tuple[str, str, str]] = []
+    for libdir in dict.fromkeys(directories):
+        for library in LIBRARIES:
+            source = os.path.join(built, f"{library.stem}.so")
+            entries += _library(
+                root, library, spec.driver_version, libdir, arch, source if os.path.exists(source) else ""
+            )
+    if spec.compat32 and arch in _COMPAT32:
+        arch32, libdir32 = _COMPAT32[arch]
+        for library in LIBRARIES:
+            if library.compat32:
+                entries += _library(root, library, spec.driver_version, libdir32, arch32, "")
+    for file, name in FOREIGN:
+        root.file(f"{standard}/{file}", elffile.shared_object(name, arch))
+        root.link(file, f"{standard}/{name}")
+        entries.append((name, f"{standard}/{name}", arch))
+    searched = sorted({os.path.dirname(path) for _, path, _ in entries})
+    root.file("etc/ld.so.conf", "".join(f"{path}\n" for path in searched).encode())
+    if spec.stale_entry:
+        entries.append(("libnvidia-ml.so.1", "/usr/lib/removed/libnvidia-ml.so.1", arch))
+    return entries
+
+
+def _programs(root: _Root, spec: SimSpec, built: str) -> None:
+    for name in PROGRAMS:
+        root.copy(os.path.join(built, name), f"usr/bin/{name}", 0o755)
+    if spec.smi_wrapper:
+        root.file("usr/local/bin/nvidia-smi", _WRAPPER, 0o755)
+    for name in FIRMWARE:
+        content = f"{name} of a simulated NVIDIA driver\n".encode()
+        root.file(f"lib/firmware/nvidia/{spec.driver_version}/{name}", content)
+
+
+def _sockets(root: _Root, spec: SimSpec) -> None:
+    """Sockets that nobody listens on: enough to be found and mounted."""
+    root.directory("run")
+    root.directory("var")
+    root.link("/run", "var/run")
+    for wanted, service in ((spec.persistenced, "persistenced"), (spec.fabricmanager, "fabricmanager")):
+        if wanted:
+            root.directory(f"run/nvidia-{service}")
+            os.mknod(root.full(f"run/nvidia-{service}/socket"), stat.S_IFSOCK | 0o666)
+    root.directory("tmp", 0o1777)
+    if spec.mps:
+        root.directory("tmp/nvidia-mps")
+        os.mkfifo(root.full("tmp/nvidia-mps/control"), 0o666)
+
+
+def _kernel_files(root: _Root, spec: SimSpec, gpus: tuple[SimGpu, ...]) -> None:
+    majors = nodes.choose_majors()
+    for name, content in procfiles.files(spec, gpus, majors).items():
+        root.file(name, content.encode(), 0o444)
+    root.directory("dev")
+    if spec.device_nodes:
+        for name, (major, minor, mode) in nodes.nodes(spec, gpus, majors).items():
+            root.directory(os.path.dirname(name))
+            nodes.make_node(root.full(name), major, minor, mode)
+    text = description.render(spec, gpus, majors["nvidia-uvm"], majors["nvidia-caps"])
+    root.file(DESCRIPTION, text, 0o444)
+    root.file(STATE, state.empty(os.stat("/proc/self/ns/pid").st_ino), 0o666)
+    os.truncate(root.full(STATE), state.SIZE)
+
+
+def is_root(directory: str) -> bool:
+    """Whether `create` made this directory."""
+    try:
+        with open(os.path.join(directory, MARKER), encoding="ascii", errors="replace") as marker:
+            return marker.read(len(_MARKER_TEXT)) == _MARKER_TEXT
+    except OSError:
+        return False
+
+
+def _clear(directory: str) -> None:
+    """Removes what is in a root of ours, its marker last. Raises InputError while it is in use."""
+    try:
+        users = sorted({str(use.pid) for use in state.usage(os.path.join(directory, STATE))})
+    except OSError:
+        users = []
+    if users:
+        cause = f"in use by {', '.join(users[:8])}"
+        raise InputError("remove simulated driver", directory, cause, "end these processes first")
+    names = [name for name in os.listdir(directory) if name != MARKER]
+    for name in [*names, MARKER]:
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def create(directory: str, spec: SimSpec) -> None:
+    """Makes `directory` the root of the simulated driver that `spec` describes, replacing one made before.
+
+    The directory may be missing, empty, or a simulated root that no process uses. Raises InputError where it
+    is something else or `spec` asks for the impossible, PermissionDenied where device nodes may not be made,
+    InitializationError where the compiled part is missing or the file system refuses.
+    """
+    gpus = gpus_of(spec)
+    built = prebuilt()
+    try:
+        os.makedirs(directory, exist_ok=True)
+        if is_root(directory):
+            _clear(directory)
+        elif os.listdir(directory):
+            cause = "not empty, and not a simulated driver"
+            raise InputError("create simulated driver", directory, cause, "name a new directory")
+        root = _Root(directory)
+        root.file(MARKER, _MARKER_TEXT.encode())
+        entries = _libraries(root, spec, built)
+        if spec.cache != "none":
+            root.file("etc/ld.so.cache", loadercache.write(entries, combined=spec.cache == "combined"))
+        _programs(root, spec, built)
+        _sockets(root, spec)
+        _kernel_files(root, spec, gpus)
+    except OSError as error:
+        raise InitializationError.of("create simulated driver", error.filename or directory, error) from None
+
+
+def destroy(directory: str) -> None:
+    """Removes a simulated root. Raises InputError where it is none or in use, InitializationError."""
+    if not is_root(directory):
+        raise InputError("remove simulated driver", directory, "not the root of a simulated driver")
+    try:
+        _clear(directory)
+        os.rmdir(directory)
+    except OSError as error:
+        raise InitializationError.of("remove simulated driver", error.filename or directory, error) from None

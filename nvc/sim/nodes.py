@@ -1,0 +1,70 @@
+"""Device nodes of a simulated driver root, and the majors that they get."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import InitializationError, PermissionDenied
+from nvc.sim.spec import SimGpu, SimSpec, cap_minor
+
+#: Char devices with a dynamic major, in the order in which they get one.
+DYNAMIC = ("nvidia-uvm", "nvidia-caps", "nvidia-nvswitch", "nvidia-caps-imex-channels")
+
+
+def _used_majors() -> set[int]:
+    with open("/proc/devices", encoding="ascii", errors="replace") as lines:
+        words = (line.split() for line in lines)
+        return {int(word[0]) for word in words if len(word) == 2 and word[0].isdigit()}
+
+
+def choose_majors() -> dict[str, int]:
+    """Majors by name: from 511 downwards, where the kernel also hands them out, none that the host uses.
+
+    A node with the major of another driver would open that driver's device.
+    """
+    used = _used_majors()
+    free = [major for major in range(511, 383, -1) if major not in used]
+    if len(free) < len(DYNAMIC):
+        raise InitializationError("choose majors", "/proc/devices", "no major between 384 and 511 is free")
+    return dict(zip(DYNAMIC, free))
+
+
+def nodes(
+    spec: SimSpec, gpus: tuple[SimGpu, ...], majors: dict[str, int]
+) -> dict[str, tuple[int, int, int]]:
+    """(major, minor, mode) by path inside the root."""
+    caps = majors["nvidia-caps"]
+    tree = {
+        "dev/nvidiactl": (195, 255, 0o666),
+        "dev/nvidia-modeset": (195, 254, 0o666),
+        "dev/nvidia-uvm": (majors["nvidia-uvm"], 0, 0o666),
+        "dev/nvidia-uvm-tools": (majors["nvidia-uvm"], 1, 0o666),
+    }
+    for gpu in gpus:
+        tree[f"dev/nvidia{gpu.minor}"] = (195, gpu.minor, 0o666)
+        for mig in gpu.mig:
+            for minor in (
+                cap_minor(gpu.minor, mig.gpu_instance),
+                cap_minor(gpu.minor, mig.gpu_instance, mig.compute_instance),
+            ):
+                tree[f"dev/nvidia-caps/nvidia-cap{minor}"] = (caps, minor, 0o444)
+    if any(gpu.model.mig for gpu in gpus):
+        tree["dev/nvidia-caps/nvidia-cap1"] = (caps, 1, 0o400)
+        tree["dev/nvidia-caps/nvidia-cap2"] = (caps, 2, 0o444)
+    for channel in spec.imex_channels:
+        major = majors["nvidia-caps-imex-channels"]
+        tree[f"dev/nvidia-caps-imex-channels/channel{channel}"] = (major, channel, 0o666)
+    return tree
+
+
+def make_node(path: str, major: int, minor: int, mode: int) -> None:
+    """Makes one character device, whatever the umask. Raises PermissionDenied, InitializationError."""
+    try:
+        os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
+        os.chmod(path, mode)
+    except PermissionError as error:
+        hint = "run as root, outside a user namespace"
+        raise PermissionDenied.of("make device node", path, error, hint) from None
+    except OSError as error:
+        raise InitializationError.of("make device node", path, error) from None

@@ -1,0 +1,87 @@
+"""The state file that the processes of a simulated driver share: its layout, its creation, a look into it.
+
+The layout is native/simdriver/common/state.h's; a test compares both.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+
+from nvc.value import Value
+
+MAGIC = b"nvcsim01"
+VERSION = 1
+SLOTS = 1024
+USES = 32
+PARTITIONS = 32 * 9
+EXPORTS = 512
+HISTORY = 16
+
+_HEADER = struct.Struct("<8sIIQII32x")
+_PARTITION_SIZE = 24 + SLOTS // 8 + 16 * HISTORY
+_EXPORT = struct.Struct(f"<QQII{SLOTS // 8}s")
+_SLOT_HEAD = struct.Struct("<QII")
+_USE = struct.Struct("<IIQQQ")
+_SLOT_SIZE = _SLOT_HEAD.size + USES * _USE.size
+_EXPORTS_AT = _HEADER.size + PARTITIONS * _PARTITION_SIZE
+_SLOTS_AT = _EXPORTS_AT + EXPORTS * _EXPORT.size
+SIZE = _SLOTS_AT + SLOTS * _SLOT_SIZE
+
+_LOCK_SLOTS = 0x1000
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class Usage(Value):
+    """What one living process has of one partition."""
+
+    pid: int  # in its own namespace
+    partition: int  # gpu * 9, or gpu * 9 + 1 + MIG device
+    bytes: int
+    managed: int  # bytes of resident managed memory
+    busy_ns: int
+
+
+def empty(pid_namespace: int) -> bytes:
+    """The first bytes of a fresh state; the rest of its SIZE bytes is zero."""
+    return _HEADER.pack(MAGIC, VERSION, SIZE, pid_namespace, 0, 0)
+
+
+def _lives(fd: int, slot: int) -> bool:
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCK_SLOTS + 2 * slot, 1, 0)
+    kind: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, query))[0]
+    return kind != fcntl.F_UNLCK
+
+
+def usage(path: str) -> list[Usage]:
+    """Who uses what now. A missing or foreign file has no users. Raises OSError."""
+    found: list[Usage] = []
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_size < SIZE:
+            return []
+        with mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as data:
+            magic, version, size, _, slots_used, exports_used = _HEADER.unpack_from(data, 0)
+            if (magic, version, size) != (MAGIC, VERSION, SIZE):
+                return []
+            exported: dict[tuple[int, int], int] = {}
+            for index in range(min(exports_used, EXPORTS)):
+                start = _EXPORTS_AT + index * _EXPORT.size
+                identity, size, partition, owner, _ = _EXPORT.unpack_from(data, start)
+                if identity:
+                    exported[owner, partition] = exported.get((owner, partition), 0) + size
+            for slot in range(min(slots_used, SLOTS)):
+                start = _SLOTS_AT + slot * _SLOT_SIZE
+                token, pid, _ = _SLOT_HEAD.unpack_from(data, start)
+                if not token or not _lives(fd, slot):
+                    continue
+                uses = data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
+                for number, _, taken, managed, busy in _USE.iter_unpack(uses):
+                    if number:
+                        taken += exported.get((slot, number - 1), 0)
+                        found.append(Usage(pid, number - 1, taken, managed, busy))
+    finally:
+        os.close(fd)
+    return found
