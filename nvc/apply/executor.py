@@ -101,7 +101,10 @@ def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> None:
     """Undo at once what an applier that was stopped has left behind, as the next run would."""
     journal.keep = True
     records = read_journal(journal.fd) if journal.fd >= 0 else b""
-    report = kernel.apply(repair_program(records), place.replace(journal=-1))
+    try:
+        report = kernel.apply(repair_program(records), place.replace(journal=-1))
+    except OSError:
+        return  # whatever stops every applier here: the next run finds the journal
     journal.keep = report.error != 0
 
 
