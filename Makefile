@@ -66,7 +66,7 @@ bench: stage ## time `configure`; PEER=/path/to/nvidia-container-cli times both 
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 
 bundle: stage ## build/bundle: all that a host without a network needs
-	$(RUN) packaging/bundle/make.py $(BUILD)/bundle
+	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
 
 fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ seconds each (default 60)
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)

@@ -26,6 +26,8 @@ PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook")
 #: Nothing at run time parses C: of cffi only the compiled back end is needed.
 ONLY = {"cffi": "_cffi_backend"}
+#: Compiled for one version of Python.
+NATIVE = ("cffi", "python-prctl")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.c", "*.o", "*.pyc")
 
 
@@ -126,15 +128,18 @@ def link_stage(prefix: str, simdriver: str) -> None:
         replace_link(os.path.abspath(simdriver), os.path.join(library, "simdriver"))
 
 
-def copy_tree(prefix: str, simdriver: str) -> None:
+def copy_tree(prefix: str, simdriver: str, native: bool = True) -> None:
+    """Copy the code and its packages; without `native`, only packages that suit every version of Python."""
     library = os.path.join(prefix, "lib/nvc")
     remove(library)
     for name, source in PACKAGES.items():
         shutil.copytree(os.path.join(REPO, source), os.path.join(library, "python", name), ignore=IGNORED)
     for name in requirements():
-        copy_distribution(name, os.path.join(library, "site"))
+        if native or name not in NATIVE:
+            copy_distribution(name, os.path.join(library, "site"))
     if simdriver:
-        shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True)
+        ignored = shutil.ignore_patterns(".obj")
+        shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True, ignore=ignored)
 
 
 def main() -> None:

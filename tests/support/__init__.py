@@ -8,6 +8,8 @@ import subprocess
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STAGE = os.environ.get("NVC_STAGE", os.path.join(REPO, "build", "stage"))
+#: Where the bundle keeps programs for hosts that lack them.
+TOOLS = os.environ.get("NVC_TOOLS", "")
 
 #: What a hook gets from a careful caller, and what every child of a test gets unless it says more.
 CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -15,7 +17,7 @@ CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 def need(tool: str) -> str:
     """The path of a program that a test cannot do without. A missing one is a failure, never a skip."""
-    found = shutil.which(tool, path=CLEAN_ENV["PATH"])
+    found = shutil.which(tool, path=f"{TOOLS}:{CLEAN_ENV['PATH']}" if TOOLS else CLEAN_ENV["PATH"])
     if found is None:
         raise AssertionError(f"{tool} is missing: run `make setup`")
     return found

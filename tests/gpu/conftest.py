@@ -1,0 +1,88 @@
+"""Tests on a real driver, and the report that they leave: what was measured where, in Markdown.
+
+The bundle's `gpu-tests` runs them. A test is marked `gpu` and calls `measured(name, value)` for each figure.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+
+import pytest
+from support import CLEAN_ENV, STAGE, need, run
+
+FIGURES = pytest.StashKey[list[tuple[str, str, str]]]()
+OUTCOMES = pytest.StashKey[list[tuple[str, str, float, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a real NVIDIA driver and GPU")
+    config.stash[FIGURES] = []
+    config.stash[OUTCOMES] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    outcome: pytest.TestReport = yield
+    if outcome.when == "call" or outcome.failed:
+        cause = outcome.longreprtext.strip().splitlines()[-1:] if outcome.failed else []
+        item.config.stash[OUTCOMES].append((item.name, outcome.outcome, outcome.duration, "".join(cause)))
+    return outcome
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = os.environ.get("NVC_REPORT")
+    if path:
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(report(session.config))
+
+
+def report(config: pytest.Config) -> str:
+    """The whole report."""
+    lines = ["# nvc on a real driver", "", "| what | value |", "| --- | --- |"]
+    lines += [f"| {name} | {value} |" for name, value in host()]
+    lines += ["", "| test | outcome | seconds | cause |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {name} | {outcome} | {seconds:.2f} | {cause.replace('|', '/')} |"
+        for name, outcome, seconds, cause in config.stash[OUTCOMES]
+    ]
+    figures = config.stash[FIGURES]
+    if figures:
+        lines += ["", "| measured | value | in |", "| --- | --- | --- |"]
+        lines += [f"| {name} | {value} | {test} |" for name, value, test in figures]
+    return "\n".join(lines) + "\n"
+
+
+def host() -> list[tuple[str, str]]:
+    """What the figures depend on."""
+    query = run(need("nvidia-smi"), "--query-gpu=name,driver_version", "--format=csv,noheader", check=False)
+    cgroup = "v2" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else "v1 or hybrid"
+    return [
+        ("GPUs", "; ".join(query.stdout.strip().splitlines()) or "none"),
+        ("kernel", platform.release()),
+        ("Python", platform.python_version()),
+        ("glibc", " ".join(platform.libc_ver())),
+        ("cgroup", cgroup),
+        ("nvc", run(os.path.join(STAGE, "bin/nvc-cli"), "--version").stdout.splitlines()[0]),
+    ]
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
+    """`measured("name, unit", value)` puts a figure into the report."""
+
+    def note(name: str, value: object) -> None:
+        request.config.stash[FIGURES].append((name, str(value), request.node.name))
+
+    return note
+
+
+@pytest.fixture(scope="session")
+def nvc() -> Callable[..., str]:
+    """`nvc("info", ...)` runs the installed nvc-cli and returns its output."""
+
+    def call(*arguments: str) -> str:
+        return run(os.path.join(STAGE, "bin/nvc-cli"), *arguments, env=CLEAN_ENV).stdout
+
+    return call
