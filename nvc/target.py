@@ -146,7 +146,9 @@ def _mapped_root(target: Target, name: str) -> int:
         fields = line.split()
         if len(fields) == 3 and int(fields[0]) == 0:
             return int(fields[1])
-    raise ContainerError("read id map", name, "the container's root is not mapped", "map id 0 of the container")
+    raise ContainerError(
+        "read id map", name, "the container's root is not mapped", "map id 0 of the container"
+    )
 
 
 def exists(kernel: Kernel, rootfs: int, path: str) -> bool:

@@ -14,7 +14,7 @@ struct op {
     struct nvc_op_header head;
     const char *target;
     const char *first;
-    int tree;    /* detached or attached mount of a bind, -1 */
+    int tree; /* detached or attached mount of a bind, -1 */
     bool attached;
 };
 
@@ -30,16 +30,16 @@ struct applier {
     struct op *ops;
     size_t count;
     struct records records;
-    int tmpfs;          /* directory of the tmpfs being filled */
-    bool tmpfs_is_new;  /* not attached yet */
+    int tmpfs;         /* directory of the tmpfs being filled */
+    bool tmpfs_is_new; /* not attached yet */
     const char *tmpfs_path;
 };
 
 /* Where something is or will be: an open parent directory and a name that is not followed. */
 struct place {
-    int parent;                /* O_PATH, on the mount that the container sees */
-    int writer;                /* the same directory through a private writable mount, or -1 */
-    char path[NVC_PATH_MAX];   /* relative to the rootfs, for records and messages */
+    int parent;              /* O_PATH, on the mount that the container sees */
+    int writer;              /* the same directory through a private writable mount, or -1 */
+    char path[NVC_PATH_MAX]; /* relative to the rootfs, for records and messages */
     char name[NAME_MAX + 1];
 };
 

@@ -22,11 +22,10 @@
 
 #define BIT(capability) (1ULL << (capability))
 /* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. */
-#define CAPS_ENTER                                                                                                   \
-    (BIT(CAP_SYS_ADMIN) | BIT(CAP_SYS_CHROOT) | BIT(CAP_SETUID) | BIT(CAP_SETGID) | BIT(CAP_DAC_READ_SEARCH) |       \
-     BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
-#define CAPS_INSIDE                                                                                                  \
-    (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
+#define CAPS_ENTER                                                                                          \
+    (BIT(CAP_SYS_ADMIN) | BIT(CAP_SYS_CHROOT) | BIT(CAP_SETUID) | BIT(CAP_SETGID) |                         \
+     BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
+#define CAPS_INSIDE (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER))
 
 int fail(struct applier *a, int error, const char *step, const char *path)
 {
@@ -206,7 +205,8 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
     return result;
 }
 
-int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target, struct nvc_report *report)
+int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
+              struct nvc_report *report)
 {
     struct applier a = {.target = target, .report = report, .tmpfs = -1};
     pid_t parent = getpid();

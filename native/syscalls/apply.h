@@ -8,9 +8,10 @@
 #define NVC_OP_TMPFS_DIR 3  /* target relative to the tmpfs */
 #define NVC_OP_TMPFS_FILE 4 /* target relative to the tmpfs; first: content */
 #define NVC_OP_ATTACH 5     /* attaches the tmpfs begun last; attributes */
-#define NVC_OP_SYMLINK 6    /* target; first: text; operand: program index + 1 of the bind that it leads to, or 0 */
-#define NVC_OP_LDCACHE 7    /* target; first: entries (uint32 flags, soname NUL, path NUL)... */
-#define NVC_OP_UNDO 8       /* first: journal of an interrupted run, undone before anything else */
+#define NVC_OP_SYMLINK                                                                                      \
+    6 /* target; first: text; operand: program index + 1 of the bind that it leads to, or 0 */
+#define NVC_OP_LDCACHE 7 /* target; first: entries (uint32 flags, soname NUL, path NUL)... */
+#define NVC_OP_UNDO 8    /* first: journal of an interrupted run, undone before anything else */
 
 #define NVC_BIND_DIRECTORY 1 /* source and target are directories */
 
@@ -36,8 +37,8 @@ struct nvc_apply_target {
 
 #define NVC_REPORT_TEXT 512
 struct nvc_report {
-    int32_t error; /* 0, or the errno of the failure */
-    int32_t op;    /* index in the program, or -1 */
+    int32_t error;    /* 0, or the errno of the failure */
+    int32_t op;       /* index in the program, or -1 */
     uint32_t changes; /* effects made and kept: 0 when the container was already as wanted */
     uint32_t undo_failures;
     char step[64];
@@ -48,7 +49,8 @@ struct nvc_report {
 /* Executes a program in the target's mount namespace: forks a child that enters it, in which nothing but this
  * code runs, and waits for its report. Returns 0 when a report was received (look at report->error), else
  * -errno: -ETIMEDOUT, -ECHILD when the child died without a report. */
-int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target, struct nvc_report *report);
+int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
+              struct nvc_report *report);
 
 /* Replaces this process's capability sets (bit masks); -errno. The bounding set is reduced to `bounding`. */
 int nvc_capset(uint64_t effective, uint64_t permitted, uint64_t inheritable);

@@ -47,7 +47,8 @@ static uint8_t *read_cache(struct place *place, size_t *size)
     int fd = openat(place->parent, place->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
     *size = 0;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 && st.st_size <= NVC_LDCACHE_MAX)
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+        st.st_size <= NVC_LDCACHE_MAX)
         bytes = malloc((size_t)st.st_size);
     while (bytes != NULL && have < (size_t)st.st_size) {
         ssize_t got = read(fd, bytes + have, (size_t)st.st_size - have);

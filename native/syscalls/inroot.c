@@ -126,7 +126,8 @@ int place_writer(struct place *place)
 
     if (place->writer >= 0)
         return place->writer;
-    int tree = (int)syscall(SYS_open_tree, place->parent, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int tree =
+        (int)syscall(SYS_open_tree, place->parent, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
         if (tree >= 0)
             close(tree);
@@ -191,8 +192,9 @@ static int make_parents(struct applier *a, const char *directory)
         if (prefix[end] != '/' && prefix[end] != '\0')
             continue;
         prefix[end] = '\0';
-        int fd = prefix[0] && strcmp(prefix, "/") ? open_in_root(a->target->rootfs, prefix, O_PATH | O_DIRECTORY, 0)
-                                                  : dup(a->target->rootfs);
+        int fd = prefix[0] && strcmp(prefix, "/")
+                     ? open_in_root(a->target->rootfs, prefix, O_PATH | O_DIRECTORY, 0)
+                     : dup(a->target->rootfs);
         if (fd >= 0) {
             close(fd);
         } else if (errno != ENOENT) {

@@ -49,11 +49,13 @@ static int replace_link(struct applier *a, struct place *place, const char *text
 static int occupied(struct applier *a, struct op *op, struct place *place, const struct stat *there)
 {
     struct stat source;
-    struct op *bind = op->head.operand && op->head.operand <= a->count ? &a->ops[op->head.operand - 1] : NULL;
+    struct op *bind =
+        op->head.operand && op->head.operand <= a->count ? &a->ops[op->head.operand - 1] : NULL;
 
     if (bind == NULL || !S_ISREG(there->st_mode))
         return fail(a, EEXIST, "symlink creation failed", place->path);
-    if (fstat(bind->head.fd, &source) == 0 && source.st_dev == there->st_dev && source.st_ino == there->st_ino)
+    if (fstat(bind->head.fd, &source) == 0 && source.st_dev == there->st_dev &&
+        source.st_ino == there->st_ino)
         return 0;
     if (!bind->attached) {
         /* An earlier run attached it, so its tree here is a second, detached clone: attach that one. */

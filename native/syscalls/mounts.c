@@ -69,13 +69,14 @@ static bool is_mount_root(int fd)
 {
     struct statx sx;
 
-    return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 && (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT);
+    return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
+           (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && (a->st_mode & S_IFMT) == (b->st_mode & S_IFMT) &&
-           a->st_rdev == b->st_rdev;
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino &&
+           (a->st_mode & S_IFMT) == (b->st_mode & S_IFMT) && a->st_rdev == b->st_rdev;
 }
 
 /* Attaches `tree` on `target`, a descriptor of what the place names now. */
@@ -110,7 +111,11 @@ int open_mountpoint(struct applier *a, struct place *place, bool directory)
         return fail(a, errno, "open target", place->path);
     if (fstat(fd, &st) < 0 || S_ISLNK(st.st_mode) || S_ISDIR(st.st_mode) != directory) {
         close(fd);
-        return fail(a, directory ? ENOTDIR : S_ISDIR(st.st_mode) ? EISDIR : ELOOP, "open target", place->path);
+        return fail(a,
+                    directory             ? ENOTDIR
+                    : S_ISDIR(st.st_mode) ? EISDIR
+                                          : ELOOP,
+                    "open target", place->path);
     }
     return fd;
 }
@@ -146,7 +151,9 @@ int op_bind(struct applier *a, struct op *op)
 int cover_with_clone(struct applier *a, struct place *place, int tree)
 {
     int target = open_mountpoint(a, place, false);
-    int clone = target < 0 ? -1 : (int)syscall(SYS_open_tree, tree, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int clone = target < 0 ? -1
+                           : (int)syscall(SYS_open_tree, tree, "",
+                                          OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     int result = -1;
 
     if (clone >= 0) {

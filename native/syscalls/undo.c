@@ -143,7 +143,8 @@ unsigned undo_records(struct applier *a, const char *bytes, size_t size)
         return 1;
     while (at < size) {
         const char *path_end = memchr(bytes + at + 1, '\0', size - at - 1);
-        const char *data_end = path_end ? memchr(path_end + 1, '\0', size - (size_t)(path_end + 1 - bytes)) : NULL;
+        const char *data_end =
+            path_end ? memchr(path_end + 1, '\0', size - (size_t)(path_end + 1 - bytes)) : NULL;
         if (data_end == NULL)
             break;
         starts[count++] = at;

@@ -82,7 +82,9 @@ def _allow_devices(
 
 
 def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, timeout: float) -> ApplyReport:
-    place = ApplyTarget(target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid)
+    place = ApplyTarget(
+        target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid
+    )
     try:
         report = kernel.apply(program.packed(), place)
     except OSError as error:

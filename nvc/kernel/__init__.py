@@ -147,4 +147,14 @@ class LinuxKernel:
         )
 
 
-__all__ = ["ApplyReport", "ApplyTarget", "LinuxKernel", "O_NOFOLLOW", "O_PATH", "checked", "ffi", "lib", "strerror"]
+__all__ = [
+    "ApplyReport",
+    "ApplyTarget",
+    "LinuxKernel",
+    "O_NOFOLLOW",
+    "O_PATH",
+    "checked",
+    "ffi",
+    "lib",
+    "strerror",
+]

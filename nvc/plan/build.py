@@ -119,5 +119,3 @@ def _warnings(facts: HostFacts, layout: Layout) -> tuple[str, ...]:
         *facts.warnings,
         "the image has musl and no glibc loader: the driver's libraries are there, but cannot be loaded",
     )
-
-

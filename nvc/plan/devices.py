@@ -43,12 +43,10 @@ def device_ops(facts: HostFacts, selection: Selection, request: Request) -> list
         ops.append(BindProc(CAPABILITIES_PROC, CAPABILITIES_PROC))
         if request.devbind and facts.mig_config is not None:
             ops.append(BindDeviceDirectory(CAPABILITIES_DEV, CAPABILITIES_DEV))
-        for wanted, device in (
-            (selection.mig_config, facts.mig_config),
-            (selection.mig_monitor, facts.mig_monitor),
-        ):
-            if wanted and device is not None:
-                allow(device)
+        if selection.mig_config and facts.mig_config is not None:
+            allow(facts.mig_config)
+        if selection.mig_monitor and facts.mig_monitor is not None:
+            allow(facts.mig_monitor)
         for gpu in selection.gpus:
             if gpu.mig_capable:
                 for device in gpu.capability_nodes:

@@ -30,7 +30,9 @@ def proc_ops(facts: HostFacts, selection: Selection) -> list[Op]:
         return [tmpfs, *(BindProc(path, path) for path in bound)]
     directories = ["nvidia", "nvidia/gpus", "nvidia/sim"]
     directories += [path[len("/proc/driver/") :] for path in bound]
-    tmpfs = Tmpfs("/proc/driver", tuple(directories), tuple((f"nvidia/{name}", data) for name, data in files))
+    tmpfs = Tmpfs(
+        "/proc/driver", tuple(directories), tuple((f"nvidia/{name}", data) for name, data in files)
+    )
     return [
         tmpfs,
         *(BindProc(path, path) for path in bound),
@@ -50,8 +52,9 @@ def profile_ops(selection: Selection) -> list[Op]:
     visible = 0
     for gpu in selection.gpus:
         visible |= 1 << gpu.minor
+    settings = f'["EGLVisibleDGPUDevices",{visible}]'
     profile = (
-        '{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",%d]}],'
-        '"rules":[{"pattern":[],"profile":"_container_"}]}\n' % visible
+        f'{{"profiles":[{{"name":"_container_","settings":{settings}}}],'
+        '"rules":[{"pattern":[],"profile":"_container_"}]}\n'
     )
     return [Tmpfs(PROFILES, (), (("10-container.conf", profile.encode()),))]

@@ -10,7 +10,8 @@ from support.prestart import at_prestart
 
 SHOW = (
     f"cat {LIBS}/libt7.so.1; echo; cat /proc/driver/nvidia/version; ls -l /dev/nvidia0; "
-    f"busybox tr '\\0' '\\n' < /etc/ld.so.cache | grep -c '^{LIBS}/libt'; grep -c ' /usr/lib/x86_64-linux-gnu/libt' /proc/self/mountinfo; "
+    f"busybox tr '\\0' '\\n' < /etc/ld.so.cache | grep -c '^{LIBS}/libt'; "
+    "grep -c ' /usr/lib/x86_64-linux-gnu/libt' /proc/self/mountinfo; "
     f"echo x >> {LIBS}/libt7.so.1; touch {LIBS}/new && echo writable"
 )
 
@@ -34,7 +35,9 @@ def test_prestart(runc_bundle: Any, scratch: str, runtime: str, readonly: bool) 
 
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_running_container_and_second_run(runc_bundle: Any, scratch: str, runtime: str, readonly: bool) -> None:
+def test_running_container_and_second_run(
+    runc_bundle: Any, scratch: str, runtime: str, readonly: bool
+) -> None:
     bundle = runc_bundle()
     bundle.config["root"]["readonly"] = readonly
     plan = plan_of(f"{scratch}/driver")

@@ -48,7 +48,9 @@ def outside(scratch: str) -> str:
     return path
 
 
-@pytest.mark.parametrize("climb", ["", "/" + "../" * 12, "../" * 12], ids=["absolute", "rooted-climb", "climb"])
+@pytest.mark.parametrize(
+    "climb", ["", "/" + "../" * 12, "../" * 12], ids=["absolute", "rooted-climb", "climb"]
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_links_out_of_the_root_stay_inside(
     runc_bundle: Any, scratch: str, outside: str, path: str, climb: str
@@ -150,7 +152,9 @@ def test_what_cannot_be_done_changes_nothing(
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_socket])
-def test_fifos_and_sockets_are_mounted_over_without_opening(runc_bundle: Any, scratch: str, make: Any) -> None:
+def test_fifos_and_sockets_are_mounted_over_without_opening(
+    runc_bundle: Any, scratch: str, make: Any
+) -> None:
     bundle = runc_bundle()
     with at_prestart(bundle, "runc", f"cat {LIBS}/libt5.so.1; cat /etc/ld.so.cache | wc -c") as held:
         os.makedirs(held.rootfs + LIBS, exist_ok=True)

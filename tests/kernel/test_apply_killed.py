@@ -49,7 +49,9 @@ def killed(held: Any, driver: str, call: str, when: int, *mode: str) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "when"), [m for m in MOMENTS if m[0] in ("fsmount", "mkdirat", "move_mount")])
+@pytest.mark.parametrize(
+    ("call", "when"), [m for m in MOMENTS if m[0] in ("fsmount", "mkdirat", "move_mount")]
+)
 def test_the_caller_repairs_at_once(
     runc_bundle: Any, rootfs_before: str, scratch: str, call: str, when: int
 ) -> None:
@@ -65,7 +67,9 @@ def test_the_caller_repairs_at_once(
 def test_the_next_run_repairs(
     runc_bundle: Any, rootfs_before: str, scratch: str, call: str, when: int
 ) -> None:
-    with at_prestart(runc_bundle(rootfs_before), "runc", f"cat {LIBS}/libt3.so.1; cat {LIBS}/libt4.so.1") as held:
+    with at_prestart(
+        runc_bundle(rootfs_before), "runc", f"cat {LIBS}/libt3.so.1; cat {LIBS}/libt4.so.1"
+    ) as held:
         before = snapshot(held.rootfs), mounts(held.pid)
         done = killed(held, f"{scratch}/driver", call, when, "die")
         assert done.returncode == 9, (done.returncode, done.stderr)

@@ -14,7 +14,8 @@ from support.prestart import at_prestart
 
 SHOW = (
     f"cat {LIBS}/libt7.so.1; echo; cat /proc/driver/nvidia/version; ls -ln /dev/nvidia0 | cut -c1; "
-    f"busybox tr '\\0' '\\n' < /etc/ld.so.cache | grep -c '^{LIBS}/libt'; stat -c %u:%g {LIBS}/libt7.so.1 /etc/ld.so.cache"
+    f"busybox tr '\\0' '\\n' < /etc/ld.so.cache | grep -c '^{LIBS}/libt'; "
+    f"stat -c %u:%g {LIBS}/libt7.so.1 /etc/ld.so.cache"
 )
 
 

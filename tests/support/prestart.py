@@ -1,8 +1,8 @@
 """A container held at the moment of its prestart hook, so that a test can act there in its own process.
 
-    with at_prestart(bundle, "runc", "ls -l /dev") as held:
-        ...                      # held.pid, held.rootfs: the mount namespace exists, nothing has pivoted
-        done = held.release()    # CompletedProcess of the whole `run`
+with at_prestart(bundle, "runc", "ls -l /dev") as held:
+    ...                      # held.pid, held.rootfs: the mount namespace exists, nothing has pivoted
+    done = held.release()    # CompletedProcess of the whole `run`
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .bundle import Bundle
 class Held:
     """A runtime that waits for its hook."""
 
-    def __init__(self, process: subprocess.Popen[str], state: dict[str, object], go: str, rootfs: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], state: dict[str, object], go: str, rootfs: str
+    ) -> None:
         self.process = process
         self.pid = int(str(state["pid"]))
         self.rootfs = rootfs
@@ -55,13 +57,19 @@ def at_prestart(bundle: Bundle, runtime: str, script: str) -> Iterator[Held]:
     for fifo in (state, go):
         if not os.path.exists(fifo):
             os.mkfifo(fifo)
-    bundle.hook("prestart", "/bin/sh", ["sh", "-c", f"cat > {state}; read line < {go}"], env=["PATH=/bin:/usr/bin"])
+    wait = f"cat > {state}; read line < {go}"
+    bundle.hook("prestart", "/bin/sh", ["sh", "-c", wait], env=["PATH=/bin:/usr/bin"])
     bundle._for_runtime(runtime)
     bundle.write(script)
     name = f"nvc-held-{os.getpid()}-{os.path.basename(bundle.directory)}-{runtime}"
     command = [*bundle.command(runtime), "run", "--bundle", bundle.directory, name]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN_ENV
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=CLEAN_ENV,
     )
     held = None
     try:
