@@ -1,0 +1,211 @@
+"""`nvc-cli sim`: driver roots of simulated GPUs, for machines that have none."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from nvc.errors import InputError
+from nvc.sim import SimSpec, create, destroy
+from nvc.sim.models import MODELS
+from nvc.sim.report import Report, report
+from nvc_cli import output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MIB = 1 << 20
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_DIRECTORY = click.argument("directory", type=click.Path())
+_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `16GiB`, `16G`, `512MiB` or a plain number of bytes. Raises InputError."""
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:iB)?", text)
+    if match is None:
+        raise InputError("read size", text, "not a size", "for example 16GiB or 8192MiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_layouts(values: tuple[str, ...], gpus: int) -> tuple[str, ...]:
+    """MIG layouts by GPU from `LAYOUT` (all GPUs) and `GPU:LAYOUT`; a later one wins. Raises InputError."""
+    layouts = [""] * gpus
+    for value in values:
+        where, colon, layout = value.rpartition(":")
+        if not colon:
+            layouts = [layout] * gpus
+        elif where.isdecimal() and int(where) < gpus:
+            layouts[int(where)] = layout
+        else:
+            raise InputError(
+                "read --mig", value, f"no GPU {where}", f"there are {gpus} GPUs, counted from 0"
+            )
+    return tuple(layouts) if values else ()
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`1,0,5` as numbers. Raises InputError."""
+    words = text.split(",") if text else []
+    if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(f"read --{option}", text, "not numbers separated by commas")
+    return tuple(int(word) for word in words)
+
+
+@click.group(
+    context_settings=_SETTINGS,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli sim create /run/sim --gpus 2 --model h100\n"
+    "  nvc-cli --root /run/sim info\n"
+    "  nvc-cli sim show /run/sim --format json\n"
+    "  nvc-cli sim destroy /run/sim",
+)
+def sim() -> None:
+    """Make, show and remove driver roots of simulated GPUs.
+
+    Such a root has all that a driver installation has, and works as --root of every other command. Programs that
+    use its libraries see GPUs whose memory is counted and whose kernels take their time; nothing is computed on
+    real hardware.
+    """
+
+
+@sim.command(
+    "create",
+    context_settings=_SETTINGS,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli sim create /run/sim --gpus 8 --model h200\n"
+    "  nvc-cli sim create /run/sim --gpus 2 --mig 7x1g.10gb\n"
+    "  nvc-cli sim create /run/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb --imex-channel 0\n"
+    "  nvc-cli sim create /run/sim --model t4 --memory 4GiB --libdir /opt/driver/lib",
+)
+@_DIRECTORY
+@click.option("--gpus", default=1, show_default=True, metavar="N", help="Number of GPUs.")
+@click.option(
+    "--model", default="h100", show_default=True, type=click.Choice(tuple(MODELS)), help="Their model."
+)
+@click.option("--memory", default="", metavar="SIZE", help="Memory of each GPU, such as 16GiB.")
+@click.option(
+    "--mig",
+    multiple=True,
+    metavar="[GPU:]LAYOUT",
+    help="MIG devices of every GPU, or of one: 7x1g.10gb, or 3g.40gb,2x2g.20gb; on: MIG mode without devices.",
+)
+@click.option("--minors", default="", metavar="N,N,...", help="Device minor of each GPU, if not its index.")
+@click.option("--driver-version", default=SimSpec().driver_version, show_default=True, metavar="VERSION")
+@click.option("--cuda-version", default=SimSpec().cuda_version, show_default=True, metavar="MAJOR.MINOR")
+@click.option("--imex-channel", "imex", multiple=True, type=int, metavar="N", help="Make an IMEX channel.")
+@click.option("--no-persistenced", is_flag=True, help="No socket of nvidia-persistenced.")
+@click.option("--fabricmanager", is_flag=True, help="Make the socket of nv-fabricmanager.")
+@click.option("--mps", is_flag=True, help="Make the directory of the MPS control daemon.")
+@click.option("--no-compat32", is_flag=True, help="No 32-bit libraries.")
+@click.option("--libdir", default="", metavar="PATH", help="Directory of the libraries inside the root.")
+@click.option(
+    "--combined-cache", is_flag=True, help="Write the loader cache in its old and new formats at once."
+)
+@click.option("--without-cache", is_flag=True, help="Write no loader cache.")
+@click.option("--second-copy", is_flag=True, help="List the libraries twice in the loader cache.")
+@click.option("--stale-entry", is_flag=True, help="Name a missing library in the loader cache.")
+@click.option("--smi-wrapper", is_flag=True, help="Put a shell script before nvidia-smi on the PATH.")
+@click.option("--seed", default="", metavar="TEXT", help="UUIDs and serial numbers follow from it.")
+def create_command(directory: str, **given: Any) -> None:
+    """Make DIRECTORY the root of a simulated driver.
+
+    It must be missing, empty, or such a root already, which is then made anew. Device nodes need root.
+    """
+    create(directory, spec_of(given))
+
+
+def spec_of(given: dict[str, Any]) -> SimSpec:
+    """The options of `sim create` as what they ask for. Raises InputError."""
+    if given["combined_cache"] and given["without_cache"]:
+        raise InputError("read options", "--without-cache", "contradicts --combined-cache")
+    return SimSpec(
+        gpus=given["gpus"],
+        model=given["model"],
+        memory=parse_size(given["memory"]) if given["memory"] else 0,
+        mig=parse_layouts(given["mig"], given["gpus"]),
+        minors=parse_numbers("minors", given["minors"]),
+        driver_version=given["driver_version"],
+        cuda_version=given["cuda_version"],
+        imex_channels=given["imex"],
+        persistenced=not given["no_persistenced"],
+        fabricmanager=given["fabricmanager"],
+        mps=given["mps"],
+        compat32=not given["no_compat32"],
+        libdir=given["libdir"],
+        cache="none" if given["without_cache"] else "combined" if given["combined_cache"] else "new",
+        second_copy=given["second_copy"],
+        stale_entry=given["stale_entry"],
+        smi_wrapper=given["smi_wrapper"],
+        seed=given["seed"],
+    )
+
+
+@sim.command("destroy", context_settings=_SETTINGS, epilog="\b\nExample:\n  nvc-cli sim destroy /run/sim")
+@_DIRECTORY
+def destroy_command(directory: str) -> None:
+    """Remove the simulated driver root DIRECTORY. It must not be in use."""
+    destroy(directory)
+
+
+@sim.command(
+    "show",
+    context_settings=_SETTINGS,
+    epilog="\b\nExamples:\n  nvc-cli sim show /run/sim\n  nvc-cli sim show /run/sim --format json",
+)
+@_DIRECTORY
+@click.option("--format", "form", default="table", show_default=True, type=click.Choice(("table", "json")))
+def show_command(directory: str, form: str) -> None:
+    """Show the GPUs of a simulated driver, and the processes that use them.
+
+    Process ids are those of the process's own pid namespace.
+    """
+    found = report(directory)
+    output.write(output.json_text(document(found)) if form == "json" else table(found))
+
+
+def document(found: Report) -> dict[str, Any]:
+    """The report as JSON values: field names are kept, sizes are bytes."""
+
+    def fields(value: Any, without: str = "") -> dict[str, Any]:
+        return {name: getattr(value, name) for name in value._fields if name != without}
+
+    gpus = [{**fields(gpu, "mig"), "mig": [fields(mig) for mig in gpu.mig]} for gpu in found.gpus]
+    return {
+        "driver_version": f"{found.driver_version}-sim",
+        "cuda_version": found.cuda_version,
+        "gpus": gpus,
+        "processes": [fields(process) for process in found.processes],
+    }
+
+
+def table(found: Report) -> str:
+    """The report for people; memory in MiB."""
+    lines = [f"driver {found.driver_version}-sim (simulated), CUDA {found.cuda_version}", ""]
+    rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS ID", "USED MiB", "MEMORY MiB", "NAME", "UUID")]
+    for gpu in found.gpus:
+        used, memory = str(gpu.used // MIB), str(gpu.memory // MIB)
+        rows.append((str(gpu.index), str(gpu.minor), gpu.bus_id, used, memory, gpu.name, gpu.uuid))
+        for mig in gpu.mig:
+            used, memory = str(mig.used // MIB), str(mig.memory // MIB)
+            instance = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
+            rows.append(
+                (f"{gpu.index}:{mig.index}", "", instance, used, memory, f"MIG {mig.profile}", mig.uuid)
+            )
+    lines += _aligned(rows)
+    if found.processes:
+        rows2: list[tuple[str, ...]] = [("PID", "GPU", "USED MiB", "BUSY ms")]
+        for process in found.processes:
+            where = str(process.gpu) if process.mig < 0 else f"{process.gpu}:{process.mig}"
+            rows2.append(
+                (str(process.pid), where, str(process.used // MIB), str(process.busy_ns // 1000000))
+            )
+        lines += ["", *_aligned(rows2)]
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
