@@ -44,39 +44,37 @@ def apply_plan(
         sources = Sources(kernel, plan)
         try:
             program = build_program(plan, sources, journal.interrupted)
-            with_rules = _allow_devices(kernel, plan, target, oci_devices)
+            allowed = _allow_devices(kernel, plan, target, oci_devices)
             try:
                 report = _run(kernel, target, program, journal, timeout)
             except BaseException:
-                with_rules.undo()
+                allowed.undo()
                 raise
-            return Outcome(
-                report.changes, (*plan.warnings, *sources.warnings, *with_rules.warnings, *report.warnings)
-            )
+            finally:
+                allowed.close()
+            more = (allowed.warning,) if allowed.warning else ()
+            return Outcome(report.changes, (*plan.warnings, *sources.warnings, *more, *report.warnings))
         finally:
             sources.close()
     finally:
         journal.close()
 
 
-class _NoRules:
-    """A plan without device rules needs none of the device cgroup's code."""
-
-    warnings: tuple[str, ...] = ()
-
-    def undo(self) -> None:
-        """Nothing was done."""
-
-
 def _allow_devices(
     kernel: Kernel, plan: Plan, target: Target, oci_devices: list[dict[str, object]] | None
-) -> Change | _NoRules:
+) -> Change:
+    """Apply the plan's device rules, before the nodes appear; what is returned can take them back."""
+    from nvc.cgroup import Change, prepare
+
     rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
     if not rules:
-        return _NoRules()
-    from nvc.cgroup import prepare_rules
+        return Change()
+    from nvc.cgroup.find import device_cgroup
 
-    change = prepare_rules(kernel, target.proc, rules, oci_devices)
+    cgroup = device_cgroup(kernel, target.proc)
+    if cgroup is None:
+        return Change()
+    change = prepare(kernel, cgroup, rules, oci_devices)
     change.apply()
     return change
 
