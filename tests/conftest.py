@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support import REPO, STAGE, run
@@ -61,6 +62,23 @@ def rootfs(scratch: str, _rootfs_template: Callable[[bool, bool], str]) -> Calla
         target = os.path.join(scratch, f"rootfs{count}")
         shutil.copytree(_rootfs_template(glibc, cache), target, symlinks=True)
         return target
+
+    return make
+
+
+@pytest.fixture
+def sim_root(scratch: str, stage: str) -> Callable[..., str]:
+    """Factory: `sim_root(gpus=2, model="h100", ...)` (fields of SimSpec) returns a simulated driver's root."""
+    count = 0
+
+    def make(**wanted: Any) -> str:
+        from nvc.sim import SimSpec, create
+
+        nonlocal count
+        count += 1
+        root = os.path.join(scratch, f"driver{count}")
+        create(root, SimSpec(**wanted))
+        return root
 
     return make
 

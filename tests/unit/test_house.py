@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc._syscalls",),
     ("nvc.kernel",),
     ("nvc.rundir", "nvc.privileges"),
+    ("nvc.inventory",),
     ("nvc.discovery", "nvc.selection"),
     ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report"),
     ("nvc.plan", "nvc.cgroup"),

@@ -11,7 +11,7 @@ import pytest
 from support import REPO, need, run
 from support.sources import sources
 
-WARNINGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+WARNINGS = ["-std=c11", "-D_GNU_SOURCE=", "-O2", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
 #: Where a quoted include may be found, beside the folder of the file itself.
 INCLUDES = sorted({f"-I{os.path.dirname(name)}" for name in sources(".h")})
 #: What the build gives a source that is compiled more than once.
