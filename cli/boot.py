@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
+import gc
 import posix
 import sys
 
-from nvc.errors import InternalError, NvcError, one_line
-from nvc_cli import output
+from nvc.errors import InputError, NvcError, one_line
+from nvc.value import Value
 from nvc_cli.options import HOT
 from nvc_cli.parse import parse_line
-from nvc_cli.session import Session, Silent, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import NoReturn, Protocol
 
-    from nvc_cli.parse import CommandLine
-    from nvc_cli.session import Log
+    from nvc.model import HostFacts
+    from nvc.plan.ops import Plan
+    from nvc.selection import Selection
+    from nvc_cli.parse import CommandLine, Values, Words
+
+    class Log(Protocol):
+        """The steps of a run; `debuglog.py` writes them, without --debug nobody does."""
+
+        def step(self, text: str) -> None: ...
+        def facts(self, facts: HostFacts) -> None: ...
+        def selection(self, selection: Selection) -> None: ...
+        def plan(self, plan: Plan) -> None: ...
+        def warnings(self, warnings: tuple[str, ...]) -> None: ...
+        def error(self, text: str) -> None: ...
+
 
 INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
 BROKEN_PIPE = 128 + 13
 
 
+class Silent:
+    """The log of a run without --debug."""
+
+    def step(self, *_: object) -> None:
+        """Say nothing."""
+
+    facts = selection = plan = warnings = error = step
+
+
+class Session(Value):
+    """What a hot command is handed: its parsed words and where to log."""
+
+    program: str
+    command: str
+    globals: Values
+    words: Words
+    log: Log
+
+
+class UsageError(InputError):
+    """A wrong number of words: the usage text follows the message."""
+
+
 def main(program: str = "nvc-cli") -> NoReturn:
     """Run the command of `sys.argv` and end the process without the interpreter's slow farewell."""
+    gc.disable()  # the process ends before a cycle would matter
     code = run(program, sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -37,32 +74,28 @@ def run(program: str, argv: list[str]) -> int:
     """The exit code of one call. Every failure has become a line on standard error."""
     try:
         return _dispatch(program, argv)
-    except NvcError as error:
-        output.say(program, error)
-        if isinstance(error, InternalError):
-            output.traceback()
-        return error.exit_code
     except BrokenPipeError:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        bug = InternalError("unexpected error", cause=f"{type(error).__name__}: {error}")
-        output.say(program, bug)
-        output.traceback()
-        return bug.exit_code
+        from nvc_cli.output import report
+
+        return report(program, error)
 
 
 def _dispatch(program: str, argv: list[str]) -> int:
     line = parse_line(argv)
     if line.show == "version":
+        from nvc_cli.output import write
         from nvc_cli.version import version_text
 
-        output.write(version_text())
+        write(version_text())
     elif line.show == "usage":
+        from nvc_cli.output import write
         from nvc_cli.usage import usage
 
-        output.write(usage(program, line.command))
+        write(usage(program, line.command))
     elif line.command in HOT and not line.show:
         return _run_hot(program, line)
     else:
@@ -78,9 +111,6 @@ def _dispatch(program: str, argv: list[str]) -> int:
 
 
 def _run_hot(program: str, line: CommandLine) -> int:
-    import gc
-
-    gc.disable()  # the process ends before a cycle would matter
     log = _open_log(line)
     try:
         if len(line.words.rest) != len(HOT[line.command][1].split()):
@@ -121,11 +151,8 @@ def _wrong_number(line: CommandLine) -> UsageError:
 
 def _misused(program: str, error: UsageError, command: str) -> int:
     """The cause first, since engines show one line of a hook, then how the call should look."""
+    from nvc_cli.output import say
     from nvc_cli.usage import hint, usage
 
-    output.say(program, error)
-    try:
-        output.write(usage(program, command) + hint(program, command), 2)
-    except OSError:
-        pass
+    say(program, f"{error}\n{usage(program, command)}{hint(program, command)}".rstrip())
     return error.exit_code

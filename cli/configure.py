@@ -11,12 +11,12 @@ from nvc.plan.build import build_plan
 from nvc.requirements import check
 from nvc.selection import select
 from nvc.target import open_target
-from nvc_cli import arguments, output
+from nvc_cli import arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.plan.ops import Plan
-    from nvc_cli.session import Session
+    from nvc_cli.boot import Session
 
 
 def run(session: Session) -> None:
@@ -54,5 +54,6 @@ def run(session: Session) -> None:
 
 def _show(plan: Plan, form: str) -> None:
     from nvc.plan.describe import describe, document
+    from nvc_cli import output
 
     output.write(output.json_text(document(plan)) if form == "json" else describe(plan))

@@ -10,7 +10,7 @@ from nvc_cli import arguments, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc_cli.session import Session
+    from nvc_cli.boot import Session
 
 
 def run(session: Session) -> None:

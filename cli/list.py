@@ -10,8 +10,8 @@ from nvc_cli import arguments, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc_cli.boot import Session
     from nvc_cli.parse import Words
-    from nvc_cli.session import Session
 
 
 def run(session: Session) -> None:

@@ -12,20 +12,20 @@ import click
 
 from nvc.errors import InputError
 from nvc_cli import arguments, output
+from nvc_cli.boot import Session, Silent
 from nvc_cli.completion import complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
 from nvc_cli.parse import Words
-from nvc_cli.session import Session, Silent
 from nvc_cli.usage import usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc_cli.boot import Log
     from nvc_cli.options import Option
     from nvc_cli.parse import CommandLine, Values
-    from nvc_cli.session import Log
 
 #: Commands beyond the hot ones: where the click command is, and its line in the help.
 LAZY = {

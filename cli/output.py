@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from nvc.errors import one_line
+from nvc.errors import InternalError, NvcError, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,17 @@ def _coloured() -> bool:
     return posix.isatty(1)
 
 
-def traceback() -> None:
-    """The traceback of the exception being handled, on standard error, without importing `traceback`."""
-    sys.excepthook(*sys.exc_info())
-    sys.stderr.flush()
+def report(program: str, error: Exception) -> int:
+    """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
+    if isinstance(error, NvcError) and not isinstance(error, InternalError):
+        say(program, error)
+        return error.exit_code
+    if not isinstance(error, InternalError):
+        error = InternalError("unexpected error", cause=f"{type(error).__name__}: {error}")
+    say(program, error)
+    try:
+        sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
+        sys.stderr.flush()
+    except OSError:
+        pass
+    return error.exit_code

@@ -106,7 +106,12 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
         return "link", f"{op.target} -> {op.text}", "", below
     if isinstance(op, UpdateLoaderCache):
         held = [f"{entry.soname} ({entry.arch}) => {entry.path}" for entry in op.entries]
-        return "ldcache", "/etc/ld.so.cache", f"{len(held)} entries", tuple(held)
+        return (
+            "ldcache",
+            "/etc/ld.so.cache",
+            f"{len(held)} {'entry' if len(held) == 1 else 'entries'}",
+            tuple(held),
+        )
     return assert_never(op)
 
 

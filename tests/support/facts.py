@@ -1,0 +1,99 @@
+"""Host facts made by hand, for code that only reads them: two GPUs, the second cut into MIG devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvc.model import (
+    Binary,
+    DeviceNode,
+    Firmware,
+    Gpu,
+    HostFacts,
+    Identity,
+    Ipc,
+    Library,
+    MigDevice,
+    ProcFile,
+)
+
+VERSION = "580.159.04"
+IDENTITY = Identity(1, 2, 3, 4)
+LIBS = "/usr/lib/x86_64-linux-gnu"
+CAPABILITIES = "/proc/driver/nvidia/capabilities"
+UUID_0 = "GPU-5c1e0000-0000-0000-0000-00000000000a"
+UUID_1 = "GPU-5c1e0000-0000-0000-0000-00000000000B"
+MIG_UUID_0 = "MIG-11110000-0000-0000-0000-000000000001"
+MIG_UUID_1 = "MIG-11110000-0000-0000-0000-000000000002"
+
+
+def cap(minor: int) -> DeviceNode:
+    """The node of one nvidia-caps minor."""
+    return DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", 235, minor)
+
+
+def mig_device(gpu_minor: int, index: int, uuid: str) -> MigDevice:
+    """A MIG device whose GPU instance is one above its index."""
+    base = f"{CAPABILITIES}/gpu{gpu_minor}/mig/gi{index + 1}"
+    nodes = cap(100 + 10 * index), cap(101 + 10 * index)
+    return MigDevice(index, uuid, index + 1, 0, f"{base}/access", f"{base}/ci0/access", *nodes)
+
+
+def gpu(index: int, uuid: str, **changes: Any) -> Gpu:
+    """A GPU whose minor is not its index, as after a hot unplug."""
+    minor = index + 1
+    bus_id = f"00000000:{0x3B + index:02x}:00.0"
+    made: Gpu = Gpu(
+        index,
+        uuid,
+        minor,
+        bus_id,
+        "NVIDIA H100 80GB HBM3",
+        "Nvidia",
+        "9.0",
+        DeviceNode(f"/dev/nvidia{minor}", 195, minor),
+        f"/proc/driver/nvidia/gpus/{bus_id[4:]}",
+    ).replace(**changes)
+    return made
+
+
+def gpus() -> tuple[Gpu, Gpu]:
+    """One whole GPU and one with two MIG devices."""
+    mig = (mig_device(2, 0, MIG_UUID_0), mig_device(2, 1, MIG_UUID_1))
+    second = gpu(
+        1, UUID_1, mig_capable=True, mig_enabled=True, mig=mig, capability_nodes=(cap(100), cap(101))
+    )
+    return gpu(0, UUID_0), second
+
+
+def library(stem: str, kind: str, arch: str = "x86_64", directory: str = LIBS) -> Library:
+    """A driver library by the beginning of its name."""
+    return Library(f"{directory}/{stem}.so.{VERSION}", f"{stem}.so.1", kind, arch, IDENTITY)
+
+
+def facts(**changes: Any) -> HostFacts:
+    """A host; `changes` replace fields."""
+    made: HostFacts = HostFacts(
+        driver_root="/run/driver",
+        driver_version=VERSION,
+        cuda_version="13.0",
+        simulated=False,
+        gpus=gpus(),
+        libraries=(library("libnvidia-ml", "utility"), library("libcuda", "compute")),
+        libraries32=(library("libcuda", "compute", "i386", "/usr/lib/i386-linux-gnu"),),
+        binaries=(Binary("/usr/bin/nvidia-smi", "utility", IDENTITY),),
+        firmwares=(Firmware(f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin", IDENTITY),),
+        ipcs=(
+            Ipc("/run/nvidia-persistenced/socket", "persistenced", "utility"),
+            Ipc("/run/nvidia-fabricmanager/socket", "fabricmanager", "utility"),
+            Ipc("/tmp/nvidia-mps", "mps", "compute", True),
+        ),
+        control=DeviceNode("/dev/nvidiactl", 195, 255),
+        uvm=(DeviceNode("/dev/nvidia-uvm", 510, 0), DeviceNode("/dev/nvidia-uvm-tools", 510, 1)),
+        modeset=DeviceNode("/dev/nvidia-modeset", 195, 254),
+        mig_config=cap(1),
+        mig_monitor=cap(2),
+        imex_major=236,
+        proc_files=(ProcFile("params", b"ModifyDeviceFiles: 1\n"),),
+    ).replace(**changes)
+    return made

@@ -1,0 +1,178 @@
+"""The text and the document of a plan."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.facts import IDENTITY, UUID_0, UUID_1
+
+from nvc.errors import InternalError
+from nvc.plan import ops
+from nvc.plan.describe import describe, document
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindProc,
+    BindSocket,
+    LoaderEntry,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
+from nvc.value import Value
+
+LIBS = "/usr/lib/x86_64-linux-gnu"
+PLAN = Plan(
+    "/run/driver",
+    "/",
+    "/run/driver",
+    "580.159.04",
+    (UUID_0, UUID_1),
+    (
+        Tmpfs(
+            "/proc/driver/nvidia",
+            ("gpus/0000:3b:00.0",),
+            (("params", b"ModifyDeviceFiles: 0\n"), ("raw", b"\xff")),
+        ),
+        BindProc("/proc/driver/nvidia/gpus/0000:3b:00.0", "/proc/driver/nvidia/gpus/0000:3b:00.0"),
+        BindProc("/proc/driver/nvidia/sim/state", "/proc/driver/nvidia/sim/state", False, True),
+        BindFile("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", IDENTITY),
+        BindFile("/usr/lib64/libcuda.so.580.159.04", f"{LIBS}/libcuda.so.580.159.04", IDENTITY),
+        BindFile("/lib/firmware/gsp.bin", "/lib/firmware/gsp.bin", IDENTITY, True),
+        BindSocket("/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"),
+        BindDevice("/dev/nvidia0", "/dev/nvidia0", 195, 0),
+        BindDeviceDirectory("/dev/nvidia-caps", "/dev/nvidia-caps"),
+        AllowDevice(195, 0),
+        Symlink("libcuda.so.580.159.04", f"{LIBS}/libcuda.so.1", f"{LIBS}/libcuda.so.580.159.04"),
+        Symlink("libcuda.so.1", f"{LIBS}/libcuda.so"),
+        UpdateLoaderCache((LoaderEntry("libcuda.so.1", f"{LIBS}/libcuda.so.1", "x86_64"),)),
+    ),
+    ("the image has musl",),
+)
+TEXT = f"""\
+driver   580.159.04  root /run/driver
+gpu      {UUID_0}
+gpu      {UUID_1}
+tmpfs    /proc/driver/nvidia                              nosuid,nodev,noexec,mode=0555
+           gpus/0000:3b:00.0/
+           params  21 bytes
+           raw  1 bytes
+proc     /proc/driver/nvidia/gpus/0000:3b:00.0            ro,nosuid,nodev,noexec
+proc     /proc/driver/nvidia/sim/state                    nosuid,nodev,noexec
+bind     /usr/bin/nvidia-smi                              ro,nosuid,nodev
+bind     /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04  ro,nosuid,nodev
+           from /usr/lib64/libcuda.so.580.159.04
+bind     /lib/firmware/gsp.bin                            ro,nosuid,nodev,noexec
+socket   /run/nvidia-persistenced/socket                  nosuid,nodev,noexec
+device   /dev/nvidia0                                     c 195:0     ro,nosuid,noexec
+devices  /dev/nvidia-caps                                 nosuid,noexec
+allow    c 195:0 rw
+link     /usr/lib/x86_64-linux-gnu/libcuda.so.1 -> libcuda.so.580.159.04
+           a regular file in its place is covered by /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04
+link     /usr/lib/x86_64-linux-gnu/libcuda.so -> libcuda.so.1
+ldcache  /etc/ld.so.cache                                 1 entry
+           libcuda.so.1 (x86_64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1
+warning  the image has musl
+"""
+
+
+def every_operation() -> set[type]:
+    """The members of the Op union, which only type checkers see, by what the module defines."""
+    parts = (Plan, LoaderEntry, Value)
+    defined = {item for item in vars(ops).values() if isinstance(item, type) and issubclass(item, Value)}
+    return {item for item in defined if item.__module__ == ops.__name__} - set(parts)
+
+
+def test_this_plan_has_every_operation() -> None:
+    assert {type(op) for op in PLAN.ops} == every_operation()
+
+
+def test_text() -> None:
+    assert describe(PLAN) == TEXT
+    assert max(map(len, TEXT.splitlines())) <= 100
+
+
+def test_no_device_and_no_operation() -> None:
+    assert describe(Plan("/", "/", "/", "1.2-sim", (), ())) == "driver   1.2-sim  root /\ngpu      none\n"
+
+
+def test_long_paths_keep_options_readable() -> None:
+    long = "/usr/lib/x86_64-linux-gnu/" + "x" * 60
+    plan = PLAN.replace(ops=(BindFile(long, long, IDENTITY), BindDevice("/dev/a", "/dev/a", 195, 255)))
+    lines = describe(plan).splitlines()[3:]
+    assert lines[0] == f"bind     {long}  ro,nosuid,nodev"
+    assert len(lines[1]) == 100
+    assert lines[1].endswith("c 195:255   ro,nosuid,noexec")
+
+
+def test_names_cannot_forge_lines() -> None:
+    path = "/dev/\x1b[2Jx\nallow    c 1:1 rw\udcff"
+    lines = describe(PLAN.replace(ops=(BindDevice(path, path, 1, 1),), devices=())).splitlines()
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
+
+
+def test_document() -> None:
+    made = json.loads(json.dumps(document(PLAN)))
+    assert list(made) == ["schemaVersion", "driver", "devices", "operations", "warnings"]
+    assert made["schemaVersion"] == 1
+    assert made["driver"] == {
+        "version": "580.159.04",
+        "root": "/run/driver",
+        "systemRoot": "/",
+        "deviceRoot": "/run/driver",
+    }
+    assert made["devices"] == [UUID_0, UUID_1]
+    by_name: dict[str, dict[str, typing.Any]] = {}
+    for operation in made["operations"]:
+        by_name.setdefault(operation["operation"], operation)
+    assert set(by_name) == {
+        "allowDevice",
+        "bindDevice",
+        "bindDeviceDirectory",
+        "bindFile",
+        "bindProc",
+        "bindSocket",
+        "symlink",
+        "tmpfs",
+        "updateLoaderCache",
+    }
+    assert by_name["bindFile"] == {
+        "operation": "bindFile",
+        "source": "/usr/bin/nvidia-smi",
+        "target": "/usr/bin/nvidia-smi",
+        "options": ["ro", "nosuid", "nodev"],
+        "identity": {"device": 1, "inode": 2, "size": 3, "mtimeNs": 4},
+    }
+    assert by_name["bindDevice"]["major"] == 195
+    assert by_name["tmpfs"]["files"] == [
+        {"name": "params", "text": "ModifyDeviceFiles: 0\n"},
+        {"name": "raw", "base64": "/w=="},
+    ]
+    assert by_name["symlink"]["fallback"] == f"{LIBS}/libcuda.so.580.159.04"
+    assert by_name["updateLoaderCache"]["entries"] == [
+        {"soname": "libcuda.so.1", "path": f"{LIBS}/libcuda.so.1", "architecture": "x86_64"}
+    ]
+
+
+def test_an_unknown_operation_is_our_bug() -> None:
+    plan = PLAN.replace(ops=(PLAN,))
+    for show in (describe, document):
+        with pytest.raises(InternalError):
+            show(plan)
+
+
+@given(st.binary(max_size=40))
+def test_files_of_a_tmpfs_survive_json(content: bytes) -> None:
+    import base64
+
+    made = json.loads(json.dumps(document(PLAN.replace(ops=(Tmpfs("/t", (), (("f", content),)),)))))
+    (file,) = made["operations"][0]["files"]
+    assert (file["text"].encode() if "text" in file else base64.b64decode(file["base64"])) == content
