@@ -42,24 +42,33 @@ int ldcache_compare(const char *left, const char *right)
     return *left - *right;
 }
 
-/* Whether the records stand as the loader's binary search needs them: descending. */
+/* Positive when `a` belongs before `b`. Entries of the image with one name stay as they are; ours go by flags, as
+ * ldconfig has them. */
+static int precedes(const struct ldcache_record *a, const struct ldcache_record *b)
+{
+    int order = ldcache_compare(a->name, b->name);
+
+    if (order != 0 || !a->added)
+        return order;
+    return (a->flags > b->flags) - (a->flags < b->flags);
+}
+
 static bool is_sorted(const struct ldcache_record *records, size_t count)
 {
     for (size_t i = 1; i < count; i++)
-        if (ldcache_compare(records[i - 1].name, records[i].name) < 0)
+        if (precedes(&records[i - 1], &records[i]) < 0)
             return false;
     return true;
 }
 
-/* Merges two neighbouring sorted ranges of `from` into `to`; of equal names, the first range's come first. */
+/* Merges two neighbouring sorted ranges of `from` into `to`; of equals, the first range's come first. */
 static void merge_ranges(const struct ldcache_record *from, size_t start, size_t middle, size_t end,
                          struct ldcache_record *to)
 {
     size_t left = start, right = middle;
 
     for (size_t i = start; i < end; i++) {
-        bool take_left =
-            right == end || (left < middle && ldcache_compare(from[left].name, from[right].name) >= 0);
+        bool take_left = right == end || (left < middle && precedes(&from[left], &from[right]) >= 0);
         to[i] = take_left ? from[left++] : from[right++];
     }
 }
@@ -98,15 +107,34 @@ static int sort_records(struct ldcache_record *records, size_t count)
     return 0;
 }
 
-static bool is_dropped(const char *path, const char *const *drop, size_t count)
+/* `lengths` are those of the texts in `drop`: most of many thousand paths are ruled out by them. */
+static bool is_dropped(const char *path, const char *const *drop, const size_t *lengths, size_t count)
 {
+    size_t length = count ? strnlen(path, PATH_BYTES_MAX + 1) : 0; /* hostile paths may overlap */
+
     for (size_t i = 0; i < count; i++) {
-        size_t length = strlen(drop[i]);
-        if (strncmp(path, drop[i], length) == 0 &&
-            (path[length] == '\0' || (length && drop[i][length - 1] == '/')))
+        bool beneath = length > lengths[i] && lengths[i] > 0 && drop[i][lengths[i] - 1] == '/';
+        if ((beneath || length == lengths[i]) && memcmp(path, drop[i], lengths[i]) == 0)
             return true;
     }
     return false;
+}
+
+/* Leaves out of the image's entries what is to be dropped. */
+static int drop_entries(struct ldcache_view *view, const char *const *drop, size_t count)
+{
+    size_t kept = 0, *lengths = malloc(count * sizeof(*lengths) + 1);
+
+    if (lengths == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        lengths[i] = strlen(drop[i]);
+    for (size_t i = 0; i < view->count; i++)
+        if (!is_dropped(view->records[i].path, drop, lengths, count))
+            view->records[kept++] = view->records[i];
+    view->count = kept;
+    free(lengths);
+    return 0;
 }
 
 static bool is_same(const struct ldcache_record *a, const struct ldcache_record *b)
@@ -122,24 +150,30 @@ static bool is_among(const struct ldcache_record *record, const struct ldcache_r
     return false;
 }
 
-/* Joins both sorted lists: of equal names, all of ours and then the image's other ones. Returns the count. */
+/* Joins both sorted lists. Of equal names, ours comes before the image's first entry whose flags are not above it:
+ * those that are above are of another architecture, and flags that a loader takes for want of its own are below.
+ * Returns the count. */
 static size_t join(const struct ldcache_record *old, size_t old_count, const struct ldcache_record *ours,
                    size_t our_count, struct ldcache_record *joined)
 {
     size_t count = 0, i = 0, j = 0;
 
     while (j < our_count) {
-        while (i < old_count && ldcache_compare(old[i].name, ours[j].name) > 0)
+        const struct ldcache_record *group = &ours[j];
+        size_t our_end = j, old_end;
+        while (our_end < our_count && ldcache_compare(ours[our_end].name, group->name) == 0)
+            our_end++;
+        while (i < old_count && ldcache_compare(old[i].name, group->name) > 0)
             joined[count++] = old[i++];
-        const char *name = ours[j].name;
-        size_t group = count;
-        for (; j < our_count && ldcache_compare(ours[j].name, name) == 0; j++)
-            if (!is_among(&ours[j], joined + group, count - group))
-                joined[count++] = ours[j];
-        size_t group_count = count - group;
-        for (; i < old_count && ldcache_compare(old[i].name, name) == 0; i++)
-            if (!is_among(&old[i], joined + group, group_count))
-                joined[count++] = old[i];
+        for (old_end = i; old_end < old_count && ldcache_compare(old[old_end].name, group->name) == 0;)
+            old_end++;
+        size_t size = our_end - j;
+        while (i < old_end || j < our_end) {
+            bool take_old = j == our_end || (i < old_end && old[i].flags > ours[j].flags);
+            const struct ldcache_record *next = take_old ? &old[i++] : &ours[j++];
+            if (!is_among(next, group, take_old ? size : (size_t)(next - group)))
+                joined[count++] = *next;
+        }
     }
     while (i < old_count)
         joined[count++] = old[i++];
@@ -163,7 +197,7 @@ static bool is_found(const struct ldcache_record *records, size_t count, const s
         } else {
             while (middle > 0 && ldcache_compare(wanted->name, records[middle - 1].name) == 0)
                 middle--;
-            while (records[middle].added && records[middle].flags != wanted->flags && middle + 1 < count)
+            while (middle + 1 < count && records[middle].flags != wanted->flags)
                 middle++;
             return records[middle].added && ldcache_compare(wanted->name, records[middle].name) == 0;
         }
@@ -185,22 +219,18 @@ static int take_added(const struct nvc_ldcache_entry *add, size_t count, struct 
     return sort_records(ours, count);
 }
 
-/* Drops what is to be dropped, sorts if the image did not, and writes old and ours together. */
+/* Sorts the image's entries if need be, and writes them and ours together. */
 static int merge(struct ldcache_view *view, const struct ldcache_record *ours, size_t our_count,
-                 const char *const *drop, size_t drop_count, uint8_t **merged, size_t *merged_size)
+                 uint8_t **merged, size_t *merged_size)
 {
-    size_t kept = 0, count;
+    int result = sort_records(view->records, view->count);
 
-    for (size_t i = 0; i < view->count; i++)
-        if (!is_dropped(view->records[i].path, drop, drop_count))
-            view->records[kept++] = view->records[i];
-    int result = sort_records(view->records, kept);
     if (result < 0)
         return result;
-    struct ldcache_record *joined = malloc((kept + our_count) * sizeof(*joined) + 1);
+    struct ldcache_record *joined = malloc((view->count + our_count) * sizeof(*joined) + 1);
     if (joined == NULL)
         return -ENOMEM;
-    count = join(view->records, kept, ours, our_count, joined);
+    size_t count = join(view->records, view->count, ours, our_count, joined);
     for (size_t i = 0; i < our_count && result == 0; i++)
         if (!is_found(joined, count, &ours[i]))
             result = -EBADMSG;
@@ -227,7 +257,9 @@ int nvc_ldcache_merge(const uint8_t *old, size_t old_size, const struct nvc_ldca
     if (result == 0 && old_size > 0)
         result = ldcache_read(old, old_size, &view);
     if (result == 0)
-        result = merge(&view, ours, count, drop, drop_count, merged, merged_size);
+        result = drop_entries(&view, drop, drop_count);
+    if (result == 0)
+        result = merge(&view, ours, count, merged, merged_size);
     if (result == -EBADMSG && old_size == 0)
         result = -EINVAL;
     free(view.records);

@@ -17,11 +17,11 @@ struct nvc_ldcache_entry {
 /* Merges `add` into the ld.so.cache of `old_size` bytes at `old` (size 0: none, a new one is made). Pure: makes no
  * system call but for memory, keeps no state.
  *
- * Every entry of `add` is what a dlopen of its SONAME finds: it stands before all entries of that name, those of
- * glibc-hwcaps directories included, and every loader since glibc 2.2 takes the first entry without hwcaps whose flags
- * are its own. The image's entries of the same name stay behind it, so that nothing is lost when ours are dropped
- * again; only one with the same name, flags and path is replaced. All other entries keep their meaning and order.
- * Merging the result again gives the same bytes.
+ * Every entry of `add` is what a dlopen of its SONAME finds: it stands before all entries of that name whose flags are
+ * its own or lower, those of glibc-hwcaps directories included, and every loader since glibc 2.2 ends its search at the
+ * first entry with its own flags and no hwcaps. Of two additions with one name and flags the first wins. The image's
+ * entries of that name stay behind ours, so that nothing is lost when ours are dropped again; only one with the same
+ * name, flags and path is replaced. All other entries keep their meaning and order. Merging again gives the same bytes.
  *
  * Entries of `old` whose path is an item of `drop`, or lies beneath one that ends in '/', are left out; `drop` may be
  * NULL when `drop_count` is 0.

@@ -1,4 +1,4 @@
-"""Fixtures of the launcher's tests."""
+"""Fixtures of the native tests: the launcher, and the loader cache merge."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-
 from support import REPO, need, run
+from support import ldcache as caches
 from support.launcher import Installation
 
 POISON = """
@@ -49,3 +49,16 @@ def poison(scratch: str) -> Callable[[str], tuple[str, str]]:
         return library, mark
 
     return make
+
+
+@pytest.fixture(scope="session")
+def ldcache_sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """tests/native/ldcache_tool.c as a program that stops at a bad access, a leak or undefined behaviour."""
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return caches.compile_tool(str(tmp_path_factory.mktemp("ldcache")), *flags)
+
+
+@pytest.fixture
+def ldcache(ldcache_sanitized: str, scratch: str) -> caches.Tool:
+    """The loader cache merge under sanitizers, writing into the test's directory."""
+    return caches.Tool(ldcache_sanitized, scratch)

@@ -1,0 +1,231 @@
+"""The loader cache merge against caches that lie: refused, or merged in bounded time and size."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+from support import REPO, run
+from support.ldcache import (
+    EXTENSION,
+    FORMATS,
+    X86_64,
+    Entry,
+    Refused,
+    Tool,
+    compile_tool,
+    descending,
+    listing,
+    make,
+    read,
+)
+
+LIMIT = 32 * 1024 * 1024
+ENTRIES_LIMIT = 1_000_000
+OURS = Entry("libcuda.so.1", "/driver/libcuda.so.1")
+IMAGE = descending([Entry(f"lib{name}.so.{name}", f"/lib/lib{name}.so.{name}") for name in range(9)])
+HEADER = 48
+COUNT_AT, ORDER_AT, DIRECTORY_AT = 20, 28, 32
+
+
+def poke(content: bytes, at: int, *values: int) -> bytes:
+    """`content` with other 32-bit words from `at`."""
+    changed = bytearray(content)
+    struct.pack_into(f"<{len(values)}I", changed, at, *values)
+    return bytes(changed)
+
+
+def table(places: list[tuple[int, int]], strings: bytes) -> bytes:
+    """A cache whose entries have their name and path at these offsets in `strings`."""
+    start = HEADER + 24 * len(places)
+    header = struct.pack("<20sIIIIIII", b"glibc-ld.so.cache1.1", len(places), len(strings), 2, 0, 0, 0, 0)
+    entry = struct.Struct("<IIIIQ")
+    entries = (entry.pack(X86_64, start + name, start + path, 0, 0) for name, path in places)
+    return header + b"".join(entries) + strings
+
+
+@pytest.fixture(scope="session")
+def fast_tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tool as the C core is compiled for use."""
+    return compile_tool(str(tmp_path_factory.mktemp("ldcache-fast")), "-O2")
+
+
+REFUSED = {
+    "text": b"# not a cache\n" * 20,
+    "one byte": b"g",
+    "a cut header": make(IMAGE)[: HEADER - 1],
+    "only the old magic": b"ld.so-1.7.0\0\1\0\0",
+    "foreign byte order": make(IMAGE, order=3),
+    "invalid byte order": make(IMAGE, order=1),
+    "foreign byte order behind an old part": make(IMAGE, "compat", order=3),
+    "another version": make(IMAGE).replace(b"1.1", b"1.2", 1),
+    "more entries than bytes": poke(make(IMAGE), COUNT_AT, 1000),
+    "the greatest count": poke(make(IMAGE), COUNT_AT, 0xFFFFFFFF),
+    "the greatest count of old ones": poke(make(IMAGE, "old"), 12, 0xFFFFFFFF),
+    "old entries without an end": make(IMAGE, "old")[:30],
+    "a count behind an old part": poke(make(IMAGE, "compat"), 16 + 12 * 10 + COUNT_AT, 1000),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_unusable_cache_is_refused(ldcache: Tool, name: str) -> None:
+    with pytest.raises(Refused, match="EBADMSG"):
+        ldcache.merge(ldcache.path(REFUSED[name]), OURS)
+
+
+def test_limits(ldcache: Tool) -> None:
+    def entries(count: int) -> str:
+        return ldcache.path(table([(0, 0)] * count, b"x\0"))
+
+    def size(total: int) -> str:
+        content = make(IMAGE)
+        return ldcache.path(content + bytes(total - len(content)))
+
+    assert len(listing(ldcache.merge(entries(ENTRIES_LIMIT)))) == ENTRIES_LIMIT
+    assert len(listing(ldcache.merge(size(LIMIT), OURS))) == len(IMAGE) + 1
+    refused = [(entries(ENTRIES_LIMIT), (OURS,)), (entries(ENTRIES_LIMIT + 1), ()), (size(LIMIT + 1), ())]
+    for path, add in refused:
+        with pytest.raises(Refused, match="EBADMSG"):
+            ldcache.merge(path, *add)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry("", "/lib/x"),
+        Entry("x" * 256, "/lib/x"),
+        Entry("x", ""),
+        Entry("x", "lib/x"),
+        Entry("x", "/" + "x" * 4095),
+    ],
+    ids=["no name", "a name too long", "no path", "a relative path", "a path too long"],
+)
+def test_impossible_addition_is_refused(ldcache: Tool, entry: Entry) -> None:
+    with pytest.raises(Refused, match="EINVAL"):
+        ldcache.merge("-", OURS, entry)
+
+
+@pytest.mark.parametrize("flavour", FORMATS)
+@pytest.mark.parametrize("field", [4, 8], ids=["name", "path"])
+@pytest.mark.parametrize("value", [0, HEADER, 0x7FFFFFFF, 0xFFFFFFF0, -1, -2])
+def test_entry_with_a_string_out_of_bounds_is_left_out(
+    ldcache: Tool, flavour: str, field: int, value: int
+) -> None:
+    content = make(IMAGE, flavour)
+    start = content.find(b"glibc-ld.so.cache1.1")
+    base, first, each = (start, start + HEADER, 24) if start >= 0 else (16 + 12 * len(IMAGE), 16, 12)
+    if start < 0 and 0 <= value <= HEADER:
+        value = len(content) - base + value
+    # Below zero: just behind the end of the file, or at its last byte when that is made no NUL.
+    offset = value if value >= 0 else len(content) - base + value + 1
+    if value == -2:
+        content = content[:-1] + b"x"
+    merged = ldcache.merge(ldcache.path(poke(content, first + 3 * each + field, offset)), OURS)
+    left = {entry.path for entry in IMAGE} - {IMAGE[3].path}
+    paths = {line.path for line in listing(merged)}
+    assert paths - {OURS.path} == (left - {IMAGE[-1].path} if value == -2 else left)
+    assert ldcache.find(merged, OURS.soname)[2] == OURS.path
+
+
+def test_names_longer_than_any_file_name_are_left_out(ldcache: Tool) -> None:
+    image = [Entry("x" * length, f"/{length}") for length in (256, 255)]
+    assert [line.path for line in listing(ldcache.merge(ldcache.path(make(image))))] == ["/255"]
+
+
+def test_overlapping_strings_do_not_grow(ldcache: Tool) -> None:
+    length = 6000
+    content = table([(length - 1 - i % 200, i) for i in range(length)], b"a" * length + b"\0")
+    merged = read(ldcache.merge(ldcache.path(content), OURS, drop=("/nowhere/",)))
+    assert len(merged) < len(content) + 200
+
+
+@pytest.mark.parametrize("name", ["a" * 254, "1" * 254])
+def test_unsorted_cache_that_is_expensive_to_sort_is_refused_in_time(
+    ldcache: Tool, fast_tool: str, name: str
+) -> None:
+    """Each of 900,000 names is an end of one of a few long ones, so that every comparison takes long."""
+    strings = b"".join(name.encode() + b"%c\0" % (97 + i % 26) for i in range(1000))
+    places = [(i * 7919 % len(strings), 0) for i in range(900_000)]
+    path = ldcache.path(table(places, strings))
+    result, spent = run(fast_tool, "time", path, "1", *ldcache.request((OURS,))).stdout.split()
+    assert result == "EBADMSG" and int(spent) < 2_000_000
+
+
+def test_extension_directory_that_lies_is_dropped(ldcache: Tool) -> None:
+    image = [
+        Entry("libz.so.1", "/lib/glibc-hwcaps/x86-64-v3/libz.so.1", hwcap=EXTENSION),
+        Entry("libz.so.1", "/lib/libz.so.1"),
+    ]
+    content = make(image, hwcaps=("x86-64-v3",), generator=b"tester")
+    at = struct.unpack_from("<I", content, DIRECTORY_AT)[0]
+    assert ldcache.find(ldcache.merge(ldcache.path(content), OURS), "libz.so.1")[2] == image[0].path
+    lies = {
+        "directory out of bounds": poke(content, DIRECTORY_AT, len(content) // 4 * 4),
+        "directory misaligned": poke(content, DIRECTORY_AT, at + 1),
+        "no magic": poke(content, at, 0),
+        "too many sections": poke(content, at + 4, 0xFFFFFFFF),
+        "section out of bounds": poke(content, at + 8 + 16 + 8, 0xFFFFFFF0),
+        "section misaligned": poke(content, at + 8 + 8, at + 1),
+        "section of odd size": poke(content, at + 8 + 12, 3),
+        "name out of bounds": poke(content, at + 8 + 32, 0xFFFFFFF0),
+    }
+    for lie, cache in lies.items():
+        merged = ldcache.merge(ldcache.path(cache), OURS)
+        assert ldcache.find(merged, "libz.so.1")[2] == image[1].path, lie
+        assert {line.path for line in listing(merged)} == {OURS.path, *(entry.path for entry in image)}, lie
+
+
+def test_unknown_sections_are_dropped(ldcache: Tool) -> None:
+    content = make(IMAGE, generator=b"tester", sections=((7, b"future" * 50), (0xFFFFFFFF, b"")))
+    assert b"future" in content
+    merged = read(ldcache.merge(ldcache.path(content), OURS))
+    assert b"future" not in merged and merged.endswith(b"tester")
+
+
+def test_names_among_which_ours_cannot_be_found_are_refused(ldcache: Tool) -> None:
+    """The loader's numbers wrap: the two stand in an order in which it misses ours."""
+    numbers = (3_000_000_000, *range(2_000_000_004, 2_000_000_000, -1))
+    image = [Entry(f"libcuda.so.{number}", "/x") for number in numbers]
+    assert read(ldcache.merge(ldcache.path(make(image)))) == make(image)
+    with pytest.raises(Refused, match="EBADMSG"):
+        ldcache.merge(ldcache.path(make(image)), OURS)
+
+
+def test_ten_thousand_damaged_caches(ldcache: Tool) -> None:
+    image = [
+        Entry("libnvctest.so.1", "/lib/glibc-hwcaps/x86-64-v2/libnvctest.so.1", hwcap=EXTENSION),
+        Entry("libnvctest.so.1", "/lib/glibc-hwcaps/x86-64-v3/libnvctest.so.1", hwcap=EXTENSION | 1),
+        *(Entry(entry.soname, entry.path, entry.flags, 0, 0x020620) for entry in IMAGE),
+        Entry("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+    ]
+    names = ("x86-64-v2", "x86-64-v3")
+    caches = [ldcache.path(make(descending(image), each, names, b"tester")) for each in FORMATS]
+    done = run(ldcache.program, "mutate", "10000", "20261121", *caches, "/etc/ld.so.cache", timeout=120)
+    merged, refused = map(int, done.stdout.split())
+    assert merged > 3000 and refused > 1000
+
+
+def test_fuzzer_finds_nothing_in_a_short_run(ldcache: Tool, scratch: str) -> None:
+    folder = os.path.join(REPO, "native/fuzz")
+    run("make", "-s", "-C", folder, f"OUT={scratch}", "ldcache_fuzz", timeout=300)
+    corpus = os.path.join(scratch, "corpus")
+    os.mkdir(corpus)
+    for flavour in FORMATS:
+        with open(os.path.join(corpus, flavour), "wb") as out:
+            out.write(b"\x0f\x01" + make(IMAGE, flavour, ("x86-64-v3",), b"tester"))
+    fuzzer = os.path.join(scratch, "ldcache_fuzz")
+    done = run(fuzzer, "-runs=20000", "-seed=1", "-max_len=4096", corpus, timeout=120, cwd=scratch)
+    assert "Done 20000 runs" in done.stderr
+
+
+def test_two_mebibytes_with_20000_entries_take_less_than_5_ms(ldcache: Tool, fast_tool: str) -> None:
+    folder = "/usr/lib/x86_64-linux-gnu/a-directory-of-the-image"
+    names = [f"lib{i:x}-{i * 7919 % 1000}.so.{i % 40}" for i in range(20_000)]
+    content = make(descending([Entry(name, f"{folder}/{name}") for name in names]), generator=b"tester")
+    assert len(content) > 2 * 1024 * 1024
+    sonames = [f"libnvidia-{i}.so.1" for i in range(60)]
+    add = tuple(Entry(soname, f"/usr/lib/x86_64-linux-gnu/{soname}") for soname in sonames)
+    request = ldcache.request(add, drop=tuple(entry.path for entry in add))
+    result, spent = run(fast_tool, "time", ldcache.path(content), "50", *request).stdout.split()
+    assert result == "0" and int(spent) < 5000
