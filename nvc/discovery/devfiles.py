@@ -1,0 +1,164 @@
+"""The device nodes that the loaded driver asks for, with owner and mode, and how to make one.
+
+Attributes: /proc/driver/nvidia/params for GPUs, control and modeset; each capability's own file; else 0666.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.discovery.mig import CAPABILITIES, MINORS, parse_minors
+from nvc.discovery.nodes import CAPABILITIES as CAPABILITY_NODES
+from nvc.discovery.nodes import CONTROL, CONTROL_MINOR, MODESET, MODESET_MINOR, UVM, UVM_TOOLS, nvidia_major
+from nvc.discovery.proc import PROC, char_majors, fields_of, proc_gpus
+from nvc.kernel import O_PATH
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.host import Host
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.request import DriverOptions
+
+IMEX_NODES = "/dev/nvidia-caps-imex-channels"
+
+
+class Attributes(Value):
+    """Who may open a node. `modify`: whether the driver's configuration lets nodes be made at all."""
+
+    uid: int = 0
+    gid: int = 0
+    mode: int = 0o666
+    modify: bool = True
+
+
+class WantedNode(Value):
+    path: str
+    major: int
+    minor: int
+    attributes: Attributes
+
+    def is_there(self, devices: HostRoot) -> bool:
+        try:
+            status = devices.stat(self.path, follow=False)
+        except OSError:
+            return False
+        return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(self.major, self.minor)
+
+    def make(self, devices: HostRoot) -> None:
+        """Makes the node in place of whatever is there, and /dev/char/MAJOR:MINOR, by which systemd finds it.
+
+        The node gets its name last, so that nobody sees it half made. Raises OSError.
+        """
+        directory, _, name = self.path.rpartition("/")
+        parent = _open_directory(devices, directory)
+        try:
+            temporary = f".{name}.nvc"
+            try:
+                os.unlink(temporary, dir_fd=parent)
+            except FileNotFoundError:
+                pass
+            device = os.makedev(self.major, self.minor)
+            os.mknod(temporary, stat.S_IFCHR | 0o600, device, dir_fd=parent)
+            os.chown(
+                temporary, self.attributes.uid, self.attributes.gid, dir_fd=parent, follow_symlinks=False
+            )
+            os.chmod(temporary, self.attributes.mode, dir_fd=parent)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        finally:
+            os.close(parent)
+        _link_number(devices, self)
+
+
+def _open_directory(devices: HostRoot, path: str) -> int:
+    """A directory below /dev, made with mode 0755 when it is missing."""
+    try:
+        return devices.open(path, O_PATH | os.O_DIRECTORY)
+    except FileNotFoundError:
+        above, _, name = path.rpartition("/")
+        parent = devices.open(above, O_PATH | os.O_DIRECTORY)
+        try:
+            os.mkdir(name, 0o755, dir_fd=parent)
+            os.chmod(name, 0o755, dir_fd=parent)
+        finally:
+            os.close(parent)
+        return devices.open(path, O_PATH | os.O_DIRECTORY)
+
+
+def _link_number(devices: HostRoot, node: WantedNode) -> None:
+    try:
+        parent = devices.open("/dev/char", O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.symlink(f"..{node.path.removeprefix('/dev')}", f"{node.major}:{node.minor}", dir_fd=parent)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(parent)
+
+
+def wanted_nodes(host: Host, options: DriverOptions) -> tuple[WantedNode, ...]:
+    """Every node of the modules that are loaded, as far as the configuration lets us make them."""
+    system = host.system
+    majors = char_majors(system.read_optional("/proc/devices") or b"")
+    found: list[WantedNode] = []
+    general = _attributes(system.read_optional(PROC + "/params", 65536), "ModifyDeviceFiles")
+    if system.exists("/sys/module/nvidia"):
+        major = nvidia_major(majors)
+        found.append(WantedNode(CONTROL, major, CONTROL_MINOR, general))
+        for gpu in proc_gpus(system) or ():
+            if gpu.minor >= 0:
+                found.append(WantedNode(f"/dev/nvidia{gpu.minor}", major, gpu.minor, general))
+        if system.exists("/sys/module/nvidia_modeset"):
+            found.append(WantedNode(MODESET, major, MODESET_MINOR, general))
+    if "nvidia-uvm" in majors:
+        for minor, path in enumerate((UVM, UVM_TOOLS)):
+            found.append(WantedNode(path, majors["nvidia-uvm"], minor, Attributes()))
+    if "nvidia-caps" in majors:
+        found += _capability_nodes(system, majors["nvidia-caps"])
+    if options.create_imex_channels and "nvidia-caps-imex-channels" in majors:
+        major = majors["nvidia-caps-imex-channels"]
+        for channel in options.imex_channels:
+            found.append(WantedNode(f"{IMEX_NODES}/channel{channel}", major, channel, Attributes()))
+    return tuple(node for node in found if node.attributes.modify)
+
+
+def _capability_nodes(system: HostRoot, major: int) -> list[WantedNode]:
+    """Nodes of the capabilities that exist now; mig-minors lists all that ever could."""
+    present = {name for name, _ in system.entries(CAPABILITIES)}
+    found = []
+    for name, minor in parse_minors(system.read_optional(MINORS) or b"").items():
+        gpu, slash, rest = name.partition("/")
+        if slash and gpu not in present:
+            continue
+        path = f"{CAPABILITIES}/{gpu}/mig/{rest}" if slash else f"{CAPABILITIES}/mig/{name}"
+        content = system.read_optional(path, 4096)
+        if content is not None:
+            attributes = _attributes(content, "DeviceFileModify")
+            found.append(WantedNode(f"{CAPABILITY_NODES}/nvidia-cap{minor}", major, minor, attributes))
+    return found
+
+
+def _attributes(content: bytes | None, modify: str) -> Attributes:
+    """Numbers are decimal, the mode too; what is not a number counts as not said."""
+    fields = fields_of(content or b"")
+
+    def number(name: str, default: int, most: int) -> int:
+        text = fields.get(name, "")
+        if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) > most:
+            return default
+        return int(text)
+
+    return Attributes(
+        number("DeviceFileUID", 0, (1 << 32) - 2),
+        number("DeviceFileGID", 0, (1 << 32) - 2),
+        number("DeviceFileMode", 0o666, 0o777),
+        number(modify, 1, 1) == 1,
+    )
+
+
+def missing_nodes(host: Host, wanted: tuple[WantedNode, ...]) -> tuple[WantedNode, ...]:
+    """Those that are absent or not what they should be."""
+    return tuple(node for node in wanted if not node.is_there(host.devices))

@@ -1,0 +1,112 @@
+"""GPUs and MIG devices: what NVML lists, held against what the kernel driver shows."""
+
+from __future__ import annotations
+
+from nvc.discovery.nodes import dri_nodes, find_node, nvidia_major
+from nvc.discovery.proc import proc_gpus
+from nvc.errors import DetectionError
+from nvc.model import DeviceNode, Gpu, MigDevice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.host import Host
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.discovery.mig import MigCapabilities
+    from nvc.discovery.proc import ProcGpu
+    from nvc.discovery.wire import ProbeGpu, ProbeReply
+
+
+def find_gpus(
+    host: Host, reply: ProbeReply, majors: dict[str, int], capabilities: MigCapabilities
+) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """NVML's GPUs with their nodes and capabilities, and warnings.
+
+    Raises DetectionError when the kernel driver knows nothing of a GPU, or knows it by another minor.
+    """
+    known = proc_gpus(host.system)
+    by_address = {gpu.address: gpu for gpu in known or ()}
+    warnings: list[str] = []
+    found = []
+    for gpu in reply.gpus:
+        entry = by_address.pop(gpu.address, None)
+        if entry is None and known is not None:
+            raise DetectionError(
+                "compare GPUs", bus_id(gpu.address), "NVML lists it, /proc/driver/nvidia/gpus does not"
+            )
+        minor = _minor(gpu, entry)
+        node = _gpu_node(host.devices, nvidia_major(majors), minor, warnings)
+        found.append(_gpu(host, gpu, entry, minor, node, capabilities, warnings))
+    for entry in by_address.values():
+        if not entry.excluded:
+            warnings.append(
+                f"GPU {entry.directory.rpartition('/')[2]} is claimed by the driver but not in NVML"
+            )
+    return tuple(found), tuple(warnings)
+
+
+def bus_id(address: tuple[int, int, int]) -> str:
+    domain, bus, device = address
+    return f"{domain:08x}:{bus:02x}:{device:02x}.0"
+
+
+def _minor(gpu: ProbeGpu, entry: ProcGpu | None) -> int:
+    told = entry.minor if entry is not None else -1
+    if gpu.minor >= 0 and told >= 0 and gpu.minor != told:
+        raise DetectionError(
+            "compare GPUs",
+            bus_id(gpu.address),
+            f"minor {gpu.minor} in NVML, {told} in /proc/driver/nvidia/gpus",
+        )
+    minor = told if told >= 0 else gpu.minor
+    if minor < 0:
+        raise DetectionError(
+            "compare GPUs", bus_id(gpu.address), "neither NVML nor the kernel tells its minor"
+        )
+    return minor
+
+
+def _gpu_node(devices: HostRoot, major: int, minor: int, warnings: list[str]) -> DeviceNode:
+    path = f"/dev/nvidia{minor}"
+    node = find_node(devices, path, major, minor)
+    if node is None:
+        warnings.append(
+            f"device node {path} is missing: run nvidia-modprobe -c {minor}, or use --load-kmods"
+        )
+        node = DeviceNode(path, major, minor)
+    return node
+
+
+def _gpu(
+    host: Host,
+    gpu: ProbeGpu,
+    entry: ProcGpu | None,
+    minor: int,
+    node: DeviceNode,
+    capabilities: MigCapabilities,
+    warnings: list[str],
+) -> Gpu:
+    mig = []
+    for device in gpu.mig:
+        places = capabilities.access(minor, device.gpu_instance, device.compute_instance)
+        if not host.system.exists(places[1]):
+            warnings.append(f"MIG device {gpu.index}:{device.index} is left out: {places[1]} is missing")
+            continue
+        mig.append(
+            MigDevice(device.index, device.uuid, device.gpu_instance, device.compute_instance, *places)
+        )
+    return Gpu(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        minor=minor,
+        bus_id=bus_id(gpu.address),
+        name=gpu.name,
+        brand=gpu.brand,
+        architecture=gpu.architecture,
+        node=node,
+        proc_dir=entry.directory if entry is not None else "",
+        mig_capable=gpu.mig_capable,
+        mig_enabled=gpu.mig_enabled,
+        mig=tuple(mig),
+        capability_nodes=capabilities.of_gpu(minor) if gpu.mig_capable else (),
+        dri_nodes=dri_nodes(host.system, host.devices, gpu.address),
+    )

@@ -1,0 +1,168 @@
+"""--load-kmods: loads the driver's kernel modules and makes its device nodes, as nvidia-modprobe does.
+
+Only when something is missing, under a lock of the host, and in a child with what rights that takes. What
+fails is a warning: discovery itself then says what does not work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import time
+
+from nvc.discovery.devfiles import missing_nodes, wanted_nodes
+from nvc.errors import NvcError, one_line
+from nvc.rundir import runtime_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.discovery.host import Host
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.request import DriverOptions
+
+MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
+_REPORT_LIMIT = 32 << 10
+_IDENTITY_MAP = b"0 0 4294967295"
+
+
+def load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
+    """Loads what is not loaded, makes the nodes that are missing. Returns warnings."""
+    if not _work(host, options):
+        return ()
+    if os.geteuid() != 0 or _in_user_namespace():
+        return ("kernel modules are not loaded: it takes root of the host",)
+    try:
+        lock = _lock()
+    except (OSError, NvcError) as error:
+        return (f"kernel modules are not loaded: {error}",)
+    try:
+        if not _work(host, options):  # another start did it while we waited
+            return ()
+        return _in_child(host, options)
+    finally:
+        os.close(lock)
+
+
+def _work(host: Host, options: DriverOptions) -> bool:
+    return bool(missing_modules(host)) or bool(missing_nodes(host, wanted_nodes(host, options)))
+
+
+def missing_modules(host: Host) -> tuple[str, ...]:
+    """Modules of the driver that are not loaded. A simulated driver has none to load."""
+    if host.simulated:
+        return ()
+    return tuple(
+        name for name in MODULES if not host.system.exists(f"/sys/module/{name.replace('-', '_')}/initstate")
+    )
+
+
+def _in_user_namespace() -> bool:
+    with open("/proc/self/uid_map", "rb") as file:
+        return b" ".join(file.read(4096).split()) != _IDENTITY_MAP
+
+
+def _lock() -> int:
+    directory = runtime_directory()
+    path = f"{directory or '/run'}/kmods.lock"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # its holder is bounded by its own deadline
+    return fd
+
+
+def _in_child(host: Host, options: DriverOptions) -> tuple[str, ...]:
+    """Runs `_load` in a child that dies with us; its warnings, or one about the child itself."""
+    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]  # before the fork
+
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            prctl.set_pdeathsig(9)
+            prctl.set_name("nvc:[kmods]")
+            # For modprobe, and to make nodes with owners and modes; nothing it starts can have more.
+            prctl.capbset.limit(
+                prctl.CAP_SYS_MODULE, prctl.CAP_SYS_CHROOT, prctl.CAP_SETPCAP, prctl.CAP_MKNOD,
+                prctl.CAP_CHOWN, prctl.CAP_FOWNER, prctl.CAP_DAC_OVERRIDE,
+            )  # fmt: skip
+            warnings = _load(host, options, prctl)
+            os.write(send, "\n".join(one_line(text) for text in warnings).encode()[:_REPORT_LIMIT])
+            os._exit(0)
+        except BaseException as error:
+            os.write(send, one_line(f"kernel modules: {error}").encode())
+            os._exit(1)
+    os.close(send)
+    try:
+        report = _read(receive, pid, time.monotonic() + options.timeout)
+    finally:
+        os.close(receive)
+        os.waitpid(pid, 0)
+    return tuple(line for line in report.decode("utf-8", "replace").split("\n") if line)
+
+
+def _read(fd: int, pid: int, deadline: float) -> bytes:
+    """What the child writes until it ends; it is killed at the deadline."""
+    waiter = select.poll()
+    waiter.register(fd, select.POLLIN)
+    report = b""
+    while True:
+        if not waiter.poll(max(0, int((deadline - time.monotonic()) * 1000))):
+            os.kill(pid, 9)
+            return report + b"\nkernel modules: modprobe did not end in time"
+        chunk = os.read(fd, 65536)
+        if not chunk:
+            return report
+        report += chunk
+
+
+def _load(host: Host, options: DriverOptions, prctl: Any) -> list[str]:
+    """The child's work: each module, and after the first of them the nodes that belong to it."""
+    warnings = []
+    modules = missing_modules(host)
+    if modules and not has_nvidia_device(host.system):
+        return ["kernel modules are not loaded: no NVIDIA device on the PCI bus"]
+    for module in modules:
+        modprobe(host, module, prctl)
+    for module in missing_modules(host):
+        warnings.append(f"kernel module {module} could not be loaded: see the kernel log")
+    for node in missing_nodes(host, wanted_nodes(host, options)):
+        try:
+            node.make(host.devices)
+        except (OSError, NvcError) as error:
+            warnings.append(f"device node {node.path} could not be made: {error}")
+    return warnings
+
+
+def has_nvidia_device(system: HostRoot) -> bool:
+    """Whether the PCI bus has a device of vendor 0x10de."""
+    base = "/sys/bus/pci/devices"
+    return any(
+        (system.read_optional(f"{base}/{name}/vendor", 64) or b"").strip() == b"0x10de"
+        for name, _ in system.entries(base)
+    )
+
+
+def modprobe(host: Host, module: str, prctl: Any) -> int:
+    """Runs the driver root's modprobe for `module`, with CAP_SYS_MODULE and little else. Its wait status.
+
+    The program is the kernel's own choice (/proc/sys/kernel/modprobe). Nothing is imported after the chroot:
+    the file found would be the driver root's.
+    """
+    program = (host.system.read_optional("/proc/sys/kernel/modprobe", 4096) or b"").decode().strip()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            null = os.open("/dev/null", os.O_RDWR)
+            for fd in range(3):
+                os.dup2(null, fd)
+            os.fchdir(host.driver.fd)
+            os.chroot(".")
+            prctl.set_pdeathsig(9)
+            prctl.capbset.limit(prctl.CAP_SYS_MODULE, prctl.CAP_DAC_OVERRIDE)
+            program = program if program.startswith("/") else "/sbin/modprobe"
+            os.execve(program, ["modprobe", module], {"PATH": "/sbin"})
+        finally:
+            os._exit(127)
+    return os.waitpid(pid, 0)[1]

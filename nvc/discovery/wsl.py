@@ -1,0 +1,133 @@
+"""Windows Subsystem for Linux: the driver is Windows', its Linux files come from a shared driver store.
+
+There is one node for all GPUs, /dev/dxg, so nothing can be selected. Which store belongs to which adapter
+only libdxcore knows; here every store that holds a CUDA driver counts, which is one unless Windows kept that
+of an older driver.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.discovery.elf import read_elf
+from nvc.discovery.gpus import bus_id
+from nvc.discovery.hostroot import identity_of
+from nvc.errors import DetectionError
+from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.discovery.wire import ProbeReply
+    from nvc.model import Identity
+
+NODE = "/dev/dxg"
+LIBRARIES = "/usr/lib/wsl/lib"
+STORES = "/usr/lib/wsl/drivers"
+
+#: What CUDA and NVML need, each from the first directory that has it. Everything goes through libdxcore.
+_TABLE = (
+    ("libdxcore.so", ("utility", "compute")),
+    ("libnvidia-ml.so.1", ("utility",)),
+    ("libnvidia-ml_loader.so", ("utility",)),
+    ("libcuda.so.1.1", ("compute",)),
+    ("libcuda_loader.so", ("compute",)),
+    ("libnvidia-ptxjitcompiler.so.1", ("compute",)),
+    ("libnvdxgdmal.so.1", ("compute",)),
+    ("libnvidia-encode.so.1", ("video",)),
+    ("libnvcuvid.so.1", ("video",)),
+    ("libnvidia-opticalflow.so.1", ("video",)),
+    ("libnvoptix.so.1", ("graphics",)),
+)
+_DATA = "nvcubins.bin"  # kernels of the CUDA driver; it looks for them beside itself
+_PROGRAM = "nvidia-smi"
+
+
+class WslFiles:
+    """The files of the driver stores."""
+
+    __slots__ = ("libraries", "binaries", "data", "directories", "warnings")
+
+    def __init__(self, root: HostRoot, arch: str) -> None:
+        stores = tuple(
+            f"{STORES}/{name}"
+            for name, _ in root.entries(STORES)
+            if root.exists(f"{STORES}/{name}/libcuda.so.1.1")
+        )
+        libraries: list[Library] = []
+        for name, kinds in _TABLE:
+            for directory in (*stores, LIBRARIES):
+                found = _library(root, f"{directory}/{name}", arch)
+                if found is not None:
+                    path, soname, identity = found
+                    libraries += [Library(path, soname, kind, arch, identity) for kind in kinds]
+                    break
+        self.libraries = tuple(libraries)
+        programs = (_file(root, f"{directory}/{_PROGRAM}") for directory in (*stores, LIBRARIES))
+        self.binaries = tuple(
+            Binary(path, "utility", identity) for path, identity in filter(None, programs)
+        )[:1]
+        data = (_file(root, f"{store}/{_DATA}") for store in stores)
+        self.data = tuple(Firmware(path, identity) for path, identity in filter(None, data))
+        self.directories = (STORES, LIBRARIES, *stores)
+        self.warnings: tuple[str, ...] = ()
+        if len(stores) > 1:
+            self.warnings = (f"{len(stores)} driver stores below {STORES}: the first is used",)
+
+
+def wsl_node(devices: HostRoot) -> DeviceNode | None:
+    """/dev/dxg with the number that the kernel gave it, or None where this is not WSL."""
+    try:
+        status = devices.stat(NODE)
+    except OSError:
+        return None
+    if not stat.S_ISCHR(status.st_mode):
+        return None
+    return DeviceNode(NODE, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def wsl_gpus(node: DeviceNode, reply: ProbeReply) -> tuple[Gpu, ...]:
+    """NVML's GPUs. They have no minors and one node for all, so a minor is the index."""
+    return tuple(
+        Gpu(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            minor=gpu.minor if gpu.minor >= 0 else gpu.index,
+            bus_id=bus_id(gpu.address),
+            name=gpu.name,
+            brand=gpu.brand,
+            architecture=gpu.architecture,
+            node=node,
+            proc_dir="",
+        )
+        for gpu in reply.gpus
+    )
+
+
+def _file(root: HostRoot, path: str) -> tuple[str, Identity] | None:
+    try:
+        fd, status = root.open_regular(path)
+    except (OSError, DetectionError):
+        return None
+    try:
+        return root.real_path(fd), identity_of(status)
+    finally:
+        os.close(fd)
+
+
+def _library(root: HostRoot, path: str, arch: str) -> tuple[str, str, Identity] | None:
+    try:
+        fd, status = root.open_regular(path)
+    except (OSError, DetectionError):
+        return None
+    try:
+        elf = read_elf(fd, path)
+        if not elf.is_for(arch):
+            return None
+        real = root.real_path(fd)
+        return real, elf.soname or os.path.basename(real), identity_of(status)
+    except (OSError, DetectionError):
+        return None
+    finally:
+        os.close(fd)
