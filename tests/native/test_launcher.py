@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 
 import pytest
-
 from support import CLEAN_ENV, run
 from support.launcher import Installation
 

@@ -12,7 +12,6 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from support import CLEAN_ENV, REPO, run
 from support.launcher import Installation
 
