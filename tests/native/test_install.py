@@ -1,0 +1,110 @@
+"""What `make install` and the bundle's `install` put on a host really starts, and only root could change it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support import REPO, need, run
+
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook")
+UNCHECKED_HASH = b"\x01\x00\x00\x00"  # PEP 552: flags after the magic number
+
+
+def make(*arguments: str) -> None:
+    run("make", "-s", "--no-print-directory", "-C", REPO, *arguments, timeout=600, env=dict(os.environ))
+
+
+def everything(directory: str) -> Iterator[str]:
+    for path, _, files in os.walk(directory):
+        yield path
+        yield from (os.path.join(path, name) for name in files)
+
+
+def check_tree(prefix: str) -> None:
+    """Owned by root, closed to others, complete, and compiled for good."""
+    for path in everything(prefix):
+        st = os.lstat(path)
+        assert (st.st_uid, st.st_gid) == (0, 0), path
+        assert stat.S_ISLNK(st.st_mode) or not st.st_mode & 0o022, path
+        assert stat.S_ISLNK(st.st_mode) or st.st_mode & 0o004, path
+    for source in glob.glob(os.path.join(prefix, "lib/nvc/python/**/*.py"), recursive=True):
+        directory, name = os.path.split(source)
+        (compiled,) = glob.glob(os.path.join(directory, "__pycache__", f"{name.removesuffix('.py')}.*.pyc"))
+        with open(compiled, "rb") as code:
+            assert code.read(8)[4:] == UNCHECKED_HASH, compiled
+
+
+def check_runs(prefix: str, scratch: str) -> None:
+    """The command line, its click tree, the compiled core and the simulated driver all work from there."""
+    nvc = os.path.join(prefix, "bin/nvc-cli")
+    driver = os.path.join(scratch, "driver")
+    assert "--pid" in run(nvc, "configure", "--help").stdout
+    assert run(nvc, "--version").stdout
+    run(nvc, "sim", "create", driver, "--gpus", "2", "--model", "h100")
+    assert run(nvc, "--root", driver, "--no-inventory", "info").stdout.count("GPU UUID") == 2
+
+
+def test_make_install(stage: str, scratch: str) -> None:
+    prefix = os.path.join(scratch, "prefix")
+    make("install", f"PREFIX={prefix}")
+    check_tree(prefix)
+    check_runs(prefix, scratch)
+    # The sources are there to be read; what runs is the bytecode, whatever happens to their time stamps.
+    with open(os.path.join(prefix, "lib/nvc/python/nvc_cli/boot.py"), "a", encoding="utf-8") as source:
+        source.write("raise SystemExit('recompiled')\n")
+    run(os.path.join(prefix, "bin/nvc-cli"), "--version")
+
+
+def test_make_install_below_destdir(stage: str, scratch: str) -> None:
+    """A package's tree names the place where it will be, not where it was laid out."""
+    make("install", "PREFIX=/opt/nvc", f"DESTDIR={scratch}/package")
+    library = os.path.join(scratch, "package/opt/nvc/lib/nvc")
+    check_tree(os.path.dirname(os.path.dirname(library)))
+    with open(os.path.join(library, "launch.conf"), encoding="ascii") as conf:
+        lines = conf.read().splitlines()
+    assert lines[0].startswith("interpreter /") and lines[1:] == ["path /opt/nvc/lib/nvc/site"]
+    for path in everything(library):
+        with open(path, "rb") if os.path.isfile(path) else open(os.devnull, "rb") as file:
+            assert scratch.encode() not in file.read(), path
+
+
+def interpreters() -> list[str]:
+    """The distribution's Python, and the one of this environment where that is another."""
+    own = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    return sorted({os.path.realpath(path) for path in (need("python3"), own)})
+
+
+@pytest.fixture(scope="module")
+def bundle(stage: str) -> str:
+    make("bundle")
+    return os.path.join(REPO, "build/bundle")
+
+
+@pytest.mark.parametrize("interpreter", interpreters())
+def test_the_bundle_installs_without_a_network(bundle: str, scratch: str, interpreter: str) -> None:
+    prefix = os.path.join(scratch, "prefix")
+    run(need("unshare"), "--net", os.path.join(bundle, "install"), prefix, interpreter)
+    check_tree(prefix)
+    check_runs(prefix, scratch)
+
+
+def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
+    total = sum(os.lstat(path).st_size for path in everything(bundle))
+    assert total < 48 << 20
+    with open(os.path.join(bundle, "THIRD-PARTY.md"), encoding="utf-8") as notice:
+        text = notice.read()
+    for name in ("cffi", "click", "pyelftools", "python-prctl", "pytest", "busybox", "runc", "libc6"):
+        assert name in text
+    assert "GPL" in next(line for line in text.splitlines() if line.startswith("| python-prctl"))
+    assert glob.glob(os.path.join(bundle, "sources/python-prctl-*"))
+    for version in ("310", "311", "312", "313"):
+        assert glob.glob(
+            os.path.join(bundle, f"tree/lib/nvc/site-cp{version}/_cffi_backend*cpython-{version}-*.so")
+        )
+    run(os.path.join(bundle, "tools/runc"), "--version")
+    run(os.path.join(bundle, "tools/busybox"), "true")
