@@ -1,0 +1,218 @@
+"""The main job, end to end: a simulated driver, the real launcher, real containers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from support import run
+from support.configure import BASIC, Configure, as_hook
+from support.plans import mounts, snapshot
+from support.prestart import at_prestart
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+VERSION = "580.159.04"
+
+
+@pytest.fixture
+def debian(rootfs: Any) -> str:
+    """A rootfs whose libraries are where Debian keeps them."""
+    path: str = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    return path
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_container_gets_its_gpus(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str, runtime: str, readonly: bool
+) -> None:
+    bundle = runc_bundle(debian)
+    bundle.config["root"]["readonly"] = readonly
+    as_hook(bundle, Configure(launcher, sim_root(gpus=2)))
+    script = (
+        f"nvidia-smi -L; ls /dev | grep nvidia; readlink {LIBS}/libcuda.so.1; readlink {LIBS}/libcuda.so"
+    )
+    lines = bundle.run(runtime, script).stdout.splitlines()
+    assert [line[:6] for line in lines[:2]] == ["GPU 0:", "GPU 1:"]
+    assert lines[2:7] == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
+    assert lines[7:] == [f"libcuda.so.{VERSION}", "libcuda.so.1"]
+
+
+def test_one_gpu_of_two(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    bundle = runc_bundle(debian)
+    as_hook(bundle, Configure(launcher, sim_root(gpus=2)), ("--device=1", "--utility"))
+    done = bundle.run("runc", "nvidia-smi -L; ls /proc/driver/nvidia/gpus; ls /dev | grep nvidia")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("GPU 0:") and lines[1:] == ["0000:43:00.0", "nvidia1", "nvidiactl"]
+
+
+def test_no_device_gives_the_driver_alone(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str
+) -> None:
+    bundle = runc_bundle(debian)
+    as_hook(bundle, Configure(launcher, sim_root(gpus=1)), ("--compute", "--utility"))
+    script = f"ls /dev | grep nvidia; ls /proc/driver/nvidia; ls {LIBS}/libcuda.so.1"
+    lines = bundle.run("runc", script).stdout.splitlines()
+    assert "nvidia0" not in lines and "nvidiactl" in lines and f"{LIBS}/libcuda.so.1" in lines
+    assert "gpus" in lines and "version" in lines
+
+
+def test_devices_can_be_opened_and_others_cannot(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str
+) -> None:
+    """No driver answers behind a simulated node: ENXIO where the cgroup allows, EPERM where it denies."""
+    bundle = runc_bundle(debian)
+    bundle.config["process"]["capabilities"] = {
+        kind: [*caps, "CAP_MKNOD"] for kind, caps in bundle.config["process"]["capabilities"].items()
+    }
+    bundle.config["linux"]["resources"]["devices"].append(
+        {"allow": True, "type": "c", "major": 195, "minor": 1, "access": "m"}
+    )
+    as_hook(bundle, Configure(launcher, sim_root(gpus=2)), ("--device=0", "--utility"))
+    script = "busybox mknod /dev/nvidia1 c 195 1; for n in 0 1; do cat /dev/nvidia$n; done; true"
+    errors = bundle.run("runc", script).stderr.splitlines()
+    assert "No such device or address" in errors[0], errors
+    assert "Operation not permitted" in errors[1], errors
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_late_and_repeated(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str, runtime: str
+) -> None:
+    bundle = runc_bundle(debian)
+    configure = Configure(launcher, sim_root(gpus=2))
+    with bundle.created(runtime) as container:
+        container.start()
+        configure(container.pid, debian)
+        assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
+        before = snapshot(debian), mounts(container.pid)
+        configure(container.pid, debian)
+        assert (snapshot(debian), mounts(container.pid)) == before
+
+
+def test_more_devices_later(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    bundle = runc_bundle(debian)
+    configure = Configure(launcher, sim_root(gpus=2))
+    with bundle.created("runc") as container:
+        container.start()
+        configure(container.pid, debian, ("--device=0", "--utility"))
+        configure(container.pid, debian, ("--device=1", "--utility"))
+        assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_foreign_layouts(runc_bundle: Any, rootfs: Any, sim_root: Any, launcher: str, cache: bool) -> None:
+    """Not Debian: /usr/lib64 and /usr/lib32, with and without a loader cache; the real loader finds libcuda."""
+    path = rootfs(cache=cache)
+    os.makedirs(f"{path}/usr/lib32")
+    bundle = runc_bundle(path)
+    configure = Configure(launcher, sim_root(gpus=1))
+    as_hook(bundle, configure, (*BASIC, "--compat32"))
+    bundle.run("runc", "nvidia-smi -L; ls /usr/lib32/libcuda.so.1")
+    listed = run("/sbin/ldconfig", "-p", "-C", f"{path}/etc/ld.so.cache").stdout
+    assert "libcuda.so.1 (libc6,x86-64) => /usr/lib64/libcuda.so.1" in listed
+    assert "libcuda.so.1 (libc6) => /usr/lib32/libcuda.so.1" in listed
+
+
+def test_musl_gets_a_warning_and_everything_else(
+    runc_bundle: Any, rootfs: Any, sim_root: Any, launcher: str
+) -> None:
+    path = rootfs(glibc=False)
+    os.makedirs(f"{path}/lib", exist_ok=True)
+    with open(f"{path}/lib/ld-musl-{os.uname().machine}.so.1", "w", encoding="ascii") as out:
+        out.write("stands for musl's loader\n")
+    bundle = runc_bundle(path)
+    with at_prestart(bundle, "runc", "ls /dev/nvidia0 /usr/lib64/libcuda.so.1") as held:
+        done = Configure(launcher, sim_root(gpus=1))(held.pid, path)
+        assert "musl" in done.stderr
+        assert held.release().stdout.split() == ["/dev/nvidia0", "/usr/lib64/libcuda.so.1"]
+
+
+def test_a_large_loader_cache(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    """2 MiB, which ldconfig under its file-size limit cannot write."""
+    cache = f"{debian}/etc/ld.so.cache"
+    pad_cache(cache)
+    bundle = runc_bundle(debian)
+    as_hook(bundle, Configure(launcher, sim_root(gpus=1)))
+    assert "GPU 0" in bundle.run("runc", "nvidia-smi -L").stdout
+    assert os.path.getsize(cache) > 2 << 20
+    assert "libcuda.so.1" in run("/sbin/ldconfig", "-p", "-C", cache).stdout
+
+
+def pad_cache(path: str) -> None:
+    """Enlarge a cache to 2 MiB with real entries, as an image with very many libraries has."""
+    from nvc.kernel import ffi, lib
+
+    with open(path, "rb") as old:
+        data = old.read()
+    keep, entries = [], ffi.new("struct nvc_ldcache_entry[25000]")
+    for number in range(25000):
+        soname = ffi.new("char[]", b"libpadding-%05d.so.1" % number)
+        name = ffi.new("char[]", b"/opt/padding/of/a/very/large/image/libpadding-%05d.so.1" % number)
+        keep += [soname, name]
+        entries[number].soname, entries[number].path, entries[number].arch_flags = soname, name, 0x0303
+    out, size = ffi.new("uint8_t **"), ffi.new("size_t *")
+    assert lib.nvc_ldcache_merge(data, len(data), entries, 25000, ffi.NULL, 0, out, size) == 0
+    with open(path, "wb") as new:
+        new.write(bytes(ffi.buffer(out[0], size[0])))
+
+
+def test_mig_devices(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    bundle = runc_bundle(debian)
+    root = sim_root(gpus=1, mig=("7x1g.10gb",))
+    as_hook(bundle, Configure(launcher, root), ("--device=0:2", *BASIC[1:]))
+    script = (
+        "find /proc/driver/nvidia/capabilities -name access | sort; ls /dev/nvidia-caps; ls /dev/nvidia0"
+    )
+    lines = bundle.run("runc", script).stdout.splitlines()
+    assert len([line for line in lines if line.endswith("access")]) == 2
+    assert len([line for line in lines if line.startswith("nvidia-cap")]) == 2
+    assert lines[-1] == "/dev/nvidia0"
+
+
+def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    bundle = runc_bundle(debian)
+    root = sim_root(gpus=1, mig=("7x1g.10gb",), imex_channels=(0, 3))
+    as_hook(
+        bundle,
+        Configure(launcher, root),
+        ("--device=0", "--mig-config=all", "--imex-channel=3", "--utility"),
+    )
+    script = "ls /proc/driver/nvidia/capabilities/mig; ls /dev/nvidia-caps | wc -l; ls /dev/nvidia-caps-imex-channels"
+    lines = bundle.run("runc", script).stdout.split()
+    assert lines[:2] == ["config", "monitor"] and int(lines[2]) > 7 and lines[3:] == ["channel3"]
+
+
+def test_newer_compat_libraries_of_the_image_come_first(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str
+) -> None:
+    """By the loader cache alone: nothing of the container is bound onto another part of it."""
+    compat = f"{debian}/usr/local/cuda/compat"
+    os.makedirs(compat)
+    root = sim_root(gpus=1)
+    source = f"{root}{LIBS}/libcuda.so.{VERSION}"
+    for name in ("libcuda.so.999.10.02", "libcuda.so.123.45"):
+        run("cp", source, f"{compat}/{name}")
+    bundle = runc_bundle(debian)
+    with at_prestart(bundle, "runc", "true") as held:
+        Configure(launcher, root)(held.pid, debian)
+        assert not [line for line in mounts(held.pid) if "/compat/" in line]
+        held.release()
+    listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
+    found = [line.split("=> ")[1] for line in listed.splitlines() if "libcuda.so.1 (libc6,x86-64)" in line]
+    assert found[0] == "/usr/local/cuda/compat/libcuda.so.999.10.02"
+
+
+@pytest.mark.parametrize("mode", ["mount", "disabled"])
+def test_compat_modes(runc_bundle: Any, debian: str, sim_root: Any, launcher: str, mode: str) -> None:
+    os.makedirs(f"{debian}/usr/local/cuda/compat")
+    root = sim_root(gpus=1)
+    run("cp", f"{root}{LIBS}/libcuda.so.{VERSION}", f"{debian}/usr/local/cuda/compat/libcuda.so.999.1")
+    bundle = runc_bundle(debian)
+    as_hook(bundle, Configure(launcher, root), (*BASIC, f"--cuda-compat-mode={mode}"))
+    bundle.run("runc", "true")
+    listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
+    assert ("/compat/" in listed) is (mode == "mount")
