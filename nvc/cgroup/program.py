@@ -103,6 +103,8 @@ def allow_block(rules: tuple[Rule, ...]) -> list[Instruction]:
     """
     if len(rules) > _MOST_RULES:
         raise ValueError(f"{len(rules)} device rules, at most {_MOST_RULES}")
+    if not rules:
+        return []
     majors: dict[int, list[int]] = {}
     for major, minor in sorted(set(rules)):
         majors.setdefault(major, []).append(minor)

@@ -1,0 +1,171 @@
+"""Containers of the real runc and crun, whose own device programs are extended; and callers without the rights."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import support
+from support import CLEAN_ENV, REPO, need, run
+from support.bundle import RUNTIMES, Bundle
+from support.device_cgroup import DOCKER, GPU, Group, find, load, runc_shape
+
+from nvc.cgroup import prepare
+from nvc.kernel import LinuxKernel, bpf
+
+# Both runtimes take the host for a pure v2 one when cgroup2 is mounted at /sys/fs/cgroup itself.
+UNIFIED = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+_serial = itertools.count()
+
+
+class Runtime:
+    """One container of a runtime in unified mode, running a shell that sleeps."""
+
+    def __init__(self, name: str, bundle: Bundle) -> None:
+        state = os.path.join(bundle.directory, "unified")
+        self.container = f"nvc-test-{os.getpid()}-{next(_serial)}"
+        self._command = [
+            need("unshare"),
+            "--mount",
+            "--propagation",
+            "private",
+            "/bin/sh",
+            "-c",
+            UNIFIED,
+            "sh",
+        ]
+        if name == "crun":
+            limit = os.path.join(os.path.dirname(support.__file__), "without_memlock.py")
+            self._command += [sys.executable, limit]
+        self._command += [need(name), "--root", state]
+        bundle.config["linux"]["cgroupsPath"] = f"/{self.container}"
+        bundle.write("exec sleep 600")
+        self._log = os.path.join(bundle.directory, "unified.log")
+        with open(self._log, "w", encoding="utf-8") as out:
+            arguments = [*self._command, "create", "--bundle", bundle.directory, self.container]
+            done = run(*arguments, check=False, capture_output=False, stdout=out, stderr=out)
+        with open(self._log, encoding="utf-8") as text:
+            assert done.returncode == 0, text.read()
+
+    def call(self, *arguments: str, check: bool = True) -> Any:
+        return run(*self._command, *arguments, check=check)
+
+    @property
+    def pid(self) -> int:
+        return int(json.loads(self.call("state", self.container).stdout)["pid"])
+
+    def denies(self, path: str) -> bool:
+        """Whether a process of the container is told that it may not open a node."""
+        done = self.call("exec", self.container, "/bin/cat", path, check=False)
+        return "Operation not permitted" in done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def running(name: str, bundle: Bundle) -> Iterator[Runtime]:
+    runtime = Runtime(name, bundle)
+    try:
+        runtime.call("start", runtime.container)
+        yield runtime
+    finally:
+        runtime.call("delete", "--force", runtime.container, check=False)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_program_of_a_real_runtime_is_extended(name: str, runc_bundle: Callable[..., Bundle]) -> None:
+    bundle = runc_bundle()
+    for path, device in (("gpu", GPU), ("fuse", (10, 229)), ("null", (1, 3))):
+        os.mknod(os.path.join(bundle.rootfs, path), stat.S_IFCHR | 0o666, os.makedev(*device))
+    with running(name, bundle) as container:
+        found = find(container.pid)
+        assert found is not None and found.version == 2
+        before = bpf.attached(found.directory)
+        assert len(before[0]) == 1 and before[1] == bpf.ALLOW_MULTI
+        assert container.denies("/gpu")
+
+        change = prepare(LinuxKernel(), found, (GPU,))
+        change.apply()
+        assert not container.denies("/gpu")
+        assert container.denies("/fuse")
+        assert not container.denies("/null")
+
+        again = prepare(LinuxKernel(), found, (GPU,), bundle.config["linux"]["resources"]["devices"])
+        ids = bpf.attached(found.directory)
+        again.apply()
+        assert bpf.attached(found.directory) == ids
+
+        change.undo()
+        assert bpf.attached(found.directory) == before
+        assert container.denies("/gpu")
+        found.close()
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_container_that_may_use_every_device(name: str, runc_bundle: Callable[..., Bundle]) -> None:
+    bundle = runc_bundle()
+    bundle.config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
+    with running(name, bundle) as container:
+        found = find(container.pid)
+        assert found is not None
+        before = bpf.attached(found.directory)
+        prepare(LinuxKernel(), found, (GPU,)).apply()
+        assert bpf.attached(found.directory) == before
+        found.close()
+
+
+SCRIPT = """
+import os, sys
+from nvc.cgroup import prepare
+from nvc.cgroup.find import DeviceCgroup
+from nvc.errors import NvcError
+from nvc.kernel import LinuxKernel
+group = DeviceCgroup(int(sys.argv[2]), os.open(sys.argv[1], os.O_RDONLY), sys.argv[1], "/sys/fs/cgroup")
+try:
+    change = prepare(LinuxKernel(), group, ((195, 0),))
+    change.apply()
+    print("warning:", change.warning)
+    change.undo()
+    change.close()
+except NvcError as error:
+    print(error)
+"""
+
+
+def as_caller(group: Group, *prefix: str) -> str:
+    """What `prepare` and `apply` say in a process started by `prefix`."""
+    env = {**CLEAN_ENV, "PYTHONPATH": os.pathsep.join([REPO, *filter(None, sys.path)])}
+    command = [sys.executable, "-B", "-c", SCRIPT, group.path, str(group.version)]
+    return str(run(*prefix, *command, env=env, cwd="/").stdout)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_user_namespace_leaves_device_rules_alone(version: int) -> None:
+    with Group.make(version) as group:
+        if version == 2:
+            group.attach(load(runc_shape(DOCKER)), bpf.ALLOW_MULTI)
+        else:
+            group.write("devices.deny", "a")
+        before = group.attached if version == 2 else group.read("devices.list")
+        said = as_caller(group, need("unshare"), "--user", "--map-root-user")
+        assert said == "warning: device rules are left as they are: a user namespace may not change them\n"
+        assert before == (group.attached if version == 2 else group.read("devices.list"))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_caller_without_the_rights_is_told_so(version: int) -> None:
+    with Group.make(version) as group:
+        if version == 2:
+            group.attach(load(runc_shape(DOCKER)), bpf.ALLOW_MULTI)
+        else:
+            group.write("devices.deny", "a")
+        dropped = "-sys_admin,-net_admin,-perfmon,-bpf"
+        said = as_caller(group, need("setpriv"), f"--bounding-set={dropped}", f"--inh-caps={dropped}")
+        assert said.startswith(f"mount error: failed to add device rules: {group.path}")
+        assert "operation not permitted" in said
+        assert "run as root" in said and "--no-cgroups" in said

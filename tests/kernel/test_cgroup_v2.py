@@ -1,0 +1,399 @@
+"""Device programs of cgroup v2, attached to real groups and judged by what a process in them can open."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+import pytest
+from support.device_cgroup import (
+    CHAR,
+    CONTROL,
+    DOCKER,
+    GPU,
+    NULL,
+    NVIDIA,
+    READ,
+    SHAPES,
+    WRITE,
+    Group,
+    ModelRule,
+    Prober,
+    find,
+    first_match,
+    load,
+    runc_shape,
+)
+
+from nvc.cgroup.evaluate import answer_to
+from nvc.cgroup.extend import readable
+from nvc.cgroup.find import DeviceCgroup
+from nvc.errors import MountError
+from nvc.kernel import bpf
+
+KINDS = {"alone": 0, "override": bpf.ALLOW_OVERRIDE, "multi": bpf.ALLOW_MULTI, "link": -1}
+OTHER = (10, 229)  # /dev/fuse, which nobody allows here
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with Group.make(2) as made:
+        yield made
+
+
+def attach(group: Group, kind: str, program: int) -> int:
+    return group.attach_link(program) if kind == "link" else group.attach(program, KINDS[kind])
+
+
+def assert_docker_and_gpus(inside: Prober, gpus: bool) -> None:
+    """Docker's devices work, the NVIDIA ones as told, everything else does not."""
+    assert inside.tries(NULL) == 0
+    for device in NVIDIA:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            assert inside.opens(device, flags) == gpus
+    assert not inside.opens(OTHER)
+    assert not inside.opens(GPU, kind=1)
+    assert inside.makes(OTHER)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_denying_program_is_extended(group: Group, kind: str, shape: str) -> None:
+    before = attach(group, kind, load(SHAPES[shape](DOCKER)))
+    with Prober(group) as inside:
+        assert_docker_and_gpus(inside, False)
+        change = group.prepare()
+        assert group.attached == (before,)
+        change.apply()
+        assert_docker_and_gpus(inside, True)
+        after = group.attached
+        assert len(after) == 1 and after != (before,)
+        assert bpf.attached(group.directory)[1] == (bpf.ALLOW_MULTI if kind == "link" else KINDS[kind])
+
+        change.apply()
+        second = group.prepare()
+        second.apply()
+        assert group.attached == after
+        second.undo()
+        assert group.attached == after
+
+        change.undo()
+        change.undo()
+        assert group.attached == (before,)
+        assert_docker_and_gpus(inside, False)
+        change.apply()
+        assert group.attached == after
+        assert_docker_and_gpus(inside, True)
+        change.close()
+        second.close()
+        assert_docker_and_gpus(inside, True)
+
+
+def test_mknod_is_never_granted(group: Group) -> None:
+    group.attach(load(runc_shape([(True, CHAR, 1, 3, 7)])), bpf.ALLOW_MULTI)
+    with Prober(group) as inside:
+        group.prepare().apply()
+        assert inside.opens(GPU)
+        assert not inside.makes(GPU)
+        assert inside.makes(NULL)
+
+
+def test_no_program_is_nothing_to_do(group: Group) -> None:
+    change = group.prepare()
+    change.apply()
+    assert group.attached == ()
+    change.undo()
+    assert group.attached == ()
+
+
+def test_allowing_program_is_left_alone(group: Group) -> None:
+    rules: list[list[ModelRule]] = [[(True, 0, -1, -1, 7)], [(True, CHAR, -1, -1, READ | WRITE)]]
+    ids = [group.attach(load(runc_shape(rules[0])), bpf.ALLOW_MULTI)]
+    ids += [group.attach(load(shape(rules[1])), bpf.ALLOW_MULTI) for shape in SHAPES.values()]
+    group.prepare().apply()
+    assert sorted(group.attached) == sorted(ids)
+
+
+def test_program_that_allows_only_reading_is_extended(group: Group) -> None:
+    rules: list[ModelRule] = [(True, CHAR, 195, -1, READ), (True, CHAR, 195, -1, WRITE)]
+    group.attach(load(runc_shape(rules)), bpf.ALLOW_MULTI)
+    with Prober(group) as inside:
+        assert inside.opens(GPU, os.O_RDONLY) and not inside.opens(GPU)
+        group.prepare((GPU,)).apply()
+        assert inside.opens(GPU)
+        assert not inside.opens(CONTROL) and inside.opens(CONTROL, os.O_WRONLY)
+
+
+def test_each_of_several_programs_is_extended(group: Group) -> None:
+    direct = group.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
+    linked = group.attach_link(load(SHAPES["systemd"](DOCKER)))
+    harmless = group.attach(load(SHAPES["crun"]([(True, 0, -1, -1, 7)])), bpf.ALLOW_MULTI)
+    with Prober(group) as inside:
+        change = group.prepare()
+        change.apply()
+        assert_docker_and_gpus(inside, True)
+        assert harmless in group.attached
+        assert not {direct, linked} & set(group.attached)
+        assert len(group.attached) == 3
+        change.undo()
+        assert set(group.attached) == {direct, linked, harmless}
+
+
+def test_one_program_attached_by_a_link_and_directly(group: Group) -> None:
+    program = load(SHAPES["crun"](DOCKER))
+    group.attach(program, bpf.ALLOW_MULTI)
+    before = group.attach_link(program)
+    group.attach_link(program)
+    assert group.attached == (before,) * 3
+    with Prober(group) as inside:
+        change = group.prepare()
+        change.apply()
+        assert_docker_and_gpus(inside, True)
+        assert before not in group.attached and len(set(group.attached)) == 1
+        change.undo()
+        assert group.attached == (before,) * 3
+
+
+def test_failure_in_the_middle_takes_back_what_was_done(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [group.attach(load(SHAPES[name](DOCKER)), bpf.ALLOW_MULTI) for name in SHAPES]
+    real = bpf.replace
+    calls = 0
+
+    def replace(cgroup: int, program: int, old: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        real(cgroup, program, old)
+
+    change = group.prepare()
+    monkeypatch.setattr(bpf, "replace", replace)
+    with pytest.raises(MountError, match="failed to add device rules: .*argument list too long"):
+        change.apply()
+    assert sorted(group.attached) == sorted(before)
+    monkeypatch.undo()
+    change.close()
+    assert_unchanged_and_usable(group)
+
+
+def assert_unchanged_and_usable(group: Group) -> None:
+    with Prober(group) as inside:
+        assert_docker_and_gpus(inside, False)
+        group.prepare().apply()
+        assert_docker_and_gpus(inside, True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engine_changes_the_program_before_apply(group: Group, kind: str) -> None:
+    """What `prepare` saw is gone: the program that is there by then is extended instead."""
+    program = load(SHAPES["runc"](DOCKER))
+    attach(group, kind, program)
+    change = group.prepare()
+    wider = (*DOCKER, (True, CHAR, *OTHER, 7))
+    new = load(SHAPES["crun"](wider))
+    if kind == "link":
+        [link] = group.links
+        bpf.update_link(link, new, program)
+    elif kind == "multi":
+        bpf.replace(group.directory, new, program)
+    else:
+        bpf.attach(group.directory, new, KINDS[kind])
+    with Prober(group) as inside:
+        change.apply()
+        assert inside.opens(GPU) and inside.opens(OTHER)
+        assert len(group.attached) == 1
+        change.undo()
+        assert group.attached == (bpf.identify_program(new).id,)
+
+
+def test_engine_adds_a_program_before_apply(group: Group) -> None:
+    group.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
+    change = group.prepare()
+    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
+    with Prober(group) as inside:
+        change.apply()
+        assert_docker_and_gpus(inside, True)
+
+
+def test_undo_leaves_the_program_that_an_engine_attached_since(group: Group) -> None:
+    for kind in ("alone", "multi"):
+        with Group.make(2) as other:
+            other.attach(load(SHAPES["runc"](DOCKER)), KINDS[kind])
+            change = other.prepare()
+            change.apply()
+            ours = bpf.open_program(other.attached[0])
+            newest = load(SHAPES["crun"](DOCKER))
+            if kind == "multi":
+                bpf.replace(other.directory, newest, ours)
+            else:
+                bpf.attach(other.directory, newest, KINDS[kind])
+            os.close(ours)
+            change.undo()
+            assert other.attached == (bpf.identify_program(newest).id,)
+
+
+@pytest.mark.parametrize("kind", ["alone", "override", "multi", "link"])
+def test_there_is_no_moment_without_a_program(group: Group, kind: str) -> None:
+    """Devices are opened all the time while programs are exchanged: nothing more is let in, nothing less."""
+    attach(group, kind, load(SHAPES["runc"](DOCKER)))
+    with Prober(group) as inside:
+        inside.watch(NULL, OTHER)
+        for _ in range(60):
+            change = group.prepare()
+            change.apply()
+            change.undo()
+            change.close()
+        rounds, refused, slipped = inside.outcome()
+        assert rounds > 100
+        assert (refused, slipped) == (0, 0)
+
+
+def test_denying_ancestor_is_named_and_left_alone(group: Group) -> None:
+    above = group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
+    container = group.child("a b").child("container")
+    own = container.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
+    with pytest.raises(MountError) as caught:
+        container.prepare()
+    text = str(caught.value)
+    assert text.startswith(f"mount error: failed to add device rules: {group.path}: device program {above} ")
+    assert "denies the nodes" in text and "--no-cgroups" in text and "DeviceAllow=" in text
+    assert (group.attached, container.attached) == ((above,), (own,))
+
+
+def test_denying_ancestor_of_a_group_without_programs(group: Group) -> None:
+    group.attach(load(SHAPES["runc"](DOCKER)), 0)
+    with pytest.raises(MountError, match=f"{group.path}: device program"):
+        group.child("container").prepare()
+
+
+def test_ancestor_that_allows_the_nodes_is_no_obstacle(group: Group) -> None:
+    group.attach(load(SHAPES["systemd"]((*DOCKER, (True, CHAR, 195, -1, 7)))), bpf.ALLOW_MULTI)
+    container = group.child("container")
+    container.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
+    with Prober(container) as inside:
+        container.prepare((GPU, CONTROL)).apply()
+        assert inside.opens(GPU) and inside.opens(CONTROL)
+
+
+def test_ancestor_that_may_be_overridden_does_not_count(group: Group) -> None:
+    group.attach(load(SHAPES["runc"]([(False, 0, -1, -1, 7)])), bpf.ALLOW_OVERRIDE)
+    container = group.child("container")
+    container.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_OVERRIDE)
+    with Prober(container) as inside:
+        container.prepare().apply()
+        assert_docker_and_gpus(inside, True)
+
+
+def test_scope_of_the_container_alone_is_its_own() -> None:
+    """crun under systemd: the program is on the scope, the container in `container` below it."""
+    with Group.make(2, f"nvc-test-{os.getpid()}.scope") as scope:
+        before = scope.attach(load(SHAPES["crun"](DOCKER)), bpf.ALLOW_MULTI)
+        container = scope.child("container")
+        with Prober(container) as inside:
+            assert_docker_and_gpus(inside, False)
+            change = container.prepare()
+            change.apply()
+            assert_docker_and_gpus(inside, True)
+            change.undo()
+            assert scope.attached == (before,)
+            change.close()
+
+
+def test_scope_that_others_are_in_is_an_ancestor() -> None:
+    with Group.make(2, f"nvc-test-{os.getpid()}-b.scope") as scope:
+        scope.attach(load(SHAPES["crun"](DOCKER)), bpf.ALLOW_MULTI)
+        container = scope.child("container")
+        with Prober(scope), pytest.raises(MountError, match=scope.path):
+            container.prepare()
+        container.prepare().close()
+        scope.child("sibling")
+        with pytest.raises(MountError, match=scope.path):
+            container.prepare()
+
+
+def test_program_that_calls_is_refused(group: Group) -> None:
+    """A helper's number is an address in a dump: such a program cannot be loaded again."""
+    get_uid = [(0x85, 0, 0, 0, 15), (0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]
+    before = group.attach(load(get_uid), bpf.ALLOW_MULTI)
+    with pytest.raises(
+        MountError, match="cannot be extended: it uses calls.*linux.resources.devices"
+    ) as caught:
+        group.prepare()
+    assert group.path in str(caught.value)
+    assert group.attached == (before,)
+
+
+def test_bundle_stands_in_for_a_program_that_cannot_be_extended(group: Group) -> None:
+    get_uid = [(0x85, 0, 0, 0, 15), *runc_shape(DOCKER)]
+    get_uid[0:0] = [(0xBF, 6, 1, 0, 0)]
+    get_uid[2:2] = [(0xBF, 1, 6, 0, 0)]
+    before = group.attach(load(get_uid), bpf.ALLOW_MULTI)
+    devices = [{"allow": False, "access": "rwm"}, {"allow": True, "type": "c", "major": 10, "minor": 200}]
+    with Prober(group) as inside:
+        assert_docker_and_gpus(inside, False)
+        change = group.prepare(NVIDIA, devices)
+        change.apply()
+        assert_docker_and_gpus(inside, True)
+        assert inside.opens((10, 200))
+        after = group.attached
+        change.undo()
+        assert group.attached == (before,)
+        change.apply()
+        group.prepare(NVIDIA, devices).apply()
+        assert group.attached == after
+
+
+def test_bundle_does_not_stand_in_for_one_of_several(group: Group) -> None:
+    get_uid = [(0x85, 0, 0, 0, 15), (0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]
+    group.attach(load(get_uid), bpf.ALLOW_MULTI)
+    group.attach(load(runc_shape(DOCKER)), bpf.ALLOW_MULTI)
+    with pytest.raises(MountError, match="cannot be extended"):
+        group.prepare(NVIDIA, [{"allow": False, "access": "rwm"}])
+
+
+def test_malformed_bundle_is_refused(group: Group) -> None:
+    group.attach(load([(0x85, 0, 0, 0, 15), (0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]), bpf.ALLOW_MULTI)
+    for devices in ("everything", [1], [{"allow": "yes"}], [{"access": "x"}], [{"major": 1.5}]):
+        with pytest.raises(MountError, match="cannot be extended: .*linux.resources.devices"):
+            group.prepare(NVIDIA, devices)
+
+
+def test_many_nodes_and_a_long_program(group: Group) -> None:
+    many: list[ModelRule] = [(True, CHAR, 240, minor, 7) for minor in range(0, 3000, 2)]
+    rules = tuple((508, minor) for minor in range(500)) + tuple((509, minor) for minor in range(0, 400, 3))
+    group.attach(load(SHAPES["crun"](many)), bpf.ALLOW_MULTI)
+    with Prober(group) as inside:
+        group.prepare(rules).apply()
+        for device in ((508, 0), (508, 499), (509, 0), (509, 399), (240, 0), (240, 2998)):
+            assert inside.opens(device)
+        for device in ((508, 500), (509, 1), (509, 401), (240, 1), (510, 0), (507, 0)):
+            assert not inside.opens(device)
+
+
+def test_group_of_a_process_is_found(group: Group) -> None:
+    """On a host with both versions, a process restricted by v2 alone is found there."""
+    with Prober(group) as inside:
+        found = find(inside.pid)
+        assert isinstance(found, DeviceCgroup)
+        assert (found.version, found.path, found.mount) == (2, group.path, group.mount)
+        assert os.fstat(found.directory).st_ino == os.stat(group.path).st_ino
+        found.close()
+
+
+def test_union_answers_like_both(group: Group) -> None:
+    """The kernel's own copy of the union, evaluated for every device near a rule."""
+    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
+    group.prepare().apply()
+    program = bpf.open_program(group.attached[0])
+    code = readable(bpf.read_program(program))
+    os.close(program)
+    for major in (0, 1, 5, 10, 136, 195, 510, 511):
+        for minor in (0, 1, 2, 3, 5, 200, 254, 255, 256):
+            for kind in (1, 2):
+                for access in range(1, 8):
+                    ours = kind == CHAR and (major, minor) in NVIDIA and not access & 1
+                    expected = first_match(DOCKER, kind, access, major, minor) or int(ours)
+                    assert answer_to(code, access << 16 | kind, major, minor)[0] == expected
