@@ -89,7 +89,8 @@ class LinuxKernel:
         if not follow:
             flags |= O_NOFOLLOW
         relative = path.lstrip("/") or "."
-        fd: int = lib.nvc_openat2(root, relative.encode(), flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+        name = relative.encode("utf-8", "surrogateescape")
+        fd: int = lib.nvc_openat2(root, name, flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
         return checked(fd, path)
 
     def pidfd_open(self, pid: int) -> int:
