@@ -35,9 +35,9 @@ TYPES = (1, 3)
 ARCH_MASK = 0xFF00
 ARCH_FLAGS = {"x86_64": 0x0300, "i386": 0x0000, "aarch64": 0x0A00, "arm": 0x0900}
 
-# Byte order as written by glibc since 2.33: 0 says nothing, 2 is little-endian, 3 big.
+# Byte order as written by glibc since 2.33, in two bits of a byte: 2 is little-endian, 3 big. Before it was all 0.
 _ORDER_MASK = 3
-_ORDERS = (0, 2)
+_LITTLE_ENDIAN = 2
 
 
 def parse_cache(data: bytes, prefixes: tuple[bytes, ...] = ()) -> list[tuple[int, str, str]]:
@@ -73,7 +73,7 @@ def _parse_new(data: bytes, start: int, prefixes: tuple[bytes, ...]) -> list[tup
     end = first + count * _NEW_ENTRY.size
     if end + strings > len(data):
         raise _malformed(f"{count} entries and {strings} bytes of names do not fit")
-    if order & _ORDER_MASK not in _ORDERS:
+    if order and order & _ORDER_MASK != _LITTLE_ENDIAN:
         raise _malformed("written for the other byte order")
     return _strings(data, _NEW_ENTRY.iter_unpack(data[first:end]), start, prefixes)
 

@@ -48,9 +48,14 @@ def listing(path: str) -> list[Line]:
 
 
 def natural(soname: str) -> list[tuple[int, int]]:
-    """A key that orders names as the loader does: numbers by value, and after every other character."""
-    parts = re.findall(r"\d+|\D", soname)
-    return [(1, int(part)) if part.isdigit() else (0, ord(part)) for part in parts]
+    """A key that orders names as the loader does: numbers by value and after every other byte, a `char` as the
+    architecture has it. Not for numbers that overflow an int, as they do in the loader."""
+    parts = re.findall(rb"\d+|\D", soname.encode() + b"\0")
+    signed = platform.machine() == "x86_64"
+    return [
+        (1, int(part)) if part.isdigit() else (0, int.from_bytes(part, "little", signed=signed))
+        for part in parts
+    ]
 
 
 def descending(entries: list[Entry]) -> list[Entry]:
