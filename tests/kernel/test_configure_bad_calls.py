@@ -1,0 +1,148 @@
+"""Bad calls and hostile surroundings of `nvc-cli configure`: one line, exit 1, an unchanged container."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, need, run
+from support.configure import Configure, as_hook
+from support.plans import mounts, snapshot
+from support.prestart import at_prestart
+
+POISON = "import os\nos.close(os.open('/tmp/poisoned', os.O_CREAT, 0o600))\nraise SystemExit('poisoned')\n"
+
+BAD_WORDS = [
+    (("--device=7",), "device error: 7: unknown device"),
+    (("--device=GPU-00000000-0000-0000-0000-000000000000",), "unknown device"),
+    (("--device=" + "x" * 5000,), "unknown device"),
+    (("--device=0\nforged",), "unknown device"),
+    (("--device=all", "--require=cuda>=99.0"), "requirement error: unsatisfied condition: cuda>=99.0"),
+    (("--device=all", "--require=cuda=>1"), "invalid expression"),
+    (("--device=all", "--require=unicorns>1"), "invalid expression"),
+    (("--device=all", "--mig-config=0"), "mig-config error"),
+    (("--device=all", "--imex-channel=1048576"), "imex"),
+    (("--device=all", "--imex-channel=2", "--utility"), "imex"),
+]
+
+
+@pytest.mark.parametrize(("words", "cause"), BAD_WORDS)
+def test_bad_words(
+    runc_bundle: Any, sim_root: Any, launcher: str, words: tuple[str, ...], cause: str
+) -> None:
+    bundle = runc_bundle()
+    with at_prestart(bundle, "runc", "true") as held:
+        before = snapshot(bundle.rootfs), mounts(held.pid)
+        line = Configure(launcher, sim_root(gpus=1)).refusal(held.pid, bundle.rootfs, words)
+        assert cause.lower() in line.lower()
+        assert (snapshot(bundle.rootfs), mounts(held.pid)) == before
+
+
+def test_bad_containers(runc_bundle: Any, rootfs: Any, sim_root: Any, launcher: str) -> None:
+    configure = Configure(launcher, sim_root(gpus=1))
+    bundle = runc_bundle()
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    assert "container error" in configure.refusal(ended.pid, bundle.rootfs)
+    assert "mount namespace" in configure.refusal(os.getpid(), bundle.rootfs)
+    assert "invalid rootfs" in configure.refusal(os.getpid(), "/")
+    with at_prestart(bundle, "runc", "true") as held:
+        assert "same container" in configure.refusal(held.pid, rootfs())
+
+
+def test_a_driver_root_that_is_none(runc_bundle: Any, scratch: str, launcher: str) -> None:
+    bundle = runc_bundle()
+    os.mkdir(f"{scratch}/empty")
+    with at_prestart(bundle, "runc", "true") as held:
+        for root in (f"{scratch}/empty", f"{scratch}/missing"):
+            assert "initialization error" in Configure(launcher, root).refusal(held.pid, bundle.rootfs)
+
+
+def test_a_node_that_is_not_the_drivers(runc_bundle: Any, sim_root: Any, launcher: str) -> None:
+    """Found by the long way as by a kept inventory."""
+    root = sim_root(gpus=1)
+    bundle = runc_bundle()
+    with at_prestart(bundle, "runc", "true") as held:
+        configure = Configure(launcher, root)
+        configure(held.pid, bundle.rootfs)
+        os.unlink(f"{root}/dev/nvidia0")
+        os.mknod(f"{root}/dev/nvidia0", 0o20666, os.makedev(1, 3))
+        for options in ((), ("--no-inventory",)):
+            line = Configure(launcher, root, *options).refusal(held.pid, bundle.rootfs)
+            assert "/dev/nvidia0" in line
+
+
+def test_nothing_of_the_container_is_executed(
+    runc_bundle: Any, sim_root: Any, launcher: str, stage: str
+) -> None:
+    """A standard library, a package tree and loader files of the container's own, where the host's are."""
+    bundle = runc_bundle()
+    bundle.config["root"]["readonly"] = False
+    places = {sysconfig.get_path("stdlib"), os.path.dirname(os.__file__), "/usr/lib/python3.11", *sys.path}
+    places |= {f"{stage}/lib/nvc/python/nvc", f"{stage}/lib/nvc/python/nvc/apply"}
+    names = ("traceback", "os", "io", "codecs", "json/__init__", "encodings/__init__", "linecache", "struct")
+    for place in places:
+        for name in (*names, "executor", "errors", "site", "sitecustomize"):
+            path = f"{bundle.rootfs}{place}/{name}.py"
+            if place.startswith("/"):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="ascii") as out:
+                    out.write(POISON)
+    with open(f"{bundle.rootfs}/etc/ld.so.preload", "w", encoding="ascii") as out:
+        out.write("/poison.so\n")
+    with at_prestart(bundle, "runc", "true") as held:
+        configure = Configure(launcher, sim_root(gpus=1))
+        before = {name for name in snapshot(bundle.rootfs) if name.endswith(".pyc")}
+        configure(held.pid, bundle.rootfs)
+        os.mkdir(f"{bundle.rootfs}/usr/bin/nvidia-debugdump.d")
+        os.makedirs(f"{bundle.rootfs}/etc/nvidia/nvidia-application-profiles-rc.d")
+        with open(f"{bundle.rootfs}/usr/lib64/libnvidia-ngx.so.1", "wb") as out:
+            out.write(b"")
+        configure.refusal(held.pid, f"{bundle.rootfs}/usr")
+        assert not os.path.exists("/tmp/poisoned")
+        assert not os.path.exists(f"{bundle.rootfs}/tmp/poisoned")
+        assert {name for name in snapshot(bundle.rootfs) if name.endswith(".pyc")} == before
+        held.release(check=False)
+
+
+def test_a_slow_applier_is_stopped(runc_bundle: Any, sim_root: Any, launcher: str) -> None:
+    """Held by another run's lock for longer than --timeout allows."""
+    import fcntl
+
+    bundle = runc_bundle()
+    with at_prestart(bundle, "runc", "true") as held:
+        st = os.stat(bundle.rootfs)
+        lock = f"/run/nvc/containers/{st.st_dev:x}-{st.st_ino:x}"
+        os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
+        with open(lock, "w", encoding="ascii") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            configure = Configure(launcher, sim_root(gpus=1), "--timeout=0.2")
+            assert "lock container" in configure.refusal(held.pid, bundle.rootfs)
+        configure(held.pid, bundle.rootfs)
+        assert not os.path.exists(lock)
+
+
+def test_unified_cgroups(
+    runc_bundle: Any, sim_root: Any, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On cgroup v2 the runtime's device program is replaced by its union with our rules."""
+    bundle = runc_bundle()
+    shell = 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+    inside = [need("unshare"), "--mount", "--propagation", "slave", "/bin/sh", "-c", shell, "sh"]
+    command = [*inside, need("runc"), "--root", f"{bundle.directory}/state"]
+    monkeypatch.setattr(bundle, "command", lambda _: command)
+    as_hook(bundle, Configure(launcher, sim_root(gpus=2)), ("--device=0", "--utility"))
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-test-{os.getpid()}"
+    bundle.config["process"]["capabilities"] = {
+        kind: ["CAP_MKNOD"] for kind in ("bounding", "effective", "permitted")
+    }
+    script = "busybox mknod /tmp/n c 195 1; for n in /dev/nvidia0 /tmp/n; do cat $n; done; true"
+    bundle.write(script)
+    done = run(*command, "run", "--bundle", bundle.directory, f"nvc-v2-{os.getpid()}", env=CLEAN_ENV)
+    errors = [line for line in done.stderr.splitlines() if "nvidia0" in line or "/tmp/n" in line]
+    assert "No such device or address" in errors[0], done.stderr
+    assert "Operation not permitted" in errors[1], done.stderr
