@@ -8,10 +8,9 @@
 #define NVC_OP_TMPFS_DIR 3  /* target relative to the tmpfs */
 #define NVC_OP_TMPFS_FILE 4 /* target relative to the tmpfs; first: content */
 #define NVC_OP_ATTACH 5     /* attaches the tmpfs begun last; attributes */
-#define NVC_OP_SYMLINK                                                                                      \
-    6 /* target; first: text; operand: program index + 1 of the bind that it leads to, or 0 */
-#define NVC_OP_LDCACHE 7 /* target; first: entries (uint32 flags, soname NUL, path NUL)... */
-#define NVC_OP_UNDO 8    /* first: journal of an interrupted run, undone before anything else */
+#define NVC_OP_SYMLINK 6    /* target; first: text; operand: index + 1 of the bind that it leads to, or 0 */
+#define NVC_OP_LDCACHE 7    /* target; first: entries (uint32 flags, soname NUL, path NUL)... */
+#define NVC_OP_UNDO 8       /* first: journal of an interrupted run, undone before anything else */
 
 #define NVC_BIND_DIRECTORY 1 /* source and target are directories */
 
