@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nvc import privileges
+from nvc import inventory, privileges
+from nvc.apply.executor import apply_plan
+from nvc.apply.sources import SourceChanged
 from nvc.compat import compat_libraries
 from nvc.discovery import discover
 from nvc.errors import InputError
@@ -16,21 +18,36 @@ from nvc_cli import arguments
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.plan.ops import Plan
+    from nvc.request import DriverOptions, Request
     from nvc_cli.boot import Session
 
 
 def run(session: Session) -> None:
     """Inject GPUs into one container. Raises NvcError; then nothing of it is left in the container."""
-    values, log = session.words.values, session.log
+    values = session.words.values
+    if "format" in values and "dry_run" not in values:
+        raise InputError("--format", cause="only with --dry-run")
+    form = arguments.choice(values, "format", ("text", "json"))
     request = arguments.request(values)
     options = arguments.driver_options(session.globals, request.imex_channels)
     pid, rootfs = arguments.pid(values), arguments.rootfs(session.words.rest)
-    dry_run, form = arguments.flag(values, "dry_run"), arguments.choice(values, "format", ("text", "json"))
-    if "format" in values and not dry_run:
-        raise InputError("--format", cause="only with --dry-run")
+    dry_run = form if "dry_run" in values else ""
 
     privileges.reduce("configure", options.load_kmods)
-    kernel = LinuxKernel()
+    try:
+        _configure(session, request, options, pid, rootfs, dry_run)
+    except SourceChanged as change:  # raised before anything was done
+        if not options.inventory:
+            raise
+        session.log.step(f"{change}; what an earlier run found is stale, looking again")
+        inventory.forget(options)
+        _configure(session, request, options, pid, rootfs, dry_run)
+
+
+def _configure(
+    session: Session, request: Request, options: DriverOptions, pid: int, rootfs: str, dry_run: str
+) -> None:
+    kernel, log = LinuxKernel(), session.log
     facts = discover(kernel, options)
     log.facts(facts)
     selection = select(facts, request)
@@ -43,10 +60,8 @@ def run(session: Session) -> None:
     plan = build_plan(facts, selection, request, target.layout, compat)
     log.plan(plan)
     if dry_run:
-        _show(plan, form)
+        _show(plan, dry_run)
         return
-    from nvc.apply.executor import apply_plan
-
     outcome = apply_plan(kernel, plan, target, options.timeout)
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)

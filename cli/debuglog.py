@@ -13,7 +13,7 @@ import threading
 import time
 
 from nvc.errors import InputError, one_line
-from nvc_cli.output import write
+from nvc_cli.output import put
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,6 @@ class DebugLog:
 
     def _put(self, text: str) -> None:
         try:
-            write(text, self._fd)
+            put(self._fd, text)
         except OSError:
             pass

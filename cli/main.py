@@ -198,10 +198,10 @@ tree.examples = EXAMPLES[""]
 def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
     """Walk down the tree by name, then print the help found there."""
     at: click.Command = tree
-    here = click.Context(tree, info_name=program_of(ctx))
+    here = click.Context(tree, info_name=program_of(ctx), **CONTEXT)
     for word in command:
         found = at.get_command(here, word) if isinstance(at, click.Group) else None
         if found is None:
             raise click.UsageError(f"no such command: {' '.join(command)}")
-        at, here = found, click.Context(found, info_name=word, parent=here)
+        at, here = found, click.Context(found, here, word, **found.context_settings)
     output.write(at.get_help(here) + "\n")

@@ -14,8 +14,24 @@ if TYPE_CHECKING:
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def write(text: str, fd: int = 1) -> None:
-    """Write all of `text`; names of files keep their bytes. Raises OSError (BrokenPipeError)."""
+class OutputError(NvcError):
+    """Standard output does not take what was to be printed."""
+
+    stage = "output"
+
+
+def write(text: str) -> None:
+    """Print `text`. Raises OutputError, and BrokenPipeError where nobody reads on."""
+    try:
+        put(1, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError.of("write", "standard output", error) from None
+
+
+def put(fd: int, text: str) -> None:
+    """Write all of `text` to a descriptor; names of files keep their bytes. Raises OSError."""
     data = memoryview(text.encode("utf-8", "surrogateescape"))
     while data:
         data = data[posix.write(fd, data) :]
@@ -24,7 +40,7 @@ def write(text: str, fd: int = 1) -> None:
 def say(program: str, text: object) -> None:
     """One line on standard error, `<program>: <text>`. Never fails: there is nobody left to tell."""
     try:
-        write(f"{program}: {text}\n", 2)
+        put(2, f"{program}: {text}\n")
     except OSError:
         pass
 

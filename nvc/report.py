@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 WIDTH = 100  # columns of a table
+KEPT = 12  # characters at the end of a cell that is cut: a model may end in ` (simulated)`
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -209,13 +210,15 @@ def _joined(lines: Iterable[str]) -> str:
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
-    """Columns two spaces apart; only the last one is cut at 100 columns, the others are to be copied."""
+    """Columns two spaces apart; the last is cut in its middle to fit, the others are there to be copied."""
     rows = [tuple(one_line(cell) for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:
         head = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths))
-        room = max(WIDTH - len(head), 8)
-        tail = row[-1] if len(row[-1]) <= room else row[-1][: room - 1] + "…"
+        room = max(WIDTH - len(head), 2 * KEPT)
+        tail = row[-1]
+        if len(tail) > room:
+            tail = f"{tail[: room - KEPT - 1]}…{tail[-KEPT:]}"
         lines.append((head + tail).rstrip())
     return "".join(f"{line}\n" for line in lines)

@@ -102,8 +102,7 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
         return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
     if isinstance(op, Symlink):
-        below = (f"a regular file in its place is covered by {op.fallback}",) if op.fallback else ()
-        return "link", f"{op.target} -> {op.text}", "", below
+        return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, UpdateLoaderCache):
         held = [f"{entry.soname} ({entry.arch}) => {entry.path}" for entry in op.entries]
         return (

@@ -75,7 +75,6 @@ device   /dev/nvidia0                                     c 195:0     ro,nosuid,
 devices  /dev/nvidia-caps                                 nosuid,noexec
 allow    c 195:0 rw
 link     /usr/lib/x86_64-linux-gnu/libcuda.so.1 -> libcuda.so.580.159.04
-           a regular file in its place is covered by /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04
 link     /usr/lib/x86_64-linux-gnu/libcuda.so -> libcuda.so.1
 ldcache  /etc/ld.so.cache                                 1 entry
            libcuda.so.1 (x86_64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1

@@ -1,0 +1,230 @@
+"""What info and list print, byte for byte where the peers' callers parse it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_0, UUID_1, VERSION, cap, facts, gpu, gpus
+
+from nvc import report
+from nvc.model import Binary
+from nvc.request import Request
+from nvc.selection import select
+
+T4 = gpu(
+    0,
+    "GPU-08f3a2f0-0000-0000-0000-000000000000",
+    minor=0,
+    bus_id="00000000:3b:00.0",
+    name="Tesla T4",
+    brand="Tesla",
+    architecture="7.5",
+)
+SMALL = facts(driver_version="535.104.05", cuda_version="12.2", gpus=(T4,))
+KINDS = ("devices", "binaries", "libraries", "ipcs", "firmwares")
+CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"]
+
+
+def listed(request: Request, *kinds: str, host: object = None) -> list[str]:
+    """The lines of `list`."""
+    found = host or facts()
+    return report.list_text(report.entries(found, select(found, request), request, kinds)).splitlines()  # type: ignore[arg-type]
+
+
+def test_info_text() -> None:
+    assert report.info_text(SMALL) == (
+        "NVRM version:   535.104.05\n"
+        "CUDA version:   12.2\n"
+        "\n"
+        "Device Index:   0\n"
+        "Device Minor:   0\n"
+        "Model:          Tesla T4\n"
+        "Brand:          Tesla\n"
+        "GPU UUID:       GPU-08f3a2f0-0000-0000-0000-000000000000\n"
+        "Bus Location:   00000000:3b:00.0\n"
+        "Architecture:   7.5\n"
+    )
+
+
+def test_info_text_of_two() -> None:
+    blocks = report.info_text(facts()).split("\n\n")
+    assert [block.count("\n") for block in blocks] == [1, 6, 7]
+
+
+def test_info_csv() -> None:
+    assert report.info_csv(SMALL) == (
+        "NVRM version,CUDA version\n"
+        "535.104.05,12.2\n"
+        "\n"
+        "Device Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n"
+        "0,0,Tesla T4,Tesla,GPU-08f3a2f0-0000-0000-0000-000000000000,00000000:3b:00.0,7.5\n"
+    )
+    comma = facts(gpus=(T4.replace(name='T4, "big"'),))
+    assert (
+        report.info_csv(comma).splitlines()[-1].startswith('0,0,T4, "big",Tesla,')
+    )  # no quoting, as the peers
+
+
+def test_a_simulated_driver_says_so() -> None:
+    host = SMALL.replace(simulated=True)
+    assert report.info_text(host).startswith("NVRM version:   535.104.05-sim\n")
+    assert report.info_csv(host).splitlines()[1] == "535.104.05-sim,12.2"
+    assert report.info_document(host)["driver"] == {
+        "version": "535.104.05",
+        "cudaVersion": "12.2",
+        "root": "/run/driver",
+        "simulated": True,
+    }
+
+
+def test_a_hostile_name_stays_on_its_line() -> None:
+    host = SMALL.replace(gpus=(T4.replace(name="T4\nGPU UUID:       GPU-1\x1b[2J" + "x" * 9999),))
+    for show in (report.info_text, report.info_csv, report.info_table):
+        text = show(host)
+        assert len(text.splitlines()) == len(show(SMALL).splitlines())
+        assert "\x1b" not in text
+        assert len(text) < 1000
+
+
+def test_info_table() -> None:
+    long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)"
+    lines = report.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1]))).splitlines()
+    assert lines[0].split() == ["DEVICE", "UUID", "BUS", "ARCH", "MODEL"]
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "1:0", "1:1"]
+    assert f"  {MIG_UUID_0}  gi 1 ci 0 " in lines[3]
+    assert max(map(len, lines)) == 100
+    assert lines[1].endswith("… (simulated)")
+
+
+def test_info_document() -> None:
+    made = json.loads(json.dumps(report.info_document(facts(warnings=("odd",)))))
+    assert (made["schemaVersion"], made["warnings"]) == (1, ["odd"])
+    assert made["gpus"][1] == {
+        "index": 1,
+        "minor": 2,
+        "model": "NVIDIA H100 80GB HBM3",
+        "brand": "Nvidia",
+        "uuid": UUID_1,
+        "busId": "00000000:3c:00.0",
+        "architecture": "9.0",
+        "node": "/dev/nvidia2",
+        "migCapable": True,
+        "migEnabled": True,
+        "migDevices": [
+            {"index": 0, "uuid": MIG_UUID_0, "gpuInstance": 1, "computeInstance": 0},
+            {"index": 1, "uuid": MIG_UUID_0[:-1] + "2", "gpuInstance": 2, "computeInstance": 0},
+        ],
+    }
+
+
+def test_everything_in_the_peers_order() -> None:
+    request = Request(devices=("all",), capabilities=("compat32",), imex_channels=(5,))
+    access = [f"{CAPABILITIES}/gpu2/mig/gi1/access", f"{CAPABILITIES}/gpu2/mig/gi1/ci0/access"]
+    other = [path.replace("gi1", "gi2") for path in access]
+    assert listed(request, *KINDS) == [
+        *CONTROL,
+        "/dev/nvidia1",
+        "/dev/nvidia2",
+        *access,
+        cap(100).path,
+        cap(101).path,
+        *other,
+        cap(110).path,
+        cap(111).path,
+        "/dev/nvidia-caps-imex-channels/channel5",
+        "/usr/bin/nvidia-smi",
+        f"{LIBS}/libnvidia-ml.so.{VERSION}",
+        f"{LIBS}/libcuda.so.{VERSION}",
+        f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
+        "/run/nvidia-persistenced/socket",
+        "/run/nvidia-fabricmanager/socket",
+        "/tmp/nvidia-mps",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+    ]
+
+
+def test_mig_rights_replace_mig_devices() -> None:
+    def right(name: str, node: int) -> list[str]:
+        return [
+            f"{CAPABILITIES}/mig/{name}",
+            cap(node).path,
+            f"{CAPABILITIES}/gpu2",
+            "/dev/nvidia-caps",
+            cap(100).path,
+            cap(101).path,
+        ]
+
+    both = Request(devices=("all",), mig_config="all", mig_monitor="all")
+    assert listed(both, "devices") == [
+        *CONTROL,
+        "/dev/nvidia1",
+        "/dev/nvidia2",
+        *right("config", 1),
+        *right("monitor", 2),
+    ]
+    # GPU 0 cannot do MIG: there is nothing to configure.
+    assert listed(Request(devices=("0",), mig_config="all"), "devices") == [*CONTROL, "/dev/nvidia1"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "kinds", "lines"),
+    [
+        (Request(), ("devices",), CONTROL),
+        (Request(devices=("0",)), (), []),
+        (Request(imex_channels=(7, 0)), (), ["channel7", "channel0"]),
+        (Request(persistenced=False), ("ipcs",), ["/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps"]),
+        (Request(fabricmanager=False), ("ipcs",), ["/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"]),
+        (Request(gsp_firmware=False), ("firmwares", "binaries"), ["/usr/bin/nvidia-smi"]),
+        (Request(capabilities=("compat32",)), ("binaries",), ["/usr/bin/nvidia-smi"]),
+    ],
+)
+def test_filters(request_: Request, kinds: tuple[str, ...], lines: list[str]) -> None:
+    prefix = "/dev/nvidia-caps-imex-channels/"
+    assert [line.removeprefix(prefix) for line in listed(request_, *kinds)] == lines
+
+
+def test_a_bare_host() -> None:
+    host = facts(control=None, uvm=(), modeset=None, gpus=(), mig_config=None, mig_monitor=None)
+    assert listed(Request(mig_config="all"), "devices", host=host) == []
+
+
+def test_names_keep_their_bytes_but_not_their_lines() -> None:
+    host = facts(binaries=(Binary("/usr/bin/a\nb\udcff", "utility", facts().binaries[0].identity),))
+    assert listed(Request(), "binaries", host=host) == ["/usr/bin/a?b\udcff"]
+
+
+def test_list_document_and_table() -> None:
+    host, request = facts(), Request(devices=("0",), imex_channels=(5,))
+    entries = report.entries(host, select(host, request), request, KINDS)
+    made = json.loads(json.dumps(report.list_document(host, entries)))
+    assert list(made) == ["schemaVersion", "driver", "entries", "warnings"]
+    by_kind = {entry["kind"]: entry for entry in made["entries"]}
+    assert by_kind == {
+        "device": {"kind": "device", "path": "/dev/nvidia1", "major": 195, "minor": 1},
+        "imex-channel": {
+            "kind": "imex-channel",
+            "path": "/dev/nvidia-caps-imex-channels/channel5",
+            "major": 236,
+            "minor": 5,
+        },
+        "binary": {"kind": "binary", "path": "/usr/bin/nvidia-smi", "class": "utility"},
+        "library": {
+            "kind": "library",
+            "path": f"{LIBS}/libcuda.so.{VERSION}",
+            "class": "compute",
+            "soname": "libcuda.so.1",
+            "architecture": "x86_64",
+        },
+        "ipc": {"kind": "ipc", "path": "/tmp/nvidia-mps", "service": "mps"},
+        "firmware": {"kind": "firmware", "path": f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"},
+    }
+    lines = report.list_table(entries).splitlines()
+    assert lines[0].split() == ["KIND", "PATH", "DETAIL"]
+    assert len(lines) == len(entries) + 1
+    assert max(map(len, lines)) <= 100
+    assert any(line.split() == ["device", "/dev/nvidia1", "c", "195:1"] for line in lines)
+
+
+def test_gpu_0_is_listed_by_its_minor() -> None:
+    assert listed(Request(devices=(UUID_0,)), "devices")[-1] == "/dev/nvidia1"
