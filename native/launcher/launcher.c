@@ -65,10 +65,13 @@ static bool settle_descriptors(void)
 
 static void settle_signals(void)
 {
+    static const unsigned long standard[8]; /* the kernel's struct sigaction, all zero: SIG_DFL, no flags */
     sigset_t none;
 
+    /* libc's signal() leaves out 32 and 33, its own; posix_spawn(3) sets just those to ignored. Refused for the
+     * two that nobody can change. */
     for (int sig = 1; sig < NSIG; sig++)
-        signal(sig, SIG_DFL); /* refused for a few; those cannot have been changed either */
+        syscall(SYS_rt_sigaction, sig, standard, NULL, 8);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
