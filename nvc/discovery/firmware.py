@@ -47,7 +47,9 @@ def find_firmwares(
                 warnings.append(f"firmware {path} is left out: {error}")
                 continue
             try:
-                found[name] = Firmware(root.real_path(fd), identity_of(status))
+                # The kernel's path, also where /lib is a link: an image may have no such link.
+                real = root.real_path(fd)
+                found[name] = Firmware(path if real.endswith("/" + name) else real, identity_of(status))
             finally:
                 os.close(fd)
     return tuple(found[name] for name in sorted(found)), tuple(warnings)

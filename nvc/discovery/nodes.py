@@ -40,7 +40,7 @@ def find_node(devices: HostRoot, path: str, major: int, minor: int) -> DeviceNod
     Raises DetectionError when something else is there: a node of another number opens another device.
     """
     try:
-        status = devices.stat(path)
+        status = devices.stat(path, follow=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -1,0 +1,224 @@
+"""The ELF header reader: held against pyelftools, and against files that lie."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+from elftools.elf.segments import InterpSegment, NoteSegment
+from support import need, run
+from support.drivertree import ARCH, OTHER_ARCH
+
+from nvc.discovery.elf import Elf, forward_compatibility, parse_notes, read_elf, section
+from nvc.errors import DetectionError
+from nvc.sim.elffile import shared_object
+
+NOTES = {1: "NT_GNU_ABI_TAG", 3: "NT_GNU_BUILD_ID"}
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def parse(data: bytes) -> Elf:
+    fd = os.memfd_create("elf")
+    try:
+        os.write(fd, data)
+        return read_elf(fd, "test")
+    finally:
+        os.close(fd)
+
+
+def system_files() -> list[str]:
+    """Libraries and programs of this machine, a spread of them."""
+    found = sorted(glob.glob(f"/usr/lib/{ARCH}-linux-gnu/*.so.*") + glob.glob("/usr/bin/*"))
+    real = sorted({os.path.realpath(path) for path in found})
+    elf = []
+    for path in filter(os.path.isfile, real[:: max(1, len(real) // 120)]):
+        with open(path, "rb") as file:
+            if file.read(4) == b"\x7fELF":
+                elf.append(path)
+    return elf
+
+
+def compare(path: str) -> None:
+    """Our reading of `path` and pyelftools' are the same."""
+    with opened(path) as fd:
+        ours = read_elf(fd, path)
+        abi_note = section(fd, ours, ".note.ABI-tag")
+    with open(path, "rb") as file:
+        elf = ELFFile(file)
+        sonames, needed, notes = [""], [], {}
+        interpreted = False
+        for segment in elf.iter_segments():
+            interpreted |= isinstance(segment, InterpSegment)
+            if isinstance(segment, DynamicSegment):
+                sonames += [tag.soname for tag in segment.iter_tags("DT_SONAME")]
+                needed += [tag.needed for tag in segment.iter_tags("DT_NEEDED")]
+            if isinstance(segment, NoteSegment):
+                for note in segment.iter_notes():
+                    if note["n_name"] == "GNU" and note["n_type"] in NOTES.values():
+                        kind = next(kind for kind, name in NOTES.items() if name == note["n_type"])
+                        notes[kind] = note["n_descdata"]
+        theirs = elf.get_section_by_name(".note.ABI-tag")
+        assert ours.bits == elf.elfclass
+        assert ours.soname == sonames[-1]
+        assert list(ours.needed) == needed
+        assert ours.interpreted == interpreted
+        assert {
+            kind: content for owner, kind, content in ours.notes if owner == "GNU" and kind in NOTES
+        } == notes
+        assert abi_note == (theirs.data() if theirs is not None else None)
+        arch = {"x64": "x86_64", "x86": "i386", "AArch64": "aarch64", "ARM": "arm"}[elf.get_machine_arch()]
+        assert ours.is_for(arch)
+        assert not ours.is_for(OTHER_ARCH if arch != OTHER_ARCH else ARCH)
+
+
+def test_agrees_with_pyelftools_on_this_machines_files() -> None:
+    files = system_files()
+    assert len(files) > 20
+    for path in files:
+        compare(path)
+
+
+@pytest.mark.parametrize("arch", [ARCH, OTHER_ARCH, "arm", "aarch64"])
+@pytest.mark.parametrize("abi_note", [False, True])
+def test_agrees_with_pyelftools_on_driver_stubs(scratch: str, arch: str, abi_note: bool) -> None:
+    path = f"{scratch}/lib.so"
+    with open(path, "wb") as file:
+        file.write(shared_object("libnvidia-tls.so.1", arch, abi_note))
+    compare(path)
+    with opened(path) as fd:
+        elf = read_elf(fd, path)
+    assert elf.soname == "libnvidia-tls.so.1"
+    assert elf.linux_abi == ((2, 3, 99) if abi_note else None)
+
+
+def test_reads_what_a_compiler_makes(scratch: str) -> None:
+    source = f"{scratch}/lib.c"
+    with open(source, "w", encoding="utf-8") as file:
+        file.write("int answer(void) { return 42; }\n")
+    path = f"{scratch}/libx.so"
+    run(
+        need("gcc"),
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libx.so.7",
+        "-Wl,--no-as-needed",
+        "-lm",
+        "-o",
+        path,
+        source,
+    )
+    compare(path)
+    with opened(path) as fd:
+        elf = read_elf(fd, path)
+    assert elf.soname == "libx.so.7"
+    assert "libm.so.6" in elf.needed
+
+
+def test_finds_the_forward_compatibility_note(scratch: str) -> None:
+    """A note that no segment loads, as in a compat libcuda."""
+    payload = json.dumps({"Format": 1, "CUDA Version": "13.0", "Driver": [535, 550]}).encode()
+    owner = b"NVIDIA Corporation\0"
+    note = struct.pack("<III", len(owner), len(payload), 1) + owner + bytes(-len(owner) % 4) + payload
+    with open(f"{scratch}/note", "wb") as file:
+        file.write(note + bytes(-len(note) % 4))
+    path = f"{scratch}/libcuda.so"
+    with open(path, "wb") as file:
+        file.write(shared_object("libcuda.so.1", ARCH))
+    with opened(path) as fd:
+        assert forward_compatibility(fd, read_elf(fd)) is None
+    run(need("objcopy"), "--add-section", f".note.cuda.fwd_compatibility={scratch}/note", path)
+    with opened(path) as fd:
+        elf = read_elf(fd)
+        found = forward_compatibility(fd, elf)
+        assert section(fd, elf, ".note.cuda.fwd_compatibility", limit=8) is None
+    assert found == payload
+    with open(path, "rb") as file:
+        section_data = ELFFile(file).get_section_by_name(".note.cuda.fwd_compatibility").data()
+    assert parse_notes(section_data) == [("NVIDIA Corporation", 1, payload)]
+
+
+def test_refuses_what_is_not_elf() -> None:
+    good = shared_object("libx.so.1", ARCH)
+    for data, cause in (
+        (b"", "not an ELF file"),
+        (b"#!/bin/sh\nexec true\n" * 10, "not an ELF file"),
+        (b"\x7fELF", "not an ELF file"),
+        (good[:5] + b"\x02" + good[6:], "foreign"),  # big-endian
+        (good[:4] + b"\x03" + good[5:], "foreign"),  # neither 32 nor 64 bits
+        (good[:60], "truncated|outside"),
+    ):
+        with pytest.raises(DetectionError, match=cause):
+            parse(data)
+
+
+def test_refuses_headers_out_of_bounds() -> None:
+    good = bytearray(shared_object("libx.so.1", "x86_64"))
+    many = bytearray(good)
+    many[56:58] = b"\xff\xff"
+    with pytest.raises(DetectionError, match="65535 program headers"):
+        parse(bytes(many))
+    far = bytearray(good)
+    far[32:40] = b"\xff" * 8
+    with pytest.raises(DetectionError, match="outside of the file"):
+        parse(bytes(far))
+
+
+def test_a_soname_outside_of_its_table_is_refused() -> None:
+    good = shared_object("libx.so.1", "x86_64")
+    entry = struct.pack("<qQ", 14, 1)
+    assert good.count(entry) == 1
+    for value in (1 << 20, (1 << 64) - 1):
+        with pytest.raises(DetectionError, match="outside of its table"):
+            parse(good.replace(entry, struct.pack("<qQ", 14, value)))
+
+
+def test_a_truncated_file_raises_nothing_else() -> None:
+    good = shared_object("libx.so.1", ARCH, True)
+    for size in range(len(good)):
+        try:
+            assert parse(good[:size]).soname in ("", "libx.so.1")
+        except DetectionError:
+            pass
+
+
+def test_ten_thousand_mutations_raise_nothing_else() -> None:
+    chance = random.Random(20261121)
+    originals = [shared_object("libcuda.so.1", arch, True) for arch in (ARCH, OTHER_ARCH)]
+    fd = os.memfd_create("elf")
+    refused = 0
+    try:
+        for _ in range(10000):
+            data = bytearray(chance.choice(originals))
+            for _ in range(chance.randint(1, 8)):
+                at = chance.randrange(min(len(data), 600))
+                if chance.random() < 0.5:
+                    data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+                else:
+                    data[at : at + 8] = chance.randbytes(8)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, data, 0)
+            try:
+                elf = read_elf(fd, "test")
+                section(fd, elf, ".note.ABI-tag")
+                forward_compatibility(fd, elf)
+            except DetectionError:
+                refused += 1
+    finally:
+        os.close(fd)
+    assert 1000 < refused < 9900, "mutations that always or never fail test nothing"

@@ -1,0 +1,174 @@
+"""The loader cache's reader: every layout, held against ldconfig; and bytes that lie."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import need, run
+
+from nvc.discovery.ldcache import CACHE_LIMIT, NEW_MAGIC, OLD_MAGIC, parse_cache
+from nvc.errors import DetectionError
+from nvc.sim.elffile import shared_object
+from nvc.sim.loadercache import write
+
+ENTRIES = [
+    ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "x86_64"),
+    ("libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1", "i386"),
+    ("libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "x86_64"),
+    ("libz.so.1", "/lib/libz.so.1", "x86_64"),
+]
+
+
+def old_cache(entries: list[tuple[str, str, str]]) -> bytes:
+    """A cache in the old layout alone, as glibc 2.1 wrote it."""
+    flags = {"x86_64": 0x0303, "i386": 0x0003}
+    strings = bytearray()
+    table = bytearray(struct.pack("<12sI", OLD_MAGIC, len(entries)))
+    for name, path, arch in sorted(entries, reverse=True):
+        at = len(strings), len(strings) + len(name) + 1
+        strings += name.encode() + b"\0" + path.encode() + b"\0"
+        table += struct.pack("<iII", flags[arch], *at)
+    return bytes(table + strings)
+
+
+def printed(path: str) -> list[tuple[str, str]]:
+    """(name, path) of every entry as `ldconfig -p` prints the cache."""
+    lines = run(need("ldconfig"), "-p", "-C", path).stdout.splitlines()
+    split = [line.strip().partition(" (") for line in lines if " => " in line]
+    return [(name, rest.partition(" => ")[2]) for name, _, rest in split]
+
+
+def test_reads_what_ldconfig_writes(scratch: str) -> None:
+    for arch in ("x86_64", "i386"):
+        for name in ("libcuda", "libnvidia-ml", "libodd_name-2.x"):
+            path = f"{scratch}/{arch}/{name}.so.1.2"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(shared_object(f"{name}.so.1", arch))
+    with open(f"{scratch}/conf", "w", encoding="utf-8") as file:
+        file.write(f"{scratch}/x86_64\n{scratch}/i386\n")
+    run(need("ldconfig"), "-C", f"{scratch}/cache", "-f", f"{scratch}/conf", "-c", "new")
+    with open(f"{scratch}/cache", "rb") as cache:
+        found = parse_cache(cache.read())
+    assert [(name, path) for _, name, path in found] == printed(f"{scratch}/cache")
+    flags = {path: entry_flags for entry_flags, _, path in found}
+    assert flags[f"{scratch}/x86_64/libcuda.so.1"] == 0x0303
+    assert flags[f"{scratch}/i386/libcuda.so.1"] == 0x0001  # needs no libc, so ldconfig cannot tell which
+
+
+@pytest.mark.parametrize("data", [write(ENTRIES), write(ENTRIES, True), old_cache(ENTRIES)])
+def test_reads_each_layout_as_ldconfig_does(scratch: str, data: bytes) -> None:
+    with open(f"{scratch}/cache", "wb") as file:
+        file.write(data)
+    found = parse_cache(data)
+    assert [(name, path) for _, name, path in found] == printed(f"{scratch}/cache")
+    assert {(name, path) for _, name, path in found} == {(name, path) for name, path, _ in ENTRIES}
+
+
+def test_reads_this_machines_cache() -> None:
+    with open("/etc/ld.so.cache", "rb") as file:
+        data = file.read()
+    found = parse_cache(data)
+    assert [(name, path) for _, name, path in found] == printed("/etc/ld.so.cache")
+    flags = {name: entry_flags for entry_flags, name, _ in reversed(found)}
+    assert flags["libc.so.6"] & 0xFF == 3
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_prefixes_keep_only_what_begins_with_them(combined: bool) -> None:
+    data = write(ENTRIES, combined)
+    found = parse_cache(data, (b"libcuda.so", b"libz"))
+    assert {name for _, name, _ in found} == {"libcuda.so.1", "libz.so.1"}
+    assert len(parse_cache(data)) == 4
+
+
+def test_flags_tell_architecture_and_type() -> None:
+    flags = {path: entry_flags for entry_flags, _, path in parse_cache(write(ENTRIES))}
+    assert flags["/usr/lib/x86_64-linux-gnu/libcuda.so.1"] == 0x0303
+    assert flags["/usr/lib/i386-linux-gnu/libcuda.so.1"] == 0x0003
+
+
+def test_refuses_the_other_byte_order() -> None:
+    data = bytearray(write(ENTRIES))
+    data[28] = 3
+    with pytest.raises(DetectionError, match="byte order"):
+        parse_cache(bytes(data))
+    data[28] = 0  # written before byte order was recorded
+    assert len(parse_cache(bytes(data))) == 4
+
+
+def test_refuses_what_is_no_cache() -> None:
+    for data in (b"", b"\0" * 100, b"ld.so-1.8.0" + bytes(100), b"glibc-ld.so.cache1.2" + bytes(100)):
+        with pytest.raises(DetectionError, match="unsupported file format"):
+            parse_cache(data)
+    with pytest.raises(DetectionError, match="larger than"):
+        parse_cache(NEW_MAGIC + bytes(CACHE_LIMIT))
+
+
+@pytest.mark.parametrize("data", [write(ENTRIES), old_cache(ENTRIES)])
+def test_a_truncated_cache_is_refused_at_every_byte(data: bytes) -> None:
+    for size in range(len(data)):
+        with pytest.raises(DetectionError):
+            parse_cache(data[:size])
+
+
+def test_a_truncated_combined_cache_never_gives_more_than_it_holds() -> None:
+    """Cut within the magic of its second half, a combined cache is an old one without its names."""
+    data = write(ENTRIES, True)
+    assert not data.startswith(NEW_MAGIC)
+    for size in range(len(data)):
+        with pytest.raises(DetectionError):
+            parse_cache(data[:size])
+
+
+def test_a_name_without_end_or_outside_is_refused() -> None:
+    header = struct.pack("<20sIIB19x", NEW_MAGIC, 1, 4, 2)
+    outside = struct.pack("<iIIIQ", 0x303, 1 << 31, 72, 0, 0) + b"abc\0"
+    endless = struct.pack("<iIIIQ", 0x303, 72, 72, 0, 0) + b"abcd"
+    for body in (outside, endless):
+        with pytest.raises(DetectionError, match="points outside"):
+            parse_cache(header + body)
+
+
+def test_entries_that_share_one_long_name_do_not_multiply_it() -> None:
+    text = b"lib" + b"x" * 4000 + b"\0"
+    count = 5000
+    data = struct.pack("<20sIIB19x", NEW_MAGIC, count, len(text), 2)
+    data += struct.pack("<iIIIQ", 0x303, 48 + 24 * count, 48 + 24 * count, 0, 0) * count + text
+    with pytest.raises(DetectionError, match="more names than it has room for"):
+        parse_cache(data)
+
+
+def test_ten_thousand_mutations_raise_nothing_else() -> None:
+    chance = random.Random(20261121)
+    originals = [write(ENTRIES), write(ENTRIES, True), old_cache(ENTRIES)]
+    sound = 0
+    for _ in range(10000):
+        data = bytearray(chance.choice(originals))
+        for _ in range(chance.randint(1, 6)):
+            at = chance.randrange(len(data))
+            if chance.random() < 0.5:
+                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+            else:
+                data[at : at + 4] = chance.randbytes(4)
+        try:
+            parse_cache(bytes(data))
+            sound += 1
+        except DetectionError:
+            pass
+    assert 1000 < sound < 9000, "mutations that always or never fail test nothing"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=600), st.sampled_from([b"", OLD_MAGIC + b"\0", NEW_MAGIC]))
+def test_any_bytes_after_a_magic_are_survived(body: bytes, magic: bytes) -> None:
+    try:
+        found = parse_cache(magic + body)
+    except DetectionError:
+        return
+    assert all("\0" not in name and "\0" not in path for _, name, path in found)
