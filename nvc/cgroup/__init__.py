@@ -3,7 +3,9 @@
     cgroup = nvc.cgroup.find.device_cgroup(kernel, proc_pid)
     if cgroup is not None:
         change = nvc.cgroup.prepare(kernel, cgroup, ((195, 0), (195, 255)))
+        cgroup.close()
         change.apply()
+        change.close()
 
 Cgroup v1 has a list of rules that can be added to (`v1`); cgroup v2 asks programs, which must be replaced
 (`v2`).
@@ -54,7 +56,7 @@ def prepare(
     Nothing is changed yet. `oci_devices` is the parsed `linux.resources.devices` of the container's bundle,
     for device programs that the kernel does not show. Raises MountError where the rules could not be
     allowed. In a user namespace nobody may change a device cgroup: the change is then empty and carries a
-    warning.
+    warning. The caller keeps and closes `cgroup`, and may do so at once.
     """
     if not rules:
         return Change()

@@ -42,7 +42,9 @@ def unblind(code: list[Instruction]) -> list[Instruction] | None:
             # `mov dst, 0` is blinded as `xor dst, dst`, which the verifier refuses on an unset register.
             used, instructions = 1, [(0xB7, dst, 0, 0, 0)]
         elif op == 0x18:
-            used, instructions = 2, list(code[position : position + 2])
+            used, instructions = 2, code[position : position + 2]
+            if len(instructions) < 2 or instructions[1][:4] != (0, 0, 0, 0):
+                return None
         else:
             used, instructions = 1, [(op, dst, src, off, imm)]
         position += used

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nvc.cgroup.program import Instruction, Rule
 
 #: Instructions that one question may take, over all rules; a device program has no loops.
-MOST_STEPS = 200_000
+MOST_STEPS = 60_000
 # Every way to open a character device that rw stands for: O_RDWR, O_RDONLY, O_WRONLY, in the first word's
 # form.
 _OPENINGS = (6 << 16 | 2, 2 << 16 | 2, 4 << 16 | 2)

@@ -22,12 +22,16 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class DeviceCgroup(Value):
-    """The cgroup of a process. `directory` is an open descriptor, to be closed by the owner."""
+    """The cgroup of a process. `directory` is an open descriptor, which the owner closes."""
 
     version: int  # 1: the devices controller, 2: device programs
     directory: int
     path: str  # where it is mounted here: for messages, never to be opened again
     mount: str  # the mount point above it
+
+    def duplicate(self) -> DeviceCgroup:
+        """The same with a descriptor of its own."""
+        return DeviceCgroup(self.version, os.dup(self.directory), self.path, self.mount)
 
     def close(self) -> None:
         """Close the directory."""
@@ -57,29 +61,20 @@ def device_cgroup(
         v1, v2 = memberships(_read("cgroup", proc_pid))
     except OSError as error:
         raise MountError.of(STEP, "/proc/PID/cgroup", error) from None
-    wanted = [(1, v1), (2, v2)]
     # On a host with both, the devices controller of v1 decides; but a process in its root group is not
     # restricted by it, and its engine may have preferred v2.
-    if v1 == "/" and v2 not in ("", "/"):
-        wanted.reverse()
-    wanted = [(version, path) for version, path in wanted if path]
-    if not wanted:
+    version, path = (1, v1) if v1 and (v1 != "/" or v2 in ("", "/")) else (2, v2)
+    if not path:
         return None
     try:
         mounts = cgroup_mounts(_read(mountinfo))
     except OSError as error:
         raise MountError.of(STEP, mountinfo, error) from None
-    for version, path in wanted:
-        found = _open(kernel, version, path, mounts)
-        if found is not None:
-            return found
-    version, path = wanted[0]
-    if all(path == "/" for _, path in wanted):
-        return None
-    hint = "make the host's cgroup mounts visible here, "
-    raise MountError(
-        STEP, path, f"no mounted cgroup v{version} hierarchy shows this cgroup", hint + HINT_SKIP
-    )
+    found = _open(kernel, version, path, mounts)
+    if found is None and path != "/":
+        cause = f"no mounted cgroup v{version} hierarchy shows this cgroup"
+        raise MountError(STEP, path, cause, "make the host's cgroup mounts visible here, " + HINT_SKIP)
+    return found
 
 
 def memberships(text: bytes) -> tuple[str, str]:

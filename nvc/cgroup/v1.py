@@ -73,7 +73,8 @@ class ListChange(Change):
     ) -> None:
         super().__init__()
         self._kernel = kernel
-        self._cgroup = cgroup
+        self._cgroup = cgroup.duplicate()
+        self._closed = False
         self._additions = additions
         self._done: list[tuple[Rule, str]] = []
 
@@ -113,6 +114,12 @@ class ListChange(Change):
             return  # the cgroup is gone, and the rules with it
         except OSError as error:
             raise MountError.of("undo device rules", f"{self._cgroup.path}/devices.deny", error) from None
+
+    def close(self) -> None:
+        """Release the cgroup's directory."""
+        if not self._closed:
+            self._closed = True
+            self._cgroup.close()
 
     def _refused(self, error: OSError, rule: Rule) -> MountError:
         """The error for a refused rule. A group may only allow what its parent allows (EPERM)."""

@@ -43,7 +43,7 @@ class ProgramChange(Change):
 
     def __init__(self, cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> None:
         super().__init__()
-        self._cgroup = cgroup
+        self._cgroup = cgroup.duplicate()
         self._rules = rules
         self._oci_devices = oci_devices
         self._scope = -1
@@ -51,6 +51,7 @@ class ProgramChange(Change):
         self._done: list[Replacement] = []
         self._allowing: set[int] = set()  # ids of programs known to allow the rules, ours included
         self._applied = False
+        self._closed = False
 
     def apply(self) -> None:
         """Exchange the programs, and look again: an engine may have attached another one meanwhile."""
@@ -93,6 +94,9 @@ class ProgramChange(Change):
         if self._scope >= 0:
             os.close(self._scope)
             self._scope = -1
+        if not self._closed:
+            self._closed = True
+            self._cgroup.close()
 
     def plan(self) -> None:
         """Find out which programs deny and load what replaces them. Raises MountError."""

@@ -15,7 +15,7 @@ import pytest
 import support
 from support import CLEAN_ENV, REPO, need, run
 from support.bundle import RUNTIMES, Bundle
-from support.device_cgroup import DOCKER, GPU, Group, find, load, runc_shape
+from support.device_cgroup import DOCKER, GPU, Group, Prober, find, load, runc_shape
 
 from nvc.cgroup import prepare
 from nvc.kernel import LinuxKernel, bpf
@@ -169,3 +169,40 @@ def test_caller_without_the_rights_is_told_so(version: int) -> None:
         assert said.startswith(f"mount error: failed to add device rules: {group.path}")
         assert "operation not permitted" in said
         assert "run as root" in said and "--no-cgroups" in said
+
+
+NAMESPACED = """
+import os, sys
+from nvc.cgroup.find import device_cgroup
+from nvc.errors import NvcError
+from nvc.kernel import LinuxKernel
+proc = os.open("/proc/" + sys.argv[1], os.O_RDONLY)
+try:
+    found = device_cgroup(LinuxKernel(), proc)
+    print(found.version, found.path, os.fstat(found.directory).st_ino)
+except NvcError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_caller_in_a_cgroup_namespace(mounted: bool, scratch: str) -> None:
+    """Names are relative to the namespace then; the host's mount shows them with a root of `/..`."""
+    prepared = f"mount -t cgroup2 none {scratch} && " if mounted else ""
+    with Group.make(2) as outer:
+        inner = outer.child("inner")
+        with Prober(inner) as process:
+            inside = f'{prepared}exec "$@"'
+            unshare = f"unshare --cgroup --mount sh -c '{inside}' sh"
+            script = f'echo $$ > {outer.path}/cgroup.procs && exec {unshare} "$@"'
+            said = run(
+                *("/bin/sh", "-c", script, "sh", sys.executable, "-B", "-c", NAMESPACED, str(process.pid)),
+                env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join([REPO, *filter(None, sys.path)])},
+            ).stdout
+            if mounted:
+                assert said == f"2 {scratch}/inner {os.stat(inner.path).st_ino}\n"
+            else:
+                assert said.startswith(
+                    "mount error: failed to add device rules: /inner: no mounted cgroup v2"
+                )
+                assert "cgroup mounts" in said and "--no-cgroups" in said

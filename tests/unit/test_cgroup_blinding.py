@@ -160,6 +160,8 @@ SECOND: Instruction = (0xA7, AX, 0, 0, 6)
         [(0xBF, AX, 1, 0, 0), END],
         [(0x05, 0, 0, 1, 0), FIRST, SECOND, (0x0F, 1, AX, 0, 0), END],  # into the middle
         [(0x05, 0, 0, 9, 0), END],
+        [(0x18, 1, 0, 0, 5)],
+        [(0x18, 1, 0, 0, 5), (0, 0, AX, 0, 0), END],
         [(0x05, 0, 0, -9, 0), END],
     ],
 )

@@ -205,10 +205,13 @@ def test_v1_comes_first_unless_the_process_is_in_its_root(host: Host) -> None:
     assert host.find(b"5:devices:/\n0::/c1\n") == (2, f"{new}/c1")
 
 
-def test_hierarchy_that_cannot_be_reached_gives_way_to_the_other(host: Host) -> None:
+def test_hierarchy_that_decides_must_be_reached(host: Host) -> None:
+    """The other one is no way round it: what v1 denies stays denied whatever is done to v2."""
     new = host.mount("unified", V2)
     os.makedirs(f"{new}/c1")
-    assert host.find(b"5:devices:/c1\n0::/c1\n") == (2, f"{new}/c1")
+    with pytest.raises(MountError, match="/c1: no mounted cgroup v1 hierarchy"):
+        host.find(b"5:devices:/c1\n0::/c1\n")
+    assert host.find(b"5:devices:/\n0::/c1\n") == (2, f"{new}/c1")
 
 
 def test_mount_that_another_one_covers_is_passed_over(host: Host) -> None:
