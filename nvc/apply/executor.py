@@ -36,8 +36,8 @@ def apply_plan(
 ) -> Outcome:
     """Give the container at `target` everything in `plan`; `timeout` in seconds for the lock and the applier.
 
-    `oci_devices` is the bundle's linux.resources.devices, where the caller has it: the device program is then
-    built from it and not from a dump. Raises NvcError; the container is then as it was before.
+    `oci_devices` is the bundle's linux.resources.devices, where the caller has it: it stands in for a device
+    program that the kernel does not show. Raises NvcError; the container is then as it was before.
     """
     journal = open_journal(kernel, target.key(), timeout)
     try:
@@ -74,8 +74,15 @@ def _allow_devices(
     cgroup = device_cgroup(kernel, target.proc)
     if cgroup is None:
         return Change()
-    change = prepare(kernel, cgroup, rules, oci_devices)
-    change.apply()
+    try:
+        change = prepare(kernel, cgroup, rules, oci_devices)
+    finally:
+        cgroup.close()
+    try:
+        change.apply()
+    except BaseException:
+        change.close()
+        raise
     return change
 
 
