@@ -187,7 +187,7 @@ def main() -> None:
         tests(made)
         test_packages(made, cache)
         notice(made)
-        for name in ("install", "gpu-tests"):
+        for name in ("install", "gpu-tests", "bench", "prepare.sh"):
             shutil.copy(os.path.join(tree.REPO, "packaging/bundle", name), made)
         if size(made) > LIMIT:
             raise SystemExit(f"bundle: {size(made)} bytes, more than {LIMIT}")

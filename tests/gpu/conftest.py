@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, STAGE, need, run
+from support import CLEAN_ENV, STAGE, run
 
 FIGURES = pytest.StashKey[list[tuple[str, str, str]]]()
 OUTCOMES = pytest.StashKey[list[tuple[str, str, float, str]]]()
@@ -56,10 +57,13 @@ def report(config: pytest.Config) -> str:
 
 def host() -> list[tuple[str, str]]:
     """What the figures depend on."""
-    query = run(need("nvidia-smi"), "--query-gpu=name,driver_version", "--format=csv,noheader", check=False)
+    smi = shutil.which("nvidia-smi", path=CLEAN_ENV["PATH"])
+    query = (
+        run(smi, "--query-gpu=name,driver_version", "--format=csv,noheader", check=False) if smi else None
+    )
     cgroup = "v2" if os.path.exists("/sys/fs/cgroup/cgroup.controllers") else "v1 or hybrid"
     return [
-        ("GPUs", "; ".join(query.stdout.strip().splitlines()) or "none"),
+        ("GPUs", "; ".join(query.stdout.strip().splitlines()) if query else "no nvidia-smi"),
         ("kernel", platform.release()),
         ("Python", platform.python_version()),
         ("glibc", " ".join(platform.libc_ver())),
