@@ -163,10 +163,11 @@ def test_the_same_as_the_peer(
             }  # fmt: skip
             found[name] = (table, links)
             held.release(check=False)
-    for kind, ours, theirs in (
+    compared = (
         ("mount", found["nvc"][0], found["peer"][0]),
         ("link", found["nvc"][1], found["peer"][1]),
-    ):
+    )
+    for kind, ours, theirs in compared:
         for path in sorted(ours.keys() | theirs.keys()):
             if ours.get(path) != theirs.get(path):
                 measured(f"{kind} differs: {path}", f"nvc {ours.get(path)}, peer {theirs.get(path)}")
