@@ -27,7 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
     outcome: pytest.TestReport = yield
     if outcome.when == "call" or outcome.failed:
-        cause = outcome.longreprtext.strip().splitlines()[-1:] if outcome.failed else []
+        crash = getattr(outcome.longrepr, "reprcrash", None) if outcome.failed else None
+        cause = crash.message.splitlines()[:1] if crash else []
         item.config.stash[OUTCOMES].append((item.name, outcome.outcome, outcome.duration, "".join(cause)))
     return outcome
 
