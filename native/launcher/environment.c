@@ -29,7 +29,7 @@ static const struct rule RULES[] = {
     {"CUDA_MPS_PIPE_DIRECTORY", DIRECTORY, 4096},
     {"_NVC_CLI_COMPLETE", WORD, 32},
     {"COMP_WORDS", TEXT, 16384},
-    {"COMP_CWORD", WORD, 16},
+    {"COMP_CWORD", TEXT, 4096}, /* a number, but in fish the word that was begun */
 };
 static const struct rule OWN_RULE = {"NVC_", TEXT, 4096};
 

@@ -28,7 +28,7 @@ struct program {
 
 static const struct program PROGRAMS[] = {
     {"nvc-cli", "nvc-cli", "nvc_cli", false},
-    {"nvidia-container-cli", "nvc-cli", "nvc_cli", false},
+    {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", false}, /* callers parse its messages */
     {"nvc-hook", "nvc-hook", "nvc_hooks", true},
     {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", true},
     {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", true},

@@ -236,7 +236,7 @@ def test_arguments_pass_unchanged(installation: Installation) -> None:
     ("called", "name", "package"),
     [
         ("nvc-cli", "nvc-cli", "nvc_cli"),
-        ("nvidia-container-cli", "nvc-cli", "nvc_cli"),
+        ("nvidia-container-cli", "nvidia-container-cli", "nvc_cli"),
         ("nvc-hook", "nvc-hook", "nvc_hooks"),
         ("nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks"),
         ("nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks"),
