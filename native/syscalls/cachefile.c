@@ -37,8 +37,9 @@ static int decode(const struct op *op, struct nvc_ldcache_entry *entries, size_t
     return 0;
 }
 
-/* The file's bytes, or NULL with size 0 when there is none or it cannot be a cache (a FIFO, a directory, a link
- * that appeared meanwhile, too large). Never blocks: O_NONBLOCK, and only a regular file is read. */
+/* The file's bytes; NULL with size 0 when there is none, NULL with another size when what is there cannot be a
+ * cache (a FIFO, too large, a link that appeared meanwhile, cut short while it was read). Never blocks: O_NONBLOCK,
+ * and only a regular file is read. */
 static uint8_t *read_cache(struct place *place, size_t *size)
 {
     struct stat st;
@@ -46,19 +47,24 @@ static uint8_t *read_cache(struct place *place, size_t *size)
     size_t have = 0;
     int fd = openat(place->parent, place->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
-    *size = 0;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-        st.st_size <= NVC_LDCACHE_MAX)
-        bytes = malloc((size_t)st.st_size);
-    while (bytes != NULL && have < (size_t)st.st_size) {
-        ssize_t got = read(fd, bytes + have, (size_t)st.st_size - have);
+    *size = fd < 0 && errno == ENOENT ? 0 : 1;
+    if (fd < 0)
+        return NULL;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= NVC_LDCACHE_MAX) {
+        *size = (size_t)st.st_size;
+        bytes = malloc(*size ? *size : 1);
+    }
+    while (bytes != NULL && have < *size) {
+        ssize_t got = read(fd, bytes + have, *size - have);
         if (got <= 0)
             break;
         have += (size_t)got;
     }
-    if (fd >= 0)
-        close(fd);
-    *size = have;
+    close(fd);
+    if (have < *size) {
+        free(bytes);
+        bytes = NULL;
+    }
     return bytes;
 }
 
@@ -118,14 +124,16 @@ int op_ldcache(struct applier *a, struct op *op)
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
     uint8_t *old = read_cache(&place, &old_size);
-    int result = nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);
+    int result = old == NULL && old_size
+                     ? -EBADMSG
+                     : nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);
     if (result == -EBADMSG) {
         warn(a, "the image's loader cache is unusable and was replaced", op->target);
         result = nvc_ldcache_merge(NULL, 0, entries, count, NULL, 0, &merged, &new_size);
     }
     if (result < 0)
         result = fail(a, -result, "merge loader cache", op->target);
-    else if (new_size == old_size && memcmp(merged, old, new_size) == 0)
+    else if (old != NULL && new_size == old_size && memcmp(merged, old, new_size) == 0)
         result = 0;
     else
         result = replace_cache(a, &place, merged, new_size);

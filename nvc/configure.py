@@ -1,0 +1,92 @@
+"""The main job: discover -> select -> check -> open the container -> plan -> apply.
+
+Both entry points, the command line and the hooks, come through here with the same request.
+"""
+
+from __future__ import annotations
+
+from nvc import inventory
+from nvc.apply.executor import Outcome, apply_plan
+from nvc.apply.sources import SourceChanged
+from nvc.compat import compat_libraries
+from nvc.discovery import discover
+from nvc.plan.build import build_plan
+from nvc.requirements import check
+from nvc.selection import select
+from nvc.target import Target, open_target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.plan.ops import Plan
+    from nvc.request import DriverOptions, Request
+    from nvc.selection import Selection
+
+    class Log(Protocol):
+        """Told of each step of a run."""
+
+        def step(self, text: str) -> None: ...
+        def facts(self, facts: HostFacts) -> None: ...
+        def selection(self, selection: Selection) -> None: ...
+        def plan(self, plan: Plan) -> None: ...
+
+
+def configure(
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    pid: int,
+    rootfs: str,
+    log: Log,
+    oci_devices: list[dict[str, object]] | None = None,
+) -> Outcome:
+    """Give the container of `pid` (0: the parent process) what `request` asks for.
+
+    `oci_devices` is its bundle's linux.resources.devices, where known. Raises NvcError; the container is then
+    as it was.
+    """
+    try:
+        return _configure(kernel, options, request, pid, rootfs, log, oci_devices)
+    except SourceChanged as change:  # raised before anything was done
+        if not options.inventory:
+            raise
+        log.step(f"{change}; what an earlier run found is stale, looking again")
+        inventory.forget(options)
+        return _configure(kernel, options, request, pid, rootfs, log, oci_devices)
+
+
+def _configure(
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    pid: int,
+    rootfs: str,
+    log: Log,
+    oci_devices: list[dict[str, object]] | None,
+) -> Outcome:
+    plan, target = make_plan(kernel, options, request, pid, rootfs, log)
+    try:
+        return apply_plan(kernel, plan, target, options.timeout, oci_devices)
+    finally:
+        target.close()
+
+
+def make_plan(
+    kernel: Kernel, options: DriverOptions, request: Request, pid: int, rootfs: str, log: Log
+) -> tuple[Plan, Target]:
+    """The plan for one container, and the open container. Nothing has been changed."""
+    facts = discover(kernel, options)
+    log.facts(facts)
+    selection = select(facts, request)
+    log.selection(selection)
+    check(request.requirements, facts, selection)
+    target = open_target(kernel, pid, rootfs)
+    log.step(f"container process {target.pid}, rootfs {rootfs}")
+    wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
+    compat = compat_libraries(kernel, target.rootfs, facts.driver_version) if wants_compat else ()
+    plan = build_plan(facts, selection, request, target.layout, compat)
+    log.plan(plan)
+    return plan, target
