@@ -93,7 +93,7 @@ def tests(bundle: str) -> None:
     for name in ("conftest.py", "support", "gpu", "bench"):
         source, target = os.path.join(tree.REPO, "tests", name), os.path.join(bundle, "tests", name)
         if os.path.isdir(source):
-            shutil.copytree(source, target, ignore=tree.IGNORED)
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
 

@@ -9,6 +9,8 @@ chmod 755 "$work"
 "$bundle/install" "$work/prefix" >"$work/install.log" || { cat "$work/install.log" >&2; exit 1; }
 interpreter=$(sed -n 's/^interpreter //p' "$work/prefix/lib/nvc/launch.conf")
 
+cd "$work" # `python -m` looks for modules in the working directory first
+
 export NVC_STAGE="$work/prefix" NVC_TOOLS="$bundle/tools" PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH="$bundle/tests/site:$bundle/tests:$work/prefix/lib/nvc/python"
 for directory in "$work"/prefix/lib/nvc/site*; do PYTHONPATH=$PYTHONPATH:$directory; done
