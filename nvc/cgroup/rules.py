@@ -68,7 +68,8 @@ def parse(devices: object) -> tuple[DeviceRule, ...]:
         if not isinstance(entry, dict) or not isinstance(entry.get("allow", False), bool):
             raise ValueError("a rule of linux.resources.devices is malformed")
         letters = entry.get("access") or "rwm"
-        kind = _TYPES.get(entry.get("type") or "a")
+        name = entry.get("type") or "a"
+        kind = _TYPES.get(name) if isinstance(name, str) else None
         if kind is None or not isinstance(letters, str) or not set(letters) <= set(_LETTERS):
             raise ValueError("a rule of linux.resources.devices has an unknown type or access")
         access = 0

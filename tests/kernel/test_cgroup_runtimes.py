@@ -15,7 +15,7 @@ import pytest
 import support
 from support import CLEAN_ENV, REPO, need, run
 from support.bundle import RUNTIMES, Bundle
-from support.device_cgroup import DOCKER, GPU, Group, Prober, find, load, runc_shape
+from support.device_cgroup import DOCKER, GPU, Group, Prober, find, hierarchy, load, runc_shape
 
 from nvc.cgroup import prepare
 from nvc.kernel import LinuxKernel, bpf
@@ -69,12 +69,13 @@ class Runtime:
 
 @contextlib.contextmanager
 def running(name: str, bundle: Bundle) -> Iterator[Runtime]:
-    runtime = Runtime(name, bundle)
-    try:
-        runtime.call("start", runtime.container)
-        yield runtime
-    finally:
-        runtime.call("delete", "--force", runtime.container, check=False)
+    with hierarchy(2):
+        runtime = Runtime(name, bundle)
+        try:
+            runtime.call("start", runtime.container)
+            yield runtime
+        finally:
+            runtime.call("delete", "--force", runtime.container, check=False)
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -381,6 +382,32 @@ def test_group_of_a_process_is_found(group: Group) -> None:
         assert (found.version, found.path, found.mount) == (2, group.path, group.mount)
         assert os.fstat(found.directory).st_ino == os.stat(group.path).st_ino
         found.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_descriptor_is_left_open(group: Group, kind: str) -> None:
+    attach(group, kind, load(SHAPES["runc"](DOCKER)))
+    before = os.listdir("/proc/self/fd")
+    change = group.prepare()
+    change.apply()
+    group.prepare().close()
+    change.undo()
+    change.apply()
+    change.close()
+    change.close()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_no_descriptor_is_left_open_after_a_failure(group: Group) -> None:
+    group.attach(load(SHAPES["systemd"](DOCKER)), bpf.ALLOW_MULTI)
+    container = group.child("container")
+    container.attach(load(SHAPES["runc"](DOCKER)), bpf.ALLOW_MULTI)
+    container.attach(load([(0x85, 0, 0, 0, 15), (0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]), bpf.ALLOW_MULTI)
+    before = os.listdir("/proc/self/fd")
+    for each in (group, container):
+        with contextlib.suppress(MountError):
+            each.prepare().close()
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_union_answers_like_both(group: Group) -> None:

@@ -26,6 +26,7 @@ from nvc.cgroup import Change, prepare
 from nvc.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
 from nvc.cgroup.program import encode
 from nvc.kernel import LinuxKernel, bpf
+from support import run
 
 if TYPE_CHECKING:
     from nvc.cgroup.program import Instruction, Rule
@@ -127,6 +128,24 @@ def systemd_shape(rules: Iterable[ModelRule]) -> list[Instruction]:
 SHAPES = {"runc": runc_shape, "crun": crun_shape, "systemd": systemd_shape}
 
 
+@contextlib.contextmanager
+def hierarchy(version: int) -> Iterator[str]:
+    """Where device rules of a version are mounted; for as long as they are needed where they were not."""
+    with open("/proc/self/mountinfo", "rb") as text:
+        points = [mount.point for mount in cgroup_mounts(text.read()) if mount.version == version]
+    if points:
+        yield points[0]
+        return
+    directory = tempfile.mkdtemp(prefix="nvc-cgroup-")
+    kind = ["cgroup2"] if version == 2 else ["cgroup", "-o", "devices"]
+    run("mount", "-t", *kind, "none", directory)
+    try:
+        yield directory
+    finally:
+        run("umount", "--lazy", directory)  # a change that a test left open keeps it busy
+        os.rmdir(directory)
+
+
 class Group:
     """A cgroup of one test. `version` is 1 for the devices hierarchy, 2 for the unified one."""
 
@@ -143,15 +162,13 @@ class Group:
     @contextlib.contextmanager
     def make(cls, version: int, name: str = "") -> Iterator[Group]:
         """A group below the root of its hierarchy, removed with its children at the end."""
-        with open("/proc/self/mountinfo", "rb") as text:
-            points = [mount.point for mount in cgroup_mounts(text.read()) if mount.version == version]
-        if not points:
-            raise AssertionError(f"no cgroup v{version} hierarchy of device rules is mounted")
-        group = cls(version, f"{points[0]}/{name or f'nvc-test-{os.getpid()}-{next(_serial)}'}", points[0])
-        try:
-            yield group
-        finally:
-            group.remove()
+        with hierarchy(version) as mount:
+            path = f"{mount}/{name or f'nvc-test-{os.getpid()}-{next(_serial)}'}"
+            group = cls(version, path, mount)
+            try:
+                yield group
+            finally:
+                group.remove()
 
     def child(self, name: str) -> Group:
         """A group inside this one."""

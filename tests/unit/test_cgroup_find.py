@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import CLEAN_ENV, REPO, run
 
 from nvc.cgroup.find import Mount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.errors import MountError
@@ -243,6 +245,15 @@ def test_nothing_restricts_a_process_without_cgroups(host: Host) -> None:
     assert host.find(b"") is None
     assert host.find(b"3:cpu:/x\n") is None
     assert host.find(b"0::/\n") is None
+
+
+def test_programs_cost_nothing_where_there_are_none() -> None:
+    """bpf(2) and the interpreter are for v2 alone."""
+    script = "import sys, nvc.cgroup.v1, nvc.cgroup.find; print(*sys.modules)"
+    env = {**CLEAN_ENV, "PYTHONPATH": os.pathsep.join([REPO, *filter(None, sys.path)])}
+    loaded = run(sys.executable, "-B", "-c", script, env=env).stdout
+    assert "nvc.cgroup.find" in loaded.split()
+    assert not {"nvc.kernel.bpf", "nvc.cgroup.v2", "nvc.cgroup.program"} & set(loaded.split())
 
 
 def test_unreadable_proc_is_an_error(scratch: str) -> None:

@@ -71,6 +71,7 @@ def test_parse_fills_in_what_is_absent() -> None:
         [{"allow": 1}],
         [{"type": "x"}],
         [{"type": "p"}],
+        [{"type": ["c"]}],
         [{"access": "rx"}],
         [{"access": 7}],
         [{"access": ["r"]}],
