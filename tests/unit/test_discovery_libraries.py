@@ -1,0 +1,276 @@
+"""Which files are taken for the driver's libraries, and which are not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from support.drivertree import ARCH, LIBS, OTHER_ARCH, OTHER_LIBS, VERSION, DriverTree
+
+from nvc.discovery.libraries import KINDS, FoundLibraries, find_libraries, read_cache
+from nvc.sim.elffile import shared_object
+from nvc.sim.loadercache import write
+
+
+@pytest.fixture
+def tree(scratch: str) -> DriverTree:
+    return DriverTree(f"{scratch}/root")
+
+
+def find(tree: DriverTree, arch: str = ARCH, hints: tuple[str, ...] = ()) -> FoundLibraries:
+    root = tree.root()
+    try:
+        entries, warnings = read_cache(root, "/etc/ld.so.cache")
+        found = find_libraries(root, entries, arch, VERSION, hints)
+    finally:
+        root.close()
+    return found.replace(warnings=warnings + found.warnings)  # type: ignore[no-any-return]
+
+
+def paths(found: FoundLibraries) -> list[str]:
+    return [library.path for library in found.libraries]
+
+
+def test_takes_what_the_cache_lists_in_the_order_of_the_table(tree: DriverTree) -> None:
+    names = ["libnvcuvid", "libcuda", "libnvidia-ml", "libGLX_nvidia", "libnvidia-ngx"]
+    listed = [tree.library(name) for name in names]
+    tree.library("libz")
+    tree.cache()
+    found = find(tree)
+    order = sorted(listed, key=lambda path: list(KINDS).index(os.path.basename(path).partition(".so")[0]))
+    assert paths(found) == order
+    assert [library.kind for library in found.libraries] == ["utility", "compute", "ngx", "video", "glvnd"]
+    assert {library.arch for library in found.libraries} == {ARCH}
+    status = os.stat(tree.full(listed[0]))
+    (cuvid,) = (library for library in found.libraries if library.path == listed[0])
+    assert tuple(cuvid.identity) == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    assert found.directory == LIBS
+    assert found.warnings == ()
+
+
+def test_the_soname_is_the_files_own(tree: DriverTree) -> None:
+    tree.library("libnvidia-nvvm", soname="libnvidia-nvvm.so.4")
+    tree.library("libnvidia-glcore", soname=f"libnvidia-glcore.so.{VERSION}")
+    tree.library("libcuda")
+    tree.cache()
+    assert {library.soname for library in find(tree).libraries} == {
+        "libcuda.so.1",
+        "libnvidia-nvvm.so.4",
+        f"libnvidia-glcore.so.{VERSION}",
+    }
+
+
+def test_a_library_of_another_version_is_not_the_drivers(tree: DriverTree) -> None:
+    tree.library("libnvidia-ml")
+    tree.library("libcuda", directory="/usr/local/cuda/compat", version="535.1.1")
+    tree.library("libcuda")
+    tree.library("libnvidia-encode", version=VERSION + "1")
+    tree.cache()
+    found = find(tree)
+    assert [os.path.basename(path) for path in paths(found)] == [
+        f"libnvidia-ml.so.{VERSION}",
+        f"libcuda.so.{VERSION}",
+    ]
+    assert found.directory == LIBS
+    assert found.warnings == ()
+
+
+def test_a_stale_entry_is_a_warning(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    tree.listed.append(("libnvidia-ml.so.1", "/gone/libnvidia-ml.so.1", ARCH))
+    tree.library("libnvidia-ml")
+    tree.cache()
+    found = find(tree)
+    assert paths(found) == [f"{LIBS}/libnvidia-ml.so.{VERSION}", f"{LIBS}/libcuda.so.{VERSION}"]
+    assert found.warnings == ("stale entry in the loader cache: /gone/libnvidia-ml.so.1",)
+
+
+def test_a_file_that_is_no_library_is_a_warning(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    path = tree.library("libnvidia-cfg")
+    tree.file(path, b"not an ELF file at all, but long enough to be one" * 4)
+    directory = f"{LIBS}/libnvidia-ngx.so.{VERSION}"
+    tree.directory(directory)
+    tree.listed.append(("libnvidia-ngx.so.1", directory, ARCH))
+    tree.cache()
+    found = find(tree)
+    assert paths(found) == [f"{LIBS}/libcuda.so.{VERSION}"]
+    assert found.warnings[0] == f"library {directory} is left out: not a regular file"
+    assert found.warnings[1] == f"library {LIBS}/libnvidia-cfg.so.1 is left out: not an ELF file"
+
+
+def test_a_pipe_in_a_librarys_place_does_not_block(tree: DriverTree) -> None:
+    path = tree.library("libcuda")
+    os.unlink(tree.full(path))
+    os.mkfifo(tree.full(path))
+    tree.cache()
+    found = find(tree)
+    assert found.libraries == ()
+    assert "not a regular file" in found.warnings[0]
+
+
+def test_of_two_copies_the_one_beside_the_loaders_libcuda_is_taken(tree: DriverTree) -> None:
+    copy = "/usr/local/nvidia/lib64"
+    # Of equal names the loader takes the first; here the copies of libcuda and the others disagree.
+    for name, places in (("libcuda", (copy, LIBS)), ("libnvidia-ml", (LIBS, copy))):
+        for directory in places:
+            tree.library(name, directory=directory)
+    tree.library("libnvidia-cfg")  # has no copy
+    tree.cache()
+    assert paths(find(tree)) == [
+        f"{copy}/libnvidia-ml.so.{VERSION}",
+        f"{LIBS}/libnvidia-cfg.so.{VERSION}",
+        f"{copy}/libcuda.so.{VERSION}",
+    ]
+
+
+def test_two_names_of_one_directory_are_one_copy(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    tree.link(os.path.basename(LIBS), os.path.dirname(LIBS) + "/same")
+    tree.listed.insert(0, ("libcuda.so.1", os.path.dirname(LIBS) + "/same/libcuda.so.1", ARCH))
+    tree.cache()
+    assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [LIBS, "/usr/lib64", "/usr/lib64/nvidia", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib", "/usr/lib"],
+)  # fmt: skip
+def test_without_a_cache_the_well_known_directories_are_searched(tree: DriverTree, directory: str) -> None:
+    for name in ("libcuda", "libnvidia-ml", "libnvcuvid"):
+        tree.library(name, directory=directory)
+    found = find(tree)
+    assert paths(found) == [
+        f"{directory}/libnvidia-ml.so.{VERSION}",
+        f"{directory}/libcuda.so.{VERSION}",
+        f"{directory}/libnvcuvid.so.{VERSION}",
+    ]
+    assert found.directory == directory
+
+
+def test_links_into_a_store_are_followed_inside_the_root(tree: DriverTree) -> None:
+    store = "/nix/store/abc-nvidia-x11/lib"
+    for name in ("libcuda", "libnvidia-ml"):
+        tree.library(name, directory=store)
+        tree.link(f"{store}/{name}.so.{VERSION}", f"/run/opengl-driver/lib/{name}.so.1")
+    tree.library("libnvidia-ptxjitcompiler", directory=store)
+    found = find(tree)
+    assert found.directory == store
+    assert f"{store}/libnvidia-ptxjitcompiler.so.{VERSION}" in paths(found)
+    assert len(found.libraries) == 3
+
+
+def test_a_hint_comes_before_the_well_known_directories(tree: DriverTree) -> None:
+    for directory in ("/opt/odd/place", LIBS):
+        tree.library("libcuda", directory=directory)
+    assert find(tree).directory == LIBS
+    assert find(tree, hints=("/opt/odd/place",)).directory == "/opt/odd/place"
+
+
+def test_what_the_cache_does_not_know_is_found_beside_libcuda(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    tree.cache()
+    tree.library("libvdpau_nvidia", directory=f"{LIBS}/vdpau", listed=False)
+    tree.library("libnvidia-tileiras", listed=False)
+    tree.file(f"{LIBS}/libnvidia-nvvm70.so.4", shared_object("libnvidia-nvvm70.so.4", ARCH))
+    tree.library("libnvidia-opencl", directory="/elsewhere", listed=False)
+    assert paths(find(tree)) == [
+        f"{LIBS}/libcuda.so.{VERSION}",
+        f"{LIBS}/libnvidia-nvvm70.so.4",
+        f"{LIBS}/libnvidia-tileiras.so.{VERSION}",
+        f"{LIBS}/vdpau/libvdpau_nvidia.so.{VERSION}",
+    ]
+
+
+def test_an_unversioned_library_elsewhere_is_not_the_drivers(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    tree.file("/usr/local/cuda/lib/libnvidia-nvvm70.so.4", shared_object("libnvidia-nvvm70.so.4", ARCH))
+    tree.listed.append(("libnvidia-nvvm70.so.4", "/usr/local/cuda/lib/libnvidia-nvvm70.so.4", ARCH))
+    tree.cache()
+    assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
+
+
+def test_the_other_architecture_is_kept_apart(tree: DriverTree) -> None:
+    tree.library("libcuda", directory=OTHER_LIBS, arch=OTHER_ARCH)
+    tree.library("libcuda")
+    tree.library("libnvidia-ml", directory=OTHER_LIBS, arch=OTHER_ARCH)
+    tree.cache()
+    assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
+    assert paths(find(tree, OTHER_ARCH)) == [
+        f"{OTHER_LIBS}/libnvidia-ml.so.{VERSION}",
+        f"{OTHER_LIBS}/libcuda.so.{VERSION}",
+    ]
+    os.unlink(tree.full("/etc/ld.so.cache"))
+    assert find(tree, OTHER_ARCH).directory == OTHER_LIBS
+
+
+def test_an_entry_that_lies_about_its_architecture_is_refused(tree: DriverTree) -> None:
+    path = tree.library("libcuda")
+    tree.file(path, shared_object("libcuda.so.1", OTHER_ARCH))
+    tree.cache()
+    assert find(tree).libraries == ()
+
+
+@pytest.mark.parametrize("noted_first", [True, False])
+def test_of_two_tls_libraries_the_one_with_the_abi_note_is_taken(
+    tree: DriverTree, noted_first: bool
+) -> None:
+    name, soname = "libnvidia-tls", f"libnvidia-tls.so.{VERSION}"
+    tree.library("libcuda")
+    places = [(f"{LIBS}/tls", True), (LIBS, False)]
+    for directory, note in places if noted_first else reversed(places):
+        tree.library(name, directory=directory, soname=soname, abi_note=note)
+    tree.cache()
+    assert f"{LIBS}/tls/{soname}" in paths(find(tree))
+    shutil.rmtree(tree.full(f"{LIBS}/tls"))
+    assert f"{LIBS}/{soname}" in paths(find(tree))
+
+
+def test_an_unusable_cache_is_a_warning_and_the_directories_tell(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    for content, cause in (
+        (b"garbage", "unsupported file format"),
+        (b"ld.so-1.7.0\0\xff\xff\xff\xff", "do not fit"),
+    ):
+        tree.file("/etc/ld.so.cache", content)
+        found = find(tree)
+        assert paths(found) == [f"{LIBS}/libcuda.so.{VERSION}"]
+        assert len(found.warnings) == 1
+        assert found.warnings[0].startswith("loader cache /etc/ld.so.cache is not used: ")
+        assert cause in found.warnings[0]
+
+
+def test_hostile_names_lead_nowhere_outside(tree: DriverTree, scratch: str) -> None:
+    outside = DriverTree(f"{scratch}/outside")
+    outside.library("libcuda")
+    for path in (
+        f"/../outside{LIBS}/libcuda.so.{VERSION}",
+        f"{scratch}/outside{LIBS}/libcuda.so.{VERSION}",
+        "relative/libcuda.so.1",
+        "/a\nb/libcuda.so.1",
+        "/no-utf8/libcuda.so.1",
+    ):
+        tree.listed.append(("libcuda.so.1", path, ARCH))
+    tree.link(f"{scratch}/outside{LIBS}/libcuda.so.{VERSION}", f"{LIBS}/libcuda.so.{VERSION}")
+    tree.link("../" * 20 + f"{scratch}/outside{LIBS}/libcuda.so.{VERSION}"[1:], f"{LIBS}/libcuda.so.1")
+    tree.file("/etc/ld.so.cache", write(tree.listed).replace(b"no-utf8", b"\xff\xfe\xfd-utf8"[:7]))
+    assert find(tree).libraries == ()
+
+
+def test_a_soname_that_is_a_path_is_refused(tree: DriverTree) -> None:
+    path = tree.library("libcuda")
+    tree.cache()
+    tree.file(path, shared_object("../../etc/evil.so", ARCH))
+    found = find(tree)
+    assert found.libraries == ()
+    assert "its SONAME is not a file name" in found.warnings[0]
+
+
+def test_warnings_are_bounded(tree: DriverTree) -> None:
+    tree.library("libcuda")
+    tree.listed += [("libcuda.so.1", f"/gone/{n}/libcuda.so.1", ARCH) for n in range(1000)]
+    tree.cache()
+    found = find(tree)
+    assert len(found.libraries) == 1
+    assert len(found.warnings) == 32
