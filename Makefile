@@ -45,7 +45,7 @@ $(BUILD)/launcher: $(wildcard native/launcher/*) | $(BUILD)/.packages-build
 
 simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries
 	@mkdir -p $(BUILD)/simdriver
-	@$(if $(wildcard native/simdriver/Makefile),$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver))
+	@$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver)
 
 stage: native $(STAGE)/lib/nvc/launch.conf simdriver
 	@$(RUN) -m compileall -q nvc cli hooks

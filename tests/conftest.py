@@ -14,6 +14,15 @@ from support.bundle import Bundle
 from support.rootfs import make_rootfs
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """In CI, property tests try the same examples every time; elsewhere new ones. None fails for being slow."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):
+        from hypothesis import settings
+
+        settings.register_profile("nvc", deadline=None, derandomize="CI" in os.environ)
+        settings.load_profile("nvc")
+
+
 @pytest.fixture(scope="session")
 def stage() -> str:
     """The staged tree (an installation whose Python code is this checkout), brought up to date."""
