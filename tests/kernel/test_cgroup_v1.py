@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.device_cgroup import CONTROL, GPU, NULL, NVIDIA, Group, Prober, find
+from support.device_cgroup import CONTROL, GPU, NULL, NVIDIA, OTHER, Group, Prober, find
 
 from nvc.cgroup.find import DeviceCgroup
 from nvc.errors import MountError
-
-OTHER = (10, 229)
 
 
 @pytest.fixture

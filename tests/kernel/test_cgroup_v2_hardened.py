@@ -12,6 +12,7 @@ from support.device_cgroup import (
     GPU,
     NULL,
     NVIDIA,
+    OTHER,
     SHAPES,
     Group,
     Prober,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 HARDEN = "/proc/sys/net/core/bpf_jit_harden"
 RESTRICT = "/proc/sys/kernel/kptr_restrict"
-OTHER = (10, 229)
 BUNDLE = [
     {"allow": False, "access": "rwm"},
     {"allow": True, "type": "c", "major": 10, "minor": 200, "access": "rwm"},

@@ -36,6 +36,7 @@ MKNOD, READ, WRITE = 1, 2, 4
 NULL = (1, 3)
 GPU = (195, 0)
 CONTROL = (195, 255)
+OTHER = (10, 229)  # /dev/fuse, which nobody allows here
 NVIDIA = (GPU, CONTROL, (195, 1), (510, 0), (510, 1))
 _serial = itertools.count()
 
@@ -327,6 +328,17 @@ class Prober:
             assert part, "the process in the cgroup has died"
             text += part
         return text.decode().strip()
+
+
+def assert_docker_and_gpus(inside: Prober, gpus: bool) -> None:
+    """Docker's devices work, the NVIDIA ones as told, everything else does not."""
+    assert inside.tries(NULL) == 0
+    for device in NVIDIA:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            assert inside.opens(device, flags) == gpus
+    assert not inside.opens(OTHER)
+    assert not inside.opens(GPU, kind=1)
+    assert inside.makes(OTHER)
 
 
 def _serve(questions: int, answers: int, foreign: tuple[int, ...]) -> None:
