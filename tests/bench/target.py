@@ -7,13 +7,17 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from support import CLEAN_ENV, need
+from support import CLEAN_ENV, need, run
 
-SETUP = """
+#: On the host, as an engine does it: the peer opens the rootfs by its host path too.
+PREPARE = """
 set -e
 mount -t tmpfs -o mode=755 tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/merged"
 mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged"
+"""
+SETUP = """
+set -e
 mount -t proc proc "$1/merged/proc"
 mount -t tmpfs -o nosuid,mode=755,size=65536k tmpfs "$1/merged/dev"
 echo ready
@@ -44,6 +48,7 @@ class Targets:
     def fresh(self) -> Iterator[int]:
         """The process id of a new target; everything of it is gone afterwards."""
         os.mkdir(self.cgroup)
+        run(need("sh"), "-c", PREPARE, "sh", self.mount_point, self.lower)
         command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", SETUP, "sh"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen([*command, self.mount_point, self.lower], env=CLEAN_ENV, **pipes)
@@ -58,4 +63,5 @@ class Targets:
             process.stdin.close()  # its `cat` ends
             process.stdout.close()
             process.wait()
+            run(need("umount"), "--recursive", self.mount_point)
             os.rmdir(self.cgroup)

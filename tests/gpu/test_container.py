@@ -82,7 +82,7 @@ def test_only_what_was_asked_for(bundle: Bundle) -> None:
     script = "ls /dev/nvidia0; busybox mknod /tmp/n c 195 0; cat /tmp/n; vector_add_ptx"
     done = bundle.run("runc", script, check=False)
     assert "/dev/nvidia0: No such file" in done.stderr
-    assert "/tmp/n: Operation not permitted" in done.stderr
+    assert [line for line in done.stderr.splitlines() if "/tmp/n" in line and "not permitted" in line]
     assert "libcuda" in done.stderr
 
 
@@ -144,9 +144,11 @@ def test_the_same_as_the_peer(
     with open(f"{other.rootfs}/etc/debian_version", "w", encoding="ascii") as out:
         out.write("12.0\n")
     found = {}
+    # On Ubuntu /sbin/ldconfig is a script, which the peer cannot execute in a container.
+    ldconfig = "/sbin/ldconfig.real" if os.path.exists("/sbin/ldconfig.real") else "/sbin/ldconfig"
     for name, one, command in (
         ("nvc", bundle, [*configure().command, "configure"]),
-        ("peer", other, [peer, "--user", "configure", "--ldconfig=@/sbin/ldconfig", "--no-cgroups"]),
+        ("peer", other, [peer, "configure", f"--ldconfig=@{ldconfig}", "--no-cgroups"]),
     ):
         with at_prestart(one, "runc", "true") as held:
             before = {line.split()[2] for line in mounts(held.pid)}
@@ -158,9 +160,10 @@ def test_the_same_as_the_peer(
                 if fields[2] not in before:
                     table[fields[2].removeprefix(one.rootfs)] = fields[3]
             links = {
-                path: detail[3] for path, detail in snapshot(one.rootfs).items() if "nvidia" in path or "cuda" in path
-                if isinstance(detail[3], str)
-            }  # fmt: skip
+                path: detail[3]
+                for path, detail in snapshot(one.rootfs).items()
+                if isinstance(detail[3], str) and ("nvidia" in path or "cuda" in path)
+            }
             found[name] = (table, links)
             held.release(check=False)
     compared = (
