@@ -15,18 +15,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
-    from nvc.model import HostFacts
-    from nvc.plan.ops import Plan
-    from nvc.selection import Selection
+    from nvc.configure import Log as Steps
     from nvc_cli.parse import CommandLine, Values, Words
 
-    class Log(Protocol):
-        """The steps of a run; `debuglog.py` writes them, without --debug nobody does."""
+    class Log(Steps, Protocol):
+        """The steps of a run and its end; `debuglog.py` writes them, without --debug nobody does."""
 
-        def step(self, text: str) -> None: ...
-        def facts(self, facts: HostFacts) -> None: ...
-        def selection(self, selection: Selection) -> None: ...
-        def plan(self, plan: Plan) -> None: ...
         def warnings(self, warnings: tuple[str, ...]) -> None: ...
         def error(self, text: str) -> None: ...
 
@@ -65,7 +59,7 @@ def main(program: str = "nvc-cli") -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:
+    except (OSError, AttributeError):  # nobody reads on, or the descriptors were closed from the start
         pass
     posix._exit(code)
 

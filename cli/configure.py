@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from nvc import privileges
 from nvc.configure import configure, make_plan
-from nvc.errors import InputError, one_line
+from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments
 
@@ -36,9 +34,10 @@ def run(session: Session) -> None:
     outcome = configure(kernel, options, request, pid, rootfs, log)
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
-    # Only after success: engines show a hook's first line as the cause of its failure.
-    for warning in outcome.warnings:
-        sys.stderr.write(f"{session.program}: warning: {one_line(warning)}\n")
+    if outcome.warnings:  # only after success: engines show a hook's first line as the cause of its failure
+        from nvc_cli.output import warn
+
+        warn(session.program, outcome.warnings)
 
 
 def _show(plan: Plan, form: str) -> None:

@@ -44,7 +44,7 @@ def getopt(
     optarg = ctypes.c_char_p.in_dll(_LIBC, "optarg")
     ctypes.c_int.in_dll(_LIBC, "opterr").value = 0
     optind.value = 0  # start anew
-    found = []
+    found: list[tuple[str, str]] = []
     while True:
         shorts = (("+" if in_order else "") + letters).encode()
         code = _LIBC.getopt_long(len(words) + 1, argv, shorts, table, None)
@@ -57,4 +57,5 @@ def getopt(
             return found, [], option[0]
         value = "" if option[2] == FLAG else OMITTED
         found.append((option[0], value if optarg.value is None else optarg.value.decode().replace("@", "?")))
-    return found, [word.decode().replace("@", "?") for word in argv[optind.value : len(words) + 1]], ""
+    rest = [word or b"" for word in argv[optind.value : len(words) + 1]]
+    return found, [word.decode().replace("@", "?") for word in rest], ""

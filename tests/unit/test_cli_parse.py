@@ -10,7 +10,7 @@ from support.getopt import Refused, getopt
 
 from nvc.errors import InputError
 from nvc_cli.main import given_values, hot_command, parameters
-from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW
+from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, VALUE
 from nvc_cli.parse import Words, parse_line, parse_words
 
 TYPE_CHECKING = False
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from nvc_cli.parse import Values
 
 TABLES = {"": GLOBAL, **{name: entry[0] for name, entry in HOT.items()}}
+#: A table with what ours happen to lack: names that begin with another name.
+NESTED: tuple[Option, ...] = (
+    ("lib", "l", VALUE, "X", "-"),
+    ("library", "", FLAG, "", "-"),
+    ("library-path", "p", REPEATED, "X", "-"),
+    ("li", "i", OPTIONAL, "X", "-"),
+    ("liv", "v", FLAG, "", "-"),
+)
 #: Words that no option table knows, and values that look like something else.
 WORDS = [
     "",
@@ -49,7 +57,7 @@ def words_for(draw: st.DrawFn, options: tuple[Option, ...]) -> str:
     bundle = draw(st.text("".join(option[1] for option in options) + "Zé", max_size=3))
     spellings = [f"--{name}", f"--{name}={value}", f"--{begun}", f"--{begun}={value}", f"-{bundle}", value]
     if letter:
-        spellings += [f"-{letter}", f"-{letter}{value}", f"-{bundle}{letter}{value}"]
+        spellings += [f"-{letter}", f"-{letter}{value}", f"-{bundle}{letter}{value}", f"-{bundle}{letter}"]
     return draw(st.sampled_from(spellings))
 
 
@@ -61,10 +69,10 @@ def ours(options: tuple[Option, ...], words: list[str], in_order: bool) -> Words
         return None
 
 
-@pytest.mark.parametrize("command", TABLES)
+@pytest.mark.parametrize("command", [*TABLES, "nested"])
 @given(data=st.data())
 def test_as_getopt_long(command: str, data: st.DataObject) -> None:
-    options = TABLES[command]
+    options = TABLES.get(command, NESTED)
     words = data.draw(st.lists(words_for(options), max_size=6))
     parsed = ours(options, words, in_order=not command)
     try:
@@ -163,6 +171,7 @@ def test_complaints(words: list[str], message: str) -> None:
 
 
 def test_globals_end_at_the_command() -> None:
+    assert parse_line(["-kr", "/x", "info"]).globals.values == {"load_kmods": True, "root": "/x"}
     line = parse_line(
         ["-k", "--ro", "/x", "-u1000:1000", "configure", "-d0", "/c", "--device", "1", "-cu", "--pid=7"]
     )

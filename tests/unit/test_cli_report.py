@@ -156,13 +156,10 @@ def test_mig_rights_replace_mig_devices() -> None:
         ]
 
     both = Request(devices=("all",), mig_config="all", mig_monitor="all")
-    assert listed(both, "devices") == [
-        *CONTROL,
-        "/dev/nvidia1",
-        "/dev/nvidia2",
-        *right("config", 1),
-        *right("monitor", 2),
-    ]
+    nodes = [*CONTROL, "/dev/nvidia1", "/dev/nvidia2"]
+    assert listed(both, "devices") == [*nodes, *right("config", 1), *right("monitor", 2)]
+    assert listed(Request(devices=("all",), mig_config="all"), "devices") == [*nodes, *right("config", 1)]
+    assert listed(Request(devices=("all",), mig_monitor="all"), "devices") == [*nodes, *right("monitor", 2)]
     # GPU 0 cannot do MIG: there is nothing to configure.
     assert listed(Request(devices=("0",), mig_config="all"), "devices") == [*CONTROL, "/dev/nvidia1"]
 
