@@ -39,6 +39,8 @@ def _plain(value: Any) -> Any:
 
 def unpack(packed: tuple[Any, ...], ipcs: tuple[Ipc, ...], proc_files: tuple[ProcFile, ...]) -> HostFacts:
     """The facts that `pack` took apart, with those of now. Raises TypeError or ValueError for others."""
+    if len(packed) != len(HostFacts._fields):
+        raise ValueError("not as many fields as HostFacts has")
     values = dict(zip(HostFacts._fields, packed))
     values.update(
         gpus=tuple(_gpu(gpu) for gpu in values["gpus"]),

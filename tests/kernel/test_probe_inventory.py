@@ -1,0 +1,315 @@
+"""What is kept answers while nothing has changed, and not a moment longer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from support import run
+from support.drivertree import DriverTree
+
+from nvc import inventory
+from nvc.discovery import discover
+from nvc.discovery import key as key_module
+from nvc.kernel import LinuxKernel, probe
+from nvc.model import HostFacts
+from nvc.request import DriverOptions
+from nvc.sim import SimSpec, create
+
+
+@pytest.fixture
+def keep(scratch: str) -> str:
+    path = f"{scratch}/run"
+    os.mkdir(path, 0o700)
+    return path
+
+
+@pytest.fixture
+def tree(scratch: str, stage: str) -> DriverTree:
+    """A simulated driver root with MIG; `stage` brings its libraries."""
+    create(f"{scratch}/sim", SimSpec(gpus=2, mig=("", "2x3g.40gb"), mps=True))
+    return DriverTree(f"{scratch}/sim")
+
+
+class Counted:
+    """Calls discover() and counts the probes that it starts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: str, keep: str) -> None:
+        self.probes = 0
+        self.options = DriverOptions(root=root)
+        self.keep = keep
+        real = probe.start_probe
+
+        def count(*args: object) -> object:
+            self.probes += 1
+            return real(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr("nvc.discovery.asking.start_probe", count)
+
+    def __call__(self, extra: bytes = b"", **options: object) -> HostFacts:
+        wanted = self.options.replace(**options) if options else self.options
+        return discover(LinuxKernel(), wanted, extra, self.keep)
+
+    def asks_again(self, **options: object) -> bool:
+        """Whether the next discovery, but not the one after it, starts a probe."""
+        before = self.probes
+        found = self(**options)
+        asked = self.probes - before
+        assert self(**options) == found
+        assert self.probes - before == asked
+        return asked == 1
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch, tree: DriverTree, keep: str) -> Counted:
+    return Counted(monkeypatch, tree.path, keep)
+
+
+def test_what_is_kept_is_what_was_found(counted: Counted) -> None:
+    found = counted(inventory=False)
+    assert counted.probes == 1
+    assert counted() == found
+    assert counted.probes == 2, "nothing was kept without the inventory"
+    kept = counted()
+    assert counted.probes == 2
+    assert kept == found
+    assert repr(kept) == repr(found), "not only equal: the same types all the way down"
+    assert counted(inventory=False) == found
+    assert counted.probes == 3
+
+
+def repartition(tree: DriverTree) -> None:
+    shutil.rmtree(tree.full("/proc/driver/nvidia/capabilities/gpu1/mig/gi1"))
+
+
+def same_instance_again(tree: DriverTree) -> None:
+    instance = tree.full("/proc/driver/nvidia/capabilities/gpu1/mig/gi1")
+    shutil.copytree(instance, instance + "-new")
+    shutil.rmtree(instance)
+    os.rename(instance + "-new", instance)
+
+
+def new_compute_instance(tree: DriverTree) -> None:
+    tree.file("/proc/driver/nvidia/capabilities/gpu0/mig/gi9/ci0/access", "DeviceFileMinor: 85\n")
+
+
+def replace_file(name: str) -> Callable[[DriverTree], None]:
+    """Rewrites a file as an installer does: the same content in a new one."""
+
+    def replace(tree: DriverTree) -> None:
+        with open(tree.full(name), "rb") as file:
+            content = file.read()
+        tree.file(name, content)
+
+    return replace
+
+
+def add_file(name: str) -> Callable[[DriverTree], None]:
+    return lambda tree: tree.file(name) and None
+
+
+def grow_majors(tree: DriverTree) -> None:
+    with open(tree.full("/proc/devices"), encoding="ascii") as file:
+        text = file.read()
+    tree.file("/proc/devices", text.replace("\nBlock", "400 nvidia-nvlink\n\nBlock"))
+
+
+def remake_node(tree: DriverTree) -> None:
+    os.unlink(tree.full("/dev/nvidia-modeset"))
+
+
+CHANGES: dict[str, Callable[[DriverTree], None]] = {
+    "MIG repartitioned": repartition,
+    "MIG instance made anew": same_instance_again,
+    "MIG instance added": new_compute_instance,
+    "GPU added": lambda tree: tree.gpu("0000:99:00.0", 9),
+    "loader cache replaced": replace_file("/etc/ld.so.cache"),
+    "description replaced": replace_file("/proc/driver/nvidia/sim/description"),
+    "module loaded": lambda tree: tree.directory("/sys/module/nvidia_drm"),
+    "majors": grow_majors,
+    "control node gone": remake_node,
+    "library added beside libcuda": add_file(f"/usr/lib/{os.uname().machine}-linux-gnu/libnvidia-new.so"),
+    "program installed": add_file("/usr/local/bin/nvidia-new"),
+    "firmware installed": add_file("/lib/firmware/nvidia/580.159.04/gsp_new.bin"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_noticed(counted: Counted, tree: DriverTree, change: str) -> None:
+    counted()
+    assert not counted.asks_again()
+    CHANGES[change](tree)
+    assert counted.asks_again()
+
+
+def test_a_replaced_driver_is_noticed(counted: Counted, tree: DriverTree, scratch: str) -> None:
+    assert counted().driver_version == "580.159.04"
+    os.rename(tree.path, f"{scratch}/old")
+    create(tree.path, SimSpec(gpus=1, driver_version="590.1"))
+    assert counted().driver_version == "590.1"
+
+
+def test_a_removed_gpu_is_noticed(counted: Counted, tree: DriverTree) -> None:
+    assert len(counted().gpus) == 2
+    gpus = tree.full("/proc/driver/nvidia/gpus")
+    os.rename(f"{gpus}/{sorted(os.listdir(gpus))[1]}", tree.full("/gone"))
+    # The simulated NVML still lists it, so the long way says what is wrong.
+    with pytest.raises(Exception, match="NVML lists it, /proc/driver/nvidia/gpus does not"):
+        counted()
+
+
+def test_a_reboot_is_noticed(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted()
+    monkeypatch.setattr(key_module, "_BOOT_ID", "/proc/sys/kernel/random/uuid")  # another one on each read
+    before = counted.probes
+    counted()
+    assert counted.probes == before + 1
+
+
+def test_options_that_matter_are_part_of_the_key(counted: Counted) -> None:
+    counted()
+    for options in (
+        {"search_path": "/usr/bin"},
+        {"mps_directory": "/run/mps"},
+        {"ldcache": "/etc/other.cache"},
+    ):
+        assert counted.asks_again(**options)
+    counted()
+    for same in ({"uid": 1234, "gid": 1234}, {"timeout": 99.0}):
+        assert not counted.asks_again(**same)
+
+
+def test_the_callers_extra_is_part_of_the_key(counted: Counted) -> None:
+    counted(b"config 1")
+    before = counted.probes
+    counted(b"config 1")
+    assert counted.probes == before
+    counted(b"config 2")
+    assert counted.probes == before + 1
+
+
+def test_what_changes_unnoticed_is_read_every_time(counted: Counted, tree: DriverTree) -> None:
+    assert {ipc.service for ipc in counted().ipcs} == {"persistenced", "mps"}
+    os.unlink(tree.full("/run/nvidia-persistenced/socket"))
+    tree.file("/proc/driver/nvidia/params", "ModifyDeviceFiles: 0\n")
+    facts = counted()
+    assert counted.probes == 1
+    assert {ipc.service for ipc in facts.ipcs} == {"mps"}
+    assert facts.proc_files[0].content == b"ModifyDeviceFiles: 0\n"
+    tree.file("/run/nvidia-persistenced/socket")
+    assert counted().warnings == ("socket /run/nvidia-persistenced/socket is left out: not a socket",)
+    assert counted.probes == 1
+
+
+def test_two_roots_are_kept_apart(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch, scratch: str, keep: str
+) -> None:
+    create(f"{scratch}/other", SimSpec(gpus=3))
+    other = Counted(monkeypatch, f"{scratch}/other", keep)
+    assert (len(counted().gpus), len(other().gpus)) == (2, 3)
+    assert not counted.asks_again()
+    assert not other.asks_again()
+    assert len(os.listdir(keep)) == 2
+
+
+def test_forget_makes_the_next_discovery_look(counted: Counted, keep: str) -> None:
+    counted()
+    inventory.forget(counted.options, keep)
+    assert os.listdir(keep) == []
+    assert counted.asks_again()
+
+
+def test_a_kept_value_of_another_shape_is_not_used(counted: Counted, keep: str) -> None:
+    found = counted()
+    (name,) = os.listdir(keep)
+    kept = inventory.load(name, keep)
+    shapes = [(), 7, (1, 2), (kept[0], kept[1], ()), (kept[0], kept[1], kept[2][:-1]), (kept[0], 3, kept[2])]
+    for value in [*shapes, (kept[0], kept[1], (None,) * len(kept[2]))]:
+        assert inventory.store(name, value, keep)
+        before = counted.probes
+        assert counted() == found
+        assert counted.probes == before + 1
+
+
+def test_a_change_while_nvml_was_asked_is_not_kept(
+    counted: Counted, tree: DriverTree, monkeypatch: pytest.MonkeyPatch, keep: str
+) -> None:
+    real = probe.start_probe
+
+    def start_and_change(*args: object) -> object:
+        repartition(tree)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("nvc.discovery.asking.start_probe", start_and_change)
+    counted()
+    assert os.listdir(keep) == []
+
+
+def test_a_directory_of_somebody_else_is_not_used(counted: Counted, keep: str) -> None:
+    os.chown(keep, 1234, 1234)
+    counted()
+    assert os.listdir(keep) == []
+    os.chown(keep, 0, 0)
+    counted()
+    (name,) = os.listdir(keep)
+    os.chown(f"{keep}/{name}", 1234, 1234)
+    before = counted.probes
+    counted()
+    assert counted.probes == before + 1
+
+
+HOT = """
+import sys
+sys.path[:0] = {path!r}
+from nvc.kernel import LinuxKernel
+from nvc.request import DriverOptions
+from nvc.discovery import discover
+discover(LinuxKernel(), DriverOptions(root={root!r}), b"", {keep!r})
+print(*sorted(name for name in sys.modules if name.startswith("nvc") or name in {unwanted!r}))
+"""
+
+
+def test_a_start_with_a_valid_key_imports_next_to_nothing(counted: Counted, keep: str) -> None:
+    counted()
+    unwanted = (
+        "typing",
+        "dataclasses",
+        "enum",
+        "json",
+        "re",
+        "contextlib",
+        "pathlib",
+        "subprocess",
+        "ctypes",
+    )
+    script = HOT.format(path=sys.path, root=counted.options.root, keep=keep, unwanted=unwanted)
+    loaded = run(sys.executable, "-I", "-S", "-B", "-c", script).stdout.split()
+    assert not set(loaded) & set(unwanted)
+    allowed = {"host", "hostroot", "key", "pack", "proc", "sockets", "nodes"}
+    parts = {name.removeprefix("nvc.discovery.") for name in loaded if name.startswith("nvc.discovery.")}
+    assert parts == allowed
+    assert "nvc.kernel.probe" not in loaded
+
+
+def fastest(function: Callable[[], object], times: int = 30) -> float:
+    """The least of many runs, seconds: what the work costs on a machine that others use too."""
+    best = 1.0
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def test_a_valid_key_is_cheap(scratch: str, stage: str, keep: str) -> None:
+    """About a millisecond for one GPU; eight with seven MIG devices each stay below the rest of a start."""
+    limits = {"one": (SimSpec(), 0.002), "many": (SimSpec(gpus=8, mig=("7x1g.10gb",)), 0.008)}
+    for name, (spec, limit) in limits.items():
+        create(f"{scratch}/{name}", spec)
+        options = DriverOptions(root=f"{scratch}/{name}")
+        discover(LinuxKernel(), options, b"", keep)
+        assert fastest(lambda options=options: discover(LinuxKernel(), options, b"", keep)) < limit  # type: ignore[misc]
