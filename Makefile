@@ -29,7 +29,8 @@ $(BUILD)/.packages-%: packaging/apt-packages.txt packaging/setup
 $(VENV)/.ready: packaging/requirements.txt | $(BUILD)/.packages-build
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "nvc needs Python 3.10 or newer: make PYTHON=...")'
 	@[ -x $(RUN) ] || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q --disable-pip-version-check -r packaging/requirements.txt
+	PIP_CONSTRAINT=packaging/requirements.txt $(VENV)/bin/pip install -q --disable-pip-version-check --use-pep517 \
+	    -r packaging/requirements.txt
 	@touch $@
 
 build: stage ## everything, laid out in build/stage around this checkout's Python code
