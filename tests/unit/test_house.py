@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report"),
     ("nvc.plan", "nvc.cgroup"),
     ("nvc.apply", "nvc.sim"),
-    ("nvc.configure",),
+    ("nvc.configure", "nvc.testing"),
     ("nvc_cli", "nvc_hooks"),
 )
 GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in groups}

@@ -1,0 +1,150 @@
+"""The executor over the recording kernel: what the applier is asked to do, and what its answers become."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from nvc.apply import executor, journal
+from nvc.apply.executor import apply_plan
+from nvc.apply.sources import SourceChanged
+from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError
+from nvc.kernel import ApplyReport
+from nvc.model import Identity
+from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
+from nvc.target import Layout, Target
+from nvc.testing import RecordingKernel
+
+
+@pytest.fixture
+def target(tmp_path: Any) -> Any:
+    made = Target()
+    made.pid = made.pidfd = made.proc = made.mount_namespace = -1
+    made.rootfs = os.open(tmp_path, os.O_RDONLY)
+    made.rootfs_path, made.fsuid, made.fsgid, made.user_namespace = str(tmp_path), 1000, 1001, True
+    made.layout = Layout("/usr/bin", "/usr/lib64", "", False)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def private_run(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    monkeypatch.setattr(journal, "runtime_directory", lambda *_: str(directory))
+    return directory
+
+
+def plan(tmp_path: Any) -> Plan:
+    path = tmp_path / "libx.so.1.0"
+    path.write_bytes(b"x")
+    st = path.stat()
+    same = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
+    ops = (
+        Tmpfs("/proc/driver", ("nvidia",), (("nvidia/params", b"p"),)),
+        BindFile("/libx.so.1.0", "/usr/lib64/libx.so.1.0", same),
+        Symlink("libx.so.1.0", "/usr/lib64/libx.so.1", "/usr/lib64/libx.so.1.0"),
+        UpdateLoaderCache((LoaderEntry("libx.so.1", "/usr/lib64/libx.so.1", "x86_64"),)),
+    )
+    root = str(tmp_path)
+    return Plan(root, root, root, "test", (), ops)
+
+
+def test_the_program_follows_the_plan(tmp_path: Any, target: Any, private_run: Any) -> None:
+    kernel = RecordingKernel()
+    assert apply_plan(kernel, plan(tmp_path), target).changes == 1
+    (program,) = kernel.programs
+    kinds = [op.kind for op in program]
+    assert kinds == ["tmpfs", "directory", "file", "attach", "bind", "symlink", "ldcache"]
+    attach, bind, link, cache = program[3:]
+    assert attach.attributes == 2 | 4 | 8  # nosuid, nodev, noexec
+    assert bind.attributes == 1 | 2 | 4  # ro, nosuid, nodev
+    assert link.operand == 5 and link.first == b"libx.so.1.0"
+    assert cache.first == b"\x03\x03\0\0libx.so.1\0/usr/lib64/libx.so.1\0"
+    (place,) = kernel.places
+    assert (place.fsuid, place.fsgid, place.rootfs) == (1000, 1001, target.rootfs)
+    assert list(private_run.iterdir()) == []
+
+
+def test_a_changed_file_is_noticed_before_anything_is_done(tmp_path: Any, target: Any) -> None:
+    made = plan(tmp_path)
+    (tmp_path / "libx.so.1.0").write_bytes(b"other")
+    kernel = RecordingKernel()
+    with pytest.raises(SourceChanged, match="changed since it was found"):
+        apply_plan(kernel, made, target)
+    (tmp_path / "libx.so.1.0").unlink()
+    with pytest.raises(SourceChanged, match="no such file"):
+        apply_plan(kernel, made, target)
+    assert kernel.programs == []
+
+
+@pytest.mark.parametrize(
+    ("report", "kind", "text"),
+    [
+        (
+            ApplyReport(21, 4, 0, 0, "open target", "/usr/x", ()),
+            MountError,
+            "open target: /usr/x: is a directory",
+        ),
+        (
+            ApplyReport(28, 6, 0, 0, "write loader cache", "/etc/x", ()),
+            LoaderCacheError,
+            "ldcache error: write",
+        ),
+        (ApplyReport(71, 2, 0, 0, "decode operation", "", ()), InternalError, "internal error"),
+    ],
+)
+def test_a_failure_names_step_path_and_cause(
+    tmp_path: Any, target: Any, private_run: Any, report: ApplyReport, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        apply_plan(RecordingKernel(report), plan(tmp_path), target)
+    assert list(private_run.iterdir()) == []
+
+
+def test_a_failure_that_could_not_be_undone_keeps_the_journal(
+    tmp_path: Any, target: Any, private_run: Any
+) -> None:
+    report = ApplyReport(5, 4, 0, 2, "mount operation failed", "/x", ())
+    with pytest.raises(MountError):
+        apply_plan(RecordingKernel(report), plan(tmp_path), target)
+    assert len(list(private_run.iterdir())) == 1
+
+
+def test_a_silent_applier_is_repaired_at_once(
+    tmp_path: Any, target: Any, private_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "read_journal", lambda _: b"Fusr/x\0\0")
+    kernel = RecordingKernel(OSError(110, "Connection timed out"))
+    with pytest.raises(ContainerError, match="timed out"):
+        apply_plan(kernel, plan(tmp_path), target)
+    assert [op.kind for op in kernel.programs[1]] == ["undo"]
+    assert kernel.programs[1][0].first == b"Fusr/x\0\0"
+    assert list(private_run.iterdir()) == []
+
+
+def test_an_interrupted_run_is_undone_first(tmp_path: Any, target: Any, private_run: Any) -> None:
+    (private_run / target.key()).write_bytes(b"Fusr/x\0\0")
+    kernel = RecordingKernel()
+    apply_plan(kernel, plan(tmp_path), target)
+    assert kernel.programs[0][0].kind == "undo" and kernel.programs[0][0].first == b"Fusr/x\0\0"
+    assert list(private_run.iterdir()) == []
+
+
+def test_a_service_that_has_gone_is_left_out(tmp_path: Any, target: Any) -> None:
+    made = plan(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    extra = (BindSocket("/gone", "/gone"), BindSocket("/file", "/file"))
+    outcome = apply_plan(RecordingKernel(), made.replace(ops=made.ops + extra), target)
+    assert len(outcome.warnings) == 2
+
+
+def test_other_kinds_are_refused(tmp_path: Any, target: Any) -> None:
+    made = plan(tmp_path)
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("file")
+    for source, directory in (("/file", True), ("/link", False)):
+        with pytest.raises(MountError, match="unexpected source file mode"):
+            apply_plan(RecordingKernel(), made.replace(ops=(BindProc(source, "/x", directory),)), target)
