@@ -16,6 +16,19 @@ from nvc.model import (
     MigDevice,
     ProcFile,
 )
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindProc,
+    BindSocket,
+    LoaderEntry,
+    Plan,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+)
 
 VERSION = "580.159.04"
 IDENTITY = Identity(1, 2, 3, 4)
@@ -97,3 +110,33 @@ def facts(**changes: Any) -> HostFacts:
         proc_files=(ProcFile("params", b"ModifyDeviceFiles: 1\n"),),
     ).replace(**changes)
     return made
+
+
+#: A plan with every operation.
+PLAN = Plan(
+    "/run/driver",
+    "/",
+    "/run/driver",
+    "580.159.04",
+    (UUID_0, UUID_1),
+    (
+        Tmpfs(
+            "/proc/driver/nvidia",
+            ("gpus/0000:3b:00.0",),
+            (("params", b"ModifyDeviceFiles: 0\n"), ("raw", b"\xff")),
+        ),
+        BindProc("/proc/driver/nvidia/gpus/0000:3b:00.0", "/proc/driver/nvidia/gpus/0000:3b:00.0"),
+        BindProc("/proc/driver/nvidia/sim/state", "/proc/driver/nvidia/sim/state", False, True),
+        BindFile("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", IDENTITY),
+        BindFile("/usr/lib64/libcuda.so.580.159.04", f"{LIBS}/libcuda.so.580.159.04", IDENTITY),
+        BindFile("/lib/firmware/gsp.bin", "/lib/firmware/gsp.bin", IDENTITY, True),
+        BindSocket("/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"),
+        BindDevice("/dev/nvidia0", "/dev/nvidia0", 195, 0),
+        BindDeviceDirectory("/dev/nvidia-caps", "/dev/nvidia-caps"),
+        AllowDevice(195, 0),
+        Symlink("libcuda.so.580.159.04", f"{LIBS}/libcuda.so.1", f"{LIBS}/libcuda.so.580.159.04"),
+        Symlink("libcuda.so.1", f"{LIBS}/libcuda.so"),
+        UpdateLoaderCache((LoaderEntry("libcuda.so.1", f"{LIBS}/libcuda.so.1", "x86_64"),)),
+    ),
+    ("the image has musl",),
+)

@@ -8,54 +8,20 @@ import typing
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.facts import IDENTITY, UUID_0, UUID_1
+from support.facts import IDENTITY, LIBS, PLAN, UUID_0, UUID_1
 
 from nvc.errors import InternalError
 from nvc.plan import ops
 from nvc.plan.describe import describe, document
 from nvc.plan.ops import (
-    AllowDevice,
     BindDevice,
-    BindDeviceDirectory,
     BindFile,
-    BindProc,
-    BindSocket,
     LoaderEntry,
     Plan,
-    Symlink,
     Tmpfs,
-    UpdateLoaderCache,
 )
 from nvc.value import Value
 
-LIBS = "/usr/lib/x86_64-linux-gnu"
-PLAN = Plan(
-    "/run/driver",
-    "/",
-    "/run/driver",
-    "580.159.04",
-    (UUID_0, UUID_1),
-    (
-        Tmpfs(
-            "/proc/driver/nvidia",
-            ("gpus/0000:3b:00.0",),
-            (("params", b"ModifyDeviceFiles: 0\n"), ("raw", b"\xff")),
-        ),
-        BindProc("/proc/driver/nvidia/gpus/0000:3b:00.0", "/proc/driver/nvidia/gpus/0000:3b:00.0"),
-        BindProc("/proc/driver/nvidia/sim/state", "/proc/driver/nvidia/sim/state", False, True),
-        BindFile("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", IDENTITY),
-        BindFile("/usr/lib64/libcuda.so.580.159.04", f"{LIBS}/libcuda.so.580.159.04", IDENTITY),
-        BindFile("/lib/firmware/gsp.bin", "/lib/firmware/gsp.bin", IDENTITY, True),
-        BindSocket("/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"),
-        BindDevice("/dev/nvidia0", "/dev/nvidia0", 195, 0),
-        BindDeviceDirectory("/dev/nvidia-caps", "/dev/nvidia-caps"),
-        AllowDevice(195, 0),
-        Symlink("libcuda.so.580.159.04", f"{LIBS}/libcuda.so.1", f"{LIBS}/libcuda.so.580.159.04"),
-        Symlink("libcuda.so.1", f"{LIBS}/libcuda.so"),
-        UpdateLoaderCache((LoaderEntry("libcuda.so.1", f"{LIBS}/libcuda.so.1", "x86_64"),)),
-    ),
-    ("the image has musl",),
-)
 TEXT = f"""\
 driver   580.159.04  root /run/driver
 gpu      {UUID_0}

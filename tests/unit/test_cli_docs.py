@@ -1,0 +1,57 @@
+"""docs/cli.md knows every option and every key of every document."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from support import REPO
+from support.facts import PLAN, facts
+
+from nvc import report
+from nvc.plan.describe import VERBS, document
+from nvc.request import Request
+from nvc.selection import select
+from nvc_cli.main import LAZY
+from nvc_cli.options import GLOBAL, HOT
+
+with open(os.path.join(REPO, "docs/cli.md"), encoding="utf-8") as file:
+    TEXT = file.read()
+#: Every word between backquotes, and the parts of dotted ones.
+CODE = {part for code in re.findall(r"`([^`]+)`", TEXT) for part in re.split(r"[^A-Za-z0-9_-]+", code)}
+
+
+def keys(value: object) -> Iterator[str]:
+    """Every key of a document, at every depth."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys(inner)
+
+
+@pytest.mark.parametrize("command", ["", *HOT])
+def test_every_option(command: str) -> None:
+    for name, letter, _, _, _ in HOT[command][0] if command else GLOBAL:
+        assert f"--{name}" in CODE, name
+        assert not letter or f"-{letter}" in CODE | {"-?"}, name
+
+
+def test_every_command() -> None:
+    assert {*HOT, *LAZY} <= CODE
+
+
+def test_every_key_of_every_document() -> None:
+    host, request = facts(), Request(devices=("all",), imex_channels=(1,))
+    kinds = ("devices", "binaries", "libraries", "ipcs", "firmwares")
+    entries = report.entries(host, select(host, request), request, kinds)
+    for made in (report.info_document(host), report.list_document(host, entries), document(PLAN)):
+        missing = set(keys(made)) - CODE
+        assert not missing
+    assert {entry.kind for entry in entries} <= CODE
+    assert {operation["operation"] for operation in document(PLAN)["operations"]} <= CODE
+    assert {*VERBS.values(), "allow", "tmpfs", "link", "ldcache"} <= CODE
