@@ -53,7 +53,7 @@ def copy_distribution(name: str, target: str) -> None:
             continue
         copy = os.path.join(target, *parts)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
-        shutil.copy(os.fspath(distribution.locate_file(file)), copy)
+        shutil.copy(str(distribution.locate_file(file)), copy)
 
 
 def replace_link(text: str, path: str) -> None:

@@ -50,10 +50,10 @@ class Targets:
         os.mkdir(self.cgroup)
         run(need("sh"), "-c", PREPARE, "sh", self.mount_point, self.lower)
         command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", SETUP, "sh"]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        process = subprocess.Popen([*command, self.mount_point, self.lower], env=CLEAN_ENV, **pipes)
+        command += [self.mount_point, self.lower]
+        process = subprocess.Popen(command, env=CLEAN_ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin and process.stdout
         try:
-            assert process.stdin and process.stdout
             if process.stdout.readline() != b"ready\n":
                 raise SystemExit("bench: cannot make a target: run as root")
             with open(os.path.join(self.cgroup, "cgroup.procs"), "w", encoding="ascii") as procs:

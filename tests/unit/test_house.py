@@ -51,7 +51,7 @@ def group_of(module: str) -> str:
 
 def imports(name: str) -> set[str]:
     """Every module that a file imports, at its top and in functions; not those for type checkers alone."""
-    found = set()
+    found: set[str] = set()
     tree = ast.parse(read(name))
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":

@@ -38,6 +38,11 @@ def test_mypy(stage: str) -> None:
     tool("mypy", "-p", "nvc", "-p", "nvc_cli", "-p", "nvc_hooks", "-p", "support")
 
 
+@pytest.mark.parametrize("folder", ["packaging", "tests/bench"])
+def test_mypy_of_scripts(folder: str) -> None:
+    tool("mypy", *[name for name in sources(".py") if os.path.dirname(name) == folder])
+
+
 def test_clang_format() -> None:
     files = [name for name in sources(".c", ".h") if name.startswith(("native/", "tests/", "packaging/"))]
     assert files
