@@ -157,7 +157,7 @@ def license_of(distribution: importlib.metadata.Distribution) -> str:
     classifiers = [
         line.split(" :: ")[-1] for line in metadata.get_all("Classifier") or () if "License ::" in line
     ]
-    stated = [*(metadata.get_all("License-Expression") or ()), ", ".join(classifiers)]
+    stated: list[str] = [*(metadata.get_all("License-Expression") or ()), ", ".join(classifiers)]
     stated += [*(metadata.get_all("License") or ()), "unknown"]
     return next(text for text in stated if text).splitlines()[0]
 

@@ -112,7 +112,8 @@ class Bench:
 
 def simulated_root(options: argparse.Namespace, directory: str) -> str:
     root = os.path.join(directory, "driver")
-    mig = ["--mig", f"{options.mig}"] if options.mig else []
+    layout = f"{options.mig}x1g.10gb" if options.mig.isdigit() else options.mig
+    mig = ["--mig", layout] if layout else []
     sim = ["sim", "create", root, "--gpus", str(options.gpus), "--model", options.model, *mig]
     run(os.path.join(options.prefix, "bin/nvc-cli"), *sim)
     return root
@@ -124,7 +125,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prefix", default=STAGE, help="installation of nvc (default: the stage)")
     parser.add_argument("--root", default="", help="driver root (default: a simulated one is made)")
     parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
-    parser.add_argument("--mig", default="", help="MIG layout of each simulated GPU, for `sim create --mig`")
+    parser.add_argument("--mig", default="", help="MIG layout of each simulated GPU: `7` is 7x1g.10gb")
     parser.add_argument("--model", default="h100")
     parser.add_argument("--device", default="all")
     parser.add_argument("--capabilities", default="compute,utility")
