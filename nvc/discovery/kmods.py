@@ -96,6 +96,9 @@ def _in_child(host: Host, options: DriverOptions) -> tuple[str, ...]:
     os.close(send)
     try:
         report = _read(receive, pid, time.monotonic() + options.timeout)
+    except BaseException:
+        os.kill(pid, 9)
+        raise
     finally:
         os.close(receive)
         os.waitpid(pid, 0)
@@ -118,7 +121,7 @@ def _read(fd: int, pid: int, deadline: float) -> bytes:
 
 
 def _load(host: Host, options: DriverOptions, prctl: Any) -> list[str]:
-    """The child's work: each module, and after the first of them the nodes that belong to it."""
+    """The child's work: the modules, then the nodes that they ask for."""
     warnings = []
     modules = missing_modules(host)
     if modules and not has_nvidia_device(host.system):
@@ -159,6 +162,7 @@ def modprobe(host: Host, module: str, prctl: Any) -> int:
                 os.dup2(null, fd)
             os.fchdir(host.driver.fd)
             os.chroot(".")
+            os.closerange(3, 1 << 20)
             prctl.set_pdeathsig(9)
             prctl.capbset.limit(prctl.CAP_SYS_MODULE, prctl.CAP_DAC_OVERRIDE)
             program = program if program.startswith("/") else "/sbin/modprobe"
