@@ -12,7 +12,7 @@ from support import REPO, need, run
 from support.drivertree import DriverTree
 
 from nvc.discovery import kmods
-from nvc.discovery.devfiles import WantedNode, missing_nodes, wanted_nodes
+from nvc.discovery.devfiles import Attributes, WantedNode, missing_nodes, wanted_nodes
 from nvc.discovery.host import Host
 from nvc.discovery.kmods import load_kmods, missing_modules
 from nvc.request import DriverOptions
@@ -163,7 +163,7 @@ def loaded(tree: DriverTree) -> DriverTree:
     return tree
 
 
-PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: %d\nDeviceFileUID: %d\nDeviceFileGID: %d\nDeviceFileMode: %d\n"
+PARAMS = "ModifyDeviceFiles: %d\nDeviceFileUID: %d\nDeviceFileGID: %d\nDeviceFileMode: %d\n"
 
 
 def test_nodes_have_the_owner_and_mode_of_the_drivers_parameters(
@@ -311,9 +311,7 @@ def test_an_ordinary_user_is_told(tree: DriverTree, load: Callable[..., tuple[st
 
 def test_a_wanted_node_knows_itself(tree: DriverTree) -> None:
     root = tree.root()
-    wanted = WantedNode(
-        "/dev/nvidia5", 195, 5, wanted_nodes(Host(root, root, root, False), DriverOptions())[0].attributes
-    )
+    wanted = WantedNode("/dev/nvidia5", 195, 5, Attributes())
     assert not wanted.is_there(root)
     wanted.make(root)
     assert wanted.is_there(root)
