@@ -11,6 +11,7 @@ BUILD  := build
 STAGE  := $(BUILD)/stage
 RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
+LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c trust.c)
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
@@ -41,7 +42,7 @@ nvc/_syscalls.abi3.so: $(wildcard native/syscalls/*) $(VENV)/.ready
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
-$(BUILD)/launcher: $(wildcard native/launcher/*) | $(BUILD)/.packages-build
+$(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h | $(BUILD)/.packages-build
 	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
 
 simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries

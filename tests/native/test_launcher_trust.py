@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from support import CLEAN_ENV, REPO, run
 from support.launcher import Installation
 
 NOBODY = 65534
+SOURCES = [f"{REPO}/native/launcher/{name}.c" for name in ("launcher", "conf", "environment", "trust")]
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def sanitized() -> object:
             "-fsanitize=address,undefined",
             "-fno-sanitize-recover=all",
         ]
-        run("gcc", *flags, "-o", program, *glob.glob(os.path.join(REPO, "native/launcher/*.c")))
+        run("gcc", *flags, "-o", program, *SOURCES)
         yield Installation(os.path.join(directory, "prefix"), program, "/bin/true")
 
 
