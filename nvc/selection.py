@@ -38,29 +38,29 @@ def select(facts: HostFacts, request: Request) -> Selection:
     """
     if len(request.devices) > MAX_SELECTORS:
         raise DeviceError("too many selectors", cause=f"{len(request.devices)}, at most {MAX_SELECTORS}")
-    gpus: list[Gpu] = []
-    mig: list[tuple[Gpu, MigDevice]] = []
+    # By position, not by value: comparing whole GPUs with all their MIG devices costs milliseconds.
+    gpus: dict[int, Gpu] = {}
+    mig: dict[tuple[int, int], tuple[Gpu, MigDevice]] = {}
     everything = False
     for item in request.devices:
         if not item:
             continue
         if item.lower() == "all":
-            gpus = list(dict.fromkeys(gpus + list(facts.gpus)))
-            mig = list(dict.fromkeys(mig + [(gpu, device) for gpu in facts.gpus for device in gpu.mig]))
+            gpus.update((gpu.index, gpu) for gpu in facts.gpus)
+            mig.update(((gpu.index, device.index), (gpu, device)) for gpu in facts.gpus for device in gpu.mig)
             everything = True
             break  # as the peers do: what follows `all` is not looked at
         found = _find(facts.gpus, item)
         if found is None:
             raise DeviceError(item, cause="unknown device")
         gpu, device = found
-        if gpu not in gpus:
-            gpus.append(gpu)
-        if device is not None and (gpu, device) not in mig:
-            mig.append((gpu, device))
+        gpus.setdefault(gpu.index, gpu)
+        if device is not None:
+            mig.setdefault((gpu.index, device.index), (gpu, device))
     single_mig = bool(mig) and not everything
     return Selection(
-        gpus=tuple(gpus),
-        mig=tuple(mig),
+        gpus=tuple(gpus.values()),
+        mig=tuple(mig.values()),
         mig_config=_all_or_nothing(request.mig_config, "mig-config", MigConfigError, single_mig),
         mig_monitor=_all_or_nothing(request.mig_monitor, "mig-monitor", MigMonitorError, single_mig),
         imex_channels=tuple(dict.fromkeys(request.imex_channels)),

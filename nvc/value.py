@@ -78,6 +78,8 @@ class Value(metaclass=ValueType):
         return (getattr(self, name) for name in self._fields)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return type(other) is type(self) and tuple(self) == tuple(other)
 
     def __hash__(self) -> int:
