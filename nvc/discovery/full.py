@@ -70,16 +70,16 @@ def find_facts(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str
         wsl = None if version else wsl_node(host.devices)
         files = _files(host, options, arch, version, entries) if version else None
         reply = ask(probe, version)
+        check_version(host, version, reply)
+        if wsl is not None:
+            files, kernel = _wsl_files(host, arch), _wsl_kernel(wsl, reply)
+        else:
+            if files is None or not files.libraries:
+                hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
+                files = _files(host, options, arch, reply.driver_version, entries, hints)
+            kernel = _kernel(host, reply)
     finally:
-        probe.close()
-    check_version(host, version, reply)
-    if wsl is not None:
-        files, kernel = _wsl_files(host, arch), _wsl_kernel(wsl, reply)
-    else:
-        if files is None or not files.libraries:
-            hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
-            files = _files(host, options, arch, reply.driver_version, entries, hints)
-        kernel = _kernel(host, reply)
+        probe.close()  # not earlier: the probe's exit takes a while, too
     if not files.libraries:
         raise DetectionError(
             "find driver libraries",

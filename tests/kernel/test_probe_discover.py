@@ -9,6 +9,8 @@ from support.drivertree import ARCH, LIBS, OTHER_LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 
 from nvc.discovery import discover
+from nvc.discovery.full import find_facts
+from nvc.discovery.host import Host
 from nvc.errors import DetectionError, InitializationError
 from nvc.kernel import LinuxKernel
 from nvc.model import HostFacts
@@ -163,8 +165,11 @@ def test_no_gpus_is_not_an_error(root: str) -> None:
     assert "libcuda" in names(facts)
 
 
-def test_the_host_without_a_driver() -> None:
-    """Nothing on this machine is NVIDIA's."""
+def test_the_host_itself() -> None:
+    """Nothing on a machine without a driver is NVIDIA's; on one with a driver, its GPUs are found."""
+    if os.path.exists("/proc/driver/nvidia/version"):
+        assert len(facts_of("/").gpus) == len(os.listdir("/proc/driver/nvidia/gpus"))
+        return
     with pytest.raises(InitializationError) as caught:
         facts_of("/")
     assert str(caught.value).startswith(
@@ -247,20 +252,27 @@ def test_a_driver_without_libraries_of_its_version(nvml_tree: NvmlTree) -> None:
         facts_of(tree.path)
 
 
-def test_a_tree_of_files_alone_is_used_with_the_hosts_kernel(nvml_tree: NvmlTree) -> None:
+def test_a_tree_of_files_alone_is_used_with_the_hosts_kernel(nvml_tree: NvmlTree, scratch: str) -> None:
     """A driver root without nodes: NVML is loaded from it, but stays in the host's root, where the nodes are."""
-    tree = nvml_tree("NONE", directory="/lib64")
-    tree.library("libcuda", directory="/lib64")
+    tree = nvml_tree("NONE", directory="/opt/driver/lib")
+    tree.library("libcuda", directory="/opt/driver/lib")
+    tree.listed.append(("libnvidia-ml.so.1", "/opt/driver/lib/libnvidia-ml.so.1", ARCH))
     tree.cache()
-    facts = facts_of(tree.path)
-    assert (facts.system_root, facts.device_root, facts.simulated) == ("/", "/", False)
+    system = DriverTree(f"{scratch}/host")
+    system.kernel_side()
+    system.gpu("0000:1b:00.0", 0)
+    system.node("/dev/nvidia0", 195, 0)
+    root = system.root()
+    host = Host(tree.root(), root, root, False)
+    facts, _ = find_facts(host, DriverOptions(root=tree.path))
+    host.close()
+    assert (facts.system_root, facts.device_root, facts.simulated) == (system.path, system.path, False)
     assert [library.path for library in facts.libraries] == [
-        "/lib64/libnvidia-ml.so.580.159.04",
-        "/lib64/libcuda.so.580.159.04",
+        "/opt/driver/lib/libnvidia-ml.so.580.159.04",
+        "/opt/driver/lib/libcuda.so.580.159.04",
     ]
-    assert facts.warnings == (
-        "device node /dev/nvidia0 is missing: run nvidia-modprobe -c 0, or use --load-kmods",
-    )
+    assert (facts.gpus[0].name, facts.gpus[0].node.path) == ("Test GPU", "/dev/nvidia0")
+    assert facts.warnings == ()
 
 
 def test_the_probe_can_have_the_callers_choice_of_ids(root: str) -> None:
