@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
         def warnings(self, warnings: tuple[str, ...]) -> None: ...
         def error(self, text: str) -> None: ...
+        def done(self, stage: str) -> None: ...
 
 
 INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
@@ -36,6 +37,30 @@ class Silent:
         """Say nothing."""
 
     facts = selection = plan = warnings = error = step
+
+    def done(self, stage: str) -> None:
+        """Say nothing."""
+
+
+class Trace(Silent):
+    """With NVC_TRACE set: microseconds of each stage on standard error, `trace: <stage> <microseconds>`."""
+
+    def __init__(self) -> None:
+        import time
+
+        self._now = time.perf_counter
+        self._last = self._now()
+        # What the interpreter and the imports took until here, as processor time: there is no other clock of it.
+        self._show("start", time.process_time())
+
+    def _show(self, stage: str, seconds: float) -> None:
+        sys.stderr.write(f"trace: {stage} {seconds * 1e6:.0f}\n")
+
+    def done(self, stage: str) -> None:
+        """Show how long the stage took."""
+        now = self._now()
+        self._show(stage, now - self._last)
+        self._last = self._now()
 
 
 class Session(Value):
@@ -129,7 +154,7 @@ def _open_log(line: CommandLine) -> Log:
     if path is None:
         path = posix.environ.get(b"NVC_DEBUG_FILE", b"").decode("utf-8", "surrogateescape")
         if not path:
-            return Silent()
+            return Trace() if b"NVC_TRACE" in posix.environ else Silent()
     from nvc_cli.debuglog import open_log
 
     log = open_log(str(path))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         def facts(self, facts: HostFacts) -> None: ...
         def selection(self, selection: Selection) -> None: ...
         def plan(self, plan: Plan) -> None: ...
+        def done(self, stage: str) -> None: ...
 
 
 def configure(
@@ -69,7 +70,7 @@ def _configure(
 ) -> Outcome:
     plan, target = make_plan(kernel, options, request, pid, rootfs, log)
     try:
-        return apply_plan(kernel, plan, target, options.timeout, oci_devices)
+        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
     finally:
         target.close()
 
@@ -79,14 +80,17 @@ def make_plan(
 ) -> tuple[Plan, Target]:
     """The plan for one container, and the open container. Nothing has been changed."""
     facts = discover(kernel, options)
+    log.done("discover")
     log.facts(facts)
     selection = select(facts, request)
     log.selection(selection)
     check(request.requirements, facts, selection)
+    log.done("select")
     target = open_target(kernel, pid, rootfs)
     log.step(f"container process {target.pid}, rootfs {rootfs}")
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     compat = compat_libraries(kernel, target.rootfs, facts.driver_version) if wants_compat else ()
     plan = build_plan(facts, selection, request, target.layout, compat)
+    log.done("plan")
     log.plan(plan)
     return plan, target

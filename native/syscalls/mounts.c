@@ -136,7 +136,7 @@ int op_bind(struct applier *a, struct op *op)
                has_attributes(target, op->head.attributes)) {
         result = 0; /* a run before this one did it */
     } else if (target >= 0) {
-        if (S_ISREG(there.st_mode) && there.st_size > 0)
+        if (S_ISREG(there.st_mode) && there.st_size > 0 && !is_mount_root(target))
             warn(a, "a file of the image is covered", op->target);
         result = attach(a, op->tree, &place, target);
         op->attached = result == 0;

@@ -12,6 +12,8 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvc.apply.journal import Journal
     from nvc.apply.program import Program
     from nvc.cgroup import Change
@@ -33,6 +35,7 @@ def apply_plan(
     target: Target,
     timeout: float = 10.0,
     oci_devices: list[dict[str, object]] | None = None,
+    done: Callable[[str], None] = lambda stage: None,
 ) -> Outcome:
     """Give the container at `target` everything in `plan`; `timeout` in seconds for the lock and the applier.
 
@@ -44,7 +47,9 @@ def apply_plan(
         sources = Sources(kernel, plan)
         try:
             program = build_program(plan, sources, journal.interrupted)
+            done("open sources")
             allowed = _allow_devices(kernel, plan, target, oci_devices)
+            done("device rules")
             try:
                 report = _run(kernel, target, program, journal, timeout)
             except BaseException:
@@ -52,6 +57,7 @@ def apply_plan(
                 raise
             finally:
                 allowed.close()
+            done("mount")
             more = (allowed.warning,) if allowed.warning else ()
             return Outcome(report.changes, (*plan.warnings, *sources.warnings, *more, *report.warnings))
         finally:

@@ -181,7 +181,10 @@ def test_mig_config_and_imex(runc_bundle: Any, debian: str, sim_root: Any, launc
         Configure(launcher, root),
         ("--device=0", "--mig-config=all", "--imex-channel=3", "--utility"),
     )
-    script = "ls /proc/driver/nvidia/capabilities/mig; ls /dev/nvidia-caps | wc -l; ls /dev/nvidia-caps-imex-channels"
+    script = (
+        "ls /proc/driver/nvidia/capabilities/mig; ls /dev/nvidia-caps | wc -l; "
+        "ls /dev/nvidia-caps-imex-channels"
+    )
     lines = bundle.run("runc", script).stdout.split()
     assert lines[:2] == ["config", "monitor"] and int(lines[2]) > 7 and lines[3:] == ["channel3"]
 
