@@ -12,6 +12,7 @@ STAGE  := $(BUILD)/stage
 RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c trust.c)
+LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_log.c)
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
@@ -42,7 +43,7 @@ nvc/_syscalls.abi3.so: $(wildcard native/syscalls/*) $(VENV)/.ready
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
-$(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h | $(BUILD)/.packages-build
+$(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h native/launcher/runtime.h | $(BUILD)/.packages-build
 	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
 
 simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries

@@ -1,6 +1,6 @@
 """Lays out an installation of nvc: PREFIX/bin and PREFIX/lib/nvc.
 
-    bin/nvc-cli nvc-hook nvc-cdi-hook   the launcher, under each of its names
+    bin/nvc-cli nvc-hook ...            the launcher, under each of its names
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
     lib/nvc/site/                       the packages of setup.cfg's install_requires
@@ -23,7 +23,7 @@ import sysconfig
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
-PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook")
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
 #: Nothing at run time parses C: of cffi only the compiled back end is needed.
 ONLY = {"cffi": "_cffi_backend"}
 #: Compiled for one version of Python.

@@ -1,4 +1,4 @@
-/* nvc-cli, nvc-hook and nvc-cdi-hook: starts the Python program behind each name from a clean slate.
+/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime: starts the Python program behind each name from a clean slate.
  *
  * A hook may inherit its environment, directory and descriptors from a container image, and an engine may start
  * nvc-cli with whatever it was itself given. A dynamically linked interpreter obeys LD_PRELOAD before its first
@@ -7,6 +7,7 @@
  *
  * The dumpable flag is left alone: execve(2) would set it again. */
 #include "launcher.h"
+#include "runtime.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +24,20 @@ struct program {
     const char *called; /* the file name it is started under */
     const char *name;
     const char *package;
+    const char *module; /* of the package, has `main` */
     bool hook;
 };
 
 static const struct program PROGRAMS[] = {
-    {"nvc-cli", "nvc-cli", "nvc_cli", false},
-    {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", false}, /* callers parse its messages */
-    {"nvc-hook", "nvc-hook", "nvc_hooks", true},
-    {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", true},
-    {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", true},
-    {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", true},
+    {"nvc-cli", "nvc-cli", "nvc_cli", "boot", false},
+    /* Callers parse its messages, which begin with its name. */
+    {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", "boot", false},
+    {"nvc-hook", "nvc-hook", "nvc_hooks", "boot", true},
+    {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", "boot", true},
+    {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
+    {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
+    {"nvc-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},
+    {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},
 };
 
 _Noreturn void refuse(const char *name, const char *path, const char *cause)
@@ -111,7 +116,7 @@ static void find_prefix(const char *name, char prefix[PATH_MAX])
     }
 }
 
-/* `import sys;sys.path+=[...];from PACKAGE.boot import main;main("NAME")` */
+/* `import sys;sys.path+=[...];from PACKAGE.MODULE import main;main("NAME")` */
 static void write_boot(const struct program *program, const char *code, const struct conf *conf,
                        bool trusted, char *boot, size_t room)
 {
@@ -127,25 +132,21 @@ static void write_boot(const struct program *program, const char *code, const st
             refuse(program->name, canonical, cause ? cause : odd);
         used += (size_t)snprintf(boot + used, room - used, ",'%s'", canonical);
     }
-    snprintf(boot + used, room - used, "];from %s.boot import main;main(\"%s\")", program->package,
-             program->name);
+    snprintf(boot + used, room - used, "];from %s.%s import main;main(\"%s\")", program->package,
+             program->module, program->name);
 }
 
-int main(int argc, char **argv, char **envp)
+/* Becomes the interpreter that runs `program` with the words after argv[0]. */
+static _Noreturn void start(const struct program *program, char **argv, char **envp)
 {
     static const char *const flags[] = {"-I", "-S", "-B", "-c"};
     enum { FIXED = 2 + sizeof(flags) / sizeof(flags[0]) };
     char prefix[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX], canonical[PATH_MAX];
     char boot[(CONF_MAX_PATHS + 1) * PATH_MAX + 128];
     const char *kept[ENVIRONMENT_MAX];
-    const struct program *program = argc > 0 ? program_called(argv[0]) : NULL;
     struct conf conf;
     const char *cause;
 
-    if (!program)
-        program = program_called((const char *)getauxval(AT_EXECFN));
-    if (!program)
-        program = &PROGRAMS[0];
     const char *name = program->name;
     if (!settle_descriptors())
         refuse(name, "/dev/null or close_range(2)", strerror(errno));
@@ -174,14 +175,17 @@ int main(int argc, char **argv, char **envp)
         check_code(name, code, program->package);
     write_boot(program, code, &conf, trusted, boot, sizeof(boot));
 
-    const char **next = malloc(((size_t)argc + FIXED + 1) * sizeof(*next)), **arguments = next;
+    size_t count = 0;
+    while (argv[count])
+        count++;
+    const char **next = malloc((count + FIXED + 1) * sizeof(*next)), **arguments = next;
     if (!next)
         refuse(name, "arguments", strerror(errno));
     *next++ = interpreter;
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
         *next++ = flags[i];
     *next++ = boot;
-    for (int i = 1; i < argc; i++)
+    for (size_t i = 1; i < count; i++)
         *next++ = argv[i];
     *next = NULL;
     environment_filter(envp, hook, kept);
@@ -192,4 +196,22 @@ int main(int argc, char **argv, char **envp)
      * by anyone but root. */
     execve(interpreter, (char **)arguments, (char **)kept);
     refuse(name, interpreter, strerror(errno));
+}
+
+static void edit(char **argv, char **envp)
+{
+    start(program_called("nvc-runtime"), argv, envp);
+}
+
+int main(int argc, char **argv, char **envp)
+{
+    const struct program *program = argc > 0 ? program_called(argv[0]) : NULL;
+
+    if (!program)
+        program = program_called((const char *)getauxval(AT_EXECFN));
+    if (!program)
+        program = &PROGRAMS[0];
+    if (!strcmp(program->module, "runtime"))
+        runtime_run(program->name, argc, argv, envp, edit);
+    start(program, argv, envp);
 }

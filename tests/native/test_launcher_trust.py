@@ -15,7 +15,8 @@ from support import CLEAN_ENV, REPO, run
 from support.launcher import Installation
 
 NOBODY = 65534
-SOURCES = [f"{REPO}/native/launcher/{name}.c" for name in ("launcher", "conf", "environment", "trust")]
+NAMES = ("launcher", "conf", "environment", "trust", *(f"runtime{part}" for part in ("", "_call", "_conf", "_log")))
+SOURCES = [f"{REPO}/native/launcher/{name}.c" for name in NAMES]
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+#ifndef NVC_LAUNCHER_RUNTIME_H
+#define NVC_LAUNCHER_RUNTIME_H
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define RUNTIMES_MAX 16
+#define RUNTIMES_BYTES 65536
+
+/* One call of an OCI runtime, as far as it matters here. NULL: not given. */
+struct call {
+    bool creates; /* `create` or `run`, and not only to ask for its help */
+    const char *bundle;
+    const char *config; /* crun's --config: another name for config.json */
+    const char *log;
+    bool json;
+};
+
+/* The low-level runtimes to choose from; the strings point into `text`. */
+struct runtimes {
+    const char *names[RUNTIMES_MAX];
+    size_t count;
+    char text[RUNTIMES_BYTES + 1];
+};
+
+/* What `argv` asks of a runtime: runc's and crun's spellings of options are both understood. */
+struct call call_read(int argc, char **argv);
+
+/* Reads `runtimes` of the table [nvidia-container-runtime] from a configuration file through `fd`; names is
+ * empty where it does not say. Returns NULL, or what is wrong. */
+const char *runtimes_read(int fd, struct runtimes *runtimes);
+
+/* Appends one entry to the runtime's log, where engines read the cause of a failure. */
+void log_entry(const struct call *call, const char *level, const char *message);
+
+/* Edits the bundle where a container is created, then becomes the low-level runtime. */
+_Noreturn void runtime_run(const char *name, int argc, char **argv, char **envp,
+                           void (*edit)(char **arguments, char **envp));
+
+#endif
