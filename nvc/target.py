@@ -23,6 +23,7 @@ class Layout(Value):
     libs_dir: str
     libs32_dir: str  # "": nowhere
     musl: bool  # no glibc loader: the driver's libraries cannot be loaded
+    as_host: bool = False  # no image is known yet (CDI): everything goes where the driver root has it
 
 
 class Target:

@@ -51,10 +51,11 @@ def build_plan(
         ops += profile_ops(selection)
     for binary in facts.binaries:
         if binary.kind in request.capabilities:
-            ops.append(BindFile(binary.path, f"{layout.bins_dir}/{_name(binary.path)}", binary.identity))
-    placed = [(library, layout.libs_dir) for library in facts.libraries if library.kind in kinds]
-    if "compat32" in request.capabilities and layout.libs32_dir:
-        placed += [(library, layout.libs32_dir) for library in facts.libraries32 if library.kind in kinds]
+            target = f"{_place(layout, layout.bins_dir, binary.path)}/{_name(binary.path)}"
+            ops.append(BindFile(binary.path, target, binary.identity))
+    placed = _placed(facts.libraries, kinds, layout, layout.libs_dir)
+    if "compat32" in request.capabilities and (layout.libs32_dir or layout.as_host):
+        placed += _placed(facts.libraries32, kinds, layout, layout.libs32_dir)
     for library, directory in placed:
         ops.append(BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity))
     if request.gsp_firmware:
@@ -74,6 +75,19 @@ def build_plan(
         tuple(dict.fromkeys(ops)),
         _warnings(facts, layout),
     )
+
+
+def _placed(
+    libraries: tuple[Library, ...], kinds: set[str], layout: Layout, directory: str
+) -> list[tuple[Library, str]]:
+    """The wanted libraries, each with its directory in the container."""
+    return [
+        (library, _place(layout, directory, library.path)) for library in libraries if library.kind in kinds
+    ]
+
+
+def _place(layout: Layout, directory: str, path: str) -> str:
+    return path[: path.rindex("/")] if layout.as_host else directory
 
 
 def _name(path: str) -> str:
