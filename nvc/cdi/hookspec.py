@@ -1,0 +1,49 @@
+"""The hooks that a document names: what the engine calls once the container's mounts are there.
+
+Every entry has an environment of its own. Without one, runc gives a hook that of the container, and an image
+that sets LD_PRELOAD would run its code on the host (CVE-2025-23266).
+"""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+#: How a document's own hooks remember what it was made from; see `nvc.cdi.stamp`.
+STAMP = "NVC_CDI_STAMP"
+#: The program that takes several steps in one call: each process costs a container start 10 ms.
+CHAINING = "nvc-cdi-hook"
+
+#: Hooks of common edits, in the order in which they are to run.
+NAMES = ("create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification")
+
+
+class Step(Value):
+    """One hook by name, with its arguments."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+def hook_entries(path: str, steps: tuple[Step, ...], stamp: str) -> list[dict[str, Any]]:
+    """The entries for `steps`, all of them createContainer hooks: one for ours, one each for another program."""
+    program = path[path.rindex("/") + 1 :]
+    if program != CHAINING:
+        return [_entry(path, [program, step.name, *step.arguments], stamp) for step in steps]
+    if not steps:
+        return []
+    words = [word for step in steps for word in (step.name, *step.arguments)]
+    return [_entry(path, [program, *words], stamp)]
+
+
+def _entry(path: str, args: list[str], stamp: str) -> dict[str, Any]:
+    return {
+        "hookName": "createContainer",
+        "path": path,
+        "args": args,
+        "env": [PATH, f"{STAMP}={stamp}"],
+    }
