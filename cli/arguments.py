@@ -5,6 +5,7 @@ from __future__ import annotations
 import posix
 
 from nvc.errors import InputError
+from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
 from nvc.request import DriverOptions, Request
 from nvc_cli.options import OMITTED
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 MAX_REQUIREMENTS = 32  # as the peers
 MAX_IMEX_CHANNEL = 1 << 20
 MAX_TIMEOUT = 3600.0
-#: The kernel takes the largest id for "leave it", so nobody can have it.
-MAX_ID = 2**32 - 2
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
 
@@ -98,36 +97,7 @@ def user(spec: str) -> tuple[int, int]:
     """The ids of `UID[:GID]`, numbers or names; your own where it was omitted. Source: passwd and group."""
     if spec == OMITTED:
         return posix.geteuid(), posix.getegid()
-    import pwd  # on few command lines only
-
-    name, _, group = spec.partition(":")
-    try:
-        if name[:1].isdigit():
-            uid = _id(name)
-            gid = _group(group) if group else pwd.getpwuid(uid).pw_gid
-        else:
-            entry = pwd.getpwnam(name)
-            uid = entry.pw_uid
-            gid = _group(group) if group else entry.pw_gid
-    except KeyError:
-        raise InputError("parse user/group failed", spec, "no such user or group") from None
-    except ValueError:
-        raise InputError("parse user/group failed", spec, "invalid argument") from None
-    return uid, gid
-
-
-def _group(name: str) -> int:
-    if name[:1].isdigit():
-        return _id(name)
-    import grp
-
-    return grp.getgrnam(name).gr_gid
-
-
-def _id(digits: str) -> int:
-    if not _decimal(digits) or int(digits) > MAX_ID:
-        raise ValueError(digits)
-    return int(digits)
+    return user_and_group(spec)
 
 
 def flag(values: Values, name: str) -> bool:

@@ -32,9 +32,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def file_name(root: os.stat_result) -> str:
-    """The inventory's file for the driver root with this status."""
-    return f"inventory-{root.st_dev:x}-{root.st_ino:x}"
+def file_name(root: os.stat_result, configured: bool = False) -> str:
+    """The inventory's file for the driver root with this status.
+
+    Callers with a configuration file have one of their own, lest they and `nvc-cli` replace it in turn.
+    """
+    return f"inventory-{root.st_dev:x}-{root.st_ino:x}{'-configured' if configured else ''}"
 
 
 def load(name: str, directory: str = "") -> Any:
@@ -115,7 +118,7 @@ def forget(options: DriverOptions, directory: str = "") -> None:
     if base < 0:
         return
     try:
-        os.unlink(file_name(os.stat(options.root)), dir_fd=base)
+        os.unlink(file_name(os.stat(options.root), bool(options.configuration)), dir_fd=base)
     except OSError:
         pass
     finally:

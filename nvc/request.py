@@ -19,6 +19,8 @@ class DriverOptions(Value):
     timeout: float = 10.0  # seconds for each helper process
     search_path: str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     mps_directory: str = "/tmp/nvidia-mps"
+    library_directories: tuple[str, ...] = ()  # inside the root; given, the loader cache is not asked
+    configuration: bytes = b""  # identity of the file that these come from: facts are kept apart for it
 
 
 class Request(Value):

@@ -8,6 +8,12 @@ import stat
 from nvc.errors import InitializationError
 
 SYSTEM = "/run/nvc"
+_INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
+
+
+def in_user_namespace() -> bool:
+    """Whether this process is in a user namespace other than the host's."""
+    return os.stat("/proc/self/ns/user").st_ino != _INITIAL_USER_NAMESPACE
 
 
 def runtime_directory(*below: str) -> str:

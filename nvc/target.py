@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from nvc.errors import ContainerError, InputError, NvcError
@@ -11,6 +12,9 @@ from nvc.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
+
+#: Instead of a pid: this process, which its runtime has started in the container's namespaces.
+SELF = -1
 
 _DIRECTORY = O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MULTIARCH = {"x86_64": ("x86_64-linux-gnu", "i386-linux-gnu"), "aarch64": ("aarch64-linux-gnu", "")}
@@ -58,18 +62,18 @@ class Target:
 def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
     """The container whose init is `pid` and whose root file system is `rootfs`, as the caller's runtime says.
 
-    With pid 0 (standalone) the parent process is taken, and it may share this mount namespace. The container
-    may have pivoted already: `rootfs` is then the host's name for its root directory.
+    With pid 0 (standalone) the parent process is taken, and it may share this mount namespace; with SELF it is
+    this process. The container may have pivoted already: `rootfs` is then the host's name for its root directory.
     Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
     """
     if not rootfs.startswith("/") or not rootfs.strip("/"):
         raise InputError("invalid rootfs directory", rootfs, "must be absolute and not /")
     target = Target()
-    target.pid = pid or os.getppid()
+    target.pid = os.getpid() if pid == SELF else pid or os.getppid()
     target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
     target.rootfs_path = rootfs
     try:
-        _open(kernel, target, standalone=pid == 0)
+        _open(kernel, target, standalone=pid in (0, SELF))
         target.layout = _layout(kernel, target.rootfs)
         # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
         kernel.pidfd_send_signal(target.pidfd, 0)
@@ -89,7 +93,7 @@ def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
 
 def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
     target.pidfd = kernel.pidfd_open(target.pid)
-    target.proc = os.open(f"/proc/{target.pid}", _DIRECTORY)
+    target.proc = os.open(f"/proc/{_number_in_proc(target.pidfd)}", _DIRECTORY)
     if os.readlink("ns/mnt", dir_fd=target.proc) != os.readlink("/proc/self/ns/mnt"):
         target.mount_namespace = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=target.proc)
     elif not standalone:
@@ -101,6 +105,36 @@ def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
     target.fsuid = _mapped_root(target, "uid_map") if target.user_namespace else os.geteuid()
     target.fsgid = _mapped_root(target, "gid_map") if target.user_namespace else os.getegid()
     target.rootfs = _open_rootfs(kernel, target)
+
+
+def shares_mount_namespace(kernel: Kernel, pid: int) -> bool:
+    """Whether the process `pid`, as this process counts, is in our mount namespace. Raises ContainerError."""
+    try:
+        pidfd = kernel.pidfd_open(pid)
+        try:
+            theirs = os.readlink(f"/proc/{_number_in_proc(pidfd)}/ns/mnt")
+        finally:
+            os.close(pidfd)
+    except OSError as error:
+        raise ContainerError.of("open container", f"pid {pid}", error) from None
+    return theirs == os.readlink("/proc/self/ns/mnt")
+
+
+def _number_in_proc(pidfd: int) -> int:
+    """The process id of `pidfd` where /proc counts from, which need not be where this process does.
+
+    In a createContainer hook /proc is still the host's, but pid 1 the container's. Raises ProcessLookupError
+    where /proc does not show the process.
+    """
+    fd = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lines = os.read(fd, 4096).split(b"\n")
+    finally:
+        os.close(fd)
+    number = next((int(line[4:]) for line in lines if line.startswith(b"Pid:")), 0)
+    if number <= 0:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), "/proc")
+    return number
 
 
 def _open_rootfs(kernel: Kernel, target: Target) -> int:

@@ -32,10 +32,12 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.c", "*.o", "*.pyc")
 
 
 def requirements() -> list[str]:
-    """The names of the packages that nvc needs at run time."""
+    """The names of the packages that nvc needs at run time under this version of Python."""
     setup = configparser.ConfigParser()
     setup.read(os.path.join(REPO, "setup.cfg"))
     lines = setup["options"]["install_requires"].split()
+    # The one marker in use: what newer versions of Python bring along themselves.
+    lines = [line for line in lines if 'python_version<"3.11"' not in line or sys.version_info < (3, 11)]
     return [line.split(">")[0].split("=")[0].split(";")[0] for line in lines]
 
 

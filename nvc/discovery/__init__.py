@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def discover(kernel: Kernel, options: DriverOptions, extra: bytes = b"", directory: str = "") -> HostFacts:
     """The facts of the driver in `options.root`.
 
-    `extra` is whatever else must be unchanged for kept facts to hold (the configuration's stat); `directory`
+    `extra` is whatever else must be unchanged for kept facts to hold; `directory`
     replaces the runtime directory. Raises InitializationError when the driver root or NVML is unusable,
     DetectionError when the host contradicts itself. A listed file may have been replaced since it was found:
     who opens one compares its identity, and on a difference calls `inventory.forget` and this again.
@@ -53,7 +53,8 @@ def _long_way(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str,
 
 
 def _kept_or_found(host: Host, options: DriverOptions, extra: bytes, directory: str) -> HostFacts:
-    name = inventory.file_name(os.fstat(host.driver.fd))
+    extra += options.configuration
+    name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration))
     key = host_key(host, options, extra)
     kept = inventory.load(name, directory)
     if kept is not None:

@@ -17,13 +17,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.model", "nvc.request"),
     ("nvc._syscalls",),
     ("nvc.kernel",),
-    ("nvc.rundir", "nvc.privileges"),
-    ("nvc.inventory",),
+    ("nvc.rundir", "nvc.privileges", "nvc.fastjson", "nvc.ids"),
+    ("nvc.inventory", "nvc.oci"),
+    ("nvc.config",),
     ("nvc.discovery", "nvc.selection"),
-    ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report"),
+    ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report", "nvc.environment"),
     ("nvc.plan", "nvc.cgroup"),
     ("nvc.apply", "nvc.sim"),
-    ("nvc.configure", "nvc.testing"),
+    ("nvc.configure", "nvc.debuglog", "nvc.testing"),
     ("nvc_cli", "nvc_hooks"),
 )
 GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in groups}

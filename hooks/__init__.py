@@ -1,0 +1,1 @@
+"""The programs that OCI runtimes call: `nvc-hook` and `nvc-cdi-hook`. Installed as `nvc_hooks`."""

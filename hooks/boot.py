@@ -1,0 +1,153 @@
+"""Where the launcher enters for hooks. A container start waits: nothing is imported before it is needed."""
+
+from __future__ import annotations
+
+import gc
+import posix
+import sys
+
+from nvc.errors import InputError, InternalError, NvcError, one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvc_hooks.prestart import Call
+
+CDI = "nvc-cdi-hook"
+WORKING = ("prestart", "createRuntime", "createContainer")
+IDLE = ("poststart", "poststop")  # nothing is left to do
+USAGE = f"""Usage: nvc-hook [-debug] [-config FILE] COMMAND
+       nvc-hook -version
+
+Gives a container the GPUs that its variables ask for. Called by an OCI runtime, with the container's state on
+standard input; also under the name nvidia-container-runtime-hook.
+
+Commands: {", ".join(WORKING)}; {" and ".join(IDLE)} do nothing.
+  -config FILE   read this file in place of /etc/nvc/config.toml
+  -debug         log to standard error
+  -version       show the version
+"""
+MISUSED = 2
+
+
+class UsageError(InputError):
+    """The command line is wrong: the usage text follows the message."""
+
+
+def main(program: str = "nvc-hook") -> NoReturn:
+    """Run what `sys.argv` says and end the process without the interpreter's slow farewell."""
+    gc.disable()  # the process ends before a cycle would matter
+    code = run(program, sys.argv[1:])
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, AttributeError):  # nobody reads on, or the descriptors were closed from the start
+        pass
+    posix._exit(code)
+
+
+def run(program: str, argv: list[str]) -> int:
+    """The exit code of one call. A failure has become one line on standard error, for engines show no more."""
+    try:
+        if program == CDI:
+            from nvc_hooks import cdi
+
+            return cdi.main(argv)
+        return _run(argv)
+    except UsageError as error:
+        say(f"{program}: {error}\n{USAGE}")
+        return MISUSED
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        return _failed(program, error)
+
+
+def _run(argv: list[str]) -> int:
+    call, rest = _options(argv)
+    if call is None:
+        return 0
+    if not rest:
+        raise UsageError("no command")
+    command = rest[0]
+    more, superfluous = _options(rest[1:])
+    if command not in WORKING + IDLE:
+        raise UsageError("unknown command", cause=command)
+    if superfluous or more != ("", False):
+        raise UsageError("too many arguments", cause=rest[1])
+    if command in WORKING:
+        from nvc_hooks.prestart import run as inject
+
+        inject(command, call)
+    return 0
+
+
+def _options(argv: list[str]) -> tuple[Call | None, list[str]]:
+    """The options before the command, with one dash or two as Go takes them, and what follows.
+
+    None where the answer was given here.
+    """
+    config, debug = "", False
+    while argv and argv[0].startswith("-") and argv[0] != "-":
+        name, equals, value = argv[0].lstrip("-").partition("=")
+        argv = argv[1:]
+        if name == "config":
+            if not equals:
+                if not argv:
+                    raise UsageError("flag needs an argument: -config")
+                value, argv = argv[0], argv[1:]
+            if not value.startswith("/"):
+                raise UsageError("-config", value, "want an absolute path")
+            config = value
+        elif name == "debug":
+            debug = _bool(name, value) if equals else True
+        elif name in ("version", "help", "h"):
+            if name == "version":
+                import nvc
+
+                _print(f"nvc-hook version {nvc.__version__}\n")
+            else:
+                _print(USAGE)
+            return None, []
+        else:
+            raise UsageError("flag provided but not defined", cause=name)
+    return (config, debug), argv
+
+
+def _bool(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "t", "1", "false", "f", "0"):
+        raise UsageError(f"-{name}", value, "want true or false")
+    return value.lower() in ("true", "t", "1")
+
+
+def _failed(program: str, error: Exception) -> int:
+    """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
+    if isinstance(error, NvcError) and not isinstance(error, InternalError):
+        say(f"{program}: {error}\n")
+        return error.exit_code
+    cause = error if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+    say(f"{program}: internal error: {one_line(cause)}; {InternalError.hint}\n")
+    try:
+        sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
+    except OSError:
+        pass
+    return 1
+
+
+def say(text: str) -> None:
+    """Write to standard error. Never fails: there is nobody left to tell."""
+    _write(2, text)
+
+
+def _print(text: str) -> None:
+    _write(1, text)
+
+
+def _write(fd: int, text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    try:
+        while data:
+            data = data[posix.write(fd, data) :]
+    except OSError:
+        pass

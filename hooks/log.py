@@ -1,0 +1,73 @@
+"""The log of a hook: the file that the configuration names. Standard error is for the one line of a failure."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import InputError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from nvc.configure import Log as Steps
+
+    class Log(Steps, Protocol):
+        """The steps of a run and its end."""
+
+        def warnings(self, warnings: tuple[str, ...]) -> None: ...
+        def error(self, text: str) -> None: ...
+
+
+STANDARD_ERROR = "/dev/stderr"
+#: O_NONBLOCK: a pipe without a reader is an error, and does not hold up the container.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Silent:
+    """The log where none is configured."""
+
+    def step(self, *_: object) -> None:
+        """Say nothing."""
+
+    facts = selection = plan = done = warnings = error = step
+
+
+def open_log(path: str) -> Log:
+    """Append to `path`; "" is no log at all. A log that cannot be opened is none: a container still starts.
+
+    Raises InputError for a file that is not ours alone: somebody else chose where root writes.
+    """
+    if not path:
+        return Silent()
+    if path == STANDARD_ERROR:
+        from nvc.debuglog import DebugLog
+
+        return DebugLog(2)
+    try:
+        fd = os.open(path, _APPEND, 0o640)
+        status = os.fstat(fd)
+    except OSError:
+        if os.path.islink(path):
+            raise _unsafe(path, "a symbolic link") from None
+        return Silent()  # of a user namespace, or on a read-only host
+    cause = _fault(status)
+    if cause:
+        os.close(fd)
+        raise _unsafe(path, cause)
+    from nvc.debuglog import DebugLog
+
+    return DebugLog(fd)
+
+
+def _fault(status: os.stat_result) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return "not a regular file"
+    if status.st_uid not in (0, os.geteuid()) or status.st_nlink != 1:
+        return "not a file of root alone"
+    return "writable by others" if status.st_mode & 0o022 else ""
+
+
+def _unsafe(path: str, cause: str) -> InputError:
+    return InputError("open the log", path, cause, f"remove {path} or name another file in config.toml")

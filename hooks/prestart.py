@@ -1,0 +1,99 @@
+"""The hook itself: state and bundle become a request, `nvc.configure` does the work."""
+
+from __future__ import annotations
+
+from nvc.config import driver_options, load
+from nvc.environment import request_from
+from nvc.errors import ContainerError, InputError, NvcError
+from nvc.oci import HINT, read_container, read_state
+from nvc_hooks.log import STANDARD_ERROR, open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from nvc.config import Config
+    from nvc.kernel import Kernel
+    from nvc.oci import State
+    from nvc_hooks.log import Log
+
+    #: The configuration file that was named, or "", and whether to log to standard error.
+    Call: TypeAlias = tuple[str, bool]
+
+#: As NVIDIA's hook says it: people search for these words.
+NOT_SUPPORTED = (
+    "invoking the NVIDIA Container Runtime Hook directly "
+    "(e.g. specifying the docker --gpus flag) is not supported"
+)
+
+
+def run(command: str, call: Call) -> None:
+    """Give the container on standard input what it asks for. Raises NvcError; it is then as it was."""
+    named, debug = call
+    config = load(named)
+    log = open_log(STANDARD_ERROR if debug else config.log or config.cli_debug)
+    try:
+        log.step(f"{command} with {config.path or 'the default configuration'}")
+        log.warnings(config.warnings)
+        _inject(command, config, log)
+    except Exception as error:
+        log.error(str(error) if isinstance(error, NvcError) else repr(error))
+        raise
+
+
+def _inject(command: str, config: Config, log: Log) -> None:
+    state = read_state()
+    log.step(f"bundle {state.bundle}, pid {state.pid}")
+    container = read_container(state.bundle)
+    notes: list[str] = []
+    request = request_from(container, config, notes)
+    log.warnings(tuple(notes))
+    if request is None:
+        log.step("no GPU is asked for")
+        return
+    _check_mode(config)
+
+    from nvc import privileges
+    from nvc.configure import configure
+    from nvc.kernel import LinuxKernel
+    from nvc.rundir import in_user_namespace
+
+    if in_user_namespace():  # nobody may change a device cgroup there
+        request = request.replace(cgroups=False)
+    options = driver_options(config, request.imex_channels)
+    kernel = LinuxKernel()
+    privileges.reduce("configure", options.load_kmods, kernel)
+    pid = _pid(kernel, command, state)
+    outcome = configure(kernel, options, request, pid, container.rootfs, log, container.devices)
+    log.step(f"{outcome.changes} changes")
+    log.warnings(outcome.warnings)
+
+
+def _check_mode(config: Config) -> None:
+    """The other modes edit the bundle before the container exists: a hook comes too late for that."""
+    if config.mode in ("csv", "cdi", "jit-cdi") and not config.skip_mode_detection:
+        raise InputError(
+            NOT_SUPPORTED, config.path, f'mode is "{config.mode}"',
+            "use --runtime=nvc or --runtime=nvidia, or set skip-mode-detection in [nvidia-container-runtime-hook]",
+        )  # fmt: skip
+
+
+def _pid(kernel: Kernel, command: str, state: State) -> int:
+    """Which process `configure` is to look at.
+
+    A createContainer hook runs in the container's namespaces, with the host's file tree: it is itself of the
+    container, and the state's pid is 1 (runc), 0 (crun) or as the container's namespace has it.
+    """
+    from nvc.target import SELF, shares_mount_namespace
+
+    if command != "createContainer":
+        if state.pid <= 1:
+            hint = "a createContainer hook calls `nvc-hook createContainer`" if state.pid else HINT
+            raise ContainerError("read container state", "pid", f"{state.pid} is no container's", hint)
+        return state.pid
+    if state.pid and not shares_mount_namespace(kernel, state.pid):
+        raise ContainerError(
+            "open container", f"pid {state.pid}", "this hook runs outside of the container's namespaces",
+            "only createContainer hooks call `nvc-hook createContainer`, others call `nvc-hook prestart`",
+        )  # fmt: skip
+    return SELF

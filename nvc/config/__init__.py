@@ -1,0 +1,164 @@
+"""The configuration file, config.toml: NVIDIA's keys under their own names, and ours in the table [nvc].
+
+The file is TOML, whose parser takes longer to import than a hook may take to run. So what was parsed is kept
+beside the inventory, under the identity of the file, and only a changed file is parsed again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import nvc
+from nvc import inventory
+from nvc.errors import NvcError
+from nvc.request import DriverOptions
+from nvc.rundir import in_user_namespace
+from nvc.value import Value
+
+#: Looked for in this order; where there is neither, the defaults hold.
+PATHS = ("/etc/nvc/config.toml", "/etc/nvidia-container-runtime/config.toml")
+MAX_SIZE = 1 << 20  # bytes
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OVERFLOW_ID = 65534
+
+
+class ConfigError(NvcError):
+    """The configuration file cannot be read, is not TOML, or has a value that makes no sense."""
+
+    stage = "configuration"
+
+
+class Config(Value):
+    """Every setting. docs/configuration.md says what each one does and which key sets it."""
+
+    path: str = ""  # "": no file, all defaults
+    identity: bytes = b""  # differs whenever the file does
+    warnings: tuple[str, ...] = ()  # about keys that are not known
+
+    disable_require: bool = False
+    swarm_resource: tuple[str, ...] = ()  # names of variables
+    accept_environment_unprivileged: bool = True
+    accept_volume_mounts: bool = False
+    supported_capabilities: tuple[str, ...] = (
+        "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
+    )  # fmt: skip
+
+    root: str = "/"
+    ldcache: str = "/etc/ld.so.cache"
+    cli_debug: str = ""
+    mps_directory: str = "/tmp/nvidia-mps"
+    load_kmods: bool = True
+    no_cgroups: bool = False
+    uid: int = -1  # of the probe; -1: the kernel's overflow id
+    gid: int = -1
+    ldconfig: str = ""
+
+    runtime_debug: str = ""
+    log_level: str = "info"
+    runtimes: tuple[str, ...] = ("runc", "crun")
+    mode: str = "auto"  # auto, legacy (hook), csv, cdi, jit-cdi
+    cdi_spec_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    cdi_default_kind: str = "nvidia.com/gpu"
+    cdi_annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, hook, disabled
+
+    skip_mode_detection: bool = False
+
+    disable_imex_channel_creation: bool = False
+    ignore_imex_channel_requests: bool = False
+    disable_cuda_compat_lib_hook: bool = False
+    allow_unknown_oci_spec_fields: bool = False
+    no_additional_gids: bool = False
+
+    log: str = ""
+    timeout: float = 10.0  # seconds
+    inventory: bool = True
+    vgpu_variables: str = "refuse"  # or ignore
+
+
+def load(named: str = "", directory: str = "") -> Config:
+    """The settings of the file `named`, else of the first of PATHS that exists, else the defaults.
+
+    `directory` replaces the runtime directory, where the parsed form is kept. Raises ConfigError; only one of
+    PATHS may be missing. A file that others could have changed is refused.
+    """
+    for path in (named,) if named else PATHS:
+        try:
+            fd = os.open(path, _READ)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if named:
+                raise ConfigError.of("open", path, error) from None
+            continue
+        except OSError as error:
+            raise ConfigError.of("open", path, error) from None
+        try:
+            return _load(fd, path, directory)
+        finally:
+            os.close(fd)
+    return Config()
+
+
+def driver_options(config: Config, channels: tuple[int, ...] = ()) -> DriverOptions:
+    """Where the driver is and how it may be looked at; `channels` are the IMEX channels that may be made."""
+    return DriverOptions(
+        root=config.root,
+        ldcache=config.ldcache,
+        uid=config.uid,
+        gid=config.gid,
+        load_kmods=config.load_kmods,
+        create_imex_channels=not config.disable_imex_channel_creation,
+        imex_channels=channels,
+        inventory=config.inventory,
+        timeout=config.timeout,
+        mps_directory=config.mps_directory,
+        configuration=config.identity,
+    )
+
+
+def _load(fd: int, path: str, directory: str) -> Config:
+    status = os.fstat(fd)
+    _check(status, path)
+    identity = (
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+        status.st_uid, status.st_mode,
+    )  # fmt: skip
+    key = (nvc.__version__, Config._fields, path, identity)
+    name = "config" + path.replace("/", "-")[-200:]
+    kept = inventory.load(name, directory)
+    try:
+        if kept is not None and kept[0] == key:
+            return Config(*kept[1])
+    except (TypeError, ValueError, IndexError):
+        pass  # kept by something else
+    from nvc.config.file import parse
+
+    config: Config = parse(_read(fd, path), path).replace(path=path, identity=repr(identity).encode())
+    inventory.store(name, (key, tuple(config)), directory)
+    return config
+
+
+def _check(status: os.stat_result, path: str) -> None:
+    """Refuse a file that somebody else could have written: it says what root does."""
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError("open", path, "not a regular file")
+    if status.st_size > MAX_SIZE:
+        raise ConfigError("open", path, f"larger than {MAX_SIZE} bytes")
+    if status.st_uid not in (0, os.geteuid()) and not (
+        status.st_uid == _OVERFLOW_ID and in_user_namespace()  # how the host's root shows there
+    ):
+        raise ConfigError("open", path, "not owned by root", f"chown root {path}")
+    if status.st_mode & 0o022:
+        raise ConfigError("open", path, "writable by others", f"chmod go-w {path}")
+
+
+def _read(fd: int, path: str) -> bytes:
+    try:
+        data = b""
+        while part := os.read(fd, MAX_SIZE + 1 - len(data)):
+            data += part
+    except OSError as error:
+        raise ConfigError.of("read", path, error) from None
+    if len(data) > MAX_SIZE:
+        raise ConfigError("read", path, f"larger than {MAX_SIZE} bytes")
+    return data

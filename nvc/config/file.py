@@ -1,0 +1,193 @@
+"""From the text of config.toml to a Config. Imported only when the file has changed since it was last parsed."""
+
+from __future__ import annotations
+
+from nvc.config import Config, ConfigError
+from nvc.config.keys import KEYS
+from nvc.errors import InputError, one_line
+from nvc.ids import user_and_group
+from nvc.model import CAPABILITIES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+MODES = ("auto", "legacy", "hook", "csv", "cdi", "jit-cdi")
+COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")
+MAX_TIMEOUT = 3600.0
+OURS = "nvc"
+MPS = "CUDA_MPS_PIPE_DIRECTORY"
+
+
+class _Bad(ValueError):
+    """A value that makes no sense; the message says what is wanted."""
+
+
+def parse(data: bytes, path: str) -> Config:
+    """The settings in the file `path` with this content. Raises ConfigError, naming table and key."""
+    fields: dict[str, Any] = {}
+    warnings: list[str] = []
+    for table, key, value in _flatten(_document(data, path), ""):
+        name = f"[{table}] {key}" if table else key
+        known = KEYS.get(table, {}).get(key)
+        if known is None:
+            if table == OURS or table.startswith(OURS + "."):
+                raise ConfigError("unknown key", path, name, _nearest(table, key))
+            warnings.append(f"{path}: unknown key {one_line(name)}")
+            continue
+        field, kind = known
+        try:
+            fields |= _checked(field, kind, value, warnings)
+        except _Bad as bad:
+            raise ConfigError("invalid value", path, f"{name}: {bad}") from None
+    return Config(**fields, warnings=tuple(warnings))
+
+
+def _document(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        import tomllib  # type: ignore[import-not-found, unused-ignore]
+    except ModuleNotFoundError:  # Python 3.10
+        try:
+            import tomli as tomllib  # type: ignore[import-not-found, no-redef, unused-ignore]
+        except ModuleNotFoundError:
+            hint = "install tomli for Python 3.10"
+            raise ConfigError("parse", path, "this Python has no parser for TOML", hint) from None
+    try:
+        document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
+        return document
+    except UnicodeDecodeError as error:
+        raise ConfigError("parse", path, f"not UTF-8 at byte {error.start}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # the text names line and column
+        raise ConfigError("parse", path, str(error) or "nested too deep") from None
+
+
+def _flatten(table: dict[str, Any], name: str) -> Iterator[tuple[str, str, Any]]:
+    """Every (table, key, value). A table where a value is wanted is a value, of the wrong type."""
+    for key, value in table.items():
+        inner = f"{name}.{key}" if name else key
+        if isinstance(value, dict) and key not in KEYS.get(name, {}):
+            yield from _flatten(value, inner)
+        else:
+            yield name, key, value
+
+
+def _nearest(table: str, key: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, KEYS[OURS], 1, 0.0)
+    return f"the nearest known key is {near[0]} in [{OURS}]" if table == OURS and near else ""
+
+
+def _checked(field: str, kind: str, value: Any, warnings: list[str]) -> dict[str, Any]:
+    if kind == "user":
+        return _user(value)
+    if kind == "environment":
+        return _environment(value, warnings)
+    checked = _KINDS[kind](value)
+    return {field: checked} if field else {}
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise _Bad("want true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or "\0" in value:
+        raise _Bad("want a text")
+    return value
+
+
+def _filled(value: Any) -> str:
+    return _text(value) or Config().ldcache
+
+
+def _path(value: Any) -> str:
+    if not _text(value):  # as NVIDIA's defaults are written
+        return "/"
+    if not value.startswith("/"):
+        raise _Bad("want an absolute path")
+    return str(value)
+
+
+def _log(value: Any) -> str:
+    if _text(value) in ("", "/dev/null"):
+        return ""
+    return _path(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(item) is str and item for item in value):
+        raise _Bad("want a list of texts")
+    return tuple(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(name for item in _text(value).split(",") if (name := item.strip()))
+
+
+def _capabilities(value: Any) -> tuple[str, ...]:
+    names = _names(value)
+    if "all" in names:
+        return tuple(sorted(CAPABILITIES))
+    unknown = [name for name in names if name not in CAPABILITIES]
+    if unknown:
+        raise _Bad(f"{one_line(unknown[0])} is none of all, {', '.join(sorted(CAPABILITIES))}")
+    return tuple(sorted(set(names)))
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value <= MAX_TIMEOUT:
+        raise _Bad(f"want seconds, more than 0 and at most {MAX_TIMEOUT:.0f}")
+    return float(value)
+
+
+def _one_of(*allowed: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in allowed:
+            raise _Bad(f"want one of {', '.join(allowed)}")
+        return str(value)
+
+    return check
+
+
+def _user(value: Any) -> dict[str, Any]:
+    if not _text(value):
+        return {}
+    try:
+        uid, gid = user_and_group(value)
+    except InputError as error:
+        raise _Bad(f"{one_line(value)}: {error.cause}") from None
+    return {"uid": uid, "gid": gid}
+
+
+def _environment(value: Any, warnings: list[str]) -> dict[str, Any]:
+    """Variables for NVIDIA's CLI. Nothing is executed here, so only the one that is a setting has a meaning."""
+    found = {}
+    for entry in _texts(value):
+        name, _, text = entry.partition("=")
+        if name != MPS:
+            warnings.append(f"[nvidia-container-cli] environment: {one_line(name)} has no effect")
+        elif not text.startswith("/"):
+            raise _Bad(f"{MPS}: want an absolute path")
+        else:
+            found["mps_directory"] = text
+    return found
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "bool": _bool,
+    "text": _text,
+    "filled": _filled,
+    "path": _path,
+    "log": _log,
+    "texts": _texts,
+    "names": _names,
+    "capabilities": _capabilities,
+    "seconds": _seconds,
+    "mode": _one_of(*MODES),
+    "compat_mode": _one_of(*COMPAT_MODES),
+    "refusal": _one_of("refuse", "ignore"),
+}

@@ -1,0 +1,78 @@
+"""Which key of config.toml sets which field, and of what kind its value is.
+
+NVIDIA's keys and defaults are those of its container toolkit 1.18, read from its public sources.
+"""
+
+from __future__ import annotations
+
+CLI = "nvidia-container-cli"
+RUNTIME = "nvidia-container-runtime"
+HOOK = "nvidia-container-runtime-hook"
+
+#: For each table, each key with its field of Config ("" where the key is accepted and has nothing to do here)
+#: and its kind, which is a check in file.py.
+KEYS: dict[str, dict[str, tuple[str, str]]] = {
+    "": {
+        "disable-require": ("disable_require", "bool"),
+        "swarm-resource": ("swarm_resource", "names"),
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": (
+            "accept_environment_unprivileged",
+            "bool",
+        ),
+        "accept-nvidia-visible-devices-as-volume-mounts": ("accept_volume_mounts", "bool"),
+        "supported-driver-capabilities": ("supported_capabilities", "capabilities"),
+    },
+    CLI: {
+        "root": ("root", "path"),
+        "path": ("", "text"),
+        "debug": ("cli_debug", "log"),
+        "ldcache": ("ldcache", "filled"),
+        "environment": ("mps_directory", "environment"),
+        "load-kmods": ("load_kmods", "bool"),
+        "no-pivot": ("", "bool"),
+        "no-cgroups": ("no_cgroups", "bool"),
+        "user": ("uid", "user"),
+        "ldconfig": ("ldconfig", "text"),
+    },
+    "nvidia-ctk": {"path": ("", "text")},
+    RUNTIME: {
+        "debug": ("runtime_debug", "log"),
+        "log-level": ("log_level", "text"),
+        "runtimes": ("runtimes", "texts"),
+        "mode": ("mode", "mode"),
+    },
+    f"{RUNTIME}.modes.csv": {
+        "mount-spec-path": ("", "text"),
+        "compat-container-root": ("", "text"),
+    },
+    f"{RUNTIME}.modes.cdi": {
+        "spec-dirs": ("cdi_spec_dirs", "texts"),
+        "default-kind": ("cdi_default_kind", "text"),
+        "annotation-prefixes": ("cdi_annotation_prefixes", "texts"),
+    },
+    f"{RUNTIME}.modes.jit-cdi": {
+        "nvcdi-feature-flags": ("", "texts"),
+        "nvcdi-disable-hooks": ("", "texts"),
+        "load-kernel-modules": ("", "texts"),
+    },
+    f"{RUNTIME}.modes.legacy": {"cuda-compat-mode": ("cuda_compat_mode", "compat_mode")},
+    HOOK: {
+        "path": ("", "text"),
+        "skip-mode-detection": ("skip_mode_detection", "bool"),
+    },
+    "features": {
+        "allow-cuda-compat-libs-from-container": ("", "bool"),
+        "allow-ldconfig-from-container": ("", "bool"),
+        "allow-unknown-oci-spec-fields": ("allow_unknown_oci_spec_fields", "bool"),
+        "disable-cuda-compat-lib-hook": ("disable_cuda_compat_lib_hook", "bool"),
+        "disable-imex-channel-creation": ("disable_imex_channel_creation", "bool"),
+        "ignore-imex-channel-requests": ("ignore_imex_channel_requests", "bool"),
+        "no-additional-gids-for-device-nodes": ("no_additional_gids", "bool"),
+    },
+    "nvc": {
+        "log": ("log", "log"),
+        "timeout": ("timeout", "seconds"),
+        "inventory": ("inventory", "bool"),
+        "vgpu-variables": ("vgpu_variables", "refusal"),
+    },
+}

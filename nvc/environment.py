@@ -1,0 +1,238 @@
+"""From a container's variables and mounts to what it is to be given. Pure: nothing of the host is looked at.
+
+The rules, down to their oddities, are those of NVIDIA's hook: images are written against it. Every value may
+come from an image, so each is bounded, and what is quoted in an error is cut.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from nvc.errors import InputError, one_line
+from nvc.request import Request
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.config import Config
+    from nvc.oci import Container
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+REQUIRE = "NVIDIA_REQUIRE_"
+REQUIRE_CUDA = "NVIDIA_REQUIRE_CUDA"
+DISABLE_REQUIRE = "NVIDIA_DISABLE_REQUIRE"
+CUDA_VERSION = "CUDA_VERSION"
+IMEX = "NVIDIA_IMEX_CHANNELS"
+MIG_CONFIG = "NVIDIA_MIG_CONFIG_DEVICES"
+MIG_MONITOR = "NVIDIA_MIG_MONITOR_DEVICES"
+#: Mounts of /dev/null below it are requests that an unprivileged user of Kubernetes cannot make.
+VOLUMES = "/var/run/nvidia-container-devices"
+#: What asks for a part of a GPU: nvc's own names, HAMi's, cGPU's. Some have a GPU's index at their end.
+SLICES = (
+    "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
+    "ALIYUN_COM_GPU_SCHD_WEIGHT",
+)  # fmt: skip
+
+DEFAULT_CAPABILITIES = ("compute", "utility")
+MAX_ITEMS = 4096
+MAX_ITEM = 80  # the longest selector is `MIG-GPU-<uuid>/<gi>/<ci>`
+MAX_REQUIREMENTS = 32
+MAX_REQUIREMENT = 16384  # images name every driver branch they were tested with
+IMEX_CHANNELS = 1 << 20
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:._/-")
+_HINT_CDI = "CDI devices are given by the engine or by nvc-runtime, not by this hook"
+
+
+def request_from(container: Container, config: Config, notes: list[str] | None = None) -> Request | None:
+    """What `container` asks for, None where it asks for nothing. `notes` takes remarks for the log.
+
+    Raises InputError for a value that makes no sense, or that this container may not have.
+    """
+    notes = [] if notes is None else notes
+    environment = container.environment
+    if "void" in _items(environment.get(VISIBLE, "")):
+        notes.append(f"{VISIBLE}=void: nothing to do, as for devices given through CDI")
+        return None
+    devices = _devices(container, config, notes)
+    if devices is None:
+        return None
+    _refuse_slices(environment, config)
+    mode = config.cuda_compat_mode
+    return Request(
+        devices=devices,
+        capabilities=_capabilities(environment, config),
+        requirements=() if config.disable_require else _requirements(environment),
+        mig_config=_mig(container, MIG_CONFIG),
+        mig_monitor=_mig(container, MIG_MONITOR),
+        imex_channels=_imex_channels(container, config, notes),
+        cgroups=not config.no_cgroups,
+        # `hook` leaves it to another hook, which NVIDIA's runtime adds.
+        cuda_compat_mode="disabled" if mode == "hook" else mode,
+        ldconfig=config.ldconfig,
+    )
+
+
+def is_legacy(environment: dict[str, str]) -> bool:
+    """Whether an image is from the time before NVIDIA_REQUIRE_CUDA, when CUDA images asked for every GPU."""
+    return bool(environment.get(CUDA_VERSION)) and not environment.get(REQUIRE_CUDA)
+
+
+def _items(value: str) -> list[str]:
+    """The items of a comma-separated list, each once, without blanks around them; empty ones are left out."""
+    return list(dict.fromkeys(item for part in value.split(",") if (item := part.strip())))
+
+
+def _devices(container: Container, config: Config, notes: list[str]) -> tuple[str, ...] | None:
+    """The selectors; () for the driver alone, None for nothing at all."""
+    if config.accept_volume_mounts:
+        items = [item for item in _volumes(container) if not item.startswith("imex/")]
+        if items:
+            for item in items:
+                if item.startswith("cdi/"):
+                    raise InputError("volume mount", _short(f"{VOLUMES}/{item}"), "a CDI device", _HINT_CDI)
+            return _meaning("volume mount", items)
+    environment = container.environment
+    names = [name for name in config.swarm_resource if name in environment] or [VISIBLE]
+    values = [environment[name] for name in names if name in environment]
+    if not values and not is_legacy(environment):
+        return None
+    items = _items(",".join(values)) if values else ["all"]
+    if items and not _may_use_environment(container, config):
+        notes.append(f"{names[0]} is ignored: the container is not privileged")
+        return None
+    return _meaning(names[0], items)
+
+
+def _may_use_environment(container: Container, config: Config) -> bool:
+    return container.privileged or config.accept_environment_unprivileged
+
+
+def _volumes(container: Container) -> list[str]:
+    """What stands behind VOLUMES in each destination of a mount of /dev/null."""
+    found = []
+    for mount in container.mounts:
+        destination = posixpath.normpath(mount.destination)
+        if posixpath.normpath(mount.source) == "/dev/null" and destination.startswith(VOLUMES + "/"):
+            found.append(destination[len(VOLUMES) + 1 :])
+    return found
+
+
+def _meaning(name: str, items: list[str]) -> tuple[str, ...] | None:
+    """The selectors of a list. Of the special words the first one decides, but `void` before all others."""
+    if not items or "void" in items:
+        return None
+    for item in items:
+        if item == "all":
+            return ("all",)
+        if item == "none":
+            return ()
+    _check(name, items)
+    return tuple(items)
+
+
+def _check(name: str, items: list[str]) -> None:
+    if len(items) > MAX_ITEMS:
+        raise InputError(name, cause=f"{len(items)} items, at most {MAX_ITEMS}")
+    for item in items:
+        vendor, equals, _ = item.partition("=")
+        if equals and "/" in vendor:
+            raise InputError(name, _short(item), "a CDI device", _HINT_CDI)
+        if item.startswith("-") or len(item) > MAX_ITEM or not _PLAIN.issuperset(item):
+            raise InputError(name, _short(item), "not a device: want an index, a UUID or GPU:MIG")
+
+
+def _short(text: str) -> str:
+    """`text` for a message, cut: a value may have a megabyte."""
+    return text if len(text) <= MAX_ITEM else text[: MAX_ITEM - 3] + "..."
+
+
+def _capabilities(environment: dict[str, str], config: Config) -> tuple[str, ...]:
+    supported = config.supported_capabilities
+    value = environment.get(CAPABILITIES)
+    if value is None and is_legacy(environment):
+        return supported
+    wanted = _items(value or "")
+    if not wanted:
+        return tuple(name for name in DEFAULT_CAPABILITIES if name in supported)
+    if "all" in wanted:
+        return supported
+    unknown = [name for name in wanted if name not in supported]
+    if unknown:
+        allowed = ",".join(supported)
+        raise InputError(
+            f"unsupported capabilities found in '{_short(','.join(wanted))}' (allowed '{allowed}')",
+            hint=f"{_short(one_line(unknown[0]))} is not one of them: correct {CAPABILITIES}",
+        )
+    return tuple(sorted(wanted))
+
+
+def _requirements(environment: dict[str, str]) -> tuple[str, ...]:
+    """One expression for each variable, in the order in which they are set; each must hold."""
+    if environment.get(DISABLE_REQUIRE) in _TRUE:
+        return ()
+    found = []
+    for name, value in environment.items():
+        if name.startswith(REQUIRE) and not name.startswith(REQUIRE + "JETPACK") and value:
+            if len(value) > MAX_REQUIREMENT or not (value.isascii() and value.isprintable()):
+                raise InputError(_short(name), _short(value), "not a requirement")
+            found.append(value)
+    if is_legacy(environment):
+        found.append(f"cuda>={_cuda_version(environment[CUDA_VERSION])}")
+    if len(found) > MAX_REQUIREMENTS:
+        raise InputError("too many requirements", cause=f"{len(found)}, at most {MAX_REQUIREMENTS}")
+    return tuple(found)
+
+
+def _cuda_version(value: str) -> str:
+    """MAJOR.MINOR of an image's CUDA version."""
+    parts = value.strip().removeprefix("v").split(".")[:2]
+    if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
+        return ".".join(parts)
+    raise InputError(CUDA_VERSION, _short(value), "not a version", "want MAJOR.MINOR")
+
+
+def _mig(container: Container, name: str) -> str:
+    """A right over MIG: "" or what the variable asks for. It reaches beyond the container's own devices."""
+    items = _items(container.environment.get(name, ""))
+    meaning = _meaning(name, items)
+    if not meaning:
+        return ""
+    if not container.privileged:
+        right = name.removeprefix("NVIDIA_")
+        raise InputError(f"cannot set {right} in non privileged container", hint="add CAP_SYS_ADMIN")
+    return ",".join(meaning)
+
+
+def _imex_channels(container: Container, config: Config, notes: list[str]) -> tuple[int, ...]:
+    if config.ignore_imex_channel_requests:
+        return ()
+    items: list[str] = []
+    name = "volume mount"
+    if config.accept_volume_mounts:
+        items = [item[5:] for item in _volumes(container) if item.startswith("imex/")]
+    if not items:
+        name = IMEX
+        items = _items(container.environment.get(IMEX, ""))
+        if items and not _may_use_environment(container, config):
+            notes.append(f"{IMEX} is ignored: the container is not privileged")
+            return ()
+    meaning = _meaning(name, items)
+    if meaning is None or meaning == ("all",):
+        return ()
+    for item in meaning:
+        if not (item.isascii() and item.isdigit() and len(item) <= 7) or int(item) >= IMEX_CHANNELS:
+            raise InputError(name, _short(item), f"want a channel number below {IMEX_CHANNELS}")
+    return tuple(int(item) for item in meaning)
+
+
+def _refuse_slices(environment: dict[str, str], config: Config) -> None:
+    """A container that was promised a part of a GPU must not get all of it, unless somebody else sees to that."""
+    if config.vgpu_variables == "ignore":
+        return
+    for name, value in environment.items():
+        if value and name.startswith(SLICES):
+            raise InputError(
+                _short(name), _short(value), "this version gives whole GPUs only",
+                "remove it, or set vgpu-variables = \"ignore\" in [nvc] if something else limits the container",
+            )  # fmt: skip
