@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: Commands beyond the hot ones: where the click command is, and its line in the help.
 LAZY = {
     "sim": ("nvc_cli.sim", "sim", "Make driver roots of simulated GPUs"),
+    "cdi": ("nvc_cli.cdi", "cdi", "Describe devices for engines (Container Device Interface)"),
     "completion": ("nvc_cli.completion", "completion", "Print a completion script for a shell"),
     "help": ("nvc_cli.main", "help_command", "Show the help of a command"),
 }

@@ -35,6 +35,7 @@ def start(host: Host, options: DriverOptions, arch: str, entries: list[tuple[int
         and path.isprintable()
     ]
     known = [f"{directory}/{NVML}" for directory in DIRECTORIES[arch]]
+    places[:0] = [f"{directory}/{NVML}" for directory in options.library_directories]
     root = -1
     if _is_own_root(host):
         places += [NVML, *known]

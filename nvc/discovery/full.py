@@ -100,8 +100,10 @@ def _files(
     hints: tuple[str, ...] = (),
 ) -> Files:
     """Libraries, binaries and firmware of the driver `version`."""
+    if options.library_directories:
+        entries, hints = [], options.library_directories
     native = find_libraries(host.driver, entries, arch, version, hints)
-    compat = find_libraries(host.driver, entries, COMPAT[arch], version)
+    compat = find_libraries(host.driver, entries, COMPAT[arch], version, options.library_directories)
     binaries, binary_warnings = find_binaries(host.driver, options.search_path, arch, native.directory)
     places = firmware_directories(host.system, version)
     firmwares, firmware_warnings = find_firmwares(host.driver, places)

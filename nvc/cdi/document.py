@@ -1,0 +1,222 @@
+"""build_document: host facts in, one CDI specification out. No system calls, equal input gives equal output.
+
+What a container gets is what the plan for it would hold; this module only says it in the words of the
+specification. Left out is what no engine could do from a document: the view of /proc/driver/nvidia that shows
+selected GPUs alone, and the application profile of EGL.
+"""
+
+from __future__ import annotations
+
+from nvc.cdi.hookspec import Step, hook_entries
+from nvc.cdi.versions import lowest_version
+from nvc.errors import DeviceError
+from nvc.plan.build import build_plan
+from nvc.plan.ops import BindDevice, BindFile, BindProc, BindSocket, Symlink, UpdateLoaderCache
+from nvc.selection import Selection
+from nvc.target import Layout
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nvc.model import Gpu, HostFacts, MigDevice
+    from nvc.plan.ops import Op
+    from nvc.request import Request
+
+STRATEGIES = ("index", "uuid", "type-index")
+
+_AS_HOST = Layout("", "", "", False, as_host=True)
+_FILE = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_SOCKET = ["nosuid", "nodev", "noexec", "rbind", "rprivate"]
+_GRAPHICS = ("graphics", "display")
+
+
+class DocumentOptions(Value):
+    """How a document is to look; what it gives a container is the request's matter."""
+
+    hook_path: str
+    vendor: str = "nvidia.com"
+    device_class: str = "gpu"
+    strategies: tuple[str, ...] = ("index", "uuid")
+    all_device: bool = True
+    disabled_hooks: tuple[str, ...] = ()
+    additional_gids: bool = False
+    stamp: str = ""
+
+
+class NodeStatus(Value):
+    """What the host says of a device node."""
+
+    major: int
+    minor: int
+    mode: int  # permission bits
+    uid: int
+    gid: int
+
+
+def build_document(
+    facts: HostFacts,
+    selection: Selection,
+    request: Request,
+    options: DocumentOptions,
+    nodes: dict[str, NodeStatus],
+) -> dict[str, Any]:
+    """The specification for the selected devices, in the lowest version that can express it.
+
+    `nodes` has the status of device nodes by path, those that exist. Raises DeviceError when there is no
+    device to name: engines refuse a file without one.
+    """
+    common = build_plan(facts, Selection(), request, _AS_HOST)
+    writer = _Writer(facts, options, nodes)
+    shared = frozenset(common.ops)
+    devices = []
+    everything: list[dict[str, Any]] = []
+    for names, gpu, mig in _named(selection, options.strategies):
+        chosen = Selection((gpu,), ((gpu, mig),) if mig else ())
+        plan = build_plan(facts, chosen, request, _AS_HOST)
+        dri = gpu.dri_nodes if any(name in request.capabilities for name in _GRAPHICS) else ()
+        edits = writer.device_edits([op for op in plan.ops if op not in shared], dri)
+        everything.append(edits)
+        devices += [{"name": name, "containerEdits": edits} for name in names]
+    if not devices:
+        raise DeviceError("no device", cause="neither a GPU nor a MIG device is there to be named")
+    if options.all_device:
+        devices.append({"name": "all", "containerEdits": merged(everything)})
+    document: dict[str, Any] = {
+        "cdiVersion": "",
+        "kind": f"{options.vendor}/{options.device_class}",
+        "devices": devices,
+        "containerEdits": writer.common_edits(common.ops, request),
+    }
+    document["cdiVersion"] = lowest_version(document)
+    return document
+
+
+def _named(
+    selection: Selection, strategies: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], Gpu, MigDevice | None]]:
+    """The devices with their names. A GPU in MIG mode is none itself: nothing can run on it as a whole."""
+    found: list[tuple[tuple[str, ...], Gpu, MigDevice | None]] = []
+    for gpu in selection.gpus:
+        if not gpu.mig_enabled:
+            by = {"index": f"{gpu.index}", "uuid": gpu.uuid, "type-index": f"gpu{gpu.index}"}
+            found.append((tuple(by[strategy] for strategy in strategies), gpu, None))
+    for gpu, mig in selection.mig:
+        place = f"{gpu.index}:{mig.index}"
+        by = {"index": place, "uuid": mig.uuid, "type-index": f"mig{place}"}
+        found.append((tuple(by[strategy] for strategy in strategies), gpu, mig))
+    return found
+
+
+class _Writer:
+    """Turns operations of a plan into container edits."""
+
+    def __init__(self, facts: HostFacts, options: DocumentOptions, nodes: dict[str, NodeStatus]) -> None:
+        self.facts = facts
+        self.options = options
+        self.nodes = nodes
+
+    def device_edits(self, ops: list[Op], dri: tuple[str, ...]) -> dict[str, Any]:
+        """The edits that one device adds to the common ones."""
+        nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
+        for path in dri:
+            status = self.nodes.get(path)
+            if status is not None:
+                nodes.append(self._node(path, status.major, status.minor))
+        edits: dict[str, Any] = {"deviceNodes": nodes}
+        if self.facts.simulated:
+            paths = [f"--entry={op.source}" for op in ops if isinstance(op, BindProc)]
+            step = Step("simulate-proc", (f"--driver-root={self.facts.driver_root}", *paths))
+            edits["hooks"] = hook_entries(self.options.hook_path, (step,), self.options.stamp)
+        return self._with_gids(edits)
+
+    def common_edits(self, ops: tuple[Op, ...], request: Request) -> dict[str, Any]:
+        """The edits of every container that uses one of the devices."""
+        mounts = [self._mount(op.source, op.target, _FILE) for op in ops if isinstance(op, BindFile)]
+        mounts += [self._mount(op.source, op.target, _SOCKET) for op in ops if isinstance(op, BindSocket)]
+        mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))
+        nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
+        steps = [step for step in self._steps(ops, request) if step.name not in self.options.disabled_hooks]
+        edits: dict[str, Any] = {
+            # A prestart hook that is registered too sees this and leaves the container alone.
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": nodes,
+            "mounts": mounts,
+            "hooks": hook_entries(self.options.hook_path, tuple(steps), self.options.stamp),
+        }
+        return self._with_gids({name: value for name, value in edits.items() if value})
+
+    def _steps(self, ops: tuple[Op, ...], request: Request) -> Iterable[Step]:
+        links = [f"--link={op.text}::{op.target}" for op in ops if isinstance(op, Symlink)]
+        if links:
+            yield Step("create-symlinks", tuple(links))
+        if "compute" in request.capabilities and request.cuda_compat_mode != "disabled":
+            yield Step("enable-cuda-compat", (f"--host-driver-version={self.facts.driver_version}",))
+        entries = [entry for op in ops if isinstance(op, UpdateLoaderCache) for entry in op.entries]
+        folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in entries)
+        if folders:
+            yield Step("update-ldcache", tuple(f"--folder={folder}" for folder in folders))
+        if not self.facts.simulated:
+            yield Step("disable-device-node-modification")
+
+    def _mount(self, source: str, target: str, options: list[str]) -> dict[str, Any]:
+        host = _below(self.facts.driver_root, source)
+        return {"hostPath": host, "containerPath": target, "options": list(options)}
+
+    def _node(self, path: str, major: int, minor: int) -> dict[str, Any]:
+        """Read and write only: with `m` a container could make nodes of other GPUs (CVE-2021-1056)."""
+        node: dict[str, Any] = {"path": path}
+        host = _below(self.facts.device_root, path)
+        if host != path:
+            node["hostPath"] = host
+        node.update(type="c", major=major, minor=minor)
+        status = self.nodes.get(path)
+        if status is not None:
+            node["fileMode"] = status.mode
+            for name, value in (("uid", status.uid), ("gid", status.gid)):
+                if value:
+                    node[name] = value
+        node["permissions"] = "rw"
+        return node
+
+    def _with_gids(self, edits: dict[str, Any]) -> dict[str, Any]:
+        """The groups of nodes that are not open to everybody; they need version 0.7.0, so only on request."""
+        if not self.options.additional_gids:
+            return edits
+        gids = {
+            node["gid"]
+            for node in edits.get("deviceNodes", ())
+            if node.get("gid") and node["fileMode"] & 0o006 != 0o006
+        }
+        return {**edits, "additionalGids": sorted(gids)} if gids else edits
+
+
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Edits that do what all `parts` do, each thing once; the hooks of one program become one hook."""
+    result: dict[str, Any] = {}
+    for part in parts:
+        for name, values in part.items():
+            into = result.setdefault(name, [])
+            for value in values:
+                if name == "hooks":
+                    _merge_hook(into, value)
+                elif value not in into:
+                    into.append(value)
+    if "additionalGids" in result:
+        result["additionalGids"].sort()
+    return result
+
+
+def _merge_hook(hooks: list[dict[str, Any]], hook: dict[str, Any]) -> None:
+    """Device hooks differ in their arguments alone, each of which may be repeated."""
+    for other in hooks:
+        if other["path"] == hook["path"] and other["args"][:2] == hook["args"][:2]:
+            other["args"] = list(dict.fromkeys([*other["args"], *hook["args"]]))
+            return
+    hooks.append(dict(hook))
+
+
+def _below(root: str, path: str) -> str:
+    return path if root.strip("/") == "" else root.rstrip("/") + path

@@ -1,0 +1,88 @@
+"""`cdi refresh`: brings the specification in a directory up to date, as often and as concurrently as one likes."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvc.cdi.generate import generate
+from nvc.cdi.store import CdiError, check_conflicts, open_directory, text_of, write_in
+from nvc.errors import DetectionError, DeviceError, InitializationError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.cdi.document import DocumentOptions
+    from nvc.kernel import Kernel
+    from nvc.request import DriverOptions, Request
+
+#: Seconds between attempts: doubled each time, up to the second number.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0
+LOCK_TIMEOUT = 60.0
+
+
+class Refreshed(Value):
+    """What a refresh did."""
+
+    path: str
+    changed: bool
+    devices: int
+    warnings: tuple[str, ...]
+
+
+def refresh(
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    how: DocumentOptions,
+    directory: str,
+    form: str,
+    wait: float,
+    pause: Callable[[float], None] = time.sleep,
+) -> Refreshed:
+    """Write `directory`/<vendor>-<class>.<form>, unless it is right already.
+
+    A driver that does not answer yet, or shows no device yet, is asked again for `wait` seconds: at boot this
+    may come before the driver is ready. Raises NvcError; a file that was there is then still there.
+    """
+    until = time.monotonic() + wait
+    delay = FIRST_PAUSE
+    while True:
+        try:
+            return _once(kernel, options, request, how, directory, form)
+        except (InitializationError, DetectionError, DeviceError):
+            left = until - time.monotonic()
+            if left <= 0:
+                raise
+        pause(min(delay, left))
+        delay = min(2 * delay, LONGEST_PAUSE)
+        options = options.replace(inventory=False)  # what was found half ready is not to be believed
+
+
+def _once(
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    how: DocumentOptions,
+    directory: str,
+    form: str,
+) -> Refreshed:
+    name = f"{how.vendor}-{how.device_class}.{form}"
+    path = f"{directory}/{name}"
+    fd = open_directory(directory, create=True, private=True)
+    try:
+        # The directory itself is the lock: from here one refresh sees what another has written.
+        try:
+            kernel.lock(fd, LOCK_TIMEOUT)
+        except OSError as error:
+            raise CdiError.of(
+                "lock specification directory", directory, error, "another refresh is at work"
+            ) from None
+        document, facts = generate(kernel, options, request, how)
+        check_conflicts(fd, directory, name, document)
+        changed = write_in(fd, name, text_of(document, form).encode("utf-8", "surrogateescape"), path)
+        return Refreshed(path, changed, len(document["devices"]), facts.warnings)
+    finally:
+        os.close(fd)
