@@ -108,13 +108,19 @@ def _open(kernel: Kernel, target: Target, standalone: bool) -> None:
 
 
 def shares_mount_namespace(kernel: Kernel, pid: int) -> bool:
-    """Whether the process `pid`, as this process counts, is in our mount namespace. Raises ContainerError."""
+    """Whether the process `pid`, as this process counts, is in our mount namespace. Raises ContainerError.
+
+    Where the kernel does not tell, it is taken to be: in a container's user namespace the runtime's own
+    process, which is not dumpable, stays closed to us.
+    """
     try:
         pidfd = kernel.pidfd_open(pid)
         try:
             theirs = os.readlink(f"/proc/{_number_in_proc(pidfd)}/ns/mnt")
         finally:
             os.close(pidfd)
+    except PermissionError:
+        return True
     except OSError as error:
         raise ContainerError.of("open container", f"pid {pid}", error) from None
     return theirs == os.readlink("/proc/self/ns/mnt")
