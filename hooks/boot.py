@@ -106,9 +106,9 @@ def _options(argv: list[str]) -> tuple[Call | None, list[str]]:
             if name == "version":
                 import nvc
 
-                _print(f"nvc-hook version {nvc.__version__}\n")
+                print_out(f"nvc-hook version {nvc.__version__}\n")
             else:
-                _print(USAGE)
+                print_out(USAGE)
             return None, []
         else:
             raise UsageError("flag provided but not defined", cause=name)
@@ -140,7 +140,7 @@ def say(text: str) -> None:
     _write(2, text)
 
 
-def _print(text: str) -> None:
+def print_out(text: str) -> None:
     _write(1, text)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/usr/local/cuda/compat"
 _ENTRIES_MAX = 256
+_NOTE_MAX = 64 << 10  # bytes
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class CompatLibrary(Value):
@@ -26,54 +28,88 @@ class CompatLibrary(Value):
     path: str  # in the container
 
 
-def compat_libraries(kernel: Kernel, rootfs: int, driver_version: str) -> tuple[CompatLibrary, ...]:
-    """The image's compat libraries, if they are of a newer major version than the driver; else none.
+def compat_libraries(
+    kernel: Kernel, rootfs: int, driver_version: str, directory: str = DIRECTORY, cuda_version: str = ""
+) -> tuple[CompatLibrary, ...]:
+    """The image's compat libraries, if they are for this driver; else none. `cuda_version` is the driver's.
 
-    Everything read here is the image's: names and sizes are bounded, links stay in the rootfs, and what cannot
-    be read does not count.
+    The newest libcuda says itself which drivers it is for, in a note; one without that must be of a newer major
+    version than the driver. Everything read here is the image's: names and sizes are bounded, links stay in the
+    rootfs, and what cannot be read does not count.
     """
     try:
-        directory = kernel.open_in_root(rootfs, DIRECTORY, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = kernel.open_in_root(rootfs, directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return ()
     try:
-        names = sorted(os.listdir(directory))[:_ENTRIES_MAX]
+        names = sorted(os.listdir(fd))[:_ENTRIES_MAX]
     finally:
-        os.close(directory)
-    if not any(_newer(name, driver_version) for name in names if name.startswith("libcuda.so.")):
+        os.close(fd)
+    version = max((_version(name) for name in names if name.startswith("libcuda.so.")), default=())
+    if len(version) < 2:
+        return ()
+    suffixed = [name for name in names if name.startswith("lib") and _version(name) == version]
+    main = next(name for name in suffixed if name.startswith("libcuda.so."))
+    looked_at = _look(kernel, rootfs, f"{directory}/{main}")
+    if looked_at is None or not _is_for(driver_version, cuda_version, version, looked_at[1]):
         return ()
     found = []
-    for name in names:
-        if not name.startswith("lib") or not _newer(name, driver_version):
-            continue
-        soname = _soname(kernel, rootfs, f"{DIRECTORY}/{name}")
-        if soname:
-            found.append(CompatLibrary(soname, f"{DIRECTORY}/{name}"))
+    for name in suffixed:
+        path = f"{directory}/{name}"
+        looked_at = _look(kernel, rootfs, path)
+        if looked_at is not None and looked_at[0]:
+            found.append(CompatLibrary(looked_at[0], path))
     return tuple(found)
 
 
-def _newer(name: str, driver_version: str) -> bool:
-    """Whether `name` is lib….so.MAJOR.MINOR… with a major above the driver's."""
-    _, separator, version = name.partition(".so.")
-    major, dot, _ = version.partition(".")
-    if not separator or not dot or not major.isascii() or not major.isdigit() or len(major) > 6:
+def _version(name: str) -> tuple[int, ...]:
+    """The numbers behind `.so.` in a file name; () where there are none."""
+    _, _, text = name.partition(".so.")
+    return _numbers(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(".")
+    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+        return ()
+    return tuple(int(part) for part in parts)
+
+
+def _is_for(driver_version: str, cuda_version: str, version: tuple[int, ...], note: bytes | None) -> bool:
+    driver = _numbers(driver_version)
+    if not driver:
         return False
-    return int(major) > int(driver_version.split(".")[0])
+    if note is None:
+        return version[0] > driver[0]
+    from nvc.fastjson import JsonError, parse
+
+    try:
+        content = parse(note, _NOTE_MAX)
+    except JsonError:
+        return False
+    if not isinstance(content, dict):
+        return False
+    drivers, cuda = content.get("Driver"), _numbers(str(content.get("CUDA Version", "")))
+    if not isinstance(drivers, list) or str(driver[0]) not in [str(item).split(".")[0] for item in drivers]:
+        return False
+    return version > driver and not (cuda and cuda_version and cuda <= _numbers(cuda_version))
 
 
-def _soname(kernel: Kernel, rootfs: int, path: str) -> str:
-    from nvc.discovery.elf import read_elf
+def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None] | None:
+    """SONAME and note of a library; None where it is none."""
+    from nvc.discovery.elf import forward_compatibility, read_elf
     from nvc.errors import NvcError
 
     try:
-        fd = kernel.open_in_root(rootfs, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = kernel.open_in_root(rootfs, path, _READ)
     except OSError:
-        return ""
+        return None
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        return read_elf(fd).soname
+            return None
+        elf = read_elf(fd)
+        return elf.soname, forward_compatibility(fd, elf)
     except (OSError, NvcError):
-        return ""
+        return None
     finally:
         os.close(fd)

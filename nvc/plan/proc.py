@@ -21,27 +21,30 @@ def proc_ops(facts: HostFacts, selection: Selection) -> list[Op]:
     The kernel of a host without a driver has no /proc/driver/nvidia to mount on, so a simulated driver gets the
     tmpfs one level up, and its description and state with it.
     """
-    files = tuple((file.name, _unmodifiable(file.name, file.content)) for file in facts.proc_files)
+    files = tuple((file.name, unmodifiable(file.name, file.content)) for file in facts.proc_files)
     bound = [gpu.proc_dir for gpu in selection.gpus if gpu.proc_dir]
     if not facts.simulated:
         directories = ["gpus"] if bound else []
         directories += [path[len(PROC) + 1 :] for path in bound]
         tmpfs = Tmpfs(PROC, tuple(directories), files)
         return [tmpfs, *(BindProc(path, path) for path in bound)]
-    directories = ["nvidia", "nvidia/gpus", "nvidia/sim"]
-    directories += [path[len("/proc/driver/") :] for path in bound]
-    tmpfs = Tmpfs(
-        "/proc/driver", tuple(directories), tuple((f"nvidia/{name}", data) for name, data in files)
-    )
+    return [*simulated_proc_ops(files, bound), *(BindProc(path, path) for path in bound)]
+
+
+def simulated_proc_ops(files: tuple[tuple[str, bytes], ...], directories: list[str]) -> list[Op]:
+    """The tmpfs on /proc/driver with `files` of the driver and `directories` to bind on, and what makes the
+    simulated libraries see their GPUs."""
+    made = ["nvidia", "nvidia/gpus", "nvidia/sim"]
+    made += [path[len("/proc/driver/") :] for path in directories]
     return [
-        tmpfs,
-        *(BindProc(path, path) for path in bound),
+        Tmpfs("/proc/driver", tuple(made), tuple((f"nvidia/{name}", data) for name, data in files)),
         BindProc(f"{PROC}/sim/description", f"{PROC}/sim/description", is_directory=False),
         BindProc(f"{PROC}/sim/state", f"{PROC}/sim/state", is_directory=False, writable=True),
     ]
 
 
-def _unmodifiable(name: str, content: bytes) -> bytes:
+def unmodifiable(name: str, content: bytes) -> bytes:
+    """The content of a file of /proc/driver/nvidia as a container shall see it."""
     if name != "params":
         return content
     return content.replace(b"ModifyDeviceFiles: 1", b"ModifyDeviceFiles: 0")

@@ -1,0 +1,43 @@
+"""nvc-cdi-hook: the hooks that specifications of the Container Device Interface name."""
+
+from __future__ import annotations
+
+from nvc.cdi.hooks.arguments import OPTIONS, parse_arguments
+from nvc.errors import one_line
+
+USAGE = f"""Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
+       nvc-cdi-hook --version
+
+Called by an OCI runtime as a createContainer hook, with the container's state on standard input; also under the
+name nvidia-cdi-hook. A hook of a name that is not known is left out with a warning.
+
+Hooks: {", ".join(OPTIONS)}
+  --quiet                 no warnings
+  --debug                 print the plan to standard error
+  --container-spec FILE   read the container's state from FILE
+"""
+PROGRAM = "nvc-cdi-hook"
+
+
+def main(argv: list[str]) -> int:
+    """Run what the words behind the program's name say: the exit code. Raises NvcError."""
+    call = parse_arguments(argv)
+    from nvc_hooks import boot
+
+    if call.show == "version":
+        import nvc
+
+        boot.print_out(f"{PROGRAM} version {nvc.__version__}\n")
+        return 0
+    if call.show or not (call.steps or call.unknown):
+        boot.print_out(USAGE)
+        return 0 if call.show else boot.MISUSED
+    warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
+    if call.steps:
+        from nvc.cdi.hooks.run import run_steps
+
+        warnings += run_steps(call, boot.say)
+    if not call.quiet:
+        for warning in warnings:
+            boot.say(f"{PROGRAM}: warning: {one_line(warning)}\n")
+    return 0

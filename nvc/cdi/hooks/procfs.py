@@ -1,0 +1,93 @@
+"""The container's view of /proc/driver/nvidia."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.discovery.host import SIMULATION
+from nvc.discovery.hostroot import HostRoot
+from nvc.discovery.proc import PROC, proc_files
+from nvc.errors import InputError, NvcError
+from nvc.plan.ops import BindProc, Tmpfs
+from nvc.plan.proc import simulated_proc_ops, unmodifiable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.plan.ops import Op
+
+_ENTRIES_MAX = 4096
+
+
+def unmodifiable_ops(kernel: Kernel) -> list[Op]:
+    """What makes the driver's libraries leave device nodes alone: `params` says so, all else is as it was.
+
+    Nothing where no driver is loaded, or where it never touches nodes.
+    """
+    root = HostRoot.at(kernel, "/")
+    try:
+        params = root.read_optional(f"{PROC}/params", 65536)
+        if params is None or unmodifiable("params", params) == params:
+            return []
+        tmpfs = Tmpfs(PROC, (), (("params", unmodifiable("params", params)),))
+        return [tmpfs, *_others(root)]
+    finally:
+        root.close()
+
+
+def _others(root: HostRoot) -> list[Op]:
+    """Everything else in the directory, bound as it is."""
+    ops: list[Op] = []
+    for name, _ in root.entries(PROC, limit=256):
+        mode = root.stat(f"{PROC}/{name}", follow=False).st_mode
+        if name != "params" and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            ops.append(BindProc(f"{PROC}/{name}", f"{PROC}/{name}", stat.S_ISDIR(mode)))
+    return ops
+
+
+def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[Op]:
+    """What makes a simulated driver's files appear, and `entries` (paths below /proc/driver/nvidia) of it.
+
+    Raises InputError when the directory is no simulated driver, or an entry is not one of its files.
+    """
+    step = "simulate-proc"
+    if len(entries) > _ENTRIES_MAX:
+        raise InputError(step, "--entry", f"given {len(entries)} times, at most {_ENTRIES_MAX}")
+    try:
+        root = HostRoot.at(kernel, driver_root)
+    except NvcError as error:
+        raise InputError(step, f"--driver-root={driver_root}", error.cause) from None
+    try:
+        if not root.exists(SIMULATION):
+            raise InputError(step, f"--driver-root={driver_root}", "is no simulated driver")
+        files = tuple((file.name, unmodifiable(file.name, file.content)) for file in proc_files(root))
+        directories: list[str] = []
+        binds: list[Op] = []
+        for entry in dict.fromkeys(entries):
+            parts = entry.split("/")
+            if not entry.startswith(PROC + "/") or not set(parts[1:]).isdisjoint(("", ".", "..")):
+                raise InputError(step, f"--entry={entry}", f"want a path below {PROC}")
+            mode = _mode(root, step, entry)
+            if stat.S_ISDIR(mode):
+                directories.append(entry)
+            binds.append(BindProc(entry, entry, stat.S_ISDIR(mode)))
+        return [*simulated_proc_ops(files, directories), *binds]
+    finally:
+        root.close()
+
+
+def _mode(root: HostRoot, step: str, entry: str) -> int:
+    try:
+        return root.stat(entry, follow=False).st_mode
+    except OSError as error:
+        raise InputError.of(
+            step, f"--entry={entry}", error, "the simulated driver was made anew: run `nvc-cli cdi refresh`"
+        ) from None
+
+
+def absolute_root(path: str) -> str:
+    """`path` if it can be a driver root. Raises InputError."""
+    if not path.startswith("/") or "\0" in path or not os.path.isdir(path):
+        raise InputError("simulate-proc", f"--driver-root={path}", "want the absolute path of a directory")
+    return path

@@ -1,0 +1,211 @@
+"""From the steps of a call to one plan, and its execution in the container that standard input names."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.apply.executor import apply_plan
+from nvc.cdi.hooks.arguments import container_path
+from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
+from nvc.cdi.hooks.place import OTHER, is_foreign_readonly, kind_at
+from nvc.errors import ContainerError, DetectionError, InputError
+from nvc.kernel import LinuxKernel
+from nvc.oci import HINT, read_container, read_state
+from nvc.plan.ops import LoaderEntry, Plan, Symlink, UpdateLoaderCache
+from nvc.privileges import reduce
+from nvc.target import SELF, open_target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvc.cdi.hooks.arguments import Call, Step
+    from nvc.kernel import Kernel
+    from nvc.plan.ops import Op
+    from nvc.target import Target
+
+CACHE = "/etc/ld.so.cache"
+
+
+def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
+    """Do what a call asks for; warnings are returned, the plan is told to `log` if the call says so.
+
+    Raises NvcError: the container is then as it was.
+    """
+    kernel = LinuxKernel()
+    target = _container(kernel, call.spec)
+    try:
+        build = _Building(kernel, target)
+        for step in call.steps:
+            build.add(step)
+        plan = build.plan()
+        if call.debug:
+            from nvc.plan.describe import describe
+
+            log(describe(plan))
+        outcome = apply_plan(kernel, plan, target)
+        warnings = (*build.warnings, *outcome.warnings)
+        for step in call.steps:
+            if step.name == "chmod":
+                from nvc.cdi.hooks.modes import change_modes
+
+                mode, paths = build.modes[step]
+                warnings += change_modes(kernel, target.rootfs, mode, paths)[1]
+        return warnings
+    finally:
+        target.close()
+
+
+def _container(kernel: Kernel, spec: str) -> Target:
+    """The container whose namespaces this process is in, held open. Raises ContainerError."""
+    if spec:
+        try:
+            fd = os.open(spec, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ContainerError.of("read container state", spec, error) from None
+        state = read_state(fd)
+        os.close(fd)
+    else:
+        state = read_state()
+    rootfs = read_container(state.bundle).rootfs
+    reduce("configure", kernel=kernel)
+    try:
+        outside = os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
+    except OSError:  # of a user namespace, from which process 1 cannot be looked at
+        outside = False
+    if outside:
+        raise ContainerError("open container", rootfs, "this is the host's mount namespace", HINT)
+    target = open_target(kernel, SELF, rootfs)
+    if not kernel.is_mount_root(target.rootfs):
+        target.close()
+        raise ContainerError("open rootfs", rootfs, "is no mount of this namespace", HINT)
+    return target
+
+
+class _Building:
+    """Collects operations: what is mounted first, then links, then the loader cache."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.driver_root = "/"
+        self.mounts: list[Op] = []
+        self.links: dict[str, Symlink] = {}
+        self.entries: dict[tuple[str, str], LoaderEntry] = {}
+        self.compat_asked = False
+        self.compat: list[tuple[str, str]] = []  # SONAME and path, for the loader to take first
+        self.modes: dict[Step, tuple[int, list[str]]] = {}
+        self.warnings: list[str] = []
+        self.folders: list[str] = []
+
+    def add(self, step: Step) -> None:
+        """Check a step and take it in. Raises InputError."""
+        if step.name == "create-symlinks":
+            for link in step.all("link"):
+                self._link(link)
+        elif step.name == "update-ldcache":
+            self.folders += [container_path(step.name, "folder", folder) for folder in step.all("folder")]
+        elif step.name == "enable-cuda-compat":
+            self._enable_compat(step)
+        elif step.name == "disable-device-node-modification":
+            from nvc.cdi.hooks.procfs import unmodifiable_ops
+
+            self.mounts += unmodifiable_ops(self.kernel)
+        elif step.name == "simulate-proc":
+            from nvc.cdi.hooks.procfs import absolute_root, simulated_ops
+
+            self.driver_root = absolute_root(step.last("driver-root"))
+            self.mounts += simulated_ops(self.kernel, self.driver_root, step.all("entry"))
+        else:
+            from nvc.cdi.hooks.modes import parse_mode
+
+            paths = [container_path("chmod", "path", path) for path in step.all("path")]
+            self.modes[step] = parse_mode(step.last("mode")), paths
+
+    def plan(self) -> Plan:
+        """Everything as one plan."""
+        if self.folders:
+            self._update_cache()
+        arch = os.uname().machine
+        entries = {(soname, arch): LoaderEntry(soname, path, arch) for soname, path in self.compat}
+        for key, entry in self.entries.items():
+            entries.setdefault(key, entry)
+        ops: list[Op] = [*self.mounts, *self.links.values()]
+        if entries:
+            ops.append(UpdateLoaderCache(tuple(entries.values())[:ENTRIES_MAX]))
+        root = self.driver_root
+        return Plan("/", root, "/", "", (), tuple(dict.fromkeys(ops)))
+
+    def _link(self, value: str) -> None:
+        text, colons, path = value.partition("::")
+        if not colons or not text or "\0" in text or "\n" in text or len(text) >= 4096:
+            raise InputError("create-symlinks", f"--link={value}", "want TARGET::LINK")
+        self._place(Symlink(text, container_path("create-symlinks", "link", path)))
+
+    def _place(self, link: Symlink) -> None:
+        """Take in a link if its place is free or has a link."""
+        directory = link.target.rpartition("/")[0] or "/"
+        if is_foreign_readonly(self.kernel, self.target.rootfs, directory):
+            self.warnings.append(f"{link.target}: not made, it is on a read-only mount of the host")
+        elif self._kind(link.target) == OTHER:
+            self.warnings.append(f"{link.target}: not made, the image has a file there")
+        else:
+            self.links.setdefault(link.target, link)
+
+    def _kind(self, path: str) -> int:
+        try:
+            return kind_at(self.kernel, self.target.rootfs, path)
+        except OSError as error:
+            raise ContainerError.of("create-symlinks", path, error) from None
+
+    def _enable_compat(self, step: Step) -> None:
+        version = step.last("host-driver-version")
+        root = step.last("cuda-compat-container-root")
+        if not version.replace(".", "").isalnum() or not version.isascii() or len(version) > 64:
+            raise InputError(step.name, f"--host-driver-version={version}", "want a driver version")
+        directory = container_path(step.name, "cuda-compat-container-root", root) if root else ""
+        self.compat_asked = True
+        self.compat += self._compat(version, directory, step.last("host-cuda-version"))
+
+    def _compat(self, version: str, directory: str, cuda: str = "") -> Iterable[tuple[str, str]]:
+        from nvc.compat import DIRECTORY, compat_libraries
+
+        kernel, rootfs = self.kernel, self.target.rootfs
+        found = compat_libraries(kernel, rootfs, version, directory or DIRECTORY, cuda)
+        return [(library.soname, library.path) for library in found]
+
+    def _update_cache(self) -> None:
+        found = mounted_libraries(self.kernel, self.target.rootfs, self.folders, frozenset(self.links))
+        self.warnings += found.warnings
+        for link in found.links:
+            self._place(link)
+        self.entries = {(entry.soname, entry.arch): entry for entry in found.entries}
+        if not self.compat_asked and found.driver_version:
+            # In a call of its own, enable-cuda-compat has put its entries first already: there they stay.
+            directory = self._first_compat()
+            if directory:
+                self.compat += self._compat(found.driver_version, directory)
+
+    def _first_compat(self) -> str:
+        """The directory named `compat` from which the loader takes libcuda now, or ""."""
+        from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
+
+        wanted = ARCH_FLAGS[os.uname().machine]
+        try:
+            fd = self.kernel.open_in_root(
+                self.target.rootfs, CACHE, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+            )
+        except OSError:
+            return ""
+        try:
+            size = os.fstat(fd).st_size
+            entries = parse_cache(os.pread(fd, min(size, CACHE_LIMIT), 0), (b"libcuda.so.1\0",))
+        except (OSError, DetectionError):
+            return ""
+        finally:
+            os.close(fd)
+        for flags, _, path in entries:
+            if flags & ARCH_MASK == wanted:
+                directory = path.rpartition("/")[0]
+                return directory if directory.endswith("/compat") else ""
+        return ""
