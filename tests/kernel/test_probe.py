@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
 from support.drivertree import ARCH, LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
+from support.processes import become, enter_user_namespace, in_child
 
 from nvc.discovery.libraries import DIRECTORIES
 from nvc.discovery.wire import ProbeReply, parse_reply
@@ -53,24 +52,6 @@ def failure(tree: DriverTree, timeout: float = PATIENCE) -> str:
         ask(tree, timeout)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def in_child(function: Callable[[], str]) -> str:
-    """What `function` returns, or the text of its error, in a forked child that may change who it is."""
-    receive, send = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            text = function()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(send, text.encode()[:4096])
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive, "rb") as answer:
-        text = answer.read().decode()
-    os.waitpid(pid, 0)
-    return text
 
 
 def test_a_sound_library_is_asked_everything(nvml_tree: NvmlTree) -> None:
@@ -274,27 +255,11 @@ def test_an_ordinary_user_gets_an_answer(nvml_tree: NvmlTree) -> None:
     tree = nvml_tree("TELL")
 
     def as_user() -> str:
-        os.setgroups([])
-        os.setresgid(1234, 1234, 1234)
-        os.setresuid(1234, 1234, 1234)
+        become(1234)
         return ask(tree).gpus[0].name
 
     text = in_child(as_user)
     assert text.startswith("bounding=0 caps=0 fds=0 env=0 privs=0 core=0 groups=0 fork=0 ids="), text
-
-
-def enter_user_namespace(setgroups: bool) -> None:
-    """Root of a user namespace that knows root alone."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(0x10000000) != 0:
-        raise OSError(ctypes.get_errno(), "unshare")
-    for name, text in (
-        ("setgroups", "allow" if setgroups else "deny"),
-        ("uid_map", "0 0 1"),
-        ("gid_map", "0 0 1"),
-    ):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
 
 
 @pytest.mark.parametrize(("ids", "expected"), [(IDS_TRY, "ids=0:0"), (IDS_KEEP, "ids=0:0")])

@@ -7,6 +7,7 @@ import os
 import pytest
 from support.drivertree import ARCH, LIBS, OTHER_LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
+from support.processes import become, enter_user_namespace, in_child
 
 from nvc.discovery import discover
 from nvc.discovery.full import find_facts
@@ -278,3 +279,26 @@ def test_a_tree_of_files_alone_is_used_with_the_hosts_kernel(nvml_tree: NvmlTree
 def test_the_probe_can_have_the_callers_choice_of_ids(root: str) -> None:
     create(root, SimSpec())
     assert len(facts_of(root, uid=1234, gid=1234).gpus) == 1
+
+
+def test_an_ordinary_user_can_look(root: str) -> None:
+    """Also without a place for the inventory."""
+    create(root, SimSpec(gpus=2))
+
+    def look() -> str:
+        become(4321)
+        facts = discover(LinuxKernel(), DriverOptions(root=root))
+        return f"{len(facts.gpus)} {len(facts.libraries) > 20} {facts.warnings}"
+
+    assert in_child(look) == "2 True ()"
+
+
+def test_root_of_a_user_namespace_can_look(root: str) -> None:
+    create(root, SimSpec(gpus=2))
+
+    def look() -> str:
+        enter_user_namespace(setgroups=False)
+        facts = discover(LinuxKernel(), DriverOptions(root=root))
+        return f"{len(facts.gpus)} {facts.warnings}"
+
+    assert in_child(look) == "2 ()"
