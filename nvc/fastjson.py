@@ -30,10 +30,11 @@ class JsonError(ValueError):
     """The text is not JSON, or not within bounds; the message is one line without its content."""
 
 
-def parse(data: bytes, limit: int, depth: int = MAX_DEPTH) -> Any:
+def parse(data: bytes, limit: int, depth: int = MAX_DEPTH, number: Callable[[str], Any] | None = None) -> Any:
     """The value of one JSON document in UTF-8. Of a key given twice the last value holds.
 
-    `limit` is in bytes; a caller reads at most one more. Raises JsonError.
+    `limit` is in bytes; a caller reads at most one more. `number` makes the value of a number from its text.
+    Raises JsonError.
     """
     if len(data) > limit:
         raise JsonError(f"larger than {limit} bytes")
@@ -46,7 +47,7 @@ def parse(data: bytes, limit: int, depth: int = MAX_DEPTH) -> Any:
     if not body:
         raise JsonError("empty")
     try:
-        value, end = _scan(body)
+        value, end = _scan(body, number)
     except StopIteration as stop:
         raise _malformed(text, len(text) - len(body) + _number(stop.value)) from None
     except JsonError:
@@ -113,15 +114,21 @@ class _Context:
     strict = True  # no control characters in strings
     object_hook = None
     object_pairs_hook = None
-    parse_float = float
-    parse_int = staticmethod(_integer)
-    parse_constant = staticmethod(_constant)
+
+    def __init__(self) -> None:
+        self.parse_float: Callable[[str], Any] = float
+        self.parse_int: Callable[[str], Any] = _integer
+        self.parse_constant = _constant
 
 
-def _scan(text: str) -> tuple[Any, int]:
+def _scan(text: str, number: Callable[[str], Any] | None) -> tuple[Any, int]:
     if make_scanner is not None:
-        return make_scanner(_Context)(text, 0)
+        context = _Context()
+        if number is not None:
+            context.parse_int = context.parse_float = number
+        return make_scanner(context)(text, 0)
     import json
 
-    decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_constant)
+    integer, real = number or _integer, number or float
+    decoder = json.JSONDecoder(parse_int=integer, parse_float=real, parse_constant=_constant)
     return decoder.raw_decode(text)

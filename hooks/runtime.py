@@ -1,0 +1,59 @@
+"""What nvc-runtime runs in a child of its own before it becomes the low-level runtime: the editing of a bundle.
+
+The static program has found the bundle and passes two absolute paths: its directory, and that of its configuration.
+Standard error goes to that program, which puts the one line of a failure where engines look for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import posix
+import sys
+
+from nvc.config import load
+from nvc.errors import InternalError, NvcError, one_line
+from nvc.kernel import LinuxKernel
+from nvc.runtime.edit import edit
+from nvc_hooks.boot import say
+from nvc_hooks.log import open_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+PYTHON = "/lib/nvc/python"
+
+
+def main(program: str = "nvc-runtime") -> NoReturn:
+    """Edit the bundle of `sys.argv` and end the process: 0, or 1 after one line on standard error."""
+    gc.disable()  # the process ends before a cycle would matter
+    try:
+        bundle, path = sys.argv[1:]
+        run(bundle, path)
+        code = 0
+    except Exception as error:
+        if not isinstance(error, NvcError):
+            error = InternalError("edit bundle", type(error).__name__, error)
+        say(f"{program}: {error}\n")
+        code = 1
+    posix._exit(code)
+
+
+def run(bundle: str, path: str) -> None:
+    """Edit the configuration `path` of `bundle`. Raises NvcError; nothing of it has changed then."""
+    config = load()
+    log = open_log(config.runtime_debug or config.log)
+    try:
+        log.step(f"{path} with {config.path or 'the default configuration'}")
+        edit(LinuxKernel(), config, bundle, path, programs(), log)
+    except Exception as error:
+        log.error(one_line(error))
+        raise
+
+
+def programs() -> str:
+    """The directory of this installation's programs. Raises InternalError."""
+    for entry in sys.path:
+        if entry.endswith(PYTHON):
+            return entry[: -len(PYTHON)] + "/bin"
+    raise InternalError("find programs", one_line(sys.path), "no installation around this code")

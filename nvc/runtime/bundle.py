@@ -1,0 +1,78 @@
+"""The bundle's config.json: read once through a descriptor, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import ContainerError
+from nvc.oci import MAX_CONFIG
+from nvc.value import Value
+
+STEP = "read bundle"
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Source(Value):
+    """A configuration as it was read; `path` has no links."""
+
+    path: str
+    data: bytes
+    status: os.stat_result
+
+
+def read_source(path: str) -> Source:
+    """The file that `path` leads to. Raises ContainerError: missing, no regular file, or larger than MAX_CONFIG."""
+    try:
+        path = os.path.realpath(path, strict=True)
+        fd = os.open(path, _READ)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise ContainerError(STEP, path, "not a regular file")
+            data = b""
+            while part := os.read(fd, MAX_CONFIG + 1 - len(data)):
+                data += part
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ContainerError.of(
+            STEP, path, error, "is this called by an engine, as an OCI runtime?"
+        ) from None
+    if len(data) > MAX_CONFIG:
+        raise ContainerError(STEP, path, f"larger than {MAX_CONFIG} bytes")
+    return Source(path, data, status)
+
+
+def replace(source: Source, data: bytes) -> None:
+    """Put `data` in the file's place, same owner and mode. Raises ContainerError; the old file then stays."""
+    directory, name = os.path.split(source.path)
+    temporary = f".{name}.nvc-{os.getpid()}"
+    try:
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ContainerError.of("write bundle", directory, error) from None
+    made = False
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600, dir_fd=parent)
+        made = True
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            status = source.status
+            if (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
+                os.fchown(fd, status.st_uid, status.st_gid)
+            os.fchmod(fd, stat.S_IMODE(status.st_mode))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        made = False
+    except OSError as error:
+        raise ContainerError.of("write bundle", source.path, error) from None
+    finally:
+        if made:
+            os.unlink(temporary, dir_fd=parent)
+        os.close(parent)

@@ -1,0 +1,125 @@
+"""What a container asks for, and in which of two ways it is to be given: by the hook or by CDI's edits. Pure."""
+
+from __future__ import annotations
+
+from nvc.cdi.names import device_problem, kind_problem
+from nvc.environment import VISIBLE, VOLUMES, request_from
+from nvc.errors import InputError
+from nvc.oci import Mount
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.config import Config
+    from nvc.oci import Container
+    from nvc.request import Request
+
+#: Under these kinds a name stands for what is there now, beside the configured default kind.
+OWN_KINDS = ("runtime.nvidia.com/gpu", "nvidia.com/gpu")
+MAX_NAMES = 4096
+
+
+class Choice(Value):
+    """`request`: of this host's GPUs, None for none of them. `names`: CDI devices of specification files."""
+
+    mode: str  # hook or cdi
+    request: Request | None
+    names: tuple[str, ...] = ()
+
+
+def choose(container: Container, config: Config, notes: list[str]) -> Choice | None:
+    """The choice for one container, None where it asks for nothing.
+
+    In mode `auto`, qualified names (vendor/class=device) are given by CDI's edits and all others by the hook.
+    Raises InputError.
+    """
+    mode = config.mode
+    if mode == "csv":
+        raise InputError("mode", "csv", "not supported: no list of files says what a container gets",
+                         "set mode = \"auto\" in [nvidia-container-runtime]")  # fmt: skip
+    names = _qualified(container, config)
+    if not names:
+        request = request_from(container, config, notes)
+        way = "cdi" if mode in ("cdi", "jit-cdi") else "hook"
+        return None if request is None else Choice(way, request)
+    if mode in ("hook", "legacy"):
+        raise InputError(VISIBLE, names[0][:80], f"a CDI device, and the mode is {mode}",
+                         "set mode = \"auto\" in [nvidia-container-runtime]")  # fmt: skip
+    kinds = (*OWN_KINDS, config.cdi_default_kind)
+    own = [name.partition("=")[2] for name in names if name.partition("=")[0] in kinds]
+    others = tuple(name for name in names if name.partition("=")[0] not in kinds)
+    request = None
+    if own:
+        request = request_from(_asking(container, own), config, notes)
+        if request is None:  # the environment of this container does not count
+            return None
+    return Choice("cdi", request, others)
+
+
+def _qualified(container: Container, config: Config) -> list[str]:
+    """The qualified names that a container asks for: all of its request, or none. Raises InputError."""
+    if config.mode in ("cdi", "jit-cdi"):  # who writes annotations may ask for devices
+        prefixes = config.cdi_annotation_prefixes
+        values = [value for key, value in container.annotations.items() if key.startswith(prefixes)]
+        found = _checked([item for value in values for item in value.split(",")], "annotation")
+        if found:
+            return found
+    if config.accept_volume_mounts:
+        below = [mount.destination for mount in container.mounts if mount.source == "/dev/null"]
+        tails = [path[len(VOLUMES) + 1 :] for path in below if path.startswith(VOLUMES + "/")]
+        found = _checked([_from_path(tail) for tail in tails if tail.startswith("cdi/")], "volume mount")
+        if found:
+            return found
+    value = container.environment.get(VISIBLE, "")
+    items = [item.strip() for item in value.split(",", MAX_NAMES + 1) if item.strip()]
+    if not any(_looks_qualified(item) for item in items):
+        return []
+    return _checked(items, VISIBLE)
+
+
+def _looks_qualified(item: str) -> bool:
+    kind, equals, _ = item.partition("=")
+    return bool(equals) and "/" in kind
+
+
+def _from_path(tail: str) -> str:
+    """`cdi/vendor/class/device` or `cdi/vendor/class=device` as a qualified name."""
+    tail = tail[len("cdi/") :]
+    if "=" in tail or tail.count("/") < 2:
+        return tail
+    vendor, name, device = tail.split("/", 2)
+    return f"{vendor}/{name}={device}"
+
+
+def _checked(items: list[str], where: str) -> list[str]:
+    """`items`, each once, which must all be qualified names. Raises InputError."""
+    items = list(dict.fromkeys(item.strip() for item in items if item.strip()))
+    if len(items) > MAX_NAMES:
+        raise InputError(where, cause=f"{len(items)} items, at most {MAX_NAMES}")
+    for item in items:
+        kind, equals, device = item.partition("=")
+        problem = kind_problem(kind) or device_problem(device) if equals else "is not vendor/class=device"
+        if problem:
+            raise InputError(where, item[:80], f"{problem}, beside CDI devices")
+    return items
+
+
+def _asking(container: Container, devices: list[str]) -> Container:
+    """The container as if it had asked for `devices` in the way in which it did, unqualified."""
+    selectors = [_selector(device) for device in devices]
+    kept = [mount for mount in container.mounts if not mount.destination.startswith(VOLUMES + "/cdi/")]
+    mounts = kept
+    if len(kept) < len(container.mounts):
+        mounts = kept + [Mount("/dev/null", f"{VOLUMES}/{selector}") for selector in selectors]
+    environment = {**container.environment, VISIBLE: ",".join(selectors)}
+    asking: Container = container.replace(mounts=tuple(mounts), environment=environment)
+    return asking
+
+
+def _selector(device: str) -> str:
+    """A device's name as a selector: the names by type and index (gpu0, mig0:1) are their index."""
+    for prefix in ("gpu", "mig"):
+        tail = device.removeprefix(prefix)
+        if tail != device and tail.replace(":", "", 1).isdecimal():
+            return tail
+    return device

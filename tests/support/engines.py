@@ -1,0 +1,132 @@
+"""A host of its own for engines: real daemons on a machine whose /etc, /run and programs are the test's alone.
+
+with Host(directory) as host:
+    host.simulate(gpus=2)
+    host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
+    host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
+
+Everything runs in one private mount namespace. /etc and /var/lib are overlays and /usr/local is the stage, so that
+files are where documentation says they are without a trace on the machine; /run is empty. The one stand-in is
+`systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+from . import CLEAN_ENV, REPO, STAGE, need, run
+from .rootfs import make_rootfs
+
+#: Where the simulated driver is on the test's host; its configuration says so.
+DRIVER = "/run/sim"
+IMAGE = "nvc-test"
+#: What dockerd needs to know of a machine that is not its own: neither bridge nor firewall, and no storage driver
+#: that would lie on an overlay itself.
+DAEMON_JSON = """{
+    "bridge": "none",
+    "iptables": false,
+    "storage-driver": "vfs"
+}
+"""
+CONTAINERD_TOML = """version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  # There is no pod network on this host.
+  disable_tcp_service = true
+"""
+CONFIG_TOML = f"""[nvidia-container-cli]
+root = "{DRIVER}"
+load-kmods = false
+"""
+MOUNTS = """
+set -e
+overlay() {
+    mkdir -p "$1/upper-$3" "$1/work-$3"
+    mount -t overlay -o "lowerdir=$2,upperdir=$1/upper-$3,workdir=$1/work-$3" overlay "$4"
+}
+mkdir "$1/empty"
+overlay "$1" /etc etc /etc
+overlay "$1" /var/lib lib /var/lib
+overlay "$1" "$2:$1/empty" local /usr/local
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/lock /usr/local/sbin
+rm -rf /etc/docker /etc/containerd /etc/crio /etc/containers/containers.conf* /etc/nvc /etc/cdi
+echo ready
+exec cat
+"""
+
+
+class Host:
+    """The namespace, held by a process. `directory` must be empty, and gets what is written."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._holder: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Host:
+        # Images: vfs copies each layer, and an overlay's upper layer cannot lie on another overlay.
+        command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh"]
+        self._holder = subprocess.Popen(
+            [*command, self.directory, STAGE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=CLEAN_ENV,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "ready\n", "cannot make a host: run as root"
+        script = os.path.join(REPO, "tests/support/systemctl.py")
+        self.write("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {sys.executable} -I {script} "$@"\n', 0o755)
+        self.write("/etc/docker/daemon.json", DAEMON_JSON)
+        self.write("/etc/containerd/config.toml", CONTAINERD_TOML)
+        self.write("/etc/nvc/config.toml", CONFIG_TOML)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._holder is not None
+        self.sh("systemctl stop docker containerd", check=False)
+        self._holder.communicate()  # its `cat` ends, and every mount goes with the namespace
+
+    @property
+    def namespace(self) -> list[str]:
+        """The argv that runs a program there."""
+        assert self._holder is not None
+        return [need("nsenter"), f"--mount=/proc/{self._holder.pid}/ns/mnt", "--wd=/"]
+
+    def sh(self, script: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run shell lines there; the first that fails ends them."""
+        return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout)
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Make a file there."""
+        script = 'mkdir -p "${1%/*}"; cat > "$1"; chmod "$2" "$1"'
+        run(*self.namespace, "/bin/sh", "-ec", script, "sh", path, f"{mode:o}", stdin=None, input=text)
+
+    def read(self, path: str) -> str:
+        """The content of a file there."""
+        return run(*self.namespace, "/bin/cat", path).stdout
+
+    def simulate(self, **wanted: Any) -> None:
+        """Make its driver a simulated one; options of `nvc-cli sim create`, such as gpus=2."""
+        options = " ".join(f"--{name}={value}" for name, value in wanted.items())
+        self.sh(f"nvc-cli sim create {DRIVER} {options}")
+
+    def rootfs(self, path: str = "/run/rootfs") -> str:
+        """A root file system for `docker import`, podman and ctr; its path there."""
+        made = os.path.join(self.directory, "rootfs")
+        if not os.path.isdir(made):
+            make_rootfs(made)
+            self.sh(f"mkdir -p {path}; cp -a {made}/. {path}")
+        return path
+
+    def image(self) -> None:
+        """Give the docker daemon, which must run, the image IMAGE."""
+        self.sh(f"tar -C {self.rootfs()} -c . | docker import - {IMAGE}")
