@@ -1,0 +1,231 @@
+"""config.toml: every key, what is wrong with a file, and the parsed form that is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import REPO
+
+from nvc import config as module
+from nvc.config import Config, ConfigError, driver_options, load
+from nvc.config.file import parse
+from nvc.config.keys import KEYS
+
+PATH = "/etc/nvc/config.toml"
+
+
+def settings(text: str) -> dict[str, Any]:
+    """What the file changes of the defaults."""
+    found, default = parse(text.encode(), PATH), Config()
+    return {
+        name: getattr(found, name)
+        for name in Config._fields
+        if getattr(found, name) != getattr(default, name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", {}),
+        ("disable-require = true", {"disable_require": True}),
+        ('swarm-resource = " A, ,B "', {"swarm_resource": ("A", "B")}),
+        (
+            "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
+            {"accept_environment_unprivileged": False},
+        ),
+        ("accept-nvidia-visible-devices-as-volume-mounts = true", {"accept_volume_mounts": True}),
+        ('supported-driver-capabilities = "all"', {}),
+        (
+            'supported-driver-capabilities = "video, compute"',
+            {"supported_capabilities": ("compute", "video")},
+        ),
+        ('supported-driver-capabilities = ""', {"supported_capabilities": ()}),
+        ('[nvidia-container-cli]\nroot = "/run/nvidia/driver"', {"root": "/run/nvidia/driver"}),
+        ('[nvidia-container-cli]\nroot = ""\nldcache = ""\nuser = ""\ndebug = ""', {}),
+        ('[nvidia-container-cli]\nldcache = "/x"', {"ldcache": "/x"}),
+        ('[nvidia-container-cli]\ndebug = "/var/log/x"', {"cli_debug": "/var/log/x"}),
+        ('[nvidia-container-cli]\nenvironment = ["CUDA_MPS_PIPE_DIRECTORY=/m"]', {"mps_directory": "/m"}),
+        (
+            "[nvidia-container-cli]\nload-kmods = false\nno-cgroups = true",
+            {"load_kmods": False, "no_cgroups": True},
+        ),
+        ('[nvidia-container-cli]\nuser = "7:8"', {"uid": 7, "gid": 8}),
+        ('[nvidia-container-cli]\nuser = "root:root"', {"uid": 0, "gid": 0}),
+        ('[nvidia-container-cli]\nldconfig = "@/sbin/ldconfig"', {"ldconfig": "@/sbin/ldconfig"}),
+        ('[nvidia-container-cli]\npath = "/x"\nno-pivot = true', {}),
+        (
+            '[nvidia-container-runtime]\nmode = "cdi"\nlog-level = "debug"',
+            {"mode": "cdi", "log_level": "debug"},
+        ),
+        ('[nvidia-container-runtime]\ndebug = "/dev/null"\nruntimes = ["/x"]', {"runtimes": ("/x",)}),
+        (
+            '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/a"]\ndefault-kind = "a/b"',
+            {"cdi_spec_dirs": ("/a",), "cdi_default_kind": "a/b"},
+        ),
+        (
+            '[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = ["p/"]',
+            {"cdi_annotation_prefixes": ("p/",)},
+        ),
+        (
+            '[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "mount"',
+            {"cuda_compat_mode": "mount"},
+        ),
+        ("[nvidia-container-runtime-hook]\nskip-mode-detection = true", {"skip_mode_detection": True}),
+        ("[features]\ndisable-imex-channel-creation = true", {"disable_imex_channel_creation": True}),
+        ("[features]\nignore-imex-channel-requests = true", {"ignore_imex_channel_requests": True}),
+        (
+            '[nvc]\nlog = "/l"\ntimeout = 2\ninventory = false',
+            {"log": "/l", "timeout": 2.0, "inventory": False},
+        ),
+        ('[nvc]\nvgpu-variables = "ignore"', {"vgpu_variables": "ignore"}),
+    ],
+)
+def test_keys(text: str, wanted: dict[str, Any]) -> None:
+    assert settings(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("a = \nb = 1", "parse: .*line 1, column"),
+        ("\n[x\n", "line 2"),
+        ("a = " + "[" * 5000 + "]" * 5000, "parse: "),
+        ("disable-require = 1", "disable-require: want true or false"),
+        ("disable-require = {a = true}", "disable-require: want true or false"),
+        ("swarm-resource = []", "swarm-resource: want a text"),
+        ('supported-driver-capabilities = "compute,magic"', "magic is none of all, compat32"),
+        (
+            '[nvidia-container-cli]\nroot = "relative"',
+            r"\[nvidia-container-cli\] root: want an absolute path",
+        ),
+        ('[nvidia-container-cli]\nroot = "/\\u0000"', "want a text"),
+        ('[nvidia-container-cli]\nuser = "no-such-user"', "user: no-such-user: no such user or group"),
+        ('[nvidia-container-cli]\nuser = "1:x:y"', "user: 1:x:y"),
+        ('[nvidia-container-cli]\nenvironment = "A=1"', "want a list of texts"),
+        ('[nvidia-container-cli]\nenvironment = ["CUDA_MPS_PIPE_DIRECTORY=x"]', "want an absolute path"),
+        ('[nvidia-container-runtime]\nmode = "magic"', "want one of auto, legacy"),
+        ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = ""', "want one of ldconfig"),
+        ("[nvc]\ntimeout = 0", "want seconds"),
+        ("[nvc]\ntimeout = nan", "want seconds"),
+        ("[nvc]\ntimeout = true", "want seconds"),
+        ('[nvc]\nlog = "relative"', "want an absolute path"),
+        ('[nvc]\nvgpu-variables = "maybe"', "want one of refuse, ignore"),
+        ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
+        ("[nvc.log-file]\nx = 1", r"unknown key: .*\[nvc.log-file\] x"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause) as raised:
+        parse(text.encode(), PATH)
+    assert str(raised.value).startswith("configuration error: ")
+    assert PATH in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_unknown_keys_of_nvidia_are_warnings() -> None:
+    text = (
+        'new = 1\n[nvidia-container-cli]\n"od\\nd" = 1\nenvironment = ["A=1"]\n[future.table]\nkey = {a = 1}'
+    )
+    warnings = parse(text.encode(), PATH).warnings
+    assert len(warnings) == 4 and all(warning.isprintable() for warning in warnings)
+    assert warnings[0] == f"{PATH}: unknown key new"
+    assert "A has no effect" in warnings[2]
+    assert warnings[3].endswith("[future.table.key] a")
+
+
+def test_not_text() -> None:
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 2"):
+        parse(b"a \xff", PATH)
+
+
+@pytest.fixture
+def file(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Factory: writes a configuration file, the only one that can be found."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setattr(module, "PATHS", (str(tmp_path / "none/config.toml"), str(path)))
+    os.mkdir(tmp_path / "run", 0o700)
+
+    def write(text: str) -> str:
+        path.write_text(text)
+        path.chmod(0o644)
+        return str(path)
+
+    return write
+
+
+def test_precedence(file: Callable[[str], str], tmp_path: Any) -> None:
+    run = str(tmp_path / "run")
+    assert load(directory=run) == Config()
+    path = file("disable-require = true")
+    assert load(directory=run).path == path and load(directory=run).disable_require
+    named = tmp_path / "named.toml"
+    named.write_text("")
+    named.chmod(0o600)
+    assert load(str(named), run).path == str(named)
+    with pytest.raises(ConfigError, match="none: no such file or directory"):
+        load(str(tmp_path / "none"), run)
+
+
+def test_the_parsed_form_is_kept(file: Callable[[str], str], tmp_path: Any, monkeypatch: Any) -> None:
+    run = str(tmp_path / "run")
+    path = file("disable-require = true\nnew = 1")
+    first = load(directory=run)
+    parsed: list[str] = []
+    from nvc.config import file as parser
+
+    real = parser.parse
+    monkeypatch.setattr(parser, "parse", lambda data, name: parsed.append(name) or real(data, name))
+    assert load(directory=run) == first and first.warnings and parsed == []
+    before = os.stat(path)
+    with open(path, "r+", encoding="utf-8") as again:  # the same size and time: ctime tells
+        again.write("disable-require = nope"[:18] + "true")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert load(directory=run).identity != first.identity and parsed == [path]
+    os.chmod(path, 0o600)
+    load(directory=run)
+    assert parsed == [path] * 2
+    for kept in os.listdir(run):  # whatever is wrong with it, the file itself is read
+        with open(f"{run}/{kept}", "r+b") as damaged:
+            damaged.write(b"\0" * 100)
+    assert load(directory=run).disable_require and parsed == [path] * 3
+
+
+def test_files_that_others_may_write(file: Callable[[str], str], tmp_path: Any) -> None:
+    run = str(tmp_path / "run")
+    path = file("")
+    os.chmod(path, 0o664)
+    with pytest.raises(ConfigError, match="writable by others; chmod go-w"):
+        load(directory=run)
+    os.unlink(path)
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load(directory=run)
+    os.unlink(path)
+    file("")
+    os.truncate(path, 100 << 20)
+    with pytest.raises(ConfigError, match="larger than"):
+        load(directory=run)
+
+
+def test_driver_options() -> None:
+    options = driver_options(Config(root="/r", load_kmods=False, uid=5, gid=6, identity=b"x"), (3,))
+    assert (options.root, options.load_kmods, options.uid, options.gid) == ("/r", False, 5, 6)
+    assert options.imex_channels == (3,) and options.create_imex_channels and options.configuration == b"x"
+    assert not driver_options(Config(disable_imex_channel_creation=True)).create_imex_channels
+
+
+def test_every_key_is_documented() -> None:
+    """In a table row of docs/configuration.md below the heading of its table, and no others are there."""
+    with open(os.path.join(REPO, "docs/configuration.md"), encoding="utf-8") as page:
+        text = page.read()
+    found: dict[str, set[str]] = {}
+    for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        name = section.splitlines()[0].strip("`[]")
+        found["" if name == "Top level" else name] = set(
+            re.findall(r"^\| `([a-z0-9-]+)` \|", section, re.MULTILINE)
+        )
+    assert found == {table: set(keys) for table, keys in KEYS.items()}

@@ -1,0 +1,294 @@
+"""From a container's variables and mounts to a request, by the table of docs/hooks.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.config import Config
+from nvc.environment import VOLUMES, request_from
+from nvc.errors import InputError
+from nvc.oci import Container, Mount
+from nvc.request import Request
+
+ALL = Config().supported_capabilities
+#: An image from before NVIDIA_REQUIRE_CUDA.
+LEGACY = {"CUDA_VERSION": "10.2.89"}
+
+
+def asked(
+    environment: dict[str, str], config: Config | None = None, privileged: bool = False, mounts: Any = ()
+) -> Request | None:
+    """The request of a container with these variables."""
+    container = Container("/r", environment, privileged, tuple(Mount(*mount) for mount in mounts))
+    return request_from(container, config or Config())
+
+
+def request(environment: dict[str, str], *arguments: Any, **more: Any) -> Request:
+    """The same where there must be one; it asks for every device unless it says otherwise."""
+    found = asked({"NVIDIA_VISIBLE_DEVICES": "all", **environment}, *arguments, **more)
+    assert found is not None
+    return found
+
+
+def refusal(environment: dict[str, str], *arguments: Any, **more: Any) -> str:
+    """The one line of an error."""
+    with pytest.raises(InputError) as raised:
+        asked({"NVIDIA_VISIBLE_DEVICES": "all", **environment}, *arguments, **more)
+    text = str(raised.value)
+    assert text.isprintable() and len(text) < 500, text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("value", "legacy", "other"),
+    [
+        (None, ("all",), None),
+        ("", None, None),
+        (" , ,", None, None),
+        ("void", None, None),
+        ("0,void", None, None),
+        ("all,void", None, None),
+        ("none,void", None, None),
+        ("all", ("all",), ("all",)),
+        ("0,all", ("all",), ("all",)),
+        ("all,none", ("all",), ("all",)),
+        ("none", (), ()),
+        ("0,none,all", (), ()),
+        ("0", ("0",), ("0",)),
+        (" 0 ,1,, 0,1 ", ("0", "1"), ("0", "1")),
+        ("GPU-5c1e,MIG-1/2,0:3,00000000:3b:00.0", *[("GPU-5c1e", "MIG-1/2", "0:3", "00000000:3b:00.0")] * 2),
+    ],
+)
+def test_visible_devices(value: str | None, legacy: Any, other: Any) -> None:
+    given = {} if value is None else {"NVIDIA_VISIBLE_DEVICES": value}
+    for more, wanted in (
+        (LEGACY, legacy),
+        ({}, other),
+        ({**LEGACY, "NVIDIA_REQUIRE_CUDA": "cuda>=9"}, other),
+    ):
+        found = asked({**given, **more})
+        assert (found.devices if found else None) == wanted, more
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "-1",
+        "--help",
+        "0\n1",
+        "0\0",
+        "0;id",
+        "$(id)",
+        "GPU-\u00e9",
+        "x" * 81,
+        "x" * (1 << 20),
+        "\n" * (1 << 20) + "x\ny",
+        ",".join(map(str, range(4097))),
+        "\ud800",
+    ],
+)
+def test_hostile_devices(value: str) -> None:
+    assert refusal({"NVIDIA_VISIBLE_DEVICES": value}).startswith("input error: NVIDIA_VISIBLE_DEVICES: ")
+
+
+def test_cdi_names_are_for_others() -> None:
+    text = refusal({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0"})
+    assert "nvidia.com/gpu=0: a CDI device; " in text and "nvc-runtime" in text
+
+
+def test_environment_of_the_unprivileged() -> None:
+    strict = Config(accept_environment_unprivileged=False)
+    for environment in ({"NVIDIA_VISIBLE_DEVICES": "0"}, {"NVIDIA_VISIBLE_DEVICES": "-rubbish"}, LEGACY):
+        notes: list[str] = []
+        assert request_from(Container("/r", environment), strict, notes) is None
+        assert notes == ["NVIDIA_VISIBLE_DEVICES is ignored: the container is not privileged"]
+    assert request({"NVIDIA_VISIBLE_DEVICES": "0"}, strict, privileged=True).devices == ("0",)
+    assert request({"NVIDIA_IMEX_CHANNELS": "1"}, strict, privileged=True).imex_channels == (1,)
+
+
+def test_swarm_resource() -> None:
+    config = Config(swarm_resource=("DOCKER_RESOURCE_GPU", "DOCKER_RESOURCE_OTHER"))
+    assert request({"DOCKER_RESOURCE_GPU": "GPU-1"}, config).devices == ("GPU-1",)
+    both = {"DOCKER_RESOURCE_GPU": "GPU-1,GPU-2", "DOCKER_RESOURCE_OTHER": "GPU-2,3"}
+    assert request(both, config).devices == ("GPU-1", "GPU-2", "3")
+    assert request({}, config).devices == ("all",)
+    assert asked({"NVIDIA_VISIBLE_DEVICES": "all", "DOCKER_RESOURCE_GPU": ""}, config) is None
+    assert request({"DOCKER_RESOURCE_GPU": "1"}).devices == ("all",)  # not configured
+    assert asked({"NVIDIA_VISIBLE_DEVICES": "void", "DOCKER_RESOURCE_GPU": "1"}, config) is None
+
+
+def volume(tail: str, source: str = "/dev/null") -> tuple[str, str]:
+    return source, f"{VOLUMES}/{tail}"
+
+
+def test_volume_mounts() -> None:
+    config = Config(accept_volume_mounts=True, accept_environment_unprivileged=False)
+    mounts = [volume("GPU-1"), volume("2/"), volume("imex/5"), ("/dev/null", "/x"), volume("3", "/dev/zero")]
+    found = request({}, config, mounts=mounts)
+    assert (found.devices, found.imex_channels) == (("GPU-1", "2"), (5,))
+    assert request({}, config, mounts=[volume("all"), volume("0")]).devices == ("all",)
+    assert asked({}, config, mounts=[volume("void")]) is None
+    assert asked({"NVIDIA_VISIBLE_DEVICES": "all"}, config, mounts=[volume("imex/5")]) is None
+    # Not accepted: they are mounts like any other.
+    assert request({}, mounts=mounts).devices == ("all",)
+    assert asked({}, mounts=mounts) is None
+
+
+@pytest.mark.parametrize("tail", ["-x", "a b", "x" * 100, "../../etc/\npasswd"])
+def test_hostile_volume_mounts(tail: str) -> None:
+    config = Config(accept_volume_mounts=True)
+    if tail.startswith(".."):  # leaves the directory: not a request at all
+        assert asked({}, config, mounts=[volume(tail)]) is None
+    else:
+        assert refusal({}, config, mounts=[volume(tail)]).startswith("input error: volume mount: ")
+
+
+def test_cdi_volume_mounts_are_for_others() -> None:
+    config = Config(accept_volume_mounts=True)
+    for tail in ("cdi/nvidia.com/gpu/0", "cdi/nvidia.com/gpu=0"):
+        assert "a CDI device; " in refusal({}, config, mounts=[volume(tail)])
+
+
+@pytest.mark.parametrize(
+    ("value", "legacy", "other"),
+    [
+        (None, ALL, ("compute", "utility")),
+        ("", ("compute", "utility"), ("compute", "utility")),
+        (" , ", ("compute", "utility"), ("compute", "utility")),
+        ("all", ALL, ALL),
+        ("video,all", ALL, ALL),
+        (" video, utility,video", ("utility", "video"), ("utility", "video")),
+        ("compat32", ("compat32",), ("compat32",)),
+    ],
+)
+def test_driver_capabilities(value: str | None, legacy: Any, other: Any) -> None:
+    given = {} if value is None else {"NVIDIA_DRIVER_CAPABILITIES": value}
+    assert request({**given, **LEGACY}).capabilities == legacy
+    assert request(given).capabilities == other
+
+
+def test_driver_capabilities_are_bounded_by_the_configuration() -> None:
+    config = Config(supported_capabilities=("utility", "video"))
+    assert request({}, config).capabilities == ("utility",)
+    assert request({"NVIDIA_DRIVER_CAPABILITIES": "all"}, config).capabilities == ("utility", "video")
+    assert request(LEGACY, config).capabilities == ("utility", "video")
+    text = refusal({"NVIDIA_DRIVER_CAPABILITIES": "utility,compute"}, config)
+    assert "unsupported capabilities found in 'utility,compute' (allowed 'utility,video')" in text
+
+
+@pytest.mark.parametrize(
+    "value", ["Compute", "compute,root", "-compute", "compute\nutility", "x" * (1 << 20)]
+)
+def test_hostile_driver_capabilities(value: str) -> None:
+    assert "unsupported capabilities found in '" in refusal({"NVIDIA_DRIVER_CAPABILITIES": value})
+
+
+def test_requirements() -> None:
+    several = {
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12 brand=tesla",
+        "NVIDIA_REQUIRE_X": "arch>7",
+        "NVIDIA_REQUIRE_NO": "",
+    }
+    assert request(several).requirements == ("cuda>=12 brand=tesla", "arch>7")
+    assert request({"NVIDIA_REQUIRE_JETPACK": "csv-mounts=all"}).requirements == ()
+    assert request(LEGACY).requirements == ("cuda>=10.2",)
+    assert request({**LEGACY, "NVIDIA_REQUIRE_CUDA": "cuda>=9"}).requirements == ("cuda>=9",)
+    assert request({"CUDA_VERSION": ""}).requirements == ()
+    assert request(several, Config(disable_require=True)).requirements == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "disabled"),
+    [("1", True), ("true", True), ("T", True), ("0", False), ("yes", False), ("", False)],
+)
+def test_disable_require(value: str, disabled: bool) -> None:
+    found = request({"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value})
+    assert (found.requirements == ()) is disabled
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"NVIDIA_REQUIRE_X": "cuda>=1\ncuda>=2"},
+        {"NVIDIA_REQUIRE_X": "x" * (1 << 20)},
+        {"NVIDIA_REQUIRE_X": "cuda>=\u0661"},
+        {"NVIDIA_REQUIRE_" + "X" * (1 << 20): "\n"},
+        {f"NVIDIA_REQUIRE_{number}": "cuda>=1" for number in range(33)},
+        {"CUDA_VERSION": "x" * (1 << 20)},
+        {"CUDA_VERSION": "12"},
+        {"CUDA_VERSION": "-1.2"},
+        {"CUDA_VERSION": "1.2345678"},
+    ],
+)
+def test_hostile_requirements(environment: dict[str, str]) -> None:
+    refusal(environment)
+
+
+def test_mig_rights_take_privilege() -> None:
+    for name, field in (("CONFIG", "mig_config"), ("MONITOR", "mig_monitor")):
+        variable = f"NVIDIA_MIG_{name}_DEVICES"
+        text = refusal({variable: "all"})
+        assert f"cannot set MIG_{name}_DEVICES in non privileged container" in text
+        assert getattr(request({variable: "all"}, privileged=True), field) == "all"
+        assert getattr(request({variable: "0,1"}, privileged=True), field) == "0,1"
+        for nothing in ("", ",", "none", "void", "void,all"):
+            assert getattr(request({variable: nothing}), field) == ""
+
+
+def test_imex_channels() -> None:
+    assert request({"NVIDIA_IMEX_CHANNELS": "0, 17,0"}).imex_channels == (0, 17)
+    for nothing in ("", "all", "none", "void"):
+        assert request({"NVIDIA_IMEX_CHANNELS": nothing}).imex_channels == ()
+    ignoring = Config(ignore_imex_channel_requests=True)
+    assert request({"NVIDIA_IMEX_CHANNELS": "rubbish"}, ignoring).imex_channels == ()
+    for bad in ("-1", "x", "1048576", "1" * 30, "1.5"):
+        assert "NVIDIA_IMEX_CHANNELS" in refusal({"NVIDIA_IMEX_CHANNELS": bad})
+
+
+def test_what_the_configuration_adds() -> None:
+    assert request({}, Config(no_cgroups=True)).cgroups is False
+    for mode, wanted in (("ldconfig",) * 2, ("mount",) * 2, ("disabled",) * 2, ("hook", "disabled")):
+        assert request({}, Config(cuda_compat_mode=mode)).cuda_compat_mode == wanted
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVC_VGPU_MEMORY",
+        "NVC_VGPU_CORES_0",
+        "CUDA_DEVICE_MEMORY_LIMIT_0",
+        "CUDA_DEVICE_SM_LIMIT",
+        "ALIYUN_COM_GPU_MEM_CONTAINER",
+    ],
+)
+def test_a_part_of_a_gpu_is_not_turned_into_a_whole_one(name: str) -> None:
+    text = refusal({name: "1" * 1000})
+    assert name in text and "vgpu-variables" in text
+    assert request({name: "4g"}, Config(vgpu_variables="ignore")).devices == ("all",)
+    assert asked({name: "4g"}) is None  # no GPU, no part of one
+    assert request({name: ""}).devices == ("all",)
+
+
+NAMES = [
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_REQUIRE_X",
+    "NVIDIA_DISABLE_REQUIRE", "CUDA_VERSION", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_IMEX_CHANNELS",
+]  # fmt: skip
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), st.text() | st.sampled_from(["all", "none", "0", "utility"])),
+    st.booleans(),
+    st.lists(st.tuples(st.just("/dev/null"), st.text().map(lambda tail: f"{VOLUMES}/{tail}"))),
+)
+def test_any_values_are_understood_or_refused(environment: Any, privileged: bool, mounts: Any) -> None:
+    config = Config(accept_volume_mounts=True)
+    try:
+        found = asked(environment, config, privileged, mounts)
+    except InputError as error:
+        assert str(error).isprintable() and len(str(error)) < 1000
+    else:
+        assert found is None or all(item and not item.startswith("-") for item in found.devices)
