@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -16,6 +17,7 @@ from support.processes import become, enter_user_namespace, in_child
 from nvc.discovery.libraries import DIRECTORIES
 from nvc.discovery.wire import ProbeReply, parse_reply
 from nvc.errors import InitializationError, NvcError
+from nvc.kernel import probe as probe_module
 from nvc.kernel.probe import ANSWER_LIMIT, IDS_CHANGE, IDS_KEEP, IDS_TRY, Probe, start_probe
 
 __all__ = ["built", "nvml_tree"]
@@ -36,15 +38,23 @@ def start(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: 
 def ask(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: int = NOBODY) -> ProbeReply:
     """The parsed answer of a probe, of which nothing is left afterwards."""
     probe = start(tree, timeout, ids, uid)
-    pid = probe.pid
+    alive = os.pidfd_open(probe.pid)
     try:
         return parse_reply(probe.result())
     finally:
         probe.close()
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+        assert has_ended(alive)
+        os.close(alive)
+        probe_module._reap_earlier()  # one that was still ending when it was closed
         with pytest.raises(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process ends while we have patience."""
+    waiter = select.poll()
+    waiter.register(pidfd, select.POLLIN)
+    return waiter.poll(int(PATIENCE * 1000)) != []
 
 
 def failure(tree: DriverTree, timeout: float = PATIENCE) -> str:
@@ -197,7 +207,7 @@ def test_the_probe_dies_with_its_parent(nvml_tree: NvmlTree) -> None:
         assert waiter.poll(0) == []
         ours.send(b"x")
         os.waitpid(parent, 0)
-        assert waiter.poll(int(PATIENCE * 1000)) != []
+        assert has_ended(probe)
     finally:
         os.close(probe)
         ours.close()
