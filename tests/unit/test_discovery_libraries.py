@@ -195,8 +195,11 @@ def test_the_other_architecture_is_kept_apart(tree: DriverTree) -> None:
     tree.library("libcuda", directory=OTHER_LIBS, arch=OTHER_ARCH)
     tree.library("libcuda")
     tree.library("libnvidia-ml", directory=OTHER_LIBS, arch=OTHER_ARCH)
+    tree.listed.append(("libcuda.so.1", "/gone/libcuda.so.1", OTHER_ARCH))
     tree.cache()
     assert paths(find(tree)) == [f"{LIBS}/libcuda.so.{VERSION}"]
+    assert find(tree).warnings == ()
+    assert find(tree, OTHER_ARCH).warnings == ("stale entry in the loader cache: /gone/libcuda.so.1",)
     assert paths(find(tree, OTHER_ARCH)) == [
         f"{OTHER_LIBS}/libnvidia-ml.so.{VERSION}",
         f"{OTHER_LIBS}/libcuda.so.{VERSION}",
