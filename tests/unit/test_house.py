@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.plan", "nvc.cgroup"),
     ("nvc.apply", "nvc.sim"),
     ("nvc.configure", "nvc.debuglog", "nvc.testing"),
+    ("nvc.cdi",),
     ("nvc.runtime", "nvc.engines"),
     ("nvc_cli", "nvc_hooks"),
 )
