@@ -39,6 +39,7 @@ struct applier {
 struct place {
     int parent;              /* O_PATH, on the mount that the container sees */
     int writer;              /* the same directory through a private writable mount, or -1 */
+    int root;                /* the rootfs, whose own mount is the only one written through */
     char path[NVC_PATH_MAX]; /* relative to the rootfs, for records and messages */
     char name[NAME_MAX + 1];
 };

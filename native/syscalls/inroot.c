@@ -84,6 +84,7 @@ int place_find(struct applier *a, const char *path, bool follow, bool create, st
     char directory[NVC_PATH_MAX], text[NVC_PATH_MAX];
 
     place->parent = place->writer = -1;
+    place->root = a->target->rootfs;
     if (strlen(path) >= sizeof(place->path))
         return fail(a, ENAMETOOLONG, "find", path);
     strcpy(place->path, path);
@@ -117,17 +118,30 @@ void place_close(struct place *place)
     place->parent = place->writer = -1;
 }
 
+/* Whether both are on the same mount, not merely in the same file system. */
+static bool same_mount(int one, int other)
+{
+    struct statx a, b;
+
+    return statx(one, "", AT_EMPTY_PATH, STATX_MNT_ID, &a) == 0 &&
+           statx(other, "", AT_EMPTY_PATH, STATX_MNT_ID, &b) == 0 && (a.stx_mask & STATX_MNT_ID) &&
+           (b.stx_mask & STATX_MNT_ID) && a.stx_mnt_id == b.stx_mnt_id;
+}
+
 /* A descriptor of the place's directory through which it can be written although the container sees it
  * read-only: a private clone of the mount with the flag cleared. Only the mount's flag can be cleared, not the
- * file system's own. Returns a descriptor owned by the place, or -1 with EROFS. */
+ * file system's own. And only the rootfs's own mount: on any other lies a volume, part of the host or of another
+ * container, that somebody gave read-only. Returns a descriptor owned by the place, or -1 with EROFS. */
 int place_writer(struct place *place)
 {
     struct mount_attr attr = {.attr_clr = MOUNT_ATTR_RDONLY};
+    int tree = -1;
 
     if (place->writer >= 0)
         return place->writer;
-    int tree =
-        (int)syscall(SYS_open_tree, place->parent, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    if (same_mount(place->parent, place->root))
+        tree = (int)syscall(SYS_open_tree, place->parent, "",
+                            OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
         if (tree >= 0)
             close(tree);

@@ -60,6 +60,11 @@ static int undo_mount(struct place *place, const char *data)
 
 static int remove_with(struct place *place, int flags)
 {
+    struct stat st;
+
+    /* What was never made on a read-only volume would be refused for the volume's sake. */
+    if (fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+        return 0;
     int result = unlinkat(place->parent, place->name, flags);
     if (result < 0 && errno == EROFS && place_writer(place) >= 0)
         result = unlinkat(place->writer, place->name, flags);

@@ -135,6 +135,6 @@ _HINTS = {
     17: "something of another kind is in the way; remove it from the image",
     20: "a file is where a directory should be; remove it from the image",
     21: "a directory is where a file should be; remove it from the image",
-    30: "the image's file system cannot be written; use one with a writable layer",
+    30: "the image, or a volume at that path, cannot be written; use one with a writable layer",
     40: "the image has a symlink loop at that path",
 }
