@@ -180,7 +180,8 @@ static bool is_complete(const struct section *section)
 }
 
 /* Begins the section that `gpu=N` or `mig=N` announces; the numbers must count up from 0. */
-static const char *begin(struct sim_description *out, struct section *section, const char *key, const char *value)
+static const char *begin(struct sim_description *out, struct section *section, const char *key,
+                         const char *value)
 {
     bool is_gpu = strcmp(key, "gpu") == 0;
     struct sim_gpu *gpu = out->gpu_count ? &out->gpus[out->gpu_count - 1] : NULL;
@@ -223,14 +224,16 @@ static const char *check(const struct sim_description *out)
     return NULL;
 }
 
-static const char *parse_line(char *line, uint32_t number, struct sim_description *out, struct section *section)
+static const char *parse_line(char *line, uint32_t number, struct sim_description *out,
+                              struct section *section)
 {
     char *value = strchr(line, '=');
     if (!value)
         return "no '=' in the line";
     *value++ = '\0';
     if (number == 1)
-        return strcmp(line, "format") == 0 && strcmp(value, "1") == 0 ? NULL : "not a description of format 1";
+        return strcmp(line, "format") == 0 && strcmp(value, "1") == 0 ? NULL
+                                                                      : "not a description of format 1";
     if (strcmp(line, "gpu") == 0 || strcmp(line, "mig") == 0)
         return begin(out, section, line, value);
     return assign(section, line, value);

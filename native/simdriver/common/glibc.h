@@ -4,10 +4,13 @@
 #ifndef NVC_SIM_GLIBC_H
 #define NVC_SIM_GLIBC_H
 
+/* x86_64 has grown since 2.2.5; everything of aarch64 begins with 2.17. */
 #if defined(__x86_64__)
 #define SIM_GLIBC_BASE "GLIBC_2.2.5"
+#define SIM_GLIBC_CLOCKS "GLIBC_2.3.3"
 #elif defined(__aarch64__)
 #define SIM_GLIBC_BASE "GLIBC_2.17"
+#define SIM_GLIBC_CLOCKS "GLIBC_2.17"
 #endif
 
 #if defined(SIM_GLIBC_BASE) && !defined(__SANITIZE_ADDRESS__)
@@ -25,6 +28,8 @@ SIM_OLD(dlerror);
 SIM_OLD(pthread_create);
 SIM_OLD(pthread_join);
 SIM_OLD(pthread_once);
+SIM_OLD(pthread_sigmask);
+__asm__(".symver pthread_condattr_setclock,pthread_condattr_setclock@" SIM_GLIBC_CLOCKS);
 #undef SIM_OLD
 #endif
 #endif

@@ -26,7 +26,8 @@ bool sim_root_join(const struct sim_root *root, const char *path, char out[SIM_M
     return length >= 0 && length < SIM_MAX_PATH;
 }
 
-bool sim_root_has_node(const struct sim_root *root, const char *path, uint32_t major_number, uint32_t minor_number)
+bool sim_root_has_node(const struct sim_root *root, const char *path, uint32_t major_number,
+                       uint32_t minor_number)
 {
     char full[SIM_MAX_PATH];
     struct stat st;
@@ -114,7 +115,8 @@ int sim_root_open(struct sim_root *root, char *message, size_t size)
     struct sim_parse_error error;
     char path[SIM_MAX_PATH];
     /* Any address of this object will do; the cast of a function pointer to data needs the detour. */
-    if (!dladdr((void *)(uintptr_t)sim_root_open, &self) || !self.dli_fname || !find_root(root, self.dli_fname))
+    if (!dladdr((void *)(uintptr_t)sim_root_open, &self) || !self.dli_fname ||
+        !find_root(root, self.dli_fname))
         return fail(message, size, "no " DESCRIPTION " above %s",
                     self.dli_fname ? self.dli_fname : "this library");
     if (!sim_root_join(root, DESCRIPTION, path))

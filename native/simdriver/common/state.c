@@ -17,7 +17,8 @@ uint64_t sim_now(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int *fd, char *message, size_t size)
+struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int *fd, char *message,
+                                size_t size)
 {
     char path[SIM_MAX_PATH];
     struct stat st;
@@ -56,8 +57,8 @@ struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int 
 
 bool sim_slot_lives(const struct sim_state *state, int fd, uint32_t slot)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOTS + 2 * (off_t)slot,
-                         .l_len = 1};
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOTS + 2 * (off_t)slot, .l_len = 1};
     if (!atomic_load(&state->slots[slot].token))
         return false;
     return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
@@ -65,8 +66,10 @@ bool sim_slot_lives(const struct sim_state *state, int fd, uint32_t slot)
 
 uint32_t sim_slot_pid(const struct sim_state *state, int fd, uint32_t slot)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET,
-                         .l_start = SIM_LOCK_SLOTS + 2 * (off_t)slot + 1, .l_len = 1};
+    struct flock lock = {.l_type = F_WRLCK,
+                         .l_whence = SEEK_SET,
+                         .l_start = SIM_LOCK_SLOTS + 2 * (off_t)slot + 1,
+                         .l_len = 1};
     if (fcntl(fd, F_GETLK, &lock) != 0)
         return 0;
     if (lock.l_type != F_UNLCK)
@@ -92,18 +95,21 @@ uint64_t sim_slot_bytes(const struct sim_state *state, uint32_t slot, uint32_t p
     return bytes;
 }
 
-static bool has_living_holder(const struct sim_state *state, int fd, const struct sim_export *export)
+static bool has_living_holder(const struct sim_state *state, int fd, uint32_t self,
+                              const struct sim_export *export)
 {
     for (uint32_t word = 0; word < SIM_SLOTS / 64; word++) {
         uint64_t bits = atomic_load(&export->holders[word]);
-        for (; bits; bits &= bits - 1)
-            if (sim_slot_lives(state, fd, word * 64 + (uint32_t)__builtin_ctzll(bits)))
+        for (; bits; bits &= bits - 1) {
+            uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (slot == self || sim_slot_lives(state, fd, slot))
                 return true;
+        }
     }
     return false;
 }
 
-uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t partition)
+uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t self, uint32_t partition)
 {
     uint64_t bytes = 0;
     uint32_t used = atomic_load(&state->slots_used);
@@ -114,14 +120,14 @@ uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t par
             if (atomic_load(&use->partition) == partition + 1)
                 own += atomic_load(&use->bytes) + atomic_load(&use->managed);
         }
-        if (own && sim_slot_lives(state, fd, slot))
+        if (own && (slot == self || sim_slot_lives(state, fd, slot)))
             bytes += own;
     }
     uint32_t exports = atomic_load(&state->exports_used);
     for (uint32_t i = 0; i < exports && i < SIM_EXPORTS; i++) {
         const struct sim_export *export = &state->exports[i];
         if (atomic_load(&export->id) && atomic_load(&export->partition) == partition &&
-            has_living_holder(state, fd, export))
+            has_living_holder(state, fd, self, export))
             bytes += atomic_load(&export->bytes);
     }
     return bytes;

@@ -68,8 +68,8 @@ struct sim_partition {
 struct sim_state {
     uint64_t magic;
     uint32_t version;
-    uint32_t size;          /* bytes of the file */
-    uint64_t pid_namespace; /* inode of the namespace in which pids are the host's */
+    uint32_t size;                 /* bytes of the file */
+    uint64_t pid_namespace;        /* inode of the namespace in which pids are the host's */
     _Atomic uint32_t slots_used;   /* high-water mark */
     _Atomic uint32_t exports_used; /* likewise */
     uint32_t reserved[8];
@@ -92,7 +92,8 @@ static inline uint32_t sim_partition_of(uint32_t gpu, int mig)
 
 /* Maps the state of `root`. `*fd` stays open for locks: closing any descriptor of the file would drop the POSIX
  * locks of the whole process. Returns NULL with one line in `message`. */
-struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int *fd, char *message, size_t size);
+struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int *fd, char *message,
+                                size_t size);
 
 /* Whether the process of this slot, or a child that inherited its descriptors, lives. */
 bool sim_slot_lives(const struct sim_state *state, int fd, uint32_t slot);
@@ -103,8 +104,9 @@ uint32_t sim_slot_pid(const struct sim_state *state, int fd, uint32_t slot);
 /* Bytes of `partition` used by a slot, exports shown under it included. */
 uint64_t sim_slot_bytes(const struct sim_state *state, uint32_t slot, uint32_t partition);
 
-/* Bytes of `partition` used by all living processes. */
-uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t partition);
+/* Bytes of `partition` used by all living processes. `self`: the slot that is locked through `fd` itself, which the
+ * kernel does not tell us about, or SIM_SLOTS. */
+uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t self, uint32_t partition);
 
 /* Share of the last second, in percent, in which kernels ran. */
 uint32_t sim_partition_utilization(const struct sim_state *state, uint32_t partition);

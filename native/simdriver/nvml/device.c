@@ -182,8 +182,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_v
     NVML_DEVICE(device, handle);
     NVML_ARGUMENT(pci && !device->mig);
     const struct sim_gpu *gpu = device->gpu;
-    *pci = (nvmlPciInfo_v3_t){.domain = gpu->pci_domain, .bus = gpu->pci_bus, .device = gpu->pci_device,
-                              .pciDeviceId = gpu->pci_device_id, .pciSubSystemId = gpu->pci_subsystem_id};
+    *pci = (nvmlPciInfo_v3_t){.domain = gpu->pci_domain,
+                              .bus = gpu->pci_bus,
+                              .device = gpu->pci_device,
+                              .pciDeviceId = gpu->pci_device_id,
+                              .pciSubSystemId = gpu->pci_subsystem_id};
     bus_text(gpu, pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0");
     bus_text(gpu, pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0");
     return NVML_SUCCESS;
@@ -194,8 +197,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t handle, nvmlPciInfo_v
     nvmlPciInfo_v3_t newest;
     nvmlReturn_t result = pci ? nvmlDeviceGetPciInfo_v3(handle, &newest) : NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS) {
-        *pci = (nvmlPciInfo_v2_t){.domain = newest.domain, .bus = newest.bus, .device = newest.device,
-                                  .pciDeviceId = newest.pciDeviceId, .pciSubSystemId = newest.pciSubSystemId};
+        *pci = (nvmlPciInfo_v2_t){.domain = newest.domain,
+                                  .bus = newest.bus,
+                                  .device = newest.device,
+                                  .pciDeviceId = newest.pciDeviceId,
+                                  .pciSubSystemId = newest.pciSubSystemId};
         memcpy(pci->busId, newest.busIdLegacy, sizeof(pci->busId));
     }
     return result;
@@ -207,7 +213,9 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t handle, nvmlPciInfo_v1_t
     nvmlPciInfo_v3_t newest;
     nvmlReturn_t result = pci ? nvmlDeviceGetPciInfo_v3(handle, &newest) : NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS) {
-        *pci = (nvmlPciInfo_v1_t){.domain = newest.domain, .bus = newest.bus, .device = newest.device,
+        *pci = (nvmlPciInfo_v1_t){.domain = newest.domain,
+                                  .bus = newest.bus,
+                                  .device = newest.device,
                                   .pciDeviceId = newest.pciDeviceId};
         memcpy(pci->busId, newest.busIdLegacy, sizeof(pci->busId));
     }
@@ -221,9 +229,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t handle, nvmlPciInfoEx
     if (pci->version != NVML_VERSION_OF(nvmlPciInfoExt_v1_t, 1))
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const struct sim_gpu *gpu = device->gpu;
-    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = gpu->pci_domain, .bus = gpu->pci_bus,
-                                 .device = gpu->pci_device, .pciDeviceId = gpu->pci_device_id,
-                                 .pciSubSystemId = gpu->pci_subsystem_id, .baseClass = 3, .subClass = 2};
+    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version,
+                                 .domain = gpu->pci_domain,
+                                 .bus = gpu->pci_bus,
+                                 .device = gpu->pci_device,
+                                 .pciDeviceId = gpu->pci_device_id,
+                                 .pciSubSystemId = gpu->pci_subsystem_id,
+                                 .baseClass = 3,
+                                 .subClass = 2};
     bus_text(gpu, pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0");
     return NVML_SUCCESS;
 }

@@ -33,7 +33,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsi
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long types, nvmlEventSet_t set)
+NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long types,
+                                               nvmlEventSet_t set)
 {
     unsigned long long supported;
     nvmlReturn_t result = nvmlDeviceGetSupportedEventTypes(handle, &supported);

@@ -61,8 +61,8 @@ static void scan(struct nvml_library *library)
             if (!monitor && !sim_root_has_mig(&library->root, source, &source->mig[m]))
                 continue;
             uint32_t mig_index = gpu->mig_count++;
-            gpu->mig[mig_index] = (struct nvml_device){source, &source->mig[m], index, mig_index,
-                                                       sim_partition_of(i, (int)m)};
+            gpu->mig[mig_index] =
+                (struct nvml_device){source, &source->mig[m], index, mig_index, sim_partition_of(i, (int)m)};
         }
     }
 }
@@ -70,8 +70,8 @@ static void scan(struct nvml_library *library)
 static struct nvml_library *load(void)
 {
     char message[SIM_MAX_PATH];
-    struct nvml_library *library = mmap(NULL, sizeof(*library), PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct nvml_library *library =
+        mmap(NULL, sizeof(*library), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (library == MAP_FAILED)
         return NULL;
     if (sim_root_open(&library->root, message, sizeof(message)) != 0) {

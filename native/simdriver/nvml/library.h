@@ -37,15 +37,15 @@ struct nvml_library *nvml_library(void);
 const struct nvml_device *nvml_checked(nvmlDevice_t handle);
 
 /* Entry of a function about a handle: leaves `device` set or returns the error. */
-#define NVML_DEVICE(device, handle)                                                                          \
-    const struct nvml_device *device = nvml_checked(handle);                                                 \
-    if (!nvml_library())                                                                                     \
-        return NVML_ERROR_UNINITIALIZED;                                                                     \
-    if (!device)                                                                                             \
+#define NVML_DEVICE(device, handle)                                                                         \
+    const struct nvml_device *device = nvml_checked(handle);                                                \
+    if (!nvml_library())                                                                                    \
+        return NVML_ERROR_UNINITIALIZED;                                                                    \
+    if (!device)                                                                                            \
     return NVML_ERROR_INVALID_ARGUMENT
 
-#define NVML_ARGUMENT(condition)                                                                             \
-    if (!(condition))                                                                                        \
+#define NVML_ARGUMENT(condition)                                                                            \
+    if (!(condition))                                                                                       \
     return NVML_ERROR_INVALID_ARGUMENT
 
 /* Copies `text` as NVML does: all or INSUFFICIENT_SIZE. */

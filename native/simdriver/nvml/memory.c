@@ -15,9 +15,10 @@ static uint64_t partition_used(const struct nvml_device *device)
     uint64_t bytes;
     if (!library || !library->state)
         return 0;
-    bytes = sim_partition_bytes(library->state, library->state_fd, device->partition);
+    bytes = sim_partition_bytes(library->state, library->state_fd, SIM_SLOTS, device->partition);
     for (uint32_t m = 0; !device->mig && m < device->gpu->mig_count; m++)
-        bytes += sim_partition_bytes(library->state, library->state_fd, device->partition + 1 + m);
+        bytes +=
+            sim_partition_bytes(library->state, library->state_fd, SIM_SLOTS, device->partition + 1 + m);
     return bytes;
 }
 
@@ -94,7 +95,8 @@ static uint32_t list_partition(const struct nvml_device *device, const struct nv
             continue;
         if (found < room)
             out[found] = (nvmlProcessInfo_v2_t){
-                .pid = pid, .usedGpuMemory = bytes,
+                .pid = pid,
+                .usedGpuMemory = bytes,
                 .gpuInstanceId = of->mig ? of->mig->gpu_instance : NVML_NO_INSTANCE,
                 .computeInstanceId = of->mig ? of->mig->compute_instance : NVML_NO_INSTANCE};
         found++;
@@ -144,14 +146,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, 
 }
 
 /* Graphics programs and MPS clients: there are none. */
-#define NO_PROCESSES(name, type)                                                                             \
-    NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, type *infos)                        \
-    {                                                                                                        \
-        NVML_DEVICE(device, handle);                                                                         \
-        (void)infos;                                                                                         \
-        NVML_ARGUMENT(count);                                                                                \
-        *count = 0;                                                                                          \
-        return NVML_SUCCESS;                                                                                 \
+#define NO_PROCESSES(name, type)                                                                            \
+    NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, type *infos)                       \
+    {                                                                                                       \
+        NVML_DEVICE(device, handle);                                                                        \
+        (void)infos;                                                                                        \
+        NVML_ARGUMENT(count);                                                                               \
+        *count = 0;                                                                                         \
+        return NVML_SUCCESS;                                                                                \
     }
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)

@@ -4,15 +4,15 @@
 #include <string.h>
 #include <time.h>
 
-#define CONSTANT(name, expression)                                                                           \
-    NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *out)                                       \
-    {                                                                                                        \
-        NVML_DEVICE(device, handle);                                                                         \
-        NVML_ARGUMENT(out);                                                                                  \
-        if (device->mig)                                                                                     \
-            return NVML_ERROR_NOT_SUPPORTED;                                                                 \
-        *out = (expression);                                                                                 \
-        return NVML_SUCCESS;                                                                                 \
+#define CONSTANT(name, expression)                                                                          \
+    NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *out)                                      \
+    {                                                                                                       \
+        NVML_DEVICE(device, handle);                                                                        \
+        NVML_ARGUMENT(out);                                                                                 \
+        if (device->mig)                                                                                    \
+            return NVML_ERROR_NOT_SUPPORTED;                                                                \
+        *out = (expression);                                                                                \
+        return NVML_SUCCESS;                                                                                \
     }
 
 CONSTANT(nvmlDeviceGetPersistenceMode, 1)
@@ -33,7 +33,8 @@ CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetVirtualizationMode, 0)
 
-NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, unsigned int sensor, unsigned int *degrees)
+NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, unsigned int sensor,
+                                               unsigned int *degrees)
 {
     NVML_DEVICE(device, handle);
     NVML_ARGUMENT(degrees && sensor == 0 && !device->mig);
@@ -70,8 +71,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t handle, unsigned int *cu
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned int type, unsigned int counter,
-                                                  unsigned long long *errors)
+NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned int type,
+                                                  unsigned int counter, unsigned long long *errors)
 {
     NVML_DEVICE(device, handle);
     NVML_ARGUMENT(errors && type < 2 && counter < 2);

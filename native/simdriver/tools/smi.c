@@ -32,9 +32,9 @@ struct function {
     size_t offset;
 };
 
-#define FUNCTION(member, name)                                                                               \
-    {                                                                                                        \
-        name, offsetof(struct smi_nvml, member)                                                              \
+#define FUNCTION(member, name)                                                                              \
+    {                                                                                                       \
+        name, offsetof(struct smi_nvml, member)                                                             \
     }
 
 static const struct function functions[] = {
@@ -73,7 +73,8 @@ static int load(struct smi_nvml *nvml)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        fputs("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA "
+        fputs("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the "
+              "NVIDIA "
               "Display Driver is properly installed and present in your system.\n",
               stderr);
         return SMI_NO_LIBRARY;
@@ -93,7 +94,8 @@ int smi_fail(const struct smi_nvml *nvml, nvmlReturn_t result)
 {
     switch (result) {
     case NVML_ERROR_DRIVER_NOT_LOADED:
-        puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the "
+        puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+             "the "
              "latest NVIDIA driver is installed and running.");
         return SMI_NO_DRIVER;
     case NVML_ERROR_NOT_FOUND:

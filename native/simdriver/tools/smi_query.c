@@ -114,12 +114,12 @@ static nvmlReturn_t get_memory(const struct subject *of, nvmlMemory_v2_t *memory
     return of->nvml->memory(of->gpu, memory);
 }
 
-#define MEMORY(member)                                                                                       \
-    static nvmlReturn_t get_memory_##member(const struct subject *of, struct value *out)                     \
-    {                                                                                                        \
-        nvmlMemory_v2_t memory;                                                                              \
-        nvmlReturn_t result = get_memory(of, &memory, out);                                                  \
-        return put_number(out, result, memory.member >> 20);                                                 \
+#define MEMORY(member)                                                                                      \
+    static nvmlReturn_t get_memory_##member(const struct subject *of, struct value *out)                    \
+    {                                                                                                       \
+        nvmlMemory_v2_t memory;                                                                             \
+        nvmlReturn_t result = get_memory(of, &memory, out);                                                 \
+        return put_number(out, result, memory.member >> 20);                                                \
     }
 
 MEMORY(total)
@@ -293,7 +293,8 @@ static bool parse(struct query *query, bool of_apps, char *fields, char *format)
     }
     if (query->csv && query->count)
         return true;
-    puts("\"--format=\" switch accepts csv, noheader and nounits, separated by commas; csv must be among them.");
+    puts("\"--format=\" switch accepts csv, noheader and nounits, separated by commas; csv must be among "
+         "them.");
     return false;
 }
 

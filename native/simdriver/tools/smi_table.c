@@ -27,8 +27,8 @@ static int print_head(const struct smi_nvml *nvml)
         return smi_fail(nvml, result);
     localtime_r(&seconds, &local);
     strftime(now, sizeof(now), "%a %b %e %H:%M:%S %Y", &local);
-    snprintf(line, sizeof(line), "NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %d.%d", driver,
-             driver, cuda / 1000, cuda % 1000 / 10);
+    snprintf(line, sizeof(line), "NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %d.%d", driver, driver,
+             cuda / 1000, cuda % 1000 / 10);
     printf("%s\n" RULE "\n| %-87s |\n" RULE "\n", now, line);
     puts("| GPU  Name                                                  | Bus-Id          |   GPU-Util |\n"
          "|      MIG M.      Temp       Pwr:Usage/Cap                  | Minor           |            |\n"
@@ -117,8 +117,10 @@ int smi_table(const struct smi_nvml *nvml, nvmlDevice_t only)
         code = for_each(nvml, only, print_gpu);
     if (code != 0)
         return code;
-    puts("\n" RULE "\n| Processes:                                                                              |\n"
-         "|  GPU   GI   CI        PID   Type   Process name                               GPU Memory |\n" RULE);
+    puts("\n" RULE
+         "\n| Processes:                                                                              |\n"
+         "|  GPU   GI   CI        PID   Type   Process name                               GPU Memory "
+         "|\n" RULE);
     code = for_each(nvml, only, print_processes);
     puts(RULE);
     return code;

@@ -1,0 +1,241 @@
+/* Limits, flags and other settings of contexts; peers; primary contexts. */
+#include "driver.h"
+#include "engine.h"
+
+static CUresult set_limit(int limit, size_t value)
+{
+    CU_CONTEXT(context);
+    CU_REQUIRE(limit >= 0 && limit < CU_LIMIT_COUNT, CUDA_ERROR_UNSUPPORTED_LIMIT);
+    if (limit == CU_LIMIT_STACK_SIZE)
+        CU_TRY(context_local(context, value));
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
+        uint64_t heap = value > 8 * MIB ? value - 8 * MIB : 0; /* the first 8 MiB are in the context's own */
+        if (heap > context->heap_charged)
+            CU_TRY(ledger_charge(context->device, heap - context->heap_charged));
+        else
+            ledger_refund(context->device, context->heap_charged - heap);
+        context->heap_charged = heap;
+    }
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    CU_CALL(set_limit(limit, value));
+}
+
+static CUresult get_limit(size_t *value, int limit)
+{
+    CU_CONTEXT(context);
+    CU_ARGUMENT(value);
+    CU_REQUIRE(limit >= 0 && limit < CU_LIMIT_COUNT, CUDA_ERROR_UNSUPPORTED_LIMIT);
+    *value = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+    CU_CALL(get_limit(value, limit));
+}
+
+/* A function that reads or writes one member of the current context. */
+#define GETTER(name, type, expression)                                                                      \
+    static CUresult get_##name(type *out)                                                                   \
+    {                                                                                                       \
+        CU_CONTEXT(context);                                                                                \
+        CU_ARGUMENT(out);                                                                                   \
+        *out = (type)(expression);                                                                          \
+        return CUDA_SUCCESS;                                                                                \
+    }                                                                                                       \
+    CU_API CUresult name(type *out)                                                                         \
+    {                                                                                                       \
+        CU_CALL(get_##name(out));                                                                           \
+    }
+
+#define SETTER(name, type, member)                                                                          \
+    static CUresult set_##name(type value)                                                                  \
+    {                                                                                                       \
+        CU_CONTEXT(context);                                                                                \
+        context->member = value;                                                                            \
+        return CUDA_SUCCESS;                                                                                \
+    }                                                                                                       \
+    CU_API CUresult name(type value)                                                                        \
+    {                                                                                                       \
+        CU_CALL(set_##name(value));                                                                         \
+    }
+
+GETTER(cuCtxGetFlags, unsigned int, context->flags)
+SETTER(cuCtxSetFlags, unsigned int, flags)
+GETTER(cuCtxGetCacheConfig, int, context->cache_config)
+SETTER(cuCtxSetCacheConfig, int, cache_config)
+GETTER(cuCtxGetSharedMemConfig, int, context->shared_config)
+SETTER(cuCtxSetSharedMemConfig, int, shared_config)
+
+static CUresult get_id(struct context *context, unsigned long long *id)
+{
+    context = context ? context : context_current();
+    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CU_ARGUMENT(id);
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
+{
+    CU_CALL(get_id(context, id));
+}
+
+static CUresult get_version(struct context *context, unsigned int *version)
+{
+    context = context ? context : context_current();
+    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CU_ARGUMENT(version);
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
+{
+    CU_CALL(get_version(context, version));
+}
+
+static CUresult get_priorities(int *least, int *greatest)
+{
+    CU_CONTEXT(context);
+    if (least)
+        *least = 0;
+    if (greatest)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    CU_CALL(get_priorities(least, greatest));
+}
+
+static CUresult nothing_to_do(void)
+{
+    CU_CONTEXT(context);
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxResetPersistingL2Cache(void)
+{
+    CU_CALL(nothing_to_do());
+}
+
+/* All memory of the process lies in one address space: access is a matter of bookkeeping. */
+static CUresult set_peer(struct context *peer, bool enable)
+{
+    CU_CONTEXT(context);
+    CU_REQUIRE(handle_is(peer, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CU_REQUIRE(peer->device != context->device && !peer->device->mig && !context->device->mig,
+               CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    uint64_t bit = UINT64_C(1) << peer->device->ordinal;
+    if (enable)
+        CU_REQUIRE(!(context->peers & bit), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    else
+        CU_REQUIRE(context->peers & bit, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+    context->peers ^= bit;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+    CU_ARGUMENT(flags == 0);
+    CU_CALL(set_peer(peer, true));
+}
+
+CU_API CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    CU_CALL(set_peer(peer, false));
+}
+
+static CUresult retain(CUcontext *out, struct device *device)
+{
+    CU_ARGUMENT(out);
+    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
+    if (!device->primary) {
+        CU_TRY(context_create(device, device->primary_flags, &device->primary));
+        device->primary->primary = true;
+    }
+    device->primary->retained++;
+    *out = device->primary;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    CU_CALL(retain(out, device_at(device)));
+}
+
+static CUresult reset(struct device *device)
+{
+    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
+    if (device->primary)
+        context_destroy(device->primary);
+    device->primary = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(struct device *device)
+{
+    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
+    CU_REQUIRE(device->primary, CUDA_ERROR_INVALID_CONTEXT);
+    return --device->primary->retained == 0 ? reset(device) : CUDA_SUCCESS;
+}
+
+CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CU_CALL(release(device_at(device)));
+}
+
+CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    CU_CALL(release(device_at(device)));
+}
+
+CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    CU_CALL(reset(device_at(device)));
+}
+
+CU_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    CU_CALL(reset(device_at(device)));
+}
+
+static CUresult set_primary_flags(struct device *device, unsigned int flags)
+{
+    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
+    device->primary_flags = flags;
+    if (device->primary)
+        device->primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
+{
+    CU_CALL(set_primary_flags(device_at(device), flags));
+}
+
+CU_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags)
+{
+    CU_CALL(set_primary_flags(device_at(device), flags));
+}
+
+static CUresult primary_state(struct device *device, unsigned int *flags, int *active)
+{
+    CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
+    CU_ARGUMENT(flags && active);
+    *flags = device->primary_flags;
+    *active = device->primary != NULL;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
+{
+    CU_CALL(primary_state(device_at(device), flags, active));
+}

@@ -1,0 +1,367 @@
+#include "engine.h"
+
+#include "memory.h"
+#include "stream.h"
+
+#include <sys/prctl.h>
+
+enum { POLL_NS = 50000, TURN_NS = 1000000 };
+
+#define NEVER UINT64_MAX
+
+static uint64_t later(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+static uint64_t sooner(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+static bool is_blocking(const struct stream *stream)
+{
+    return !(stream->flags & CU_STREAM_NON_BLOCKING);
+}
+
+/* The legacy default stream waits for all blocking streams of its context, and they for it. */
+static bool must_wait_for_others(const struct stream *stream, uint64_t sequence)
+{
+    const struct stream *legacy = stream->context->legacy;
+    if (!is_blocking(stream))
+        return false;
+    if (stream != legacy)
+        return legacy->head && legacy->head->sequence < sequence;
+    for (const struct stream *other = stream->context->device->streams; other; other = other->next)
+        if (other->context == stream->context && other != stream && is_blocking(other) && other->head &&
+            other->head->sequence < sequence)
+            return true;
+    return false;
+}
+
+/* When the operation at the head of its stream could begin. */
+static uint64_t start_of(const struct op *op)
+{
+    const struct stream *stream = op->stream;
+    uint64_t start = later(op->submitted, stream->time);
+    if (is_blocking(stream))
+        start = later(start, stream == stream->context->legacy ? stream->context->blocking_time
+                                                               : stream->context->legacy_time);
+    return start;
+}
+
+/* Wakes engines too: an operation of another device may have waited for this one. */
+static void announce(void)
+{
+    struct driver *in = driver();
+    pthread_cond_broadcast(&in->changed);
+    for (uint32_t i = 0; i < in->device_count; i++)
+        if (in->devices[i].engine.started)
+            pthread_cond_signal(&in->devices[i].engine.wake);
+}
+
+static void complete(struct op *op, uint64_t time)
+{
+    struct stream *stream = op->stream;
+    stream->time = later(stream->time, time);
+    if (stream == stream->context->legacy)
+        stream->context->legacy_time = later(stream->context->legacy_time, time);
+    else if (is_blocking(stream))
+        stream->context->blocking_time = later(stream->context->blocking_time, time);
+    if (op->kind == OP_RECORD && op->generation > op->event->done) {
+        op->event->done = op->generation;
+        op->event->time = time;
+    }
+    stream->head = op->next;
+    if (!stream->head)
+        stream->tail = NULL;
+    stream->depth--;
+    op_free(op);
+    if (stream->dead && !stream->head)
+        stream_remove(stream);
+    announce();
+}
+
+/* What the operation does to memory happens without the lock: the head of a stream is nobody else's business. */
+static void run_effect(struct op *op)
+{
+    if (!op->run)
+        return;
+    if (op->kind == OP_FREE) {
+        op->run(op);
+        return;
+    }
+    pthread_mutex_unlock(&driver()->lock);
+    op->run(op);
+    pthread_mutex_lock(&driver()->lock);
+}
+
+static void start_kernel(struct engine *engine, struct op *op, uint64_t start)
+{
+    if (engine->running_count == 0)
+        engine->clock = later(start, engine->clock);
+    op->state = OP_RUNNING;
+    op->remaining = op->duration;
+    engine->running[engine->running_count++] = op;
+    engine->load += op->share;
+}
+
+/* A kernel begins when the turn is ours and its share of the GPU is free; otherwise `next` says when to look. */
+static bool try_kernel(struct device *device, struct op *op, uint64_t now, uint64_t *next)
+{
+    struct engine *engine = &device->engine;
+    uint64_t start = start_of(op);
+    if (engine->running_count == MAX_RUNNING ||
+        (engine->running_count && engine->load + op->share > FULL_SHARE))
+        return false;
+    if (engine->running_count && start > engine->clock) {
+        *next = sooner(*next, start);
+        return false;
+    }
+    if (!engine->holding) {
+        engine->wants = true;
+        if (!turn_take(device))
+            return false;
+        engine->holding = true;
+        engine->wants = false;
+        engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
+        engine->slice_start = later(start, engine->clock);
+    }
+    start_kernel(engine, op, start);
+    return true;
+}
+
+static bool step_copy(struct engine *engine, struct op *op, uint64_t now, uint64_t *next)
+{
+    if (op->state == OP_QUEUED) {
+        op->state = OP_RUNNING;
+        op->finish = later(start_of(op), engine->copies_end) + op->duration;
+        engine->copies_end = op->finish;
+    }
+    if (op->finish > now) {
+        *next = sooner(*next, op->finish);
+        return false;
+    }
+    run_effect(op);
+    complete(op, op->finish);
+    return true;
+}
+
+/* Advances the operation at the head of a stream. Returns whether anything changed. */
+static bool step_head(struct device *device, struct op *op, uint64_t now, uint64_t *next)
+{
+    uint64_t start = start_of(op);
+    if (op->state == OP_RUNNING && op->kind != OP_COPY && op->kind != OP_HOST)
+        return false; /* a kernel */
+    if (op->state == OP_QUEUED && must_wait_for_others(op->stream, op->sequence))
+        return false;
+    switch (op->kind) {
+    case OP_KERNEL:
+        return try_kernel(device, op, now, next);
+    case OP_COPY:
+        return step_copy(&device->engine, op, now, next);
+    case OP_HOST:
+        if (op->state == OP_QUEUED) {
+            op->state = OP_RUNNING;
+            host_function_start(op);
+        } else if (op->state == OP_DONE) {
+            complete(op, now);
+            return true;
+        }
+        return false;
+    case OP_WAIT:
+        if (op->event->done < op->generation)
+            return false;
+        complete(op, later(start, op->event->time));
+        return true;
+    case OP_POLL:
+        if (op->ready && !op->ready(op)) {
+            *next = sooner(*next, now + POLL_NS);
+            return false;
+        }
+        run_effect(op);
+        complete(op, op->ready ? later(start, now) : start);
+        return true;
+    case OP_FREE:
+    case OP_NOTHING:
+    case OP_RECORD:
+        run_effect(op);
+        complete(op, start);
+        return true;
+    }
+    return false;
+}
+
+static bool step_streams(struct device *device, uint64_t now, uint64_t *next)
+{
+    for (struct stream *stream = device->streams; stream; stream = stream->next)
+        if (stream->head && step_head(device, stream->head, now, next))
+            return true; /* the list may have changed */
+    return false;
+}
+
+static void finish_kernel(struct engine *engine, uint32_t index)
+{
+    struct op *op = engine->running[index];
+    engine->load -= op->share;
+    engine->running[index] = engine->running[--engine->running_count];
+    run_effect(op);
+    complete(op, engine->clock);
+}
+
+/* Lets `ns` of GPU time pass for all kernels that run. */
+static void spend(struct device *device, uint64_t ns)
+{
+    struct engine *engine = &device->engine;
+    engine->clock += ns;
+    ledger_busy(device, ns);
+    for (uint32_t i = 0; i < engine->running_count; i++)
+        engine->running[i]->remaining -= sooner(ns, engine->running[i]->remaining);
+}
+
+/* Advances running kernels up to `until`. Returns whether one ended. */
+static bool step_kernels(struct device *device, uint64_t until, uint64_t *next)
+{
+    struct engine *engine = &device->engine;
+    uint64_t shortest = NEVER;
+    if (!engine->holding || !engine->running_count)
+        return false;
+    for (uint32_t i = 0; i < engine->running_count; i++)
+        shortest = sooner(shortest, engine->running[i]->remaining);
+    if (until > engine->clock)
+        spend(device, sooner(until - engine->clock, shortest));
+    for (uint32_t i = 0; i < engine->running_count; i++) {
+        struct op *op = engine->running[i];
+        if (op->remaining)
+            continue;
+        if (!op->ready || op->ready(op)) {
+            finish_kernel(engine, i);
+            return true;
+        }
+        op->remaining = POLL_NS; /* it spins */
+    }
+    for (uint32_t i = 0; i < engine->running_count; i++)
+        *next = sooner(*next, engine->clock + engine->running[i]->remaining);
+    return false;
+}
+
+/* Keeps, takes or passes on the turn after a step. */
+static void step_turn(struct device *device, uint64_t now, uint64_t *next)
+{
+    struct engine *engine = &device->engine;
+    if (engine->holding && !engine->running_count) {
+        engine->holding = false;
+        turn_pass(device, engine->wants);
+    } else if (engine->holding) {
+        turn_report(device);
+        if (engine->clock >= engine->slice_start + SLICE_NS) {
+            engine->slice_start = engine->clock;
+            if (turn_is_wanted(device)) {
+                engine->holding = false;
+                turn_pass(device, true);
+            }
+        }
+        *next = sooner(*next, now + SLICE_NS);
+    }
+    if (!engine->holding && engine->running_count) {
+        engine->wants = true;
+        if (turn_take(device)) {
+            engine->holding = true;
+            engine->wants = false;
+            engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
+            engine->slice_start = engine->clock;
+            *next = now;
+        }
+    }
+    if (!engine->holding && !engine->wants && engine->queued)
+        turn_withdraw(device);
+}
+
+/* Does all that is due and returns when there is more, on the clock of sim_now. */
+static uint64_t step(struct device *device)
+{
+    struct engine *engine = &device->engine;
+    uint64_t now = sim_now(), next;
+    bool changed;
+    if (engine->holding && !turn_is_mine(device))
+        engine->holding = false; /* we were taken for dead */
+    engine->wants = false;
+    do {
+        next = NEVER;
+        changed = step_streams(device, now, &next);
+        if (!changed)
+            changed = step_kernels(device, sooner(now, next), &next);
+        /* Time passed up to an operation that can begin now. */
+        if (!changed && next <= now && engine->holding && engine->clock >= next)
+            changed = true;
+    } while (changed);
+    step_turn(device, now, &next);
+    return next;
+}
+
+static void *engine_main(void *argument)
+{
+    struct device *device = argument;
+    struct engine *engine = &device->engine;
+    prctl(PR_SET_NAME, "cuda-sim");
+    prctl(PR_SET_TIMERSLACK, 1);
+    pthread_mutex_lock(&driver()->lock);
+    for (;;) {
+        uint64_t next = step(device), now = sim_now();
+        if (next <= now)
+            continue;
+        if (engine->wants) {
+            engine->in_wait = true;
+            pthread_mutex_unlock(&driver()->lock);
+            turn_wait(device, sooner(next - now, TURN_NS));
+            pthread_mutex_lock(&driver()->lock);
+            engine->in_wait = false;
+        } else if (next == NEVER) {
+            pthread_cond_wait(&engine->wake, &driver()->lock);
+        } else {
+            struct timespec until = {.tv_sec = (time_t)(next / 1000000000),
+                                     .tv_nsec = (long)(next % 1000000000)};
+            pthread_cond_timedwait(&engine->wake, &driver()->lock, &until);
+        }
+    }
+    return NULL;
+}
+
+static CUresult start_engine(struct device *device)
+{
+    if (!device->engine.started)
+        CU_TRY(thread_start(&device->engine.thread, engine_main, device));
+    device->engine.started = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult engine_submit(struct stream *stream, struct op *op)
+{
+    struct device *device = stream->context->device;
+    CUresult result = op ? start_engine(device) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && stream->capture)
+        return capture_add(stream, op);
+    if (result == CUDA_SUCCESS)
+        result = capture_allows_work(stream);
+    if (result != CUDA_SUCCESS) {
+        op_free(op);
+        return result;
+    }
+    while (stream->depth >= QUEUE_DEPTH)
+        pthread_cond_wait(&driver()->changed, &driver()->lock);
+    op->stream = stream;
+    op->sequence = ++stream->context->sequence;
+    op->submitted = sim_now();
+    if (op->event)
+        op->generation = op->kind == OP_RECORD ? ++op->event->recorded : op->event->recorded;
+    if (stream->tail)
+        stream->tail->next = op;
+    else
+        stream->head = op;
+    stream->tail = op;
+    stream->depth++;
+    pthread_cond_signal(&device->engine.wake);
+    if (device->engine.in_wait)
+        turn_nudge(device);
+    return CUDA_SUCCESS;
+}

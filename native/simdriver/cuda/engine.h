@@ -1,0 +1,47 @@
+/* What executes the operations of streams.
+ *
+ * A device's engine is one thread of each process. It simulates time: each operation begins when it was submitted
+ * and what it waits for had ended, and lasts as long as it is said to, whenever the thread gets to look at it.
+ * Kernels progress only while the process holds the turn of its partition, which processes pass on by time slices;
+ * the times of events therefore include time switched out, as on hardware. */
+#ifndef NVC_SIM_ENGINE_H
+#define NVC_SIM_ENGINE_H
+
+#include "driver.h"
+
+enum { SLICE_NS = 2000000, FULL_SHARE = 65536 };
+
+/* A new operation with `size` bytes of data; NULL: out of memory. */
+struct op *op_new(enum op_kind kind, size_t size);
+struct op *op_copy(const struct op *op);
+void op_free(struct op *op);
+
+/* Appends to the stream, or to the graph that it captures into. Takes the operation in any case. */
+CUresult engine_submit(struct stream *stream, struct op *op);
+
+/* Each returns when the work that was submitted before is done. */
+void engine_wait_stream(struct stream *stream);
+void engine_wait_context(struct context *context);
+void engine_wait_device(struct device *device);
+void engine_wait_event(struct event *event, uint64_t generation);
+
+/* As engine_wait_context, for a context that ends: kernels that wait for something are given up. */
+void engine_drain_context(struct context *context);
+
+/* operation.c: threads of ours, and the one that runs functions of the program */
+CUresult thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
+CUresult host_functions_ready(void);
+void host_function_start(struct op *op);
+
+/* turn.c: whose kernels run on a partition */
+bool turn_take(struct device *device); /* else we are in the queue */
+void turn_withdraw(struct device *device);
+void turn_pass(struct device *device, bool still_wanted);
+bool turn_is_mine(struct device *device);
+bool turn_is_wanted(struct device *device);
+void turn_wait(struct device *device, uint64_t ns); /* without the lock; ends early when something changes */
+void turn_nudge(struct device *device);             /* ends the waits of all */
+uint64_t turn_free_at(struct device *device);
+void turn_report(struct device *device); /* the holder lives, and has worked until engine.clock */
+
+#endif

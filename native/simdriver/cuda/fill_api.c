@@ -1,0 +1,57 @@
+/* The many names of cuMemset. */
+#include "copy.h"
+#include "engine.h"
+#include "stream.h"
+
+/* As with the driver, a setting returns before it is done, except where it must not. */
+static CUresult fill(CUdeviceptr to, size_t pitch, unsigned int value, unsigned int size, size_t width,
+                     size_t height, CUstream handle)
+{
+    struct op *op;
+    CU_CONTEXT(current);
+    CU_STREAM(stream, handle);
+    CU_TRY(fill_make(to, pitch, value, size, width, height, &op));
+    return op ? engine_submit(stream, op) : CUDA_SUCCESS;
+}
+
+#define FILL(bits, type)                                                                                    \
+    CU_API CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                          \
+    {                                                                                                       \
+        CU_CALL(fill(to, 0, value, bits / 8, count, 1, CU_STREAM_LEGACY));                                  \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)                     \
+    {                                                                                                       \
+        CU_CALL(fill(to, 0, value, bits / 8, count, 1, CU_STREAM_PER_THREAD));                              \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream)       \
+    {                                                                                                       \
+        CU_CALL(fill(to, 0, value, bits / 8, count, 1, stream));                                            \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr to, type value, size_t count, CUstream stream)  \
+    {                                                                                                       \
+        CU_CALL(fill(to, 0, value, bits / 8, count, 1, PER_THREAD(stream)));                                \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,          \
+                                           size_t height)                                                   \
+    {                                                                                                       \
+        CU_CALL(fill(to, pitch, value, bits / 8, width, height, CU_STREAM_LEGACY));                         \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value, size_t width,     \
+                                                size_t height)                                              \
+    {                                                                                                       \
+        CU_CALL(fill(to, pitch, value, bits / 8, width, height, CU_STREAM_PER_THREAD));                     \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,        \
+                                             size_t height, CUstream stream)                                \
+    {                                                                                                       \
+        CU_CALL(fill(to, pitch, value, bits / 8, width, height, stream));                                   \
+    }                                                                                                       \
+    CU_API CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr to, size_t pitch, type value, size_t width,   \
+                                                  size_t height, CUstream stream)                           \
+    {                                                                                                       \
+        CU_CALL(fill(to, pitch, value, bits / 8, width, height, PER_THREAD(stream)));                       \
+    }
+
+FILL(8, unsigned char)
+FILL(16, unsigned short)
+FILL(32, unsigned int)

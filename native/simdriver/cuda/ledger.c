@@ -1,0 +1,236 @@
+/* This process's entries in the shared state.
+ *
+ * One OFD lock on the ledger's byte makes sum and charge one step; the kernel releases it when a process dies, and
+ * as every charge is a single store there is nothing to repair. */
+#include "driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* getrandom(2) without the symbol getrandom@GLIBC_2.25. */
+static uint64_t draw_number(void)
+{
+    uint64_t number = 0;
+    if (syscall(SYS_getrandom, &number, sizeof(number), 0) != sizeof(number) || !number)
+        number = sim_now() << 16 | ((uint64_t)getpid() & 0xffff) | 1;
+    return number;
+}
+
+static int lock_byte(int fd, int command, short type, off_t byte)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    int result;
+    do {
+        result = fcntl(fd, command, &lock);
+    } while (result != 0 && errno == EINTR);
+    return result;
+}
+
+/* Whether our descriptor is still the state: programs close descriptors that are not theirs. */
+static bool descriptor_is_good(const struct driver *in)
+{
+    struct stat st, root;
+    char path[SIM_MAX_PATH];
+    return syscall(SYS_fstat, in->fd, &st) == 0 &&
+           sim_root_join(&in->root, "/proc/driver/nvidia/sim/state", path) &&
+           syscall(SYS_newfstatat, AT_FDCWD, path, &root, 0) == 0 && st.st_ino == root.st_ino &&
+           st.st_dev == root.st_dev;
+}
+
+/* Takes a holder off; what nobody holds any more is free, what another holds is shown under that one. */
+static void release(struct sim_export *export, uint32_t slot)
+{
+    uint64_t left = 0;
+    atomic_fetch_and(&export->holders[slot / 64], ~(UINT64_C(1) << slot % 64));
+    for (uint32_t word = 0; word < SIM_SLOTS / 64; word++) {
+        uint64_t bits = atomic_load(&export->holders[word]);
+        if (bits && atomic_load(&export->owner) == slot)
+            atomic_store(&export->owner, word * 64 + (uint32_t)__builtin_ctzll(bits));
+        left |= bits;
+    }
+    if (!left)
+        atomic_store(&export->id, 0);
+}
+
+/* A dead owner's slot becomes ours: its charges go, its exports lose a holder. */
+static void reap(struct sim_state *state, uint32_t slot)
+{
+    for (uint32_t i = 0; i < SIM_USES; i++) {
+        atomic_store(&state->slots[slot].uses[i].partition, 0);
+        atomic_store(&state->slots[slot].uses[i].bytes, 0);
+        atomic_store(&state->slots[slot].uses[i].managed, 0);
+        atomic_store(&state->slots[slot].uses[i].busy_ns, 0);
+    }
+    for (uint32_t i = 0; i < SIM_EXPORTS; i++)
+        if (atomic_load(&state->exports[i].id))
+            release(&state->exports[i], slot);
+}
+
+static bool claim(struct driver *in)
+{
+    struct sim_state *state = in->state;
+    for (uint32_t slot = 0; slot < SIM_SLOTS; slot++) {
+        if (lock_byte(in->fd, F_OFD_SETLK, F_WRLCK, SIM_LOCK_SLOTS + 2 * (off_t)slot) != 0)
+            continue;
+        reap(state, slot);
+        /* Names the process to NVML, in whatever pid namespace that runs. */
+        lock_byte(in->fd, F_SETLK, F_WRLCK, SIM_LOCK_SLOTS + 2 * (off_t)slot + 1);
+        in->token = draw_number();
+        atomic_store(&state->slots[slot].pid, (uint32_t)getpid());
+        atomic_store(&state->slots[slot].token, in->token);
+        in->slot = slot;
+        if (atomic_load(&state->slots_used) <= slot)
+            atomic_store(&state->slots_used, slot + 1);
+        return true;
+    }
+    return false;
+}
+
+/* Whether our slot is ours still: without our descriptor another process takes it for a dead one's. */
+static bool has_slot(const struct driver *in)
+{
+    return in->slot < SIM_SLOTS && atomic_load(&in->state->slots[in->slot].token) == in->token;
+}
+
+/* Enters the ledger with a slot of our own. */
+static bool enter(struct driver *in)
+{
+    if (!descriptor_is_good(in) || (in->slot < SIM_SLOTS && !has_slot(in)))
+        return false;
+    if (lock_byte(in->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_LEDGER) != 0)
+        return false;
+    if (in->slot < SIM_SLOTS || claim(in))
+        return true;
+    lock_byte(in->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_LEDGER);
+    return false;
+}
+
+static void leave(struct driver *in)
+{
+    lock_byte(in->fd, F_OFD_SETLK, F_UNLCK, SIM_LOCK_LEDGER);
+}
+
+/* The entry for a partition, made if it is missing; NULL: no room, or no slot yet. */
+static struct sim_use *use_of(struct driver *in, uint32_t partition)
+{
+    struct sim_use *spare = NULL;
+    for (uint32_t i = 0; has_slot(in) && i < SIM_USES; i++) {
+        struct sim_use *use = &in->state->slots[in->slot].uses[i];
+        uint32_t number = atomic_load(&use->partition);
+        if (number == partition + 1)
+            return use;
+        if (!number && !spare)
+            spare = use;
+    }
+    if (spare)
+        atomic_store(&spare->partition, partition + 1);
+    return spare;
+}
+
+uint64_t ledger_used(struct device *device)
+{
+    struct driver *in = driver();
+    uint64_t used = sim_partition_bytes(in->state, in->fd, in->slot, device->partition);
+    return used < device->capacity ? used : device->capacity;
+}
+
+CUresult ledger_charge(struct device *device, uint64_t bytes)
+{
+    struct driver *in = driver();
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    CU_REQUIRE(bytes <= device->capacity, CUDA_ERROR_OUT_OF_MEMORY);
+    CU_REQUIRE(enter(in), CUDA_ERROR_OPERATING_SYSTEM);
+    struct sim_use *use = use_of(in, device->partition);
+    if (use && bytes <= device->capacity - ledger_used(device)) {
+        atomic_fetch_add(&use->bytes, bytes);
+        result = CUDA_SUCCESS;
+    }
+    leave(in);
+    return result;
+}
+
+void ledger_refund(struct device *device, uint64_t bytes)
+{
+    struct sim_use *use = use_of(driver(), device->partition);
+    if (use && atomic_load(&use->bytes) >= bytes)
+        atomic_fetch_sub(&use->bytes, bytes);
+}
+
+void ledger_managed(struct device *device, int64_t bytes)
+{
+    struct sim_use *use = use_of(driver(), device->partition);
+    if (use)
+        atomic_fetch_add(&use->managed, (uint64_t)bytes);
+}
+
+void ledger_busy(struct device *device, uint64_t ns)
+{
+    struct sim_partition *partition = &driver()->state->partitions[device->partition];
+    uint64_t period = sim_now() / SIM_HISTORY_NS;
+    struct sim_use *use = use_of(driver(), device->partition);
+    if (use)
+        atomic_fetch_add(&use->busy_ns, ns);
+    atomic_fetch_add(&partition->busy_ns, ns);
+    if (atomic_load(&partition->history[period % SIM_HISTORY].period) != period) {
+        atomic_store(&partition->history[period % SIM_HISTORY].busy_ns, 0);
+        atomic_store(&partition->history[period % SIM_HISTORY].period, period);
+    }
+    atomic_fetch_add(&partition->history[period % SIM_HISTORY].busy_ns, ns);
+}
+
+static struct sim_export *export_at(struct sim_state *state, uint64_t id)
+{
+    for (uint32_t i = 0; id && i < SIM_EXPORTS; i++)
+        if (atomic_load(&state->exports[i].id) == id)
+            return &state->exports[i];
+    return NULL;
+}
+
+CUresult ledger_export(struct device *device, uint64_t bytes, uint64_t *id)
+{
+    struct driver *in = driver();
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    CU_REQUIRE(enter(in), CUDA_ERROR_OPERATING_SYSTEM);
+    for (uint32_t i = 0; i < SIM_EXPORTS && result != CUDA_SUCCESS; i++) {
+        struct sim_export *export = &in->state->exports[i];
+        if (atomic_load(&export->id))
+            continue;
+        *id = draw_number();
+        atomic_store(&export->bytes, bytes);
+        atomic_store(&export->partition, device->partition);
+        atomic_store(&export->owner, in->slot);
+        atomic_fetch_or(&export->holders[in->slot / 64], UINT64_C(1) << in->slot % 64);
+        atomic_store(&export->id, *id);
+        if (atomic_load(&in->state->exports_used) <= i)
+            atomic_store(&in->state->exports_used, i + 1);
+        ledger_refund(device, bytes);
+        result = CUDA_SUCCESS;
+    }
+    leave(in);
+    return result;
+}
+
+CUresult ledger_hold(uint64_t id)
+{
+    struct driver *in = driver();
+    CU_REQUIRE(enter(in), CUDA_ERROR_OPERATING_SYSTEM);
+    struct sim_export *export = export_at(in->state, id);
+    if (export)
+        atomic_fetch_or(&export->holders[in->slot / 64], UINT64_C(1) << in->slot % 64);
+    leave(in);
+    return export ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+void ledger_drop(uint64_t id)
+{
+    struct driver *in = driver();
+    if (!enter(in))
+        return;
+    struct sim_export *export = export_at(in->state, id);
+    if (export)
+        release(export, in->slot);
+    leave(in);
+}

@@ -1,0 +1,25 @@
+/* Pools of memory that is allocated and freed in the order of streams. */
+#ifndef NVC_SIM_POOL_H
+#define NVC_SIM_POOL_H
+
+#include "memory.h"
+
+struct stretch;
+
+struct pool {
+    struct device *device;
+    bool is_default, dead;
+    uint64_t max_size; /* 0: no limit */
+    uint64_t threshold;
+    uint64_t reserved, reserved_high, used, used_high;
+    int reuse[3];
+    struct stretch *stretches;
+    struct memory *freed; /* by the program, and the stream is not there yet */
+};
+
+CUresult pool_create(struct device *device, struct pool **out);
+void pool_destroy(struct pool *pool);
+void pool_trim(struct pool *pool, uint64_t keep);
+CUresult pool_free_later(struct memory *memory, struct stream *stream);
+
+#endif

@@ -1,0 +1,85 @@
+/* cuGetProcAddress: functions by name, version and kind of default stream. */
+#include "driver.h"
+
+#include <string.h>
+
+/* Declared without their types, which are in other files: only the addresses matter. */
+#define ENTRY(name, version, symbol) extern const char sim_##symbol[] __asm__(#symbol);
+#define PER_THREAD_ENTRY(name, version, symbol) ENTRY(name, version, symbol)
+#include "entries.def"
+#undef ENTRY
+#undef PER_THREAD_ENTRY
+
+struct entry {
+    const char *name;
+    int version; /* of CUDA since which the name means this */
+    bool per_thread;
+    const char *address;
+};
+
+#define ENTRY(name, version, symbol) {#name, version, false, sim_##symbol},
+#define PER_THREAD_ENTRY(name, version, symbol) {#name, version, true, sim_##symbol},
+/* Ordered by name. */
+static const struct entry entries[] = {
+#include "entries.def"
+};
+
+static const struct entry *first_of(const char *name)
+{
+    size_t low = 0, high = sizeof(entries) / sizeof(entries[0]);
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(entries[middle].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    bool found = low < sizeof(entries) / sizeof(entries[0]) && strcmp(entries[low].name, name) == 0;
+    return found ? &entries[low] : NULL;
+}
+
+/* The newest that the caller's version has; for per-thread default streams one of these, where there is any. */
+static CUresult find(const char *name, void **out, int version, uint64_t flags, int *status)
+{
+    const struct entry *best = NULL, *end = entries + sizeof(entries) / sizeof(entries[0]);
+    int supported;
+    CU_ARGUMENT(name && out && flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    CU_TRY(cuDriverGetVersion(&supported));
+    CU_ARGUMENT(version <= supported);
+    const struct entry *first = first_of(name);
+    bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    for (const struct entry *at = first; at && at < end && strcmp(at->name, name) == 0; at++)
+        if (at->version <= version && (per_thread || !at->per_thread) &&
+            (!best || at->per_thread > best->per_thread ||
+             (at->per_thread == best->per_thread && at->version > best->version)))
+            best = at;
+    *out = best ? (void *)(uintptr_t)best->address : NULL;
+    *status = best    ? CU_GET_PROC_ADDRESS_SUCCESS
+              : first ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuGetProcAddress(const char *name, void **out, int version, uint64_t flags)
+{
+    int status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    CU_TRY(find(name, out, version, flags, &status));
+    return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CU_API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status)
+{
+    int found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    CUresult result = find(name, out, version, flags, &found);
+    if (status)
+        *status = found;
+    return result;
+}
+
+/* Private tables of the driver: there are none, which programs that ask for them must expect. */
+CU_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    CU_ARGUMENT(table && id);
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}

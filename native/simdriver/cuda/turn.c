@@ -1,0 +1,120 @@
+/* One process at a time has the turn on a partition; the others queue by setting a bit. Whoever passes it on picks
+ * the next in a round. A holder that died or stopped is found by those who wait. */
+#include "engine.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STALE_NS = 100000000 };
+
+static struct sim_partition *partition_of(const struct device *device)
+{
+    return &driver()->state->partitions[device->partition];
+}
+
+static long futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
+}
+
+static void want(struct sim_partition *partition, uint32_t slot, bool wanted)
+{
+    uint64_t bit = UINT64_C(1) << slot % 64;
+    if (wanted)
+        atomic_fetch_or(&partition->wanted[slot / 64], bit);
+    else
+        atomic_fetch_and(&partition->wanted[slot / 64], ~bit);
+}
+
+bool turn_is_mine(struct device *device)
+{
+    return driver()->slot < SIM_SLOTS && atomic_load(&partition_of(device)->turn) == driver()->slot + 1;
+}
+
+uint64_t turn_free_at(struct device *device)
+{
+    return atomic_load(&partition_of(device)->free_at);
+}
+
+void turn_report(struct device *device)
+{
+    atomic_store(&partition_of(device)->free_at, device->engine.clock);
+}
+
+/* A holder that reports nothing for long, or is dead, has lost its turn. */
+static bool is_abandoned(struct sim_partition *partition, uint32_t turn)
+{
+    struct driver *in = driver();
+    uint64_t now = sim_now(), reported = atomic_load(&partition->free_at);
+    if (turn > SIM_SLOTS || (now > reported && now - reported > STALE_NS))
+        return true;
+    return !sim_slot_lives(in->state, in->fd, turn - 1);
+}
+
+bool turn_take(struct device *device)
+{
+    struct sim_partition *partition = partition_of(device);
+    uint32_t slot = driver()->slot, turn = atomic_load(&partition->turn);
+    if (slot >= SIM_SLOTS)
+        return false;
+    bool taken = turn == slot + 1;
+    if (!taken && (turn == 0 || is_abandoned(partition, turn)))
+        taken = atomic_compare_exchange_strong(&partition->turn, &turn, slot + 1);
+    want(partition, slot, !taken);
+    device->engine.queued = !taken;
+    return taken;
+}
+
+void turn_withdraw(struct device *device)
+{
+    want(partition_of(device), driver()->slot, false);
+    device->engine.queued = false;
+    if (turn_is_mine(device)) /* it was passed to us just before */
+        turn_pass(device, false);
+}
+
+/* The next slot in the round that wants the turn, + 1; 0: none. */
+static uint32_t next_wanted(struct sim_partition *partition, uint32_t slot)
+{
+    for (uint32_t step = 1; step <= SIM_SLOTS; step++) {
+        uint32_t at = (slot + step) % SIM_SLOTS;
+        uint64_t bits = atomic_load(&partition->wanted[at / 64]) >> at % 64;
+        if (bits & 1)
+            return at == slot ? 0 : at + 1;
+        if (!bits)
+            step += 63 - at % 64; /* nobody in the rest of this word */
+    }
+    return 0;
+}
+
+bool turn_is_wanted(struct device *device)
+{
+    return next_wanted(partition_of(device), driver()->slot) != 0;
+}
+
+void turn_nudge(struct device *device)
+{
+    futex(&partition_of(device)->turn, FUTEX_WAKE, INT32_MAX, NULL);
+}
+
+void turn_pass(struct device *device, bool still_wanted)
+{
+    struct sim_partition *partition = partition_of(device);
+    uint32_t mine = driver()->slot + 1;
+    turn_report(device);
+    want(partition, driver()->slot, still_wanted);
+    device->engine.queued = still_wanted;
+    atomic_compare_exchange_strong(&partition->turn, &mine, next_wanted(partition, driver()->slot));
+    turn_nudge(device);
+}
+
+void turn_wait(struct device *device, uint64_t ns)
+{
+    struct sim_partition *partition = partition_of(device);
+    struct timespec timeout = {.tv_nsec = (long)ns};
+    uint32_t turn = atomic_load(&partition->turn);
+    if (turn != 0 && turn != driver()->slot + 1)
+        futex(&partition->turn, FUTEX_WAIT, turn, &timeout);
+}
