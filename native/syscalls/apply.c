@@ -149,6 +149,9 @@ static void run(struct applier *a)
 static void child(struct applier *a, int out, pid_t parent)
 {
     prctl(PR_SET_NAME, "nvc:[apply]");
+    /* The host's root directory and more is open here. In a shared pid namespace a container whose capabilities
+     * include the few that are kept below could take it from /proc/PID/fd (ptrace(2), access mode checking). */
+    prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
