@@ -1,0 +1,230 @@
+"""Documents made from facts: what each device gets, in the lowest version that can say it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.cdi import CAPABILITIES, HOOK, device, document, schema_problems
+from support.facts import LIBS, MIG_UUID_0, UUID_0, VERSION, cap, facts, gpu
+
+from nvc.cdi.document import NodeStatus
+from nvc.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
+from nvc.cdi.validate import problems
+from nvc.errors import DeviceError
+
+HOST = facts(driver_root="/", device_root="/")
+
+
+def names(made: dict[str, Any]) -> list[str]:
+    return [item["name"] for item in made["devices"]]
+
+
+def paths(edits: dict[str, Any]) -> list[str]:
+    return [node["path"] for node in edits["deviceNodes"]]
+
+
+@pytest.mark.parametrize(
+    ("strategies", "wanted"),
+    [
+        (("index",), ["0", "1:0", "1:1", "all"]),
+        (("type-index",), ["gpu0", "mig1:0", "mig1:1", "all"]),
+        (("uuid", "index"), None),
+    ],
+)
+def test_names(strategies: tuple[str, ...], wanted: list[str] | None) -> None:
+    """A GPU in MIG mode is not listed itself."""
+    made = document(strategies=strategies)
+    if wanted is None:
+        assert names(made)[:4] == [UUID_0, "0", MIG_UUID_0, "1:0"]
+    else:
+        assert names(made) == wanted
+
+
+@pytest.mark.parametrize(
+    "capabilities", [("utility",), ("compute",), CAPABILITIES, (*CAPABILITIES, "compat32")]
+)
+@pytest.mark.parametrize("hook", [HOOK, "/usr/bin/nvidia-cdi-hook"])
+@pytest.mark.parametrize("simulated", [False, True])
+def test_every_document_is_valid(capabilities: tuple[str, ...], hook: str, simulated: bool) -> None:
+    made = document(facts(simulated=simulated), capabilities, hook_path=hook)
+    assert schema_problems(made) == [] and problems(made) == []
+    assert json.loads(json.dumps(made)) == made
+
+
+def test_equal_input_gives_equal_output() -> None:
+    assert document() == document()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "version"),
+    [
+        (HOST, {"strategies": ("type-index",)}, "0.3.0"),
+        (HOST, {"strategies": ("uuid",)}, "0.3.0"),
+        (HOST, {"strategies": ("index",)}, "0.5.0"),
+        (facts(), {"strategies": ("uuid",)}, "0.3.0"),
+        (facts(device_root="/run/driver"), {"strategies": ("uuid",)}, "0.5.0"),
+        (HOST, {"strategies": ("uuid",), "device_class": "gpu.slice"}, "0.6.0"),
+    ],
+)
+def test_the_lowest_version_that_fits(wanted: Any, options: dict[str, Any], version: str) -> None:
+    made = document(wanted, **options)
+    assert made["cdiVersion"] == version and problems(made) == []
+
+
+def test_capabilities_filter_files_and_nodes() -> None:
+    common = document(capabilities=("utility",))["containerEdits"]
+    assert paths(common) == ["/dev/nvidiactl"]
+    mounted = {mount["containerPath"] for mount in common["mounts"]}
+    assert f"{LIBS}/libnvidia-ml.so.{VERSION}" in mounted and "/run/nvidia-persistenced/socket" in mounted
+    assert f"{LIBS}/libcuda.so.{VERSION}" not in mounted and "/tmp/nvidia-mps" not in mounted
+    assert "enable-cuda-compat" not in json.dumps(common)
+    everything = document(capabilities=CAPABILITIES)["containerEdits"]
+    assert paths(everything) == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+    ]
+
+
+def test_libraries_stay_where_the_host_has_them() -> None:
+    """Also 32-bit ones, and those in a directory of their own; the loader is told of each directory."""
+    common = document(capabilities=("compute", "compat32"))["containerEdits"]
+    libraries = {m["hostPath"]: m["containerPath"] for m in common["mounts"] if ".so" in m["hostPath"]}
+    assert libraries == {
+        f"/run/driver{LIBS}/libcuda.so.{VERSION}": f"{LIBS}/libcuda.so.{VERSION}",
+        f"/run/driver/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}": f"/usr/lib/i386-linux-gnu/libcuda.so.{VERSION}",
+    }
+    args = common["hooks"][0]["args"]
+    assert f"--folder={LIBS}" in args and "--folder=/usr/lib/i386-linux-gnu" in args
+    assert f"--link=libcuda.so.1::{LIBS}/libcuda.so" in args
+
+
+def test_mounts_are_read_only_except_sockets() -> None:
+    for mount in document()["containerEdits"]["mounts"]:
+        options = mount["options"]
+        assert {"nosuid", "nodev", "rbind", "rprivate"} <= set(options)
+        service = mount["containerPath"].startswith(("/run/", "/tmp/"))
+        assert ("ro" not in options and "noexec" in options) if service else "ro" in options
+
+
+def test_nodes_never_permit_mknod() -> None:
+    made = document(nodes={"/dev/nvidia1": NodeStatus(195, 1, 0o660, 0, 44)})
+    every = [made["containerEdits"], *(item["containerEdits"] for item in made["devices"])]
+    assert {node["permissions"] for edits in every for node in edits["deviceNodes"]} == {"rw"}
+    first = device(made, "0")["deviceNodes"]
+    assert first == [
+        {
+            "path": "/dev/nvidia1",
+            "type": "c",
+            "major": 195,
+            "minor": 1,
+            "fileMode": 0o660,
+            "gid": 44,
+            "permissions": "rw",
+        }
+    ]
+
+
+def test_additional_gids_only_when_asked_for() -> None:
+    nodes = {
+        "/dev/nvidia1": NodeStatus(195, 1, 0o660, 0, 44),
+        "/dev/nvidiactl": NodeStatus(195, 255, 0o666, 0, 44),
+    }
+    assert "additionalGids" not in json.dumps(document(nodes=nodes))
+    made = document(nodes=nodes, additional_gids=True)
+    assert device(made, "0")["additionalGids"] == [44] and "additionalGids" not in made["containerEdits"]
+    assert made["cdiVersion"] == "0.7.0" and problems(made) == []
+
+
+def test_mig_devices_get_their_parent_and_two_capabilities() -> None:
+    made = document()
+    assert paths(device(made, "1:0")) == ["/dev/nvidia2", cap(100).path, cap(101).path]
+    assert device(made, MIG_UUID_0) == device(made, "1:0")
+    assert paths(device(made, "all")) == [
+        "/dev/nvidia1", "/dev/nvidia2", cap(100).path, cap(101).path, cap(110).path, cap(111).path,
+    ]  # fmt: skip
+
+
+def test_dri_nodes_come_with_graphics() -> None:
+    host = facts(gpus=(gpu(0, UUID_0, dri_nodes=("/dev/dri/card1", "/dev/dri/renderD128")),))
+    nodes = {"/dev/dri/card1": NodeStatus(226, 1, 0o660, 0, 44)}
+    assert paths(device(document(host, nodes=nodes), "0")) == ["/dev/nvidia1", "/dev/dri/card1"]
+    assert paths(device(document(host, ("compute",), nodes=nodes), "0")) == ["/dev/nvidia1"]
+
+
+def test_a_selection_of_devices() -> None:
+    assert names(document(devices=("1:1",), strategies=("index",))) == ["1:1", "all"]
+    assert names(document(devices=("0",), strategies=("index",), all_device=False)) == ["0"]
+
+
+def test_no_document_without_a_device() -> None:
+    with pytest.raises(DeviceError, match="no device"):
+        document(facts(gpus=()))
+    with pytest.raises(DeviceError, match="no device"):
+        document(facts(gpus=(gpu(0, UUID_0, mig_capable=True, mig_enabled=True),)))
+
+
+def hooks(made: dict[str, Any]) -> list[dict[str, Any]]:
+    every = [made, *made["devices"]]
+    return [hook for item in every for hook in item["containerEdits"].get("hooks", ())]
+
+
+@pytest.mark.parametrize("hook_path", [HOOK, "/opt/nvidia-cdi-hook"])
+@pytest.mark.parametrize("simulated", [False, True])
+def test_every_hook_has_an_environment_and_an_absolute_path(hook_path: str, simulated: bool) -> None:
+    """Without one of its own, runc gives a hook the image's environment."""
+    found = hooks(document(facts(simulated=simulated), hook_path=hook_path))
+    assert found
+    for hook in found:
+        assert hook["path"].startswith("/") and hook["hookName"] == "createContainer"
+        assert hook["env"][0].startswith("PATH=/") and hook["args"][0] == hook_path.rpartition("/")[2]
+
+
+def test_our_hook_takes_all_steps_in_one_process() -> None:
+    steps = ["create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification"]
+    (hook,) = hooks(document())
+    assert [word for word in hook["args"][1:] if not word.startswith("--")] == steps
+    separate = hooks(document(hook_path="/usr/bin/nvidia-cdi-hook"))
+    assert [hook["args"][1] for hook in separate] == steps
+
+
+def test_hooks_can_be_left_out() -> None:
+    made = document(disabled_hooks=("enable-cuda-compat", "update-ldcache"))
+    assert [word for word in hooks(made)[0]["args"] if not word.startswith("--")] == [
+        "nvc-cdi-hook", "create-symlinks", "disable-device-node-modification",
+    ]  # fmt: skip
+
+
+def test_all_of_a_simulated_driver_is_one_hook() -> None:
+    made = document(facts(simulated=True))
+    (hook,) = device(made, "all")["hooks"]
+    assert hook["args"][:3] == ["nvc-cdi-hook", "simulate-proc", "--driver-root=/run/driver"]
+    assert hook["args"].count("--driver-root=/run/driver") == 1
+    assert len([word for word in hook["args"] if word.startswith("--entry=")]) == 6
+
+
+def test_nothing_is_injected_twice_and_no_stamp_is_seen_inside() -> None:
+    assert document()["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_the_stamp_tells_a_stale_document() -> None:
+    stamp = stamp_of_document(document())
+    assert stamp is not None and stamp == stamp_of_facts(facts())
+    assert staleness(stamp, facts()) == ""
+    assert "driver" in staleness(stamp, facts(driver_version="590.1"))
+    assert "devices" in staleness(stamp, facts(gpus=facts().gpus[:1]))
+    assert "devices" in staleness(stamp, facts(libraries=()))
+    assert staleness(stamp, facts(ipcs=())) == ""  # services come and go
+    assert staleness(stamp, facts(driver_root="/elsewhere")) == ""  # not the driver that was asked about
+
+
+def test_documents_of_others_have_no_stamp() -> None:
+    assert (
+        stamp_of_document({"devices": [], "containerEdits": {"hooks": [{"env": ["NVC_CDI_STAMP=x"]}]}})
+        is None
+    )
+    assert stamp_of_document({"devices": []}) is None
+    assert Stamp("1.2", "ab", "/a,b").text() == "1.2,ab,/a,b"
