@@ -1,0 +1,168 @@
+"""`nvc-cli runtime configure`: registers nvc with a container engine, and takes that back."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from nvc.engines import (
+    ENGINES,
+    RUNTIME,
+    Files,
+    Registration,
+    Wanted,
+    ask,
+    change,
+    containerd,
+    crio,
+    docker,
+    podman,
+)
+from nvc.engines import link as links
+from nvc.errors import InputError
+from nvc_cli import output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.engines.change import Change
+
+_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
+_CODE = "/lib/nvc/python"
+
+
+@click.group(
+    context_settings=_SETTINGS,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli runtime configure --engine docker --dry-run\n"
+    "  nvc-cli runtime configure --engine containerd --remove",
+)
+def runtime() -> None:
+    """Register nvc with container engines."""
+
+
+@runtime.command(
+    context_settings=_SETTINGS,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli runtime configure --engine docker --hook-link /usr/local/bin\n"
+    "  nvc-cli runtime configure --engine containerd --set-as-default --dry-run\n"
+    "  nvc-cli runtime configure --engine podman --hook-dir /usr/share/containers/oci/hooks.d\n"
+    "  nvc-cli runtime configure --engine docker --remove",
+)
+@click.option("--engine", required=True, type=click.Choice(ENGINES), help="Which engine.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--remove", is_flag=True, help="Take out what this command put in.")
+@click.option(
+    "--config", default="", metavar="FILE", help="The engine's configuration, if not the usual one."
+)
+@click.option("--set-as-default", "default", is_flag=True, help="Use the runtime where none is named.")
+@click.option(
+    "--runtime-name", default="nvc", show_default=True, metavar="NAME", help="Name of the runtime."
+)
+@click.option(
+    "--runtime-path", default="", metavar="PATH", help="nvc-runtime, if not the one beside nvc-cli."
+)
+@click.option(
+    "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook there, and no runtime."
+)
+@click.option(
+    "--hook-link", default="", metavar="DIR", help="docker: link nvc-hook under NVIDIA's name there."
+)
+@click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
+@click.pass_context
+def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:
+    """Register nvc-runtime, or the hook, in an engine's configuration.
+
+    The change is shown as a unified diff. What a file said before is kept beside it: --remove restores it byte for
+    byte, or takes out these keys alone if the file has changed since. Files that cannot be parsed are left alone.
+    """
+    program = ctx.find_root().info_name or "nvc-cli"
+    wanted = _wanted(engine, remove, **given)
+    changes, link = _removal(engine, wanted) if remove else _registration(engine, wanted, program)
+    output.write("".join(change.diff(item) for item in changes))
+    for item in changes:
+        for note in item.notes:
+            output.say(program, f"warning: {note}")
+    nothing = all(item.before == item.after for item in changes)
+    if not dry_run:
+        for item in changes:
+            change.make(item)
+    path, target = link
+    if path:
+        nothing = not _link(path, target, remove, dry_run) and nothing
+    if nothing:
+        output.say(program, f"{engine}: nothing to {'remove' if remove else 'do, all of it is there'}")
+
+
+def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
+    """The options as what is wanted. Raises InputError for those that do not go together."""
+    for option, engines in (("hook_dir", ("podman", "crio")), ("hook_link", ("docker",))):
+        if given[option] and engine not in engines:
+            name = "--" + option.replace("_", "-")
+            raise InputError(name, engine, f"is for {' and '.join(engines)}", "leave it out")
+    if remove and (given["default"] or given["cdi"]):
+        raise InputError("--remove", cause="takes out all there is", hint="leave out the options for adding")
+    name = given["runtime_name"]
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or not name.isascii():
+        raise InputError("--runtime-name", name, "want letters, digits, '-', '_' and '.'")
+    for option in ("config", "runtime_path", "hook_dir", "hook_link"):
+        if given[option] and (not given[option].startswith("/") or not given[option].isprintable()):
+            raise InputError("--" + option.replace("_", "-"), given[option], "want an absolute path")
+    programs = _programs()
+    path = given.pop("runtime_path") or f"{programs}/{RUNTIME}"
+    if not remove and not os.access(path, os.X_OK):
+        raise InputError("--runtime-path", path, "is no program", "install nvc, or name its nvc-runtime")
+    return Wanted(runtime_path=path, hook_path=f"{programs}/nvc-hook", **given)
+
+
+def _programs() -> str:
+    """The directory of this installation's programs."""
+    for entry in sys.path:
+        if entry.endswith(_CODE):
+            return entry[: -len(_CODE)] + "/bin"
+    raise InputError("--runtime-path", cause="no installation around this code", hint="name nvc-runtime")
+
+
+def _registration(engine: str, wanted: Wanted, program: str) -> tuple[list[Change], tuple[str, str]]:
+    """The changes that register, after advice on standard error."""
+    found: Registration
+    if engine == "docker":
+        found = docker.registration(wanted, ask.version("dockerd"))
+    elif engine == "containerd":
+        found = containerd.registration(wanted, ask.containerd(wanted.config or containerd.CONFIG))
+    else:
+        found = (podman if engine == "podman" else crio).registration(wanted)
+    changes = [change.configure(edit) for edit in found.edits]
+    if engine == "containerd" and len(changes) == 1:
+        text = change.text_of(changes[0].after, changes[0].path)
+        containerd.check_effective(wanted, ask.effective(changes[0].path, text))
+    if found.link[0]:
+        links.state(*found.link)
+    for line in found.advice:
+        output.say(program, line)
+    return changes, found.link
+
+
+def _removal(engine: str, wanted: Wanted) -> tuple[list[Change], tuple[str, str]]:
+    module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
+    found: Files = module.files(wanted)
+    changes = [change.remove(path, form) for path, form in found.paths]
+    return [item for item in changes if item is not None], (found.link, wanted.hook_path)
+
+
+def _link(path: str, target: str, remove: bool, dry_run: bool) -> bool:
+    """Make or remove the link and say so; whether there was anything to do."""
+    if remove:
+        if not os.path.islink(path) or (not dry_run and not links.remove(path, target)):
+            return False
+        output.write(f"- link {path}\n")
+        return True
+    if links.state(path, target) == "ours":
+        return False
+    output.write(f"+ link {path} -> {target}\n")
+    if not dry_run:
+        links.make(path, target)
+    return True

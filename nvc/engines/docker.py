@@ -1,0 +1,49 @@
+"""Docker: /etc/docker/daemon.json, and the name under which dockerd looks for the hook of `--gpus`."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.engines import EngineError, FileEdit, Files, Key, Registration, refuse_foreign
+from nvc.engines.change import document_of, value_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.engines import Wanted
+
+CONFIG = "/etc/docker/daemon.json"
+#: dockerd 20.10 to 28 finds this name on its PATH when it starts, or has no `--gpus`.
+HOOK_NAME = "nvidia-container-runtime-hook"
+RESTART = "restart docker: systemctl restart docker"
+GPUS = f"`docker run --gpus` needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
+
+
+def files(wanted: Wanted) -> Files:
+    """Where a registration is."""
+    link = os.path.join(wanted.hook_link, HOOK_NAME) if wanted.hook_link else ""
+    return Files(((wanted.config or CONFIG, "json"),), link)
+
+
+def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
+    """The keys of daemon.json; `version` is dockerd's, () where it is not known. Raises EngineError."""
+    path = wanted.config or CONFIG
+    name = wanted.runtime_name
+    there = value_at(document_of(path, "json"), ("runtimes", name, "path"))
+    refuse_foreign(path, f"runtimes.{name}", there)
+    keys = [Key(("runtimes", name), {"path": wanted.runtime_path, "runtimeArgs": []})]
+    advice = [RESTART]
+    if wanted.default:
+        keys.append(Key(("default-runtime",), name))
+    if wanted.cdi:
+        if version and version < (25,):
+            raise EngineError(
+                "enable CDI", path, f"dockerd {'.'.join(map(str, version))} has none, it came with 25.0",
+                f"use `docker run --runtime {name}` or --gpus",
+            )  # fmt: skip
+        keys.append(Key(("features", "cdi"), True))
+    link = ("", "")
+    if wanted.hook_link:
+        link = os.path.join(wanted.hook_link, HOOK_NAME), wanted.hook_path
+    else:
+        advice.append(GPUS)
+    return Registration((FileEdit(path, "json", tuple(keys)),), tuple(advice), link)

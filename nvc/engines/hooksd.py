@@ -1,0 +1,42 @@
+"""The file of hooks.d (oci-hooks(5)) by which Podman and CRI-O run nvc-hook for every container.
+
+A container that asks for no GPU is left alone by the hook. No condition on variables exists, so `always` it is.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.engines import EngineError, FileEdit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.engines import Wanted
+
+NAME = "nvc.json"
+DEFAULTS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+TEXT = """{{
+    "version": "1.0.0",
+    "hook": {{
+        "path": "{path}",
+        "args": ["nvc-hook", "prestart"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    }},
+    "when": {{"always": true}},
+    "stages": ["prestart"]
+}}
+"""
+
+
+def path_of(directory: str) -> str:
+    """Where the file is, in a directory of hooks."""
+    return os.path.join(directory, NAME)
+
+
+def edit(wanted: Wanted) -> FileEdit:
+    """The file for `wanted.hook_dir`. Raises EngineError."""
+    if wanted.default:
+        raise EngineError(
+            "--set-as-default", wanted.hook_dir, "a hook is no runtime", "leave out one of the two options"
+        )
+    return FileEdit(path_of(wanted.hook_dir), "json", content=TEXT.format(path=wanted.hook_path))
