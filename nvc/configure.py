@@ -10,6 +10,7 @@ from nvc.apply.executor import Outcome, apply_plan
 from nvc.apply.sources import SourceChanged
 from nvc.compat import compat_libraries
 from nvc.discovery import discover
+from nvc.kernel import check_floor
 from nvc.plan.build import build_plan
 from nvc.requirements import check
 from nvc.selection import select
@@ -49,6 +50,7 @@ def configure(
     `oci_devices` is its bundle's linux.resources.devices, where known. Raises NvcError; the container is then
     as it was.
     """
+    check_floor()
     try:
         return _configure(kernel, options, request, pid, rootfs, log, oci_devices)
     except SourceChanged as change:  # raised before anything was done

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posix
 
 from nvc._syscalls import ffi, lib
+from nvc.errors import InitializationError
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         def capbset_keep(self, bounding: int) -> None: ...
         def lock(self, fd: int, timeout: float) -> None: ...
         def is_mount_root(self, fd: int) -> bool: ...
+        def cgroup_root(self, version: int) -> int: ...
         def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
 
 
@@ -59,6 +61,25 @@ RESOLVE_IN_ROOT = 0x10
 
 def _raise(code: int, path: str = "") -> NoReturn:
     raise OSError(-code, posix.strerror(-code), path)
+
+
+#: mount_setattr(2) on detached trees, without which a mount would be writable for a moment.
+FLOOR = (5, 12)
+
+
+def check_floor(release: str = "") -> None:
+    """Raise InitializationError when the kernel (or `release`, as uname(2) gives it) is older than `FLOOR`."""
+    release = release or posix.uname().release
+    numbers = release.split("-")[0].split("+")[0].split(".")
+    if not all(number.isdigit() for number in numbers[:2]) or len(numbers) < 2:
+        return  # a name of somebody's own: the system calls will tell
+    if (int(numbers[0]), int(numbers[1])) < FLOOR:
+        raise InitializationError(
+            "check kernel",
+            release,
+            "Linux 5.12 or newer is needed",
+            "boot a newer kernel, or use nvc's CDI specs",
+        )
 
 
 def strerror(number: int) -> str:
@@ -123,6 +144,10 @@ class LinuxKernel:
         """Whether the descriptor is the root of a mount (statx(2), STATX_ATTR_MOUNT_ROOT)."""
         return bool(checked(lib.nvc_is_mount_root(fd)))
 
+    def cgroup_root(self, version: int) -> int:
+        """The root of this process's cgroup namespace, on a mount of its own (fsmount(2)); 1: of devices."""
+        return checked(lib.nvc_cgroup_root(version), "cgroup namespace")
+
     def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport:
         """Execute a packed program in a container's mount namespace, in a child that runs no Python.
 
@@ -154,6 +179,7 @@ __all__ = [
     "LinuxKernel",
     "O_NOFOLLOW",
     "O_PATH",
+    "check_floor",
     "checked",
     "ffi",
     "lib",
