@@ -149,8 +149,12 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
         # Not pivoted: the path is as on the host, seen from the container's namespace.
         try:
             rootfs = kernel.open_in_root(root, target.rootfs_path, _DIRECTORY)
+            whole = _same(os.stat(rootfs), os.stat(root))  # by way of a link, or of `/..`
         finally:
             os.close(root)
+        if whole:
+            os.close(rootfs)
+            raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /")
         if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs):
             os.close(rootfs)
             raise _not_its_rootfs(target, "is no mount of its namespace")

@@ -222,9 +222,11 @@ def test_a_rootfs_of_somebody_else_is_refused(runc_bundle: Any, scratch: str) ->
             apply(plan, os.getpid(), held.rootfs)
         with pytest.raises(ContainerError, match="no such file"):
             apply(plan, held.pid, "/nowhere")
-        for bad in ("/", "///", "relative", ""):
-            with pytest.raises(InputError):
-                apply(plan, held.pid, bad)
+        os.symlink("/", f"{scratch}/root")
+        for bad in ("/", "///", "relative", "", "/.", "/proc/..", f"{scratch}/root", f"{scratch}/root/."):
+            for pid in (held.pid, 0):
+                with pytest.raises(InputError):
+                    apply(plan, pid, bad)
     with bundle.created("runc") as container:
         with pytest.raises(ContainerError, match="same container"):
             apply(plan, container.pid, other.rootfs)
