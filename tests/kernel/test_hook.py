@@ -1,0 +1,276 @@
+"""nvc-hook in real containers: every kind of hook, every way of asking, under runc and crun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import support
+from support import need, run
+from support.bundle import RUNTIMES, Bundle
+from support.hook import Hook, ask
+from support.plans import mounts, snapshot
+from support.prestart import at_prestart
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+KINDS = ("prestart", "createRuntime", "createContainer")
+NODES = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
+#: Devices that the container sees, then what opening GPU 0 says: ENXIO where the cgroup allows it.
+LOOK = "nvidia-smi -L | wc -l; ls /dev | grep nvidia; cat /dev/nvidia0"
+
+
+@pytest.fixture
+def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[..., Hook]:
+    """Factory: `hook(settings="", **SimSpec fields)` returns a Hook for a simulated driver of two GPUs."""
+
+    def make(settings: str = "", **wanted: Any) -> Hook:
+        return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
+
+    return make
+
+
+@pytest.fixture
+def bundle(runc_bundle: Callable[..., Bundle], rootfs: Callable[..., str]) -> Bundle:
+    """A bundle of a Debian-like image that asks for every GPU."""
+    path = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    made = runc_bundle(path)
+    ask(made, NVIDIA_VISIBLE_DEVICES="all")
+    return made
+
+
+def names(bundle: Bundle, runtime: str = "runc") -> list[str]:
+    """The GPU nodes and driver libraries that a container is given, by name."""
+    done = bundle.run(runtime, f"ls /dev {LIBS} /usr/bin | grep -e nvidia -e 'cuda.so.1$'; true")
+    return str(done.stdout).split()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
+    """In createContainer the state's pid is 1 or 0, and the hook runs in the container's namespaces."""
+    hook().add(bundle, kind)
+    before = mounts(os.getpid())
+    done = bundle.run(runtime, LOOK, check=False)
+    assert done.stdout.split() == ["2", *NODES], done.stderr
+    assert "No such device or address" in done.stderr
+    assert mounts(os.getpid()) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_cgroup_namespace(hook: Any, bundle: Bundle, kind: str) -> None:
+    bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
+    hook().add(bundle, kind)
+    done = bundle.run("runc", LOOK, check=False)
+    assert done.stdout.split() == ["2", *NODES] and "No such device or address" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_with_a_cgroup_namespace_of_version_2(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
+    """Where the runtime attaches a device program, which must be found from inside as well."""
+    bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
+    name = f"nvc-hook-{os.getpid()}"
+    bundle.config["linux"]["cgroupsPath"] = f"/{name}"
+    hook().add(bundle, kind)
+    bundle.write(LOOK)
+    unified = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+    prefix = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", unified, "sh"]
+    if runtime == "crun":  # which raises a limit that it may not
+        prefix += [sys.executable, os.path.join(os.path.dirname(support.__file__), "without_memlock.py")]
+    state = os.path.join(bundle.directory, "unified")
+    done = run(
+        *prefix, need(runtime), "--root", state, "run", "--bundle", bundle.directory, name, check=False
+    )
+    assert done.stdout.split() == ["2", *NODES], done.stderr
+    assert "No such device or address" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_with_a_user_namespace(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
+    for directory, _, files in os.walk(bundle.rootfs):
+        for name in (".", *files):
+            os.chown(os.path.join(directory, name), 100000, 100000, follow_symlinks=False)
+    bundle.user_namespace()
+    hook().add(bundle, kind)
+    assert bundle.run(runtime, "nvidia-smi -L | wc -l").stdout == "2\n"
+
+
+@pytest.mark.parametrize("called", ["nvidia-container-runtime-hook", "nvidia-container-toolkit"])
+def test_under_the_names_of_the_peer(hook: Any, bundle: Bundle, called: str) -> None:
+    hook().add(bundle, called=called)
+    assert bundle.run("runc", "nvidia-smi -L | wc -l").stdout == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "1"}, ["nvidia1"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,all"}, ["nvidia0", "nvidia1"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, []),
+    ],
+)
+def test_visible_devices(hook: Any, bundle: Bundle, variables: dict[str, str], wanted: list[str]) -> None:
+    hook().add(bundle)
+    ask(bundle, **variables)
+    found = names(bundle)
+    assert [name for name in found if name in ("nvidia0", "nvidia1")] == wanted
+    assert "nvidiactl" in found and "libcuda.so.1" in found
+
+
+@pytest.mark.parametrize("value", ["", "void", "0,void"])
+def test_nothing_is_asked_for(hook: Any, bundle: Bundle, value: str) -> None:
+    hook().add(bundle)
+    ask(bundle, NVIDIA_VISIBLE_DEVICES=value)
+    before = snapshot(bundle.rootfs)
+    assert names(bundle) == []
+    assert snapshot(bundle.rootfs) == before
+
+
+def test_capabilities_and_requirements(hook: Any, bundle: Bundle) -> None:
+    hook().add(bundle)
+    ask(bundle, NVIDIA_DRIVER_CAPABILITIES="utility", NVIDIA_REQUIRE_CUDA="cuda>=13.0")
+    found = names(bundle)
+    assert "nvidia-smi" in found and "libcuda.so.1" not in found
+    ask(bundle, NVIDIA_REQUIRE_CUDA="cuda>=99.0")
+    done = bundle.run("runc", "true", check=False)
+    assert (
+        done.returncode == 1
+        and "nvc-hook: requirement error: unsatisfied condition: cuda>=99.0" in done.stderr
+    )
+    ask(bundle, NVIDIA_DISABLE_REQUIRE="true")
+    assert "nvidia0" in names(bundle)
+
+
+def test_mig_and_imex(hook: Any, bundle: Bundle) -> None:
+    hook(gpus=1, mig=("7x1g.10gb",), imex_channels=(0, 3)).add(bundle)
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="0:2", NVIDIA_IMEX_CHANNELS="3")
+    script = "ls /dev/nvidia-caps | wc -l; ls /dev/nvidia-caps-imex-channels"
+    assert bundle.run("runc", script).stdout.split() == ["2", "channel3"]
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVIDIA_MIG_CONFIG_DEVICES="all")
+    done = bundle.run("runc", "true", check=False)
+    assert "cannot set MIG_CONFIG_DEVICES in non privileged container" in done.stderr
+    capabilities = bundle.config["process"]["capabilities"]
+    capabilities["bounding"] = [*capabilities["bounding"], "CAP_SYS_ADMIN"]
+    assert bundle.run("runc", "ls /proc/driver/nvidia/capabilities/mig").stdout.split() == [
+        "config",
+        "monitor",
+    ]
+
+
+def test_unprivileged_containers_and_volume_mounts(hook: Any, bundle: Bundle) -> None:
+    settings = (
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+        "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+    )
+    made = hook(settings)
+    made.add(bundle)
+    assert names(bundle) == []
+    assert "NVIDIA_VISIBLE_DEVICES is ignored: the container is not privileged" in made.logged()
+    bundle.config["mounts"].append(
+        {
+            "destination": "/var/run/nvidia-container-devices/1",
+            "type": "bind",
+            "source": "/dev/null",
+            "options": ["bind"],
+        }
+    )
+    assert [name for name in names(bundle) if name in ("nvidia0", "nvidia1")] == ["nvidia1"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_failure_is_one_line(hook: Any, bundle: Bundle, runtime: str) -> None:
+    made = hook()
+    made.add(bundle)
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="7")
+    before = snapshot(bundle.rootfs)
+    done = bundle.run(runtime, "echo started", check=False)
+    assert done.returncode != 0 and "started" not in done.stdout
+    said = "nvc-hook: device error: 7: unknown device"
+    assert said in done.stderr if runtime == "runc" else "hook" in done.stderr
+    assert said.partition(": ")[2] in made.logged()
+    assert snapshot(bundle.rootfs) == before
+
+
+def test_an_image_that_already_has_links_and_nodes(hook: Any, bundle: Bundle) -> None:
+    """As `docker commit` of a GPU container leaves them, some pointing elsewhere."""
+    root = bundle.rootfs
+    os.symlink("libcuda.so.1", f"{root}{LIBS}/libcuda.so")
+    os.symlink("libcuda.so.470.57.02", f"{root}{LIBS}/libcuda.so.1")
+    with open(f"{root}{LIBS}/libcuda.so.580.159.04", "wb"):
+        pass
+    os.symlink("libnvidia-ml.so.1", f"{root}{LIBS}/libnvidia-ml.so.580.159.04")
+    with open(f"{root}/usr/bin/nvidia-smi", "wb"):
+        pass
+    os.mknod(f"{root}/dev/nvidia0", 0o20600, os.makedev(1, 3))
+    # The nodes of the image itself, without a tmpfs on /dev.
+    bundle.config["mounts"] = [
+        mount for mount in bundle.config["mounts"] if mount["destination"][:4] != "/dev"
+    ]
+    hook().add(bundle)
+    done = bundle.run("runc", f"{LOOK}; readlink {LIBS}/libcuda.so.1", check=False)
+    lines = done.stdout.split()
+    assert lines[0] == "2" and lines[-1] == "libcuda.so.580.159.04", done.stderr
+    assert "No such device or address" in done.stderr
+
+
+def test_called_twice_injects_once(hook: Any, bundle: Bundle) -> None:
+    """Registered with the engine and in hooks.d: the second one finds everything in place."""
+    made = hook()
+    for kind in ("prestart", "prestart", "createRuntime", "createContainer"):
+        made.add(bundle, kind)
+    done = bundle.run("runc", "nvidia-smi -L | wc -l; grep -c libcuda.so /proc/self/mounts")
+    once = Hook.__new__(Hook)
+    once.__dict__.update(made.__dict__)
+    bundle.config["hooks"] = {}
+    once.add(bundle)
+    assert (
+        bundle.run("runc", "nvidia-smi -L | wc -l; grep -c libcuda.so /proc/self/mounts").stdout
+        == done.stdout
+    )
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", ["prestart", "createRuntime"])
+def test_createcontainer_command_in_the_runtime_s_namespace(
+    hook: Any, bundle: Bundle, runtime: str, kind: str
+) -> None:
+    """It must not mount anything on the host."""
+    made = hook()
+    made.add(bundle, kind, command="createContainer")
+    before = mounts(os.getpid()), snapshot(bundle.rootfs)
+    assert bundle.run(runtime, "true", check=False).returncode != 0
+    assert "outside of the container's namespaces" in made.logged()
+    assert (mounts(os.getpid()), snapshot(bundle.rootfs)) == before
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_prestart_command_in_the_container_s_namespace(hook: Any, bundle: Bundle, runtime: str) -> None:
+    """Pid 1 must not be taken for the host's init, nor pid 0 for the parent."""
+    made = hook()
+    made.add(bundle, "createContainer", command="prestart")
+    before = mounts(os.getpid()), snapshot(bundle.rootfs)
+    assert bundle.run(runtime, "true", check=False).returncode != 0
+    assert "is no container's" in made.logged()
+    assert (mounts(os.getpid()), snapshot(bundle.rootfs)) == before
+
+
+@pytest.mark.parametrize("command", ["poststart", "poststop"])
+def test_later_hooks_do_nothing(hook: Any, command: str) -> None:
+    done = hook().call(b"not even JSON", command)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_pid_that_is_no_container(hook: Any, bundle: Bundle) -> None:
+    bundle.write("true")
+    made = hook()
+    state = {"bundle": bundle.directory, "pid": os.getpid()}
+    assert "container error: open container" in made.refusal(state)
+    with at_prestart(bundle, "runc", "true") as held:
+        bundle.write("true")
+        made.call({"bundle": bundle.directory, "pid": held.pid})
