@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mount.h>
 #include <linux/openat2.h>
 #include <signal.h>
 #include <stddef.h>
@@ -59,4 +60,20 @@ int nvc_is_mount_root(int fd)
     if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) < 0)
         return -errno;
     return (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+/* A mount of our own shows the root of our cgroup namespace, which need not be mounted anywhere. */
+int nvc_cgroup_root(int version)
+{
+    int fs = (int)syscall(SYS_fsopen, version == 1 ? "cgroup" : "cgroup2", FSOPEN_CLOEXEC);
+    int root = -1;
+
+    if (fs < 0)
+        return -errno;
+    if ((version != 1 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "devices", NULL, 0) == 0) &&
+        syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        root = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
+    int error = errno;
+    close(fs);
+    return root < 0 ? -error : root;
 }

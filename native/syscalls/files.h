@@ -7,6 +7,9 @@ int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint
 int nvc_pidfd_open(int pid);
 int nvc_pidfd_send_signal(int pidfd, int sig);
 
+/* The root of this process's cgroup namespace: of the v1 devices hierarchy, or of version 2. */
+int nvc_cgroup_root(int version);
+
 /* Exclusive flock within timeout_ms, else -ETIMEDOUT. */
 int nvc_lock(int fd, int timeout_ms);
 

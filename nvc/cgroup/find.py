@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 _MOST_BYTES = 16 << 20
+_NAMESPACE = "/proc/self/ns/cgroup"
+_INITIAL_NAMESPACE = 0xEFFFFFFB  # its inode since Linux 4.6 (PROC_CGROUP_INIT_INO)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -66,11 +68,16 @@ def device_cgroup(
     version, path = (1, v1) if v1 and (v1 != "/" or v2 in ("", "/")) else (2, v2)
     if not path:
         return None
+    namespaced = os.stat(_NAMESPACE).st_ino != _INITIAL_NAMESPACE
+    if namespaced and version == 1 and v1 == v2 == "/" and _is_top(kernel):
+        version = 2
     try:
         mounts = cgroup_mounts(_read(mountinfo))
     except OSError as error:
         raise MountError.of(STEP, mountinfo, error) from None
     found = _open(kernel, version, path, mounts)
+    if found is None and namespaced:
+        found = _in_namespace(kernel, version, path)
     if found is None and path != "/":
         cause = f"no mounted cgroup v{version} hierarchy shows this cgroup"
         raise MountError(STEP, path, cause, "make the host's cgroup mounts visible here, " + HINT_SKIP)
@@ -171,6 +178,39 @@ def _open(kernel: Kernel, version: int, path: str, mounts: list[Mount]) -> Devic
                 if descriptor >= 0:
                     os.close(descriptor)
     return None
+
+
+def _is_top(kernel: Kernel) -> bool:
+    """Whether the root of our cgroup namespace is also that of the v1 devices hierarchy, not a group below."""
+    try:
+        top = kernel.cgroup_root(1)
+    except OSError:
+        return False
+    try:
+        os.stat("release_agent", dir_fd=top)  # in no other group, cgroups(7)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(top)
+
+
+def _in_namespace(kernel: Kernel, version: int, path: str) -> DeviceCgroup | None:
+    """The cgroup by a mount of our own: a createContainer hook is in the container's cgroup namespace, and the
+    host's mounts do not name what is below its root. None where it may not mount; raises MountError at the root,
+    which is no sign there that nothing restricts us."""
+    try:
+        top = kernel.cgroup_root(version)
+        try:
+            directory = kernel.open_in_root(top, path, _DIRECTORY)
+        finally:
+            os.close(top)
+    except OSError as error:
+        if path != "/":
+            return None
+        hint = "call the hook as prestart or createRuntime, " + HINT_SKIP
+        raise MountError.of(STEP, _NAMESPACE, error, hint) from None
+    return DeviceCgroup(version, directory, (_NAMESPACE + path).rstrip("/"), _NAMESPACE)
 
 
 def _read(name: str, directory: int | None = None) -> bytes:

@@ -200,10 +200,5 @@ def test_caller_in_a_cgroup_namespace(mounted: bool, scratch: str) -> None:
                 *("/bin/sh", "-c", script, "sh", sys.executable, "-B", "-c", NAMESPACED, str(process.pid)),
                 env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join([REPO, *filter(None, sys.path)])},
             ).stdout
-            if mounted:
-                assert said == f"2 {scratch}/inner {os.stat(inner.path).st_ino}\n"
-            else:
-                assert said.startswith(
-                    "mount error: failed to add device rules: /inner: no mounted cgroup v2"
-                )
-                assert "cgroup mounts" in said and "--no-cgroups" in said
+            where = scratch if mounted else "/proc/self/ns/cgroup"  # there, through a mount of nvc's own
+            assert said == f"2 {where}/inner {os.stat(inner.path).st_ino}\n"
