@@ -79,7 +79,7 @@ def find_facts(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str
                 files = _files(host, options, arch, reply.driver_version, entries, hints)
             kernel = _kernel(host, reply)
     finally:
-        probe.close()  # not earlier: the probe's exit takes a while, too
+        probe.close()
     if not files.libraries:
         raise DetectionError(
             "find driver libraries",

@@ -149,12 +149,21 @@ def test_a_module_that_does_not_load_is_a_warning(
 
 
 def test_a_modprobe_that_hangs_is_ended_at_the_deadline(
-    tree: DriverTree, load: Callable[..., tuple[str, ...]]
+    tree: DriverTree, load: Callable[..., tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.file("/modprobe.hangs")
+    children: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        children.append(fork())
+        return children[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
     assert load(timeout=0.3) == ("kernel modules: modprobe did not end in time",)
+    (child,) = children
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 def loaded(tree: DriverTree) -> DriverTree:

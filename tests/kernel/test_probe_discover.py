@@ -107,6 +107,15 @@ def test_mig_devices_with_their_capabilities(root: str) -> None:
     assert facts.mig_monitor is not None and facts.mig_monitor.path == "/dev/nvidia-caps/nvidia-cap2"
 
 
+def test_a_mig_device_without_capability_is_left_out_with_a_warning(root: str) -> None:
+    create(root, SimSpec(mig=("2x3g.40gb",)))
+    access = facts_of(root).gpus[0].mig[0].ci_access
+    os.unlink(root + access)
+    facts = facts_of(root)
+    assert [mig.index for mig in facts.gpus[0].mig] == [1]
+    assert facts.warnings == (f"MIG device 0:0 is left out: {access} is missing",)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
