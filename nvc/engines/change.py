@@ -82,7 +82,7 @@ def configure(edit: FileEdit) -> Change:
     backup = read(undo.backup_of(path))
     if record is None:
         record, backup = undo.begin(before is not None, _missing_directories(path)), before
-    elif before is None or undo.digest(before) != record["written"]:
+    elif before is None or before != record["text"].encode("utf-8"):
         record["exact"] = before == (backup if record["existed"] else None)
     text = text_of(before, path)
     if edit.content:
@@ -105,7 +105,7 @@ def configure(edit: FileEdit) -> Change:
     after = text.encode("utf-8")
     if after == (before or b""):
         return Change(path, before, before)
-    record["written"] = undo.digest(after)
+    record["text"] = text
     return Change(path, before, after, backup, undo.dump(record))
 
 
@@ -118,21 +118,37 @@ def remove(path: str, form: str) -> Change | None:
     before, backup = read(path), read(undo.backup_of(path))
     original = backup if record["existed"] else None
     directories = tuple(reversed(record["directories"]))
-    untouched = before is not None and record["exact"] and undo.digest(before) == record["written"]
-    if before is None or untouched or before == original:
+    text, written, notes = text_of(before, path), str(record["text"]), []
+    if before is None or before == original or (record["exact"] and text == written):
         after = None if before is None else original
         return Change(path, before, after, forget=True, directories=directories)
     if record["keys"] and record["keys"][0]["path"] == [""]:
         raise EngineError(
             "remove", path, "was changed by somebody else", "remove it by hand if that is meant"
         )
-    text, notes = text_of(before, path), []
-    for key in reversed(record["keys"]):
-        text, note = _take_back(FORMS[form], text, path, key)
-        notes += [note] if note else []
+    merged = merge(written, text, text_of(original, path)) if record["exact"] else None
+    if merged is not None and _taken_back(FORMS[form], merged, path, record["keys"]):
+        text = merged
+    else:
+        for key in reversed(record["keys"]):
+            text, note = _take_back(FORMS[form], text, path, key)
+            notes += [note] if note else []
     empty = not record["existed"] and FORMS[form].load(text, path) == {} and "#" not in text
     after = None if empty else text.encode("utf-8")
     return Change(path, before, after, forget=True, directories=directories, notes=tuple(notes))
+
+
+def _taken_back(form: ModuleType, text: str, path: str, keys: list[dict[str, Any]]) -> bool:
+    """Whether none of the keys has the value that was set."""
+    try:
+        document = form.load(text, path)
+    except EngineError:
+        return False
+    for key in keys:
+        there = value_at(document, tuple(key["path"]), _MISSING)
+        if key["value"] in there if key["append"] and isinstance(there, list) else there == key["value"]:
+            return False
+    return True
 
 
 def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> tuple[str, str]:
@@ -158,6 +174,29 @@ def _take_back(form: ModuleType, text: str, path: str, key: dict[str, Any]) -> t
         if value_at(form.load(text, path), keys[:depth], _MISSING) == {}:
             text = form.delete(text, path, keys[:depth])
     return text, ""
+
+
+def merge(base: str, one: str, other: str) -> str | None:
+    """`base` with the changes that made it `one` and those that made it `other`, by lines; None where they meet."""
+    lines = base.splitlines(keepends=True)
+    changes = []
+    for text in (one, other):
+        new = text.splitlines(keepends=True)
+        matcher = difflib.SequenceMatcher(None, lines, new, autojunk=False)
+        changes.append([(i, j, new[k:m]) for tag, i, j, k, m in matcher.get_opcodes() if tag != "equal"])
+    for start, end, _ in changes[0]:
+        for first, last, _ in changes[1]:
+            if (
+                max(start, first) < min(end, last)
+                or first < start == end < last
+                or start < first == last < end
+            ):
+                return None
+            if start == end == first == last:
+                return None
+    for start, end, new in sorted(changes[0] + changes[1], key=lambda change: change[:2], reverse=True):
+        lines[start:end] = new
+    return "".join(lines)
 
 
 def _missing_directories(path: str) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CONFIG = "/etc/containerd/config.toml"
 RESTART = "restart containerd: systemctl restart containerd"
-CLASS = "class for Kubernetes: a RuntimeClass with handler: "
+CLASS = "in Kubernetes, a RuntimeClass names it as its handler: "
 #: The CRI plugin's name in a file of each version.
 PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 SHIM = "io.containerd.runc.v2"

@@ -38,8 +38,9 @@ def assign(text: str, path: str, keys: tuple[str, ...], value: Any) -> str:
     table: Any = document
     for place, name in enumerate(keys[:-1]):
         if name not in table:
-            # The last one made is the one with a heading of its own.
-            table[name] = tomlkit.table(is_super_table=place < len(keys) - 2)
+            # Only a table with keys of its own gets a heading.
+            inner = isinstance(value, dict) or place < len(keys) - 2
+            table[name] = tomlkit.table(is_super_table=inner)
         table = table[name]
     table[keys[-1]] = _item(value)
     return _checked(tomlkit.dumps(document), path, keys, wanted)

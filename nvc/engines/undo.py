@@ -6,7 +6,6 @@ drop-in directory (*.d), so those of a drop-in are in the directory above it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 
@@ -35,11 +34,6 @@ def record_of(path: str) -> str:
     return place(path) + ".nvc-undo"
 
 
-def digest(data: bytes) -> str:
-    """The SHA-256 of `data` in hexadecimal."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def load(data: bytes | None, path: str) -> dict[str, Any] | None:
     """The record in `data`, None where there is none. Raises EngineError for what this program did not write."""
     if data is None:
@@ -52,7 +46,7 @@ def load(data: bytes | None, path: str) -> dict[str, Any] | None:
         ]
         if record["version"] != VERSION or not all(keys_path for keys_path, *_ in keys):
             raise ValueError("version")
-        bool(record["exact"]), bool(record["existed"]), str(record["written"]), list(record["directories"])
+        bool(record["exact"]), bool(record["existed"]), str(record["text"]), list(record["directories"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise EngineError(
             "read undo record", record_of(path), "not written by this program",
@@ -70,8 +64,8 @@ def begin(existed: bool, directories: list[str]) -> dict[str, Any]:
     """The record of a file that is about to be changed for the first time."""
     return {
         "version": VERSION,
-        "written": "",
-        "exact": True,  # nobody else has changed the file since
+        "text": "",  # what was written last
+        "exact": True,  # nobody else changed the file between our changes
         "existed": existed,
         "directories": directories,  # made for it, outermost first
         "keys": [],
