@@ -61,10 +61,16 @@ def device(made: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def add_hook(bundle: Bundle, stage: str, *words: str, program: str = "nvc-cdi-hook") -> None:
-    """Add a createContainer hook that calls nvc-cdi-hook with `words`, as a specification's hooks would be."""
+def add_hook(
+    bundle: Bundle,
+    stage: str,
+    *words: str,
+    program: str = "nvc-cdi-hook",
+    kind: str = "createContainer",
+) -> None:
+    """Add a hook that calls nvc-cdi-hook with `words`, as a specification's hooks would be."""
     path = os.path.join(stage, "bin/nvc-cdi-hook")
-    bundle.hook("createContainer", path, [program, *words], env=["PATH=/usr/bin:/bin"])
+    bundle.hook(kind, path, [program, *words], env=["PATH=/usr/bin:/bin"])
 
 
 def mount(bundle: Bundle, source: str, target: str, *more: str) -> None:

@@ -10,10 +10,10 @@ from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
 from nvc.cdi.hooks.place import OTHER, is_foreign_readonly, kind_at
 from nvc.errors import ContainerError, DetectionError, InputError
 from nvc.kernel import LinuxKernel
-from nvc.oci import HINT, read_container, read_state
+from nvc.oci import read_container, read_state
 from nvc.plan.ops import LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.privileges import reduce
-from nvc.target import SELF, open_target
+from nvc.target import SELF, open_target, shares_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nvc.target import Target
 
 CACHE = "/etc/ld.so.cache"
+HINT = "nvc-cdi-hook is to be called by an OCI runtime, as a createContainer hook"
 
 
 def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
@@ -69,17 +70,24 @@ def _container(kernel: Kernel, spec: str) -> Target:
         state = read_state()
     rootfs = read_container(state.bundle).rootfs
     reduce("configure", kernel=kernel)
-    try:
-        outside = os.readlink("/proc/self/ns/mnt") == os.readlink("/proc/1/ns/mnt")
-    except OSError:  # of a user namespace, from which process 1 cannot be looked at
-        outside = False
-    if outside:
-        raise ContainerError("open container", rootfs, "this is the host's mount namespace", HINT)
+    if _is_outside(kernel, state.pid):
+        raise ContainerError("open container", rootfs, "this is not its mount namespace", HINT)
     target = open_target(kernel, SELF, rootfs)
     if not kernel.is_mount_root(target.rootfs):
         target.close()
         raise ContainerError("open rootfs", rootfs, "is no mount of this namespace", HINT)
     return target
+
+
+def _is_outside(kernel: Kernel, pid: int) -> bool:
+    """Whether the container's process is seen to be in another mount namespace, as in a createRuntime hook.
+
+    In a createContainer hook runtimes give 0, or 1, or a number that means nothing here.
+    """
+    try:
+        return pid > 1 and not shares_mount_namespace(kernel, pid)
+    except ContainerError:
+        return False
 
 
 class _Building:
