@@ -68,6 +68,8 @@ int op_tmpfs(struct applier *a, struct op *op);
 int op_tmpfs_dir(struct applier *a, struct op *op);
 int op_tmpfs_file(struct applier *a, struct op *op);
 int op_attach(struct applier *a, struct op *op);
+bool in_own_tmpfs(int fd);
+int undo_content(struct place *place, const char *data);
 
 /* links.c, cachefile.c */
 int op_symlink(struct applier *a, struct op *op);
@@ -80,6 +82,8 @@ int op_ldcache(struct applier *a, struct op *op);
 #define RECORD_RELINK 'R'    /* a link was replaced; data: new text, newline, old text */
 #define RECORD_MOUNT 'M'     /* something was mounted; data: its device:inode in hex */
 #define RECORD_TEMPORARY 'T' /* a temporary file was made */
+#define RECORD_CONTENT                                                                                      \
+    'C' /* a file in a tmpfs of nvc changed; data: `+` and what it held, or `-` for no file */
 int record(struct applier *a, char kind, const char *path, const char *data);
 unsigned undo_records(struct applier *a, const char *bytes, size_t size);
 

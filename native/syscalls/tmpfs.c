@@ -7,11 +7,18 @@
 #include <linux/mount.h>
 #include <linux/openat2.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#define SIZE_MIB 4
+#define INODES 8192
+#define CONTENT_MAX 65536
+#define TEXT(number) #number
+#define VALUE(number) TEXT(number)
 
 static int configure_tmpfs(int fs, const char *key, const char *value)
 {
@@ -26,7 +33,8 @@ static int new_tmpfs(void)
     if (fs < 0)
         return -1;
     if (configure_tmpfs(fs, "source", "nvc") == 0 && configure_tmpfs(fs, "mode", "0555") == 0 &&
-        configure_tmpfs(fs, "size", "4m") == 0 && configure_tmpfs(fs, "nr_inodes", "8192") == 0 &&
+        configure_tmpfs(fs, "size", VALUE(SIZE_MIB) "m") == 0 &&
+        configure_tmpfs(fs, "nr_inodes", VALUE(INODES)) == 0 &&
         syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
     int saved = errno;
@@ -35,15 +43,23 @@ static int new_tmpfs(void)
     return mount;
 }
 
-/* A tmpfs that is mounted exactly at `path`, from an earlier run, or -1. */
+/* Whether `fd` is in a tmpfs made here. Others are volumes, of the host or of other containers. */
+bool in_own_tmpfs(int fd)
+{
+    struct statfs fs;
+
+    return fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC && fs.f_files == INODES &&
+           (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize == (uint64_t)SIZE_MIB << 20;
+}
+
+/* The tmpfs of an earlier run that is mounted exactly at `path`, or -1. */
 static int existing_tmpfs(struct applier *a, const char *path)
 {
     struct statx sx;
-    struct statfs fs;
     int fd = open_in_root(a->target->rootfs, path, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
 
     if (fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
-        (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC)
+        (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && (sx.stx_mode & 07777) == 0555 && in_own_tmpfs(fd))
         return fd;
     if (fd >= 0)
         close(fd);
@@ -75,38 +91,93 @@ static int open_parent(struct applier *a, const char *path, const char **name)
     return fd < 0 ? fail(a, errno, "create in tmpfs", path) : fd;
 }
 
-int op_tmpfs_dir(struct applier *a, struct op *op)
+/* A record of a change to the tmpfs of an earlier run; what is in a new one vanishes with it. */
+static int record_inside(struct applier *a, char kind, const char *name, const char *data)
 {
     char path[2 * NVC_PATH_MAX];
+
+    snprintf(path, sizeof(path), "%s/%s", a->tmpfs_path, name);
+    return record(a, kind, path, data);
+}
+
+int op_tmpfs_dir(struct applier *a, struct op *op)
+{
+    struct stat st;
     const char *name;
     int parent = open_parent(a, op->target, &name);
+    int made = -1;
 
     if (parent < 0)
         return -1;
-    int made = mkdirat(parent, name, 0555);
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode)) {
+        close(parent);
+        return 0;
+    }
+    if (a->tmpfs_is_new || record_inside(a, RECORD_DIRECTORY, op->target, "") == 0)
+        made = mkdirat(parent, name, 0555);
     int saved = errno;
     close(parent);
-    if (made < 0)
-        return saved == EEXIST ? 0 : fail(a, saved, "create in tmpfs", op->target);
-    if (a->tmpfs_is_new)
-        return 0; /* vanishes with the mount */
-    snprintf(path, sizeof(path), "%s/%s", a->tmpfs_path, op->target);
-    a->report->changes++;
-    return record(a, RECORD_DIRECTORY, path, "");
+    a->report->changes += made == 0 && !a->tmpfs_is_new;
+    return made < 0 ? fail(a, saved, "create in tmpfs", op->target) : 0;
 }
 
-static bool same_content(int parent, const char *name, const char *content, size_t size)
+/* What a file of an earlier run holds, as data of a record: `+` and the content, or `-` when there is none. */
+static char *old_content(int parent, const char *name)
 {
-    char buffer[65536];
-    struct stat st;
+    char *data = calloc(1, CONTENT_MAX + 2);
     int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool same = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (size_t)st.st_size == size &&
-                size <= sizeof(buffer) && read(fd, buffer, sizeof(buffer)) == (ssize_t)size &&
-                memcmp(buffer, content, size) == 0;
+    ssize_t size = fd < 0 ? -1 : data ? read(fd, data + 1, CONTENT_MAX + 1) : -1;
 
+    if (data != NULL)
+        data[0] = fd < 0 && errno == ENOENT ? '-' : '+';
     if (fd >= 0)
         close(fd);
-    return same;
+    if (data != NULL && data[0] == '+' &&
+        (size < 0 || (size_t)size != strlen(data + 1) || size > CONTENT_MAX)) {
+        free(data);
+        data = NULL;
+    }
+    return data;
+}
+
+/* Removes a file of an earlier run, unless it holds `content` already. Returns 1 when it is to be made. */
+static int remove_old(struct applier *a, int parent, const char *name, struct op *op)
+{
+    char *data = old_content(parent, name);
+    int result = -1;
+
+    if (data == NULL)
+        fail(a, EEXIST, "replace in tmpfs", op->target);
+    else if (data[0] == '+' && strlen(data + 1) == op->head.first_length &&
+             memcmp(data + 1, op->first, op->head.first_length) == 0)
+        result = 0;
+    else if (record_inside(a, RECORD_CONTENT, op->target, data) == 0) {
+        result = unlinkat(parent, name, 0) < 0 && errno != ENOENT
+                     ? fail(a, errno, "replace in tmpfs", op->target)
+                     : 1;
+        a->report->changes++;
+    }
+    free(data);
+    return result;
+}
+
+/* Puts back what an earlier run's file held. */
+int undo_content(struct place *place, const char *data)
+{
+    size_t size = strlen(data + 1);
+
+    if (!in_own_tmpfs(place->parent))
+        return 0;
+    if (unlinkat(place->parent, place->name, 0) < 0 && errno != ENOENT)
+        return -1;
+    if (data[0] != '+')
+        return 0;
+    int fd = openat(place->parent, place->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
+    if (fd < 0)
+        return -1;
+    ssize_t written = write(fd, data + 1, size);
+    close(fd);
+    return written == (ssize_t)size ? 0 : -1;
 }
 
 int op_tmpfs_file(struct applier *a, struct op *op)
@@ -117,13 +188,10 @@ int op_tmpfs_file(struct applier *a, struct op *op)
 
     if (parent < 0)
         return -1;
-    if (!a->tmpfs_is_new) {
-        if (same_content(parent, name, op->first, size)) {
-            close(parent);
-            return 0;
-        }
-        unlinkat(parent, name, 0);
-        a->report->changes++;
+    int make = a->tmpfs_is_new ? 1 : remove_old(a, parent, name, op);
+    if (make <= 0) {
+        close(parent);
+        return make;
     }
     int fd = openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
     int saved = errno;

@@ -129,6 +129,9 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     case RECORD_TEMPORARY:
         result = remove_with(&place, 0);
         break;
+    case RECORD_CONTENT:
+        result = undo_content(&place, data);
+        break;
     default:
         result = -1;
     }

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import run
 from support.plans import LIBS, apply, mounts, plan_of, snapshot
 
 from nvc.errors import NvcError
+from nvc.plan.ops import Symlink, Tmpfs
+
+PROFILES = "/etc/nvidia/nvidia-application-profiles-rc.d"
 
 
 @pytest.fixture
@@ -48,3 +52,43 @@ def test_a_read_only_volume_is_not_written(
         with pytest.raises(NvcError, match="read-only file system; the image, or a volume"):
             apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
         assert (snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)) == before
+
+
+def profile_plan(driver: str, content: bytes, *more: Any) -> Any:
+    """A plan that also writes a small file in a tmpfs of its own."""
+    return plan_of(driver, Tmpfs(PROFILES, (), (("10-container.conf", content),)), *more)
+
+
+def test_a_tmpfs_of_somebody_else_is_covered_not_written(
+    runc_bundle: Any, scratch: str, volume: Any
+) -> None:
+    bundle = runc_bundle()
+    path = volume(bundle, PROFILES, "rw")
+    run("mount", "-t", "tmpfs", "none", path)
+    try:
+        with open(f"{path}/10-container.conf", "w", encoding="ascii") as out:
+            out.write("host\n")
+        with bundle.created("runc") as container:
+            before = snapshot(path)
+            apply(profile_plan(f"{scratch}/driver", b"nvc\n"), container.pid, bundle.rootfs)
+            assert snapshot(path) == before
+            container.start()
+            assert container.exec(f"cat {PROFILES}/10-container.conf").stdout == "nvc\n"
+    finally:
+        run("umount", "--lazy", path)
+
+
+def test_a_second_plan_that_fails_leaves_the_first_ones_files(runc_bundle: Any, scratch: str) -> None:
+    bundle = runc_bundle()
+    show = f"cat {PROFILES}/10-container.conf; ls {PROFILES}"
+    with bundle.created("runc") as container:
+        container.start()
+        apply(profile_plan(f"{scratch}/driver", b"first\n"), container.pid, bundle.rootfs)
+        added = Tmpfs(PROFILES, ("new",), (("20-new.conf", b"x"),))
+        refused = profile_plan(f"{scratch}/driver", b"second\n", added, Symlink("anything", "/etc"))
+        with pytest.raises(NvcError, match="file exists"):
+            apply(refused, container.pid, bundle.rootfs)
+        assert container.exec(show).stdout == "first\n10-container.conf\n"
+        second = profile_plan(f"{scratch}/driver", b"second\n", added)
+        assert apply(second, container.pid, bundle.rootfs).changes == 3
+        assert container.exec(show).stdout == "second\n10-container.conf\n20-new.conf\nnew\n"
