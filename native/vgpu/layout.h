@@ -1,0 +1,101 @@
+/* What the host and the processes of a slice share: the quota, which the host writes and the container reads, and the
+ * ledger, in which the container's processes keep their accounts. One source of truth: the Python side is tested
+ * against this file. Fixed-width fields only, one a line, little-endian, no padding.
+ *
+ * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/libcuda.so.1 (the real library), LIBDIR/nvc/quota (bound
+ * read-only) and LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own). */
+#ifndef NVC_VGPU_LAYOUT_H
+#define NVC_VGPU_LAYOUT_H
+
+#include <stdint.h>
+
+#define VGPU_QUOTA_FILE "nvc/quota"
+#define VGPU_LEDGER_FILE "nvc/ledger/ledger"
+
+#define VGPU_QUOTA_MAGIC 0x41544f555143564eULL  /* "NVCQUOTA" */
+#define VGPU_LEDGER_MAGIC 0x524744454c43564eULL /* "NVCLEDGR" */
+#define VGPU_LAYOUT_VERSION 1
+#define VGPU_DEVICES 64  /* most GPUs and MIG devices of a container */
+#define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
+#define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
+#define VGPU_NO_LIMIT 0xffffffffffffffffULL
+
+/* A device keeps its position for as long as the container lives: the ledger counts by that position. */
+struct vgpu_quota_device {
+    uint8_t uuid[16];      /* of the GPU, or of the MIG device: its 32 hexadecimal digits in their order */
+    uint64_t memory_limit; /* bytes for all processes of the container together, or VGPU_NO_LIMIT */
+    uint64_t context_overhead; /* bytes that a context takes when it is made, as calibrated */
+    uint64_t module_overhead;  /* bytes that a process's first module takes on top of that */
+    uint64_t
+        correction; /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
+    uint32_t cores; /* percent; 0: no cap */
+    uint32_t weight;
+    uint32_t policy; /* 0 fair, 1 preempt, 2 weight, 3 fixed, 4 soft, 5 native */
+    uint32_t flags;
+    uint64_t reserved[8];
+};
+
+/* Readers take a copy that was made while `sequence` was even and did not change. */
+struct vgpu_quota {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size;     /* of this structure */
+    uint64_t sequence; /* odd while the host writes; raised by two in all by each change */
+    uint32_t device_count;
+    uint32_t flags;
+    uint64_t reserved[4];
+    struct vgpu_quota_device devices[VGPU_DEVICES];
+};
+
+/* What counts against the limit is the sum over all slots of the first three. */
+struct vgpu_amount {
+    uint64_t committed; /* bytes that the driver has given */
+    uint64_t tentative; /* bytes that the driver is being asked for */
+    uint64_t inherited; /* bytes of dead exporters that this process still maps */
+    uint64_t
+        changes; /* raised with each change of the others, so that a reader sees whether its sum is of one moment */
+};
+
+/* A slot belongs to the process that holds an open file description lock on the byte of the file whose offset is the
+ * slot's index. Once nobody holds it, its amounts are void, and whoever sees that may zero it. */
+struct vgpu_slot {
+    uint32_t pid; /* in the container's pid namespace; 0: free */
+    uint32_t generation;
+    uint64_t claimed; /* nanoseconds since boot */
+    uint8_t name[16]; /* of the program, 0-terminated */
+    uint64_t reserved[4];
+    struct vgpu_amount amounts[VGPU_DEVICES];
+};
+
+/* An allocation that was exported by cuIpcGetMemHandle: counted for its owner, later for an importer that outlives it.
+ * Changed under a lock on the byte at offset VGPU_SLOTS. */
+struct vgpu_share {
+    uint8_t handle[64];
+    uint64_t bytes;
+    uint32_t device;
+    uint32_t owner; /* slot + 1; 0: free */
+    uint32_t owner_generation;
+    uint32_t inherited; /* 1: the bytes are in the owner's `inherited`, not in `committed` */
+    uint64_t importers[VGPU_SLOTS / 64];
+};
+
+struct vgpu_ledger {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size;       /* of this structure */
+    uint32_t slot_count; /* VGPU_SLOTS */
+    uint32_t high_water; /* no slot at or above this index was ever used */
+    uint64_t transfers;  /* raised in the middle of each move from one slot to another */
+    uint64_t reserved[4];
+    struct vgpu_slot slots[VGPU_SLOTS];
+    struct vgpu_share shares[VGPU_SHARES];
+};
+
+_Static_assert(sizeof(struct vgpu_quota_device) == 128, "layout");
+_Static_assert(sizeof(struct vgpu_quota) == 64 + 128 * VGPU_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
+_Static_assert(sizeof(struct vgpu_slot) == 64 + 32 * VGPU_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_share) == 152, "layout");
+_Static_assert(sizeof(struct vgpu_ledger) == 64 + 2112 * VGPU_SLOTS + 152 * VGPU_SHARES, "layout");
+
+#endif
