@@ -13,6 +13,13 @@ from support import REPO, STAGE, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
 
+POISON = """
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void bite(void) { close(open("%s", O_WRONLY | O_CREAT, 0600)); }
+unsigned int la_version(unsigned int v) { bite(); return v; }
+"""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """In CI, property tests try the same examples every time; elsewhere new ones. None fails for being slow."""
@@ -101,5 +108,23 @@ def runc_bundle(scratch: str, rootfs: Callable[..., str]) -> Callable[..., Bundl
         nonlocal count
         count += 1
         return Bundle(os.path.join(scratch, f"bundle{count}"), path or rootfs())
+
+    return make
+
+
+@pytest.fixture
+def poison(scratch: str) -> Callable[[str], tuple[str, str]]:
+    """Factory: `poison(name)` returns (shared library, file that exists once the library was loaded)."""
+
+    def make(name: str = "poison.so") -> tuple[str, str]:
+        mark = os.path.join(scratch, f"bitten-{name}")
+        directory = os.path.join(scratch, "poison")
+        os.makedirs(directory, exist_ok=True)
+        source = os.path.join(directory, f"{name}.c")
+        with open(source, "w", encoding="utf-8") as out:
+            out.write(POISON % mark)
+        library = os.path.join(directory, name)
+        run("gcc", "-shared", "-fPIC", "-nostartfiles", f"-Wl,-soname,{name}", "-o", library, source)
+        return library, mark
 
     return make

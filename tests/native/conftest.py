@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 from support import REPO, need, run
 from support import ldcache as caches
 from support.launcher import Installation
-
-POISON = """
-#include <fcntl.h>
-#include <unistd.h>
-__attribute__((constructor)) static void bite(void) { close(open("%s", O_WRONLY | O_CREAT, 0600)); }
-unsigned int la_version(unsigned int v) { bite(); return v; }
-"""
 
 
 @pytest.fixture(scope="session")
@@ -31,24 +23,6 @@ def built_launcher() -> str:
 def installation(scratch: str, built_launcher: str) -> Installation:
     """A fresh installation whose program reports what reached it."""
     return Installation(os.path.join(scratch, "prefix"), built_launcher, os.path.realpath(need("python3")))
-
-
-@pytest.fixture
-def poison(scratch: str) -> Callable[[str], tuple[str, str]]:
-    """Factory: `poison(name)` returns (shared library, file that exists once the library was loaded)."""
-
-    def make(name: str = "poison.so") -> tuple[str, str]:
-        mark = os.path.join(scratch, f"bitten-{name}")
-        directory = os.path.join(scratch, "poison")
-        os.makedirs(directory, exist_ok=True)
-        source = os.path.join(directory, f"{name}.c")
-        with open(source, "w", encoding="utf-8") as out:
-            out.write(POISON % mark)
-        library = os.path.join(directory, name)
-        run("gcc", "-shared", "-fPIC", "-nostartfiles", f"-Wl,-soname,{name}", "-o", library, source)
-        return library, mark
-
-    return make
 
 
 @pytest.fixture(scope="session")
