@@ -55,12 +55,15 @@ void place_close(struct place *place);
 int place_writer(struct place *place);
 int place_make_file(struct applier *a, struct place *place);
 int place_make_directory(struct applier *a, struct place *place);
+int place_remove(struct place *place, const char *name, int flags);
 
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
 int open_mountpoint(struct applier *a, struct place *place, bool directory);
 int cover_with_clone(struct applier *a, struct place *place, int tree);
+#define MOUNT_IDENTITY 64
+int mount_identity(int fd, char text[MOUNT_IDENTITY]);
 int attach(struct applier *a, int tree, struct place *place, int target);
 
 /* tmpfs.c */
@@ -72,7 +75,9 @@ bool in_own_tmpfs(int fd);
 int undo_content(struct place *place, const char *data);
 
 /* links.c, cachefile.c */
+#define LINK_TEMPORARY ".nvc-link-%.200s" /* beside a link, while it is replaced */
 int op_symlink(struct applier *a, struct op *op);
+int link_replace(struct place *place, const char *text);
 int op_ldcache(struct applier *a, struct op *op);
 
 /* undo.c: kinds of records, each written before its effect. */
@@ -80,7 +85,7 @@ int op_ldcache(struct applier *a, struct op *op);
 #define RECORD_DIRECTORY 'D' /* a directory was made */
 #define RECORD_LINK 'L'      /* a link was made; data: its text */
 #define RECORD_RELINK 'R'    /* a link was replaced; data: new text, newline, old text */
-#define RECORD_MOUNT 'M'     /* something was mounted; data: its device:inode in hex */
+#define RECORD_MOUNT 'M'     /* something was mounted; data: device:inode:mount in hex */
 #define RECORD_TEMPORARY 'T' /* a temporary file was made */
 #define RECORD_CONTENT                                                                                      \
     'C' /* a file in a tmpfs of nvc changed; data: `+` and what it held, or `-` for no file */

@@ -194,6 +194,20 @@ int place_make_directory(struct applier *a, struct place *place)
     return 0;
 }
 
+/* Removes a name in the place's directory; one that is not there is no error. */
+int place_remove(struct place *place, const char *name, int flags)
+{
+    struct stat st;
+
+    /* What was never made on a read-only volume would be refused for the volume's sake. */
+    if (fstatat(place->parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+        return 0;
+    int result = unlinkat(place->parent, name, flags);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = unlinkat(place->writer, name, flags);
+    return result < 0 && errno != ENOENT ? -1 : 0;
+}
+
 /* Makes every missing directory of `directory`, following links in the root, dangling ones too. */
 static int make_parents(struct applier *a, const char *directory)
 {

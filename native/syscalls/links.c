@@ -8,8 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEMPORARY_PREFIX ".nvc-link-"
-
 static int link_in(struct place *place, const char *text, const char *name)
 {
     int result = symlinkat(text, place->parent, name);
@@ -26,20 +24,30 @@ static int rename_in(struct place *place, const char *from)
     return result;
 }
 
-/* Replaces the link at `place` (text `old`): its new text appears at once or not at all. */
+/* Gives the link at `place` another text: it appears at once or not at all. */
+int link_replace(struct place *place, const char *text)
+{
+    char temporary[NAME_MAX + 1];
+
+    snprintf(temporary, sizeof(temporary), LINK_TEMPORARY, place->name);
+    /* The name is nvc's: what a lost run, or an image, left there must not become the link. */
+    if (place_remove(place, temporary, 0) < 0 || link_in(place, text, temporary) < 0)
+        return -1;
+    return rename_in(place, temporary);
+}
+
+/* Replaces the link at `place` (text `old`). */
 static int replace_link(struct applier *a, struct place *place, const char *text, const char *old)
 {
     char data[2 * NVC_PATH_MAX], temporary[NAME_MAX + 1], path[NVC_PATH_MAX + NAME_MAX];
     size_t directory = strlen(place->path) - strlen(place->name);
 
-    snprintf(temporary, sizeof(temporary), TEMPORARY_PREFIX "%.200s", place->name);
+    snprintf(temporary, sizeof(temporary), LINK_TEMPORARY, place->name);
     snprintf(path, sizeof(path), "%.*s%s", (int)directory, place->path, temporary);
     snprintf(data, sizeof(data), "%s\n%s", text, old);
     if (record(a, RECORD_TEMPORARY, path, "") < 0 || record(a, RECORD_RELINK, place->path, data) < 0)
         return -1;
-    if (link_in(place, text, temporary) < 0 && errno != EEXIST)
-        return fail(a, errno, "symlink creation failed", path);
-    if (rename_in(place, temporary) < 0)
+    if (link_replace(place, text) < 0)
         return fail(a, errno, "replace link", place->path);
     a->report->changes++;
     return 0;

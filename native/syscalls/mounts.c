@@ -79,15 +79,30 @@ static bool same_file(const struct stat *a, const struct stat *b)
            (a->st_mode & S_IFMT) == (b->st_mode & S_IFMT) && a->st_rdev == b->st_rdev;
 }
 
+/* What tells the mount whose root is `fd` from every other, also from one of the same file: a detached mount keeps
+ * its id when it is attached. */
+int mount_identity(int fd, char text[MOUNT_IDENTITY])
+{
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &sx) < 0)
+        return -1;
+    if (!(sx.stx_attributes & STATX_ATTR_MOUNT_ROOT)) {
+        errno = EINVAL;
+        return -1;
+    }
+    snprintf(text, MOUNT_IDENTITY, "%x:%x:%llx:%llx", sx.stx_dev_major, sx.stx_dev_minor,
+             (unsigned long long)sx.stx_ino, (unsigned long long)sx.stx_mnt_id);
+    return 0;
+}
+
 /* Attaches `tree` on `target`, a descriptor of what the place names now. */
 int attach(struct applier *a, int tree, struct place *place, int target)
 {
-    struct stat st;
-    char data[64];
+    char data[MOUNT_IDENTITY];
 
-    if (fstat(tree, &st) < 0)
+    if (mount_identity(tree, data) < 0)
         return fail(a, errno, "stat mount", place->path);
-    snprintf(data, sizeof(data), "%llx:%llx", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
     if (record(a, RECORD_MOUNT, place->path, data) < 0)
         return -1;
     if (syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)

@@ -38,16 +38,12 @@ int record(struct applier *a, char kind, const char *path, const char *data)
 
 static int undo_mount(struct place *place, const char *data)
 {
-    unsigned long long device, inode;
-    struct statx sx;
-    struct stat st;
+    char now[MOUNT_IDENTITY];
     int fd = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0)
         return errno == ENOENT ? 0 : -1;
-    bool ours = statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
-                (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstat(fd, &st) == 0 &&
-                sscanf(data, "%llx:%llx", &device, &inode) == 2 && st.st_dev == device && st.st_ino == inode;
+    bool ours = mount_identity(fd, now) == 0 && strcmp(now, data) == 0;
     close(fd);
     if (!ours)
         return 0; /* the kill came between the record and the mount */
@@ -58,26 +54,13 @@ static int undo_mount(struct place *place, const char *data)
     return umount2(place->name, MNT_DETACH | UMOUNT_NOFOLLOW);
 }
 
-static int remove_with(struct place *place, int flags)
-{
-    struct stat st;
-
-    /* What was never made on a read-only volume would be refused for the volume's sake. */
-    if (fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-        return 0;
-    int result = unlinkat(place->parent, place->name, flags);
-    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
-        result = unlinkat(place->writer, place->name, flags);
-    return result < 0 && errno != ENOENT ? -1 : 0;
-}
-
 static int undo_file(struct place *place)
 {
     struct stat st;
 
     if (fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT ? 0 : -1;
-    return S_ISREG(st.st_mode) && st.st_size == 0 ? remove_with(place, 0) : 0;
+    return S_ISREG(st.st_mode) && st.st_size == 0 ? place_remove(place, place->name, 0) : 0;
 }
 
 static bool link_is(struct place *place, const char *text, size_t size)
@@ -94,9 +77,7 @@ static int undo_relink(struct place *place, const char *data)
 
     if (newline == NULL || !link_is(place, data, (size_t)(newline - data)))
         return 0;
-    if (remove_with(place, 0) < 0)
-        return -1;
-    return symlinkat(newline + 1, place->writer >= 0 ? place->writer : place->parent, place->name);
+    return link_replace(place, newline + 1);
 }
 
 static int undo_one(struct applier *a, char kind, const char *path, const char *data)
@@ -105,8 +86,10 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     int result = 0;
 
     if (place_find(a, path, false, false, &place) < 0) {
-        a->report->error = 0; /* its directory is gone: nothing left to undo there */
-        return 0;
+        int error = a->report->error;
+        a->report->error = 0;
+        /* Its directory is gone: nothing is left to undo there. */
+        return error == ENOENT || error == ENOTDIR || error == ELOOP ? 0 : -1;
     }
     switch (kind) {
     case RECORD_MOUNT:
@@ -116,18 +99,18 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
         result = undo_file(&place);
         break;
     case RECORD_DIRECTORY:
-        result = remove_with(&place, AT_REMOVEDIR);
+        result = place_remove(&place, place.name, AT_REMOVEDIR);
         if (result < 0 && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR))
             result = 0; /* somebody else uses it by now */
         break;
     case RECORD_LINK:
-        result = link_is(&place, data, strlen(data)) ? remove_with(&place, 0) : 0;
+        result = link_is(&place, data, strlen(data)) ? place_remove(&place, place.name, 0) : 0;
         break;
     case RECORD_RELINK:
         result = undo_relink(&place, data);
         break;
     case RECORD_TEMPORARY:
-        result = remove_with(&place, 0);
+        result = place_remove(&place, place.name, 0);
         break;
     case RECORD_CONTENT:
         result = undo_content(&place, data);

@@ -185,6 +185,18 @@ def test_a_library_baked_into_the_image_is_covered(runc_bundle: Any, scratch: st
         assert text.read() == "stale\n"
 
 
+def test_a_planted_temporary_never_becomes_the_link(runc_bundle: Any, scratch: str) -> None:
+    bundle = runc_bundle()
+    with at_prestart(bundle, "runc", f"cat {LIBS}/libt3.so.1; readlink {LIBS}/libt3.so.1") as held:
+        base = held.rootfs + LIBS
+        os.makedirs(base, exist_ok=True)
+        os.symlink("libt3.so.0.9", f"{base}/libt3.so.1")
+        with open(f"{base}/.nvc-link-libt3.so.1", "w", encoding="ascii") as out:
+            out.write("planted\n")
+        apply(plan_of(f"{scratch}/driver"), held.pid, held.rootfs)
+        assert held.release().stdout == "library 3libt3.so.1.0\n"
+
+
 def test_dangling_directory_links_are_followed_inside(runc_bundle: Any, scratch: str) -> None:
     bundle = runc_bundle()
     with at_prestart(bundle, "runc", "cat /opt/real/deep/file") as held:

@@ -81,3 +81,35 @@ def test_the_next_run_repairs(
         assert apply(plan, held.pid, held.rootfs).changes > 40
         assert apply(plan, held.pid, held.rootfs).changes == 0
         assert held.release().stdout == "library 3library 4"
+
+
+def test_a_repair_that_is_killed_loses_no_link(runc_bundle: Any, rootfs_before: str, scratch: str) -> None:
+    with at_prestart(runc_bundle(rootfs_before), "runc", "true") as held:
+        before = snapshot(held.rootfs), mounts(held.pid)
+        for call, when in (("renameat", 2), ("symlinkat", 1), ("renameat", 1)):
+            done = killed(held, f"{scratch}/driver", call, when, "die")
+            assert done.returncode == 9, (done.returncode, done.stderr)
+        refused = plan_of(f"{scratch}/driver").replace(ops=(Symlink("anything", "/etc"),))
+        with pytest.raises(NvcError):
+            apply(refused, held.pid, held.rootfs)
+        assert (snapshot(held.rootfs), mounts(held.pid)) == before
+
+
+def test_a_mount_of_somebody_else_is_not_undone(runc_bundle: Any, scratch: str) -> None:
+    """The container was given the very file that nvc would mount there, and mounting fails."""
+    bundle = runc_bundle()
+    plan_of(f"{scratch}/driver")
+    name = "libt0.so.1.0"
+    volume = {"destination": f"{LIBS}/{name}", "source": f"{scratch}/driver/lib/{name}"}
+    bundle.config["mounts"].append({**volume, "type": "bind", "options": ["bind", "rw"]})
+    with at_prestart(bundle, "runc", "true") as held:
+        before = mounts(held.pid)
+        assert sum(name in line for line in before) == 1
+        done = run(
+            need("strace"), "-f", "-qq", "-o", "/dev/null", "-e", "trace=move_mount",
+            "-e", "inject=move_mount:error=EIO:when=2",
+            sys.executable, "-m", "support.apply_once", f"{scratch}/driver", str(held.pid), held.rootfs,
+            check=False, env={**CLEAN_ENV, "PYTHONPATH": f"{REPO}:{REPO}/tests"},
+        )  # fmt: skip
+        assert done.returncode == 1 and f"{LIBS}/{name}: input/output error" in done.stderr
+        assert mounts(held.pid) == before
