@@ -1,0 +1,252 @@
+"""Hooks of specifications beyond links and libraries: compat libraries, modes, /proc, user namespaces, cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+from typing import Any
+
+import pytest
+from support import need, run
+from support.bundle import Bundle
+from support.cdi import add_hook, mount
+from support.plans import snapshot
+from support.rootfs import multiarch
+
+LIBS = f"/usr/lib/{multiarch()}"
+VERSION = "580.159.04"
+COMPAT = "/usr/local/cuda/compat"
+MACHINE = {"x86_64": "x86-64", "aarch64": "AArch64"}[os.uname().machine]
+
+
+def first(rootfs: str, soname: str = "libcuda.so.1") -> str:
+    """What the loader takes for a SONAME."""
+    listed = run("/sbin/ldconfig", "-p", "-C", f"{rootfs}/etc/ld.so.cache").stdout.splitlines()
+    found = [line for line in listed if line.strip().startswith(f"{soname} (libc6,{MACHINE}")]
+    return found[0].split(" => ")[1]
+
+
+def add_compat(rootfs: str, driver: str, version: str, note: Any = None, directory: str = COMPAT) -> None:
+    """Give an image a forward-compatibility libcuda of `version` that says in `note` what it is for."""
+    os.makedirs(rootfs + directory, exist_ok=True)
+    path = f"{rootfs}{directory}/libcuda.so.{version}"
+    run("cp", f"{driver}{LIBS}/libcuda.so.{VERSION}", path)
+    if note is None:
+        return
+    payload = note if isinstance(note, bytes) else json.dumps(note).encode()
+    owner = b"NVIDIA Corporation\0"
+    content = struct.pack("<III", len(owner), len(payload), 1) + owner + bytes(-len(owner) % 4) + payload
+    with open(f"{path}.note", "wb") as out:
+        out.write(content + bytes(-len(content) % 4))
+    run(need("objcopy"), "--add-section", f".note.cuda.fwd_compatibility={path}.note", path)
+    os.unlink(f"{path}.note")
+
+
+def cuda_bundle(runc_bundle: Any, driver: str) -> Bundle:
+    bundle: Bundle = runc_bundle()
+    mount(bundle, f"{driver}{LIBS}/libcuda.so.{VERSION}", f"{LIBS}/libcuda.so.{VERSION}")
+    return bundle
+
+
+@pytest.mark.parametrize(
+    ("version", "note", "used"),
+    [
+        ("590.10.01", None, True),
+        ("580.200.01", None, False),
+        ("470.10.01", None, False),
+        ("590.10.01", {"Format": 1, "CUDA Version": "13.1", "Driver": [535, 580]}, True),
+        ("590.10.01", {"Format": 1, "CUDA Version": "13.1", "Driver": ["535", "580"]}, True),
+        ("580.200.01", {"Format": 1, "Driver": [580]}, True),
+        ("580.1.01", {"Format": 1, "Driver": [580]}, False),
+        ("590.10.01", {"Format": 1, "Driver": [535]}, False),
+        ("590.10.01", {"Format": 1, "Driver": "580"}, False),
+        ("590.10.01", b"{", False),
+        ("590.10.01", b"[" * 20000, False),
+    ],
+)
+@pytest.mark.parametrize("separate", [False, True])
+def test_compat_libraries_come_first_if_they_are_for_this_driver(
+    runc_bundle: Any, sim_root: Any, stage: str, version: str, note: Any, used: bool, separate: bool
+) -> None:
+    driver = sim_root()
+    bundle = cuda_bundle(runc_bundle, driver)
+    add_compat(bundle.rootfs, driver, version, note)
+    steps = [
+        ["enable-cuda-compat", f"--host-driver-version={VERSION}"],
+        ["update-ldcache", f"--folder={LIBS}"],
+    ]
+    for words in steps if separate else [[word for step in steps for word in step]]:
+        add_hook(bundle, stage, *words)
+    for _ in range(2):  # a container is started again with the same files
+        bundle.run("runc", "true")
+        wanted = f"{COMPAT}/libcuda.so.{version}" if used else f"{LIBS}/libcuda.so.1"
+        assert first(bundle.rootfs) == wanted
+
+
+def test_compat_in_another_place_and_for_a_newer_cuda(runc_bundle: Any, sim_root: Any, stage: str) -> None:
+    driver = sim_root()
+    bundle = cuda_bundle(runc_bundle, driver)
+    note = {"Driver": [580], "CUDA Version": "13.1"}
+    add_compat(bundle.rootfs, driver, "590.1.1", note, "/opt/cuda/compat")
+    words = ["enable-cuda-compat", f"--host-driver-version={VERSION}"]
+    root = "--cuda-compat-container-root=/opt/cuda/compat"
+    for extra, wanted in (
+        ([], f"{LIBS}/libcuda.so.1"),
+        ([root, "--host-cuda-version=13.1"], f"{LIBS}/libcuda.so.1"),
+        ([root, "--host-cuda-version=13.0"], "/opt/cuda/compat/libcuda.so.590.1.1"),
+    ):
+        bundle.config["hooks"] = {}
+        add_hook(bundle, stage, *words, *extra, "update-ldcache", f"--folder={LIBS}")
+        bundle.run("runc", "true")
+        assert first(bundle.rootfs) == wanted
+
+
+def test_hostile_compat_directories(runc_bundle: Any, sim_root: Any, scratch: str, stage: str) -> None:
+    """Links out of the image, fifos and broken files are no libraries; nothing blocks, nothing is mounted."""
+    driver = sim_root()
+    bundle = cuda_bundle(runc_bundle, driver)
+    compat = bundle.rootfs + COMPAT
+    os.makedirs(compat)
+    os.mkfifo(f"{compat}/libcuda.so.991.1")
+    os.symlink(f"{driver}{LIBS}/libcuda.so.{VERSION}", f"{compat}/libcuda.so.992.1")
+    with open(f"{compat}/libcuda.so.990.1", "wb") as out:
+        out.write(b"\x7fELF" + b"\xff" * 1000)
+    words = ["enable-cuda-compat", f"--host-driver-version={VERSION}", "update-ldcache", f"--folder={LIBS}"]
+    add_hook(bundle, stage, *words)
+    bundle.run("runc", "true")
+    assert first(bundle.rootfs) == f"{LIBS}/libcuda.so.1"
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_chmod(runc_bundle: Any, stage: str, runtime: str) -> None:
+    bundle = runc_bundle()
+    os.mkdir(f"{bundle.rootfs}/opt")
+    os.symlink("opt", f"{bundle.rootfs}/link")
+    add_hook(bundle, stage, "chmod", "--mode", "711", "--path", "/link", "--path=/dev/shm", "--path=/none")
+    bundle.run(runtime, "true")
+    assert stat.S_IMODE(os.stat(f"{bundle.rootfs}/opt").st_mode) == 0o711
+    assert not os.path.exists(f"{bundle.rootfs}/none")
+
+
+def test_chmod_reaches_dev_but_not_the_host(runc_bundle: Any, scratch: str, stage: str) -> None:
+    """A link of the image leads to a writable volume: refused, and what was changed before is changed back."""
+    bundle = runc_bundle()
+    os.mkdir(f"{scratch}/volume", 0o700)
+    bundle.config["mounts"].append(
+        {"source": f"{scratch}/volume", "destination": "/data", "type": "bind", "options": ["rbind", "rw"]}
+    )
+    os.mkdir(f"{bundle.rootfs}/own", 0o700)
+    os.symlink("data", f"{bundle.rootfs}/link")
+    add_hook(bundle, stage, "chmod", "--mode=777", "--path=/dev/null", "--path=/own", "--path=/link")
+    done = bundle.run("runc", "true", check=False)
+    assert done.returncode != 0 and "is a file of the host" in done.stderr
+    assert stat.S_IMODE(os.stat(f"{scratch}/volume").st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(f"{bundle.rootfs}/own").st_mode) == 0o700
+    bundle.config["hooks"] = {}
+    add_hook(bundle, stage, "chmod", "--mode=600", "--path=/dev/null")
+    assert bundle.run("runc", "stat -c %a /dev/null").stdout == "600\n"
+
+
+#: A host whose kernel has the driver, and a container that sees it in its /proc. runc mounts nothing there, so
+#: the namespace is made by hand.
+DRIVER = """
+mount -t tmpfs none /proc/driver && cp -r {driver}/proc/driver/nvidia /proc/driver/ &&
+mkdir -p /proc/driver/nvidia/capabilities/mig && mount --bind {rootfs} {rootfs} &&
+mount -t tmpfs none {rootfs}/proc && cp -r /proc/driver {rootfs}/proc/ && {hook} < {scratch}/state.json &&
+cd {rootfs}/proc/driver/nvidia && grep Modify params && ls && cat version && echo x > version
+"""
+
+
+@pytest.mark.parametrize("modifies", ["1", "0"])
+def test_device_nodes_are_not_modified(
+    rootfs: Any, sim_root: Any, scratch: str, stage: str, modifies: str
+) -> None:
+    """`params` says no; everything else of the driver's directory is still there, and read-only."""
+    driver, path = sim_root(), rootfs()
+    params = f"{driver}/proc/driver/nvidia/params"
+    with open(params, encoding="ascii") as file:
+        text = file.read()
+    assert "ModifyDeviceFiles: 1" in text
+    os.chmod(params, 0o644)
+    with open(params, "w", encoding="ascii") as file:
+        file.write(text.replace("ModifyDeviceFiles: 1", f"ModifyDeviceFiles: {modifies}"))
+    for name, document in (
+        ("state.json", {"bundle": scratch}),
+        ("config.json", {"ociVersion": "1.0.2", "process": {}, "root": {"path": path}}),
+    ):
+        with open(f"{scratch}/{name}", "w", encoding="ascii") as out:
+            json.dump(document, out)
+    hook = f"{stage}/bin/nvc-cdi-hook disable-device-node-modification"
+    script = DRIVER.format(driver=driver, rootfs=path, hook=hook, scratch=scratch)
+    done = run("unshare", "--mount", "/bin/sh", "-c", script, check=False)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "ModifyDeviceFiles: 0", done
+    assert {"capabilities", "gpus", "params", "registry", "sim", "version"} <= set(lines)
+    assert lines[-1].startswith(("NVRM version", "GCC version"))
+    assert ("Read-only file system" in done.stderr) is (modifies == "1"), done
+
+
+def test_without_a_driver_params_are_left_alone(runc_bundle: Any, stage: str) -> None:
+    bundle = runc_bundle()
+    add_hook(bundle, stage, "disable-device-node-modification")
+    before = snapshot(bundle.rootfs)
+    assert bundle.run("runc", "ls -d /proc/driver").stdout == "/proc/driver\n"
+    assert snapshot(bundle.rootfs) == before
+
+
+def test_a_simulated_driver_appears_with_the_given_entries_only(
+    runc_bundle: Any, sim_root: Any, stage: str
+) -> None:
+    """Twice, as for two devices asked for one by one."""
+    driver = sim_root(gpus=3)
+    gpus = sorted(os.listdir(f"{driver}/proc/driver/nvidia/gpus"))
+    bundle = runc_bundle()
+    for gpu in gpus[:2]:
+        entry = f"--entry=/proc/driver/nvidia/gpus/{gpu}"
+        add_hook(bundle, stage, "simulate-proc", f"--driver-root={driver}", entry)
+    lines = bundle.run(
+        "runc", "cd /proc/driver/nvidia; ls gpus; grep Modify params; ls sim"
+    ).stdout.splitlines()
+    assert lines == [*gpus[:2], "ModifyDeviceFiles: 0", "description", "state"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "cause"),
+    [
+        ("/etc", "want a path below"),
+        ("/proc/driver/nvidia/../../etc", "want a path below"),
+        ("/proc/driver/nvidia/gpus/none", "no such file"),
+    ],
+)
+def test_entries_are_of_the_simulated_driver(
+    runc_bundle: Any, sim_root: Any, stage: str, entry: str, cause: str
+) -> None:
+    bundle = runc_bundle()
+    add_hook(bundle, stage, "simulate-proc", f"--driver-root={sim_root()}", f"--entry={entry}")
+    done = bundle.run("runc", "true", check=False)
+    assert done.returncode != 0 and cause in done.stderr
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_in_a_user_namespace(runc_bundle: Any, sim_root: Any, stage: str, runtime: str) -> None:
+    driver = sim_root(gpus=1)
+    bundle = runc_bundle()
+    for base, directories, files in os.walk(bundle.rootfs):
+        for name in (".", *directories, *files):
+            os.lchown(os.path.join(base, name), 100000, 100000)
+    bundle.user_namespace()
+    for stem in ("libcuda", "libnvidia-ml"):
+        name = f"{stem}.so.{VERSION}"
+        mount(bundle, f"{driver}{LIBS}/{name}", f"{LIBS}/{name}")
+    (gpu,) = os.listdir(f"{driver}/proc/driver/nvidia/gpus")
+    entry = f"--entry=/proc/driver/nvidia/gpus/{gpu}"
+    link = f"--link=libcuda.so.1::{LIBS}/libcuda.so"
+    add_hook(bundle, stage, "simulate-proc", f"--driver-root={driver}", entry)
+    add_hook(bundle, stage, "create-symlinks", link, "update-ldcache", f"--folder={LIBS}")
+    done = bundle.run(
+        runtime, f"ls /proc/driver/nvidia/gpus; readlink {LIBS}/libcuda.so; stat -c %u /etc/ld.so.cache"
+    )
+    assert done.stdout.split() == [gpu, "libcuda.so.1", "0"]
+    assert first(bundle.rootfs) == f"{LIBS}/libcuda.so.1"
