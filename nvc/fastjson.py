@@ -30,7 +30,9 @@ class JsonError(ValueError):
     """The text is not JSON, or not within bounds; the message is one line without its content."""
 
 
-def parse(data: bytes, limit: int, depth: int = MAX_DEPTH, number: Callable[[str], Any] | None = None) -> Any:
+def parse(
+    data: bytes, limit: int, depth: int = MAX_DEPTH, number: Callable[[str], Any] | None = None
+) -> Any:
     """The value of one JSON document in UTF-8. Of a key given twice the last value holds.
 
     `limit` is in bytes; a caller reads at most one more. `number` makes the value of a number from its text.
@@ -126,7 +128,13 @@ def _scan(text: str, number: Callable[[str], Any] | None) -> tuple[Any, int]:
         context = _Context()
         if number is not None:
             context.parse_int = context.parse_float = number
-        return make_scanner(context)(text, 0)
+        scan = make_scanner(context)
+        try:
+            return scan(text, 0)
+        except SystemError:  # before 3.12 it can only raise JSONDecodeError where that was imported
+            import json.decoder
+
+            return scan(text, 0)
     import json
 
     integer, real = number or _integer, number or float

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import REPO, run
 
 from nvc import fastjson
 from nvc.fastjson import MAX_DEPTH, JsonError, parse
@@ -84,6 +86,16 @@ def test_brackets_in_strings_are_no_levels() -> None:
 def test_what_is_wrong_is_said(data: bytes, cause: str) -> None:
     with pytest.raises(JsonError, match=cause):
         parse(data, LIMIT)
+
+
+@pytest.mark.parametrize("text", ['{"a" 1}', "[1,,2]", '["\x01"]', "nul", '{"a": tru}', '["\\x"]'])
+def test_where_json_was_not_imported(text: str) -> None:
+    """The scanner of Python 3.11 takes the class of its error from the loaded module, and fails without."""
+    script = (
+        "import sys; from nvc.fastjson import *; assert 'json' not in sys.modules\n"
+        f"try: parse({text.encode()!r}, 100)\nexcept JsonError as error: print(error)"
+    )
+    assert run(sys.executable, "-S", "-c", script, cwd=REPO).stdout.startswith("not JSON at line 1 column ")
 
 
 def test_size_is_bounded() -> None:
