@@ -13,8 +13,6 @@ files are where documentation says they are without a trace on the machine; /run
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
 from types import TracebackType
@@ -26,6 +24,8 @@ from .rootfs import make_rootfs
 #: Where the simulated driver is on the test's host; its configuration says so.
 DRIVER = "/run/sim"
 IMAGE = "nvc-test"
+#: Options of every podman command here: no systemd, no overlay on an overlay.
+PODMAN = "--cgroup-manager cgroupfs --storage-driver vfs --events-backend none"
 #: What dockerd needs to know of a machine that is not its own: neither bridge nor firewall, and no storage driver
 #: that would lie on an overlay itself.
 DAEMON_JSON = """{
@@ -82,7 +82,9 @@ class Host:
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n", "cannot make a host: run as root"
         script = os.path.join(REPO, "tests/support/systemctl.py")
-        self.write("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {sys.executable} -I {script} "$@"\n', 0o755)
+        self.write(
+            "/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {sys.executable} -I {script} "$@"\n', 0o755
+        )
         self.write("/etc/docker/daemon.json", DAEMON_JSON)
         self.write("/etc/containerd/config.toml", CONTAINERD_TOML)
         self.write("/etc/nvc/config.toml", CONFIG_TOML)

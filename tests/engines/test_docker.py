@@ -1,0 +1,111 @@
+"""Docker 20.10, started for this: `--gpus` by the hook, `--runtime nvc` by the runtime, both, and neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.engines import IMAGE, Host
+
+BOTH = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
+OPENED = "No such device or address"  # no driver answers behind a simulated node
+DENIED = "Operation not permitted"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def docker(host: Host) -> None:
+    """The daemon, which knows nvc."""
+    host.sh("nvc-cli runtime configure --engine docker --hook-link /usr/local/bin; systemctl start docker")
+    host.image()
+
+
+def docker_run(host: Host, options: str, script: str) -> list[str]:
+    """The lines that a shell script in a container prints."""
+    return host.sh(f"docker run --rm {options} {IMAGE} sh -c '{script}'").stdout.splitlines()
+
+
+LOOK = "nvidia-smi -L; ls /dev | grep nvidia"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--gpus all",
+        "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=all",
+        "--runtime nvc --gpus all",
+        "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all",
+    ],
+)
+def test_all_gpus(host: Host, options: str) -> None:
+    lines = docker_run(host, options, LOOK)
+    assert [line[:6] for line in lines[:2]] == ["GPU 0:", "GPU 1:"] and lines[2:] == BOTH
+
+
+@pytest.mark.parametrize("options", ["--gpus device=1", "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=1"])
+def test_one_gpu(host: Host, options: str) -> None:
+    uuid = host.sh("nvc-cli --root /run/sim info --csv | grep ,GPU- | tail -1").stdout
+    lines = docker_run(host, options, LOOK)
+    assert len([line for line in lines if line.startswith("GPU ")]) == 1
+    assert lines[0].split("UUID: ")[1].rstrip(")") in uuid
+    assert "nvidia1" in lines and "nvidia0" not in lines
+
+
+@pytest.mark.parametrize("options", ["--gpus device=1", "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=1"])
+def test_the_other_gpu_is_denied(host: Host, options: str) -> None:
+    """Docker lets a container make any node, but not open it."""
+    script = "busybox mknod /dev/nvidia0 c 195 0; cat /dev/nvidia0; cat /dev/nvidia1; true"
+    errors = host.sh(f"docker run --rm {options} {IMAGE} sh -c '{script}'").stderr.splitlines()
+    assert DENIED in errors[0] and OPENED in errors[1], errors
+
+
+def test_no_gpus_without_a_request(host: Host) -> None:
+    assert docker_run(host, "--runtime nvc", "ls /dev") == docker_run(host, "", "ls /dev")
+
+
+def test_hook_and_runtime_inject_once(host: Host) -> None:
+    script = "grep -c libnvidia-ml.so /proc/self/mounts; grep -c /dev/nvidia0 /proc/self/mounts"
+    assert docker_run(host, "--gpus all --runtime nvc", script) == ["1", "1"]
+
+
+def test_docker_shows_the_cause(host: Host) -> None:
+    done = host.sh(f"docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=7 {IMAGE} true", check=False)
+    assert done.returncode == 125 and "nvc-runtime: device error: 7: unknown device" in done.stderr
+    done = host.sh(f"docker run --rm --gpus device=7 {IMAGE} true", check=False)
+    assert done.returncode != 0 and "device error: 7: unknown device" in done.stderr
+
+
+@pytest.fixture
+def running(host: Host) -> Iterator[str]:
+    """The name of a container that keeps running."""
+    host.sh(f"docker run -d --name kept --runtime nvc -e NVIDIA_VISIBLE_DEVICES=0 {IMAGE} sleep 600")
+    yield "kept"
+    host.sh("docker rm -f kept")
+
+
+def test_devices_survive_an_update(host: Host, running: str) -> None:
+    """The engine itself knows them: whenever it writes the device list again, they are in it."""
+    host.sh(f"docker update --memory 256m --memory-swap 256m {running}")
+    done = host.sh(f"docker exec {running} cat /dev/nvidia0", check=False)
+    assert OPENED in done.stderr
+    identity = host.sh("docker inspect --format '{{.Id}}' kept").stdout.strip()
+    config = host.read(
+        f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{identity}/config.json"
+    )
+    assert '"path":"/dev/nvidia0"' in config and '"major":195,"minor":0,"access":"rw"' in config
+
+
+def test_the_default_runtime(host: Host) -> None:
+    """As the default it passes every container on, with and without GPUs."""
+    host.sh("nvc-cli runtime configure --engine docker --set-as-default; systemctl restart docker")
+    assert docker_run(host, "-e NVIDIA_VISIBLE_DEVICES=0", "nvidia-smi -L | wc -l") == ["1"]
+    assert docker_run(host, "", "ls /dev | grep -c nvidia || true") == ["0"]
+
+
+def test_what_was_there_is_restored(host: Host) -> None:
+    before = host.read("/etc/docker/daemon.json.nvc-backup")
+    host.sh("nvc-cli runtime configure --engine docker --remove --hook-link /usr/local/bin")
+    assert host.read("/etc/docker/daemon.json") == before
+    assert host.sh("ls /etc/docker; ls /usr/local/bin").stdout.count("nvidia") == 0
+    host.sh("systemctl restart docker")
+    done = host.sh(f"docker run --rm --runtime nvc {IMAGE} true", check=False)
+    assert done.returncode == 125 and "nvc" in done.stderr
