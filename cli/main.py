@@ -48,7 +48,8 @@ def run(program: str, line: CommandLine) -> int:
     elif line.command:
         argv += [line.command, *([f"--{line.show}"] if line.show else line.globals.rest[1:])]
     try:
-        tree.main(argv, prog_name=program, complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+        # What a command gave to `ctx.exit` comes back as a value.
+        code = tree.main(argv, prog_name=program, complete_var=COMPLETE_VARIABLE, standalone_mode=False)
     except (click.exceptions.Exit, SystemExit) as end:
         code = end.exit_code if isinstance(end, click.exceptions.Exit) else end.code
         return code if isinstance(code, int) else 0
@@ -56,7 +57,7 @@ def run(program: str, line: CommandLine) -> int:
         raise KeyboardInterrupt from None
     except click.ClickException as error:
         raise InputError(error.format_message()) from None
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def respelled(values: Values) -> list[str]:

@@ -1,0 +1,323 @@
+"""`nvc-cli cdi`, the installed command, on a simulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from support import CLEAN_ENV, run
+from support.cdi import schema_problems
+from support.plans import snapshot
+
+from nvc.cdi.document import DocumentOptions
+from nvc.cdi.refresh import refresh
+from nvc.cdi.validate import problems
+from nvc.errors import InitializationError
+from nvc.kernel import LinuxKernel
+from nvc.request import DriverOptions, Request
+
+
+class Cdi:
+    """Calls `nvc-cli --root ROOT cdi`."""
+
+    def __init__(self, launcher: str, root: str) -> None:
+        self.command = [launcher, "--root", root, "cdi"]
+
+    def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return run(*self.command, *words, **options)
+
+    def refusal(self, *words: str, **options: Any) -> str:
+        """Call, which must fail with exit 1 and one line on standard error: that line."""
+        done = self(*words, check=False, **options)
+        assert done.returncode == 1 and done.stdout == "", done
+        lines = [line for line in done.stderr.splitlines() if "simulated driver in" not in line]
+        assert len(lines) == 1, done.stderr
+        return lines[0]
+
+    def document(self, *words: str) -> Any:
+        """What `generate` prints, which must be valid."""
+        made = json.loads(self("generate", *words).stdout)
+        assert problems(made) == [] and schema_problems(made) == []
+        return made
+
+
+@pytest.fixture
+def cdi(launcher: str, sim_root: Any) -> Any:
+    """Factory: `cdi(gpus=2)` is the command on a simulated driver of that kind."""
+    return lambda **wanted: Cdi(launcher, sim_root(**wanted))
+
+
+def names(made: Any) -> list[str]:
+    return [device["name"] for device in made["devices"]]
+
+
+def test_generate(cdi: Any) -> None:
+    call = cdi(gpus=2)
+    made = call.document("--device-name-strategy", "index")
+    assert names(made) == ["0", "1", "all"] and made["kind"] == "nvidia.com/gpu"
+    assert made["cdiVersion"] == "0.5.0"
+    assert "GPU-" in names(call.document())[1]
+    assert names(call.document("--device-id", "1", "--device-name-strategy=type-index")) == ["gpu1", "all"]
+    assert names(call.document("--device-id=1,0", "--no-all-device", "--device-name-strategy=index")) == [
+        "1",
+        "0",
+    ]
+    assert call.document("--vendor", "example.org", "--class=slice")["kind"] == "example.org/slice"
+
+
+def test_mig(cdi: Any) -> None:
+    made = cdi(gpus=2, mig=("", "2x1g.10gb")).document("--device-name-strategy=index")
+    assert names(made) == ["0", "1:0", "1:1", "all"]
+    first = made["devices"][1]["containerEdits"]
+    assert [node["path"].rsplit("/", 1)[0] for node in first["deviceNodes"]] == [
+        "/dev",
+        *["/dev/nvidia-caps"] * 2,
+    ]
+
+
+def test_hooks_of_this_installation(cdi: Any, stage: str) -> None:
+    made = cdi(gpus=1).document()
+    assert made["containerEdits"]["hooks"][0]["path"] == os.path.join(stage, "bin/nvc-cdi-hook")
+
+
+def test_formats(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    made = call.document()
+    assert yaml.safe_load(call("generate", "--format", "yaml").stdout) == made
+    for name, form in (("a.json", None), ("b.yaml", None), ("c.json", "yaml")):
+        call("generate", "--output", f"{scratch}/{name}", *(["--format", form] if form else []))
+        with open(f"{scratch}/{name}", encoding="utf-8") as file:
+            text = file.read()
+        assert yaml.safe_load(text) == made and text.startswith("---" if name != "a.json" else "{")
+        assert os.stat(f"{scratch}/{name}").st_mode & 0o7777 == 0o644
+
+
+def test_capabilities_and_requirements(cdi: Any) -> None:
+    """What NVIDIA's generator ignores."""
+    call = cdi(gpus=1)
+    utility = {
+        mount["containerPath"]
+        for mount in call.document("--capabilities=utility")["containerEdits"]["mounts"]
+    }
+    every = {mount["containerPath"] for mount in call.document()["containerEdits"]["mounts"]}
+    compat = {
+        mount["containerPath"] for mount in call.document("--capabilities=all")["containerEdits"]["mounts"]
+    }
+    assert utility < every < compat
+    call.document("--require", "cuda>=12.0", "--require=driver>=500")
+    assert "unsatisfied condition: cuda>=99" in call.refusal("generate", "--require", "cuda>=99")
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--device-id", "7"], "device error: 7: unknown device"),
+        (["--vendor", "1x"], "--vendor: 1x: does not begin with a letter"),
+        (["--class", ""], "--class: is empty"),
+        (["--hook-path", "nvc-cdi-hook"], "--hook-path"),
+        (["--capabilities", "compute,flying"], "--capabilities: flying"),
+        (["--capabilities", ""], "--capabilities"),
+        (["--library-directory", "lib"], "--library-directory"),
+        (["--library-directory", "/nothing", "--output", "/nowhere/x.json"], "no such file or directory"),
+        (["--disable-hook", "x"], "'x' is not one of"),
+        (["--output", "/etc/"], "--output"),
+    ],
+)
+def test_generate_refuses(cdi: Any, words: list[str], cause: str) -> None:
+    assert cause in cdi(gpus=1).refusal("generate", *words)
+
+
+def test_a_library_directory_that_the_loader_does_not_know(cdi: Any) -> None:
+    call = cdi(gpus=1, libdir="/opt/driver/lib", cache="none")
+    made = call.document("--library-directory", "/opt/driver/lib", "--capabilities=utility")
+    libraries = [m["containerPath"] for m in made["containerEdits"]["mounts"] if ".so" in m["containerPath"]]
+    assert libraries and all(path.startswith("/opt/driver/lib/") for path in libraries)
+
+
+def test_without_a_driver_the_old_file_stays(launcher: str, cdi: Any, scratch: str) -> None:
+    path = f"{scratch}/out.json"
+    cdi(gpus=1)("generate", "--output", path)
+    before = os.stat(path)
+    os.mkdir(f"{scratch}/empty")
+    error = Cdi(launcher, f"{scratch}/empty").refusal("generate", "--output", path)
+    assert "initialization error" in error or "detection error" in error
+    assert "no device" in cdi(gpus=1, mig=("on",)).refusal("generate", "--output", path)
+    assert os.stat(path) == before
+
+
+def test_list(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    directories = [f"{scratch}/static", f"{scratch}/dynamic"]
+    words = [f"--spec-dir={directory}" for directory in directories]
+    assert call("list", *words).stdout == ""
+    for directory in directories:
+        os.mkdir(directory)
+    call("generate", "--device-name-strategy=index", "--output", f"{directories[0]}/a.yaml")
+    done = call("list", *words)
+    assert done.stdout.split() == ["nvidia.com/gpu=0", "nvidia.com/gpu=all"] and done.stderr == ""
+    # In a later directory the same names win; twice in one, nobody has them.
+    call("generate", "--device-name-strategy=index", "--output", f"{directories[1]}/b.json")
+    listed = json.loads(call("list", "--format=json", *words).stdout)
+    assert {device["file"] for device in listed["devices"]} == {f"{directories[1]}/b.json"}
+    call(
+        "generate", "--device-name-strategy=index", "--no-all-device", "--output", f"{directories[1]}/c.json"
+    )
+    done = call("list", *words)
+    assert done.stdout.split() == ["nvidia.com/gpu=all"]
+    assert "nvidia.com/gpu=0: in " in done.stderr
+
+
+def test_list_with_damaged_files(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    call("generate", "--output", f"{scratch}/good.json")
+    with open(f"{scratch}/good.json", encoding="utf-8") as file:
+        text = file.read()
+    for name, content in (
+        ("cut.json", text[:700]),
+        ("cut.yaml", "cdiVersion: 0.5.0\nkind"),
+        ("empty.json", ""),
+    ):
+        with open(f"{scratch}/{name}", "w", encoding="utf-8") as out:
+            out.write(content)
+    done = call("list", f"--spec-dir={scratch}")
+    assert len(done.stdout.split()) == 3
+    for name in ("cut.json", "cut.yaml", "empty.json"):
+        assert f"{scratch}/{name}: " in done.stderr
+    for name in ("cut.json", "cut.yaml", "empty.json"):
+        failed = call("validate", f"{scratch}/good.json", f"{scratch}/{name}", check=False)
+        assert (
+            failed.returncode == 1 and f"{name}: " in failed.stderr and "good.json: valid" in failed.stdout
+        )
+
+
+def test_a_stale_specification_is_said(launcher: str, sim_root: Any, scratch: str) -> None:
+    from nvc.sim import SimSpec, create
+
+    root = sim_root(gpus=2)
+    call = Cdi(launcher, root)
+    os.mkdir(f"{scratch}/cdi")
+    path = f"{scratch}/cdi/nvidia.json"
+    call("generate", "--output", path)
+    for command in (("list", f"--spec-dir={scratch}/cdi"), ("validate", path)):
+        assert call(*command).stderr == ""
+    create(root, SimSpec(gpus=2, driver_version="590.10.01"))
+    for command in (("list", f"--spec-dir={scratch}/cdi"), ("validate", path)):
+        said = call(*command).stderr
+        assert "is stale: it was made for driver 580.159.04-sim, this host has 590.10.01-sim" in said
+        assert "libcuda.so.580.159.04, which is not there" in said
+    call("generate", "--output", path)
+    create(root, SimSpec(gpus=1, driver_version="590.10.01"))
+    assert "other devices or driver files" in call("validate", path).stderr
+
+
+def test_validate_without_a_driver(launcher: str, cdi: Any, scratch: str) -> None:
+    cdi(gpus=1)("generate", "--output", f"{scratch}/a.json")
+    os.mkdir(f"{scratch}/empty")
+    done = Cdi(launcher, f"{scratch}/empty")("validate", f"{scratch}/a.json")
+    assert "valid, 3 devices, version 0.5.0" in done.stdout and "cannot tell" in done.stderr
+
+
+def test_transform(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    text = call("generate", "--format=yaml").stdout
+    root = call.command[2]
+    words = ("transform", "root", "--from", root, "--to", "/host/driver")
+    moved = json.loads(call(*words, stdin=None, input=text).stdout)
+    assert all(mount["hostPath"].startswith("/host/driver/") for mount in moved["containerEdits"]["mounts"])
+    call(*words, "--output", f"{scratch}/moved.yaml", stdin=None, input=text)
+    with open(f"{scratch}/moved.yaml", encoding="utf-8") as file:
+        assert yaml.safe_load(file) == moved
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "a: [b", '{"cdiVersion": "0.5.0"}', "null", "- " * 5000])
+def test_transform_of_a_malformed_file(cdi: Any, scratch: str, text: str) -> None:
+    with open(f"{scratch}/bad.yaml", "w", encoding="utf-8") as out:
+        out.write(text)
+    out_path = f"{scratch}/out.json"
+    words = ("--from=/", "--to=/host", f"--input={scratch}/bad.yaml", f"--output={out_path}")
+    error = cdi(gpus=1).refusal("transform", "root", *words)
+    assert "cdi error" in error and f"{scratch}/bad.yaml" in error and not os.path.exists(out_path)
+
+
+def test_refresh_writes_once(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    where = f"--output-dir={scratch}/cdi"
+    path = f"{scratch}/cdi/nvidia.com-gpu.json"
+    assert call("refresh", where).stdout == f"{path}: written, 3 devices\n"
+    before = os.stat(path)
+    assert call("refresh", where).stdout == f"{path}: unchanged, 3 devices\n"
+    assert call("--help") and os.stat(path) == before
+    assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]
+
+
+def test_refresh_never_writes_an_empty_file(launcher: str, sim_root: Any, scratch: str) -> None:
+    from nvc.sim import SimSpec, create
+
+    root = sim_root(gpus=1)
+    call = Cdi(launcher, root)
+    call("refresh", f"--output-dir={scratch}/cdi")
+    before = snapshot(f"{scratch}/cdi")
+    create(root, SimSpec(gpus=1, mig=("on",)))
+    assert "no device" in call.refusal("refresh", f"--output-dir={scratch}/cdi")
+    assert snapshot(f"{scratch}/cdi") == before
+
+
+def test_many_refreshes_at_once(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=2)
+    command = [*call.command, "refresh", f"--output-dir={scratch}/cdi"]
+    running = [
+        subprocess.Popen(command, env=CLEAN_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    said = [process.communicate(timeout=60) for process in running]
+    assert [process.returncode for process in running] == [0] * 6, said
+    assert sorted(out.split(": ")[1].split(",")[0] for out, _ in said) == ["unchanged"] * 5 + ["written"]
+    assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]
+    assert call("validate", f"{scratch}/cdi/nvidia.com-gpu.json").stderr == ""
+
+
+def test_refresh_where_others_could_interfere(cdi: Any, scratch: str) -> None:
+    call = cdi(gpus=1)
+    os.mkdir(f"{scratch}/real")
+    os.symlink("real", f"{scratch}/link")
+    assert "written" in call("refresh", f"--output-dir={scratch}/link").stdout
+    assert os.listdir(f"{scratch}/real") == ["nvidia.com-gpu.json"] and os.path.islink(f"{scratch}/link")
+    os.chmod(f"{scratch}/real", 0o777)
+    assert "can be changed by others" in call.refusal("refresh", f"--output-dir={scratch}/link")
+    os.chmod(f"{scratch}/real", 0o755)
+    os.rename(f"{scratch}/real/nvidia.com-gpu.json", f"{scratch}/victim")
+    os.symlink(f"{scratch}/victim", f"{scratch}/real/nvidia.com-gpu.json")
+    before = snapshot(scratch)
+    assert "not a regular file" in call.refusal("refresh", f"--output-dir={scratch}/real")
+    assert snapshot(scratch) == before
+    os.unlink(f"{scratch}/real/nvidia.com-gpu.json")
+    call("generate", "--output", f"{scratch}/real/nvidia.yaml")  # another tool's, for the engines
+    assert f"is also in {scratch}/real/nvidia.yaml" in call.refusal(
+        "refresh", f"--output-dir={scratch}/real"
+    )
+
+
+def test_refresh_waits_for_the_driver(sim_root: Any, scratch: str) -> None:
+    """The driver appears between two attempts, as at boot; first without a device."""
+    from nvc.sim import SimSpec, create
+
+    root = sim_root(gpus=1)
+    os.rename(f"{root}/usr", f"{root}/later")
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        create(root, SimSpec(gpus=1, mig=("on",) if len(pauses) < 3 else ()))
+
+    how = DocumentOptions("/usr/bin/nvc-cdi-hook")
+    request = Request(devices=("all",), capabilities=("utility",))
+    words = (LinuxKernel(), DriverOptions(root=root), request, how, f"{scratch}/cdi", "json")
+    with pytest.raises(InitializationError):
+        refresh(*words, wait=0, pause=pause)
+    assert pauses == [] and os.listdir(f"{scratch}/cdi") == []
+    done = refresh(*words, wait=3600, pause=pause)
+    assert done.changed and done.devices == 3 and pauses == [0.5, 1.0, 2.0]
