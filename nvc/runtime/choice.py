@@ -37,7 +37,10 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
     if mode == "csv":
         raise InputError("mode", "csv", "not supported: no list of files says what a container gets",
                          "set mode = \"auto\" in [nvidia-container-runtime]")  # fmt: skip
-    names = _qualified(container, config)
+    names, trusted = _qualified(container, config)
+    if names and not (trusted or container.privileged or config.accept_environment_unprivileged):
+        notes.append(f"{VISIBLE} is ignored: the container is not privileged")
+        return None
     if not names:
         request = request_from(container, config, notes)
         way = "cdi" if mode in ("cdi", "jit-cdi") else "hook"
@@ -50,31 +53,31 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
     others = tuple(name for name in names if name.partition("=")[0] not in kinds)
     request = None
     if own:
+        config = config.replace(accept_environment_unprivileged=True)
         request = request_from(_asking(container, own), config, notes)
-        if request is None:  # the environment of this container does not count
-            return None
     return Choice("cdi", request, others)
 
 
-def _qualified(container: Container, config: Config) -> list[str]:
-    """The qualified names that a container asks for: all of its request, or none. Raises InputError."""
+def _qualified(container: Container, config: Config) -> tuple[list[str], bool]:
+    """The qualified names that a container asks for: all of its request, or none; and whether somebody other than
+    its image must have written them. Raises InputError."""
     if config.mode in ("cdi", "jit-cdi"):  # who writes annotations may ask for devices
         prefixes = config.cdi_annotation_prefixes
         values = [value for key, value in container.annotations.items() if key.startswith(prefixes)]
         found = _checked([item for value in values for item in value.split(",")], "annotation")
         if found:
-            return found
+            return found, True
     if config.accept_volume_mounts:
         below = [mount.destination for mount in container.mounts if mount.source == "/dev/null"]
         tails = [path[len(VOLUMES) + 1 :] for path in below if path.startswith(VOLUMES + "/")]
         found = _checked([_from_path(tail) for tail in tails if tail.startswith("cdi/")], "volume mount")
         if found:
-            return found
+            return found, True
     value = container.environment.get(VISIBLE, "")
     items = [item.strip() for item in value.split(",", MAX_NAMES + 1) if item.strip()]
     if not any(_looks_qualified(item) for item in items):
-        return []
-    return _checked(items, VISIBLE)
+        return [], False
+    return _checked(items, VISIBLE), False
 
 
 def _looks_qualified(item: str) -> bool:
