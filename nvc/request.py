@@ -23,6 +23,31 @@ class DriverOptions(Value):
     configuration: bytes = b""  # identity of the file that these come from: facts are kept apart for it
 
 
+class Size(Value):
+    """An amount of a device's memory, not yet held against a device: bytes, or `part` / `whole` of it."""
+
+    name: str  # of the option or variable that says so, for messages
+    text: str  # what it says
+    bytes: int
+    part: int = 0
+    whole: int = 1
+
+
+class SliceRequest(Value):
+    """A part of each device in place of all of it."""
+
+    memory: tuple[
+        Size, ...
+    ] = ()  # one for every device, or one for each in the order in which they were asked for
+    memory_at: tuple[
+        tuple[int, Size], ...
+    ] = ()  # for the device at this place in that order; wins over `memory`
+    devices: tuple[str, ...] = ()  # only these selectors; (): every device
+    uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
+    library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
+    largest: Size | None = None  # what the operator lets anybody ask for
+
+
 class Request(Value):
     """One container's wishes, checked for shape but not yet held against the host."""
 
@@ -39,3 +64,4 @@ class Request(Value):
     gsp_firmware: bool = True
     cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, disabled
     ldconfig: str = ""  # accepted because callers pass it; see docs/differences.md
+    vgpu: SliceRequest | None = None

@@ -1,0 +1,46 @@
+"""What native/vgpu/layout.h says, for Python: offsets and formats of the quota and of the ledger.
+
+tests/unit/test_vgpu_layout.py compares every number here with what a C compiler makes of the header.
+"""
+
+from __future__ import annotations
+
+import struct
+
+QUOTA_MAGIC = 0x41544F555143564E
+LEDGER_MAGIC = 0x524744454C43564E
+VERSION = 1
+DEVICES = 64
+SLOTS = 512
+SHARES = 1024
+NO_LIMIT = (1 << 64) - 1
+
+#: Paths beside a library directory of the container.
+PRIVATE = "nvc"
+QUOTA_FILE = "nvc/quota"
+LEDGER_DIRECTORY = "nvc/ledger"
+LEDGER_NAME = "ledger"
+
+#: magic, version, size, sequence, device count, flags, reserved.
+QUOTA_HEADER = struct.Struct("<QIIQII32x")
+#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, reserved.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIII64x")
+QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
+SEQUENCE = struct.Struct("<Q")
+SEQUENCE_OFFSET = 16
+
+#: magic, version, size, slot count, high water, transfers, reserved.
+LEDGER_HEADER = struct.Struct("<QIIIIQ32x")
+#: pid, generation, claimed, name, reserved.
+SLOT_HEADER = struct.Struct("<IIQ16s32x")
+#: committed, tentative, inherited, changes.
+AMOUNT = struct.Struct("<QQQQ")
+SLOT_SIZE = SLOT_HEADER.size + DEVICES * AMOUNT.size
+SHARE_SIZE = 152
+LEDGER_SIZE = LEDGER_HEADER.size + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE
+
+#: The share of a device's time: none of these is held to yet, see docs/vgpu.md.
+CORES_UNCAPPED = 0
+WEIGHT = 1
+POLICIES = ("fair", "preempt", "weight", "fixed", "soft", "native")
+POLICY_NATIVE = 5

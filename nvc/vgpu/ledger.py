@@ -1,0 +1,66 @@
+"""The ledger of a container, read from outside. The container can write whatever it likes there: nothing that is
+read here is believed beyond "this is what the tenant says".
+"""
+
+from __future__ import annotations
+
+from nvc.errors import NvcError
+from nvc.value import Value
+from nvc.vgpu import layout
+
+
+class LedgerError(NvcError):
+    """A container's ledger is no ledger (any more)."""
+
+    stage = "vgpu"
+    hint = "processes of the container wrote to it; what they hold is not known"
+
+
+class Account(Value):
+    """What one process says that it holds."""
+
+    slot: int
+    pid: int  # in the container's pid namespace
+    name: str
+    used: tuple[int, ...]  # bytes, by position of the device in the quota
+
+
+def header() -> bytes:
+    """The beginning of an empty ledger; the rest of the file is zeros."""
+    return layout.LEDGER_HEADER.pack(
+        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 0, 0
+    )
+
+
+def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
+    """The accounts of used slots, for the first `devices` devices. Raises LedgerError.
+
+    `live` are the slots whose lock is held; those of the dead do not count. None: all count.
+    """
+    if len(data) < layout.LEDGER_SIZE:
+        raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
+    magic, version, size, slots, high_water, _ = layout.LEDGER_HEADER.unpack_from(data)
+    expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
+    if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
+        raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")
+    accounts = []
+    for slot in range(high_water):
+        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_SIZE
+        pid, _, _, name = layout.SLOT_HEADER.unpack_from(data, offset)
+        if pid == 0 or live is not None and slot not in live:
+            continue
+        used = []
+        for device in range(min(devices, layout.DEVICES)):
+            amount = layout.AMOUNT.unpack_from(
+                data, offset + layout.SLOT_HEADER.size + device * layout.AMOUNT.size
+            )
+            used.append(min(sum(amount[:3]), (1 << 63) - 1))
+        text = name.partition(b"\0")[0].decode("utf-8", "replace")
+        printable = "".join(c if c.isprintable() else "?" for c in text)
+        accounts.append(Account(slot, pid, printable, tuple(used)))
+    return tuple(accounts)
+
+
+def totals(accounts: tuple[Account, ...], devices: int) -> tuple[int, ...]:
+    """Bytes that all accounts hold together, for each device."""
+    return tuple(sum(account.used[device] for account in accounts) for device in range(devices))

@@ -1,0 +1,98 @@
+"""Sizes as people and other systems write them. Everything that is not plainly a size is an error that names
+where it stands: a limit that was misread is no limit.
+"""
+
+from __future__ import annotations
+
+from nvc.errors import InputError
+from nvc.request import Size
+
+#: Binary, whatever the case: HAMi writes `3000m` and `3g`.
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+#: Less is a mistake of units: `10` was meant to be 10 GiB, `4096` 4096 MiB.
+SMALLEST = 1 << 20
+LARGEST = 1 << 50
+DIGITS = frozenset("0123456789")
+HINT = "write 10GiB, 512MiB, a number of bytes, or 25% of the device"
+
+
+def parse_size(name: str, text: str) -> Size:
+    """The size that `text` says; `name` is the option or variable that it was given in.
+
+    A whole number, then nothing (bytes), one of K, M, G, T with or without `i` or `iB`, or `%`. Case does not
+    matter and units are binary. Raises InputError for anything else: `10GB` may mean either kind of gigabyte.
+    """
+    if text.endswith("%"):
+        percent = _number(name, text, text[:-1])
+        if not 1 <= percent <= 100:
+            raise InputError(name, text, "want a whole number from 1% to 100%")
+        return Size(name, text, 0, percent, 100)
+    if text.startswith("-"):
+        raise InputError(name, text, "negative", HINT)
+    digits = _leading_digits(text)
+    unit = text[len(digits) :].lower()
+    if unit not in UNITS and unit[:-1] in ("k", "m", "g", "t") and unit.endswith("b"):
+        raise InputError(name, text, "a unit of 1000 or of 1024?", f"write {digits}{unit[0].upper()}iB")
+    unit = unit.removesuffix("b").removesuffix("i") if unit.endswith(("ib", "i")) else unit
+    if unit not in UNITS or (unit == "" and len(digits) != len(text)):
+        raise InputError(name, text, "not a size", HINT)
+    return in_bytes(name, text, _number(name, text, digits) * UNITS[unit])
+
+
+def in_bytes(name: str, text: str, count: int) -> Size:
+    """The size of `count` bytes, held against what any device could have. Raises InputError."""
+    if count == 0:
+        raise InputError(name, text, "no memory at all", "leave it out to limit nothing")
+    if count < SMALLEST:
+        raise InputError(name, text, f"{count} bytes is less than 1 MiB", HINT)
+    if count > LARGEST:
+        raise InputError(name, text, "more than any device has", HINT)
+    return Size(name, text, count)
+
+
+def parse_gibibytes(name: str, text: str) -> Size:
+    """A plain number of GiB, as cGPU's variables have it. Raises InputError."""
+    return in_bytes(name, text, _number(name, text, text) << 30)
+
+
+def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
+    """The part `text`/`whole_text` of a device, as cGPU's pair of variables says it. Raises InputError."""
+    part, whole = _number(name, text, text), _number(whole_name, whole_text, whole_text)
+    if whole == 0:
+        raise InputError(whole_name, whole_text, "no memory at all")
+    if not 1 <= part <= whole:
+        raise InputError(name, text, f"want 1 to {whole}, which {whole_name} says the device has")
+    return Size(name, text, 0, part, whole)
+
+
+def parse_number(name: str, text: str, low: int, high: int) -> int:
+    """A whole number from `low` to `high`. Raises InputError."""
+    number = _number(name, text, text)
+    if not low <= number <= high:
+        raise InputError(name, text, f"want a number from {low} to {high}")
+    return number
+
+
+def size_text(count: int) -> str:
+    """`count` bytes for people: `10 GiB` where it is whole, else MiB rounded to the nearest."""
+    if count and count % (1 << 30) == 0:
+        return f"{count >> 30} GiB"
+    return f"{(count + (1 << 19)) >> 20} MiB"
+
+
+def _leading_digits(text: str) -> str:
+    end = 0
+    while end < len(text) and text[end] in DIGITS:
+        end += 1
+    return text[:end]
+
+
+def _number(name: str, text: str, digits: str) -> int:
+    if not digits or not DIGITS.issuperset(digits):
+        cause = "negative" if text.startswith("-") else "not a size" if text else "empty"
+        raise InputError(name, text, cause, HINT)
+    if len(digits) > 1 and digits[0] == "0":
+        raise InputError(name, text, "begins with 0", "write it without, in decimal")
+    if len(digits) > 18:
+        raise InputError(name, text, "more than any device has", HINT)
+    return int(digits)
