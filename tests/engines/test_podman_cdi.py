@@ -98,7 +98,7 @@ def test_mig(host: Host) -> None:
 
 def test_fewer_capabilities(host: Host) -> None:
     host.sh(f"{CDI} generate --capabilities utility --output /etc/cdi/nvidia.json")
-    script = f"nvidia-smi -L | wc -l; ls /dev | grep -c uvm; grep -c libcuda /proc/mounts"
+    script = "nvidia-smi -L | wc -l; ls /dev | grep -c uvm; grep -c libcuda /proc/mounts"
     assert podman(host, "nvidia.com/gpu=all", script).stdout.split() == ["2", "0", "0"]
     host.sh("rm -r /etc/cdi")
 
