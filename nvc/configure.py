@@ -6,25 +6,21 @@ Both entry points, the command line and the hooks, come through here with the sa
 from __future__ import annotations
 
 from nvc import inventory
-from nvc.apply.executor import Outcome, apply_plan
-from nvc.apply.sources import SourceChanged
-from nvc.compat import compat_libraries
 from nvc.discovery import discover
+from nvc.errors import SourceChanged
 from nvc.kernel import check_floor
-from nvc.plan.build import build_plan
-from nvc.requirements import check
-from nvc.selection import select
-from nvc.target import Target, open_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from nvc.apply.executor import Outcome
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.plan.ops import Plan
     from nvc.request import DriverOptions, Request
     from nvc.selection import Selection
+    from nvc.target import Target
 
     class Log(Protocol):
         """Told of each step of a run."""
@@ -71,18 +67,36 @@ def _configure(
     oci_devices: list[dict[str, object]] | None,
 ) -> Outcome:
     plan, target = make_plan(kernel, options, request, pid, rootfs, log)
+    from nvc.apply.executor import apply_plan
+
     try:
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
     finally:
         target.close()
 
 
+def _load_the_rest() -> None:
+    """Load what follows discovery, where NVML must be waited for anyway: a third of all modules."""
+    import nvc.apply.executor
+    import nvc.compat
+    import nvc.plan.build
+    import nvc.requirements
+    import nvc.selection
+    import nvc.target  # noqa: F401
+
+
 def make_plan(
     kernel: Kernel, options: DriverOptions, request: Request, pid: int, rootfs: str, log: Log
 ) -> tuple[Plan, Target]:
     """The plan for one container, and the open container. Nothing has been changed."""
-    facts = discover(kernel, options)
+    facts = discover(kernel, options, meanwhile=_load_the_rest)
     log.done("discover")
+    from nvc.compat import compat_libraries
+    from nvc.plan.build import build_plan
+    from nvc.requirements import check
+    from nvc.selection import select
+    from nvc.target import open_target
+
     log.facts(facts)
     selection = select(facts, request)
     log.selection(selection)

@@ -6,6 +6,7 @@
     |- InitializationError  initialization  driver helper, driver root, kernel floor, unsafe installation
     |- ContainerError       container     pid, namespaces, rootfs
     |- DetectionError       detection     driver files, NVML, device nodes
+    |  `- SourceChanged     detection     a file is not the one that was found
     |- DeviceError          device        a selector matches nothing
     |- MigConfigError       mig-config
     |- MigMonitorError      mig-monitor
@@ -72,6 +73,12 @@ class ContainerError(NvcError):
 
 class DetectionError(NvcError):
     stage = "detection"
+
+
+class SourceChanged(DetectionError):
+    """A file is not the one that discovery found: the inventory is stale."""
+
+    hint = "the driver was changed meanwhile; run again, or with --no-inventory"
 
 
 class DeviceError(NvcError):

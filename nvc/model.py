@@ -86,8 +86,17 @@ class Gpu(Value):
     mig_capable: bool = False
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
-    capability_nodes: tuple[DeviceNode, ...] = ()  # every nvidia-cap node of this GPU in mig-minors
+    capability_major: int = -1  # of nvidia-caps
+    capability_minors: tuple[int, ...] = ()  # of every instance that this GPU could have (mig-minors)
     dri_nodes: tuple[str, ...] = ()  # /dev/dri/cardN, /dev/dri/renderDN
+
+    @property
+    def capability_nodes(self) -> tuple[DeviceNode, ...]:
+        """The nvidia-cap nodes of all instances; made when wanted, since a GPU has more than a hundred."""
+        return tuple(
+            DeviceNode(f"/dev/nvidia-caps/nvidia-cap{minor}", self.capability_major, minor)
+            for minor in self.capability_minors
+        )
 
 
 class ProcFile(Value):

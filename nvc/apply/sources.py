@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.errors import DetectionError, MountError
+from nvc.errors import MountError, SourceChanged
 from nvc.kernel import O_PATH
 from nvc.model import Identity
 
@@ -14,12 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
-
-
-class SourceChanged(DetectionError):
-    """A file is not the one that discovery found: the inventory is stale."""
-
-    hint = "the driver was changed meanwhile; run again, or with --no-inventory"
 
 
 class Sources:

@@ -13,6 +13,7 @@ from nvc.discovery.sockets import find_ipcs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nvc.kernel import Kernel
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions
 
 
-def discover(kernel: Kernel, options: DriverOptions, extra: bytes = b"", directory: str = "") -> HostFacts:
+def discover(
+    kernel: Kernel,
+    options: DriverOptions,
+    extra: bytes = b"",
+    directory: str = "",
+    meanwhile: Callable[[], None] | None = None,
+) -> HostFacts:
     """The facts of the driver in `options.root`.
 
-    `extra` is whatever else must be unchanged for kept facts to hold; `directory`
-    replaces the runtime directory. Raises InitializationError when the driver root or NVML is unusable,
-    DetectionError when the host contradicts itself. A listed file may have been replaced since it was found:
+    `extra` is whatever else must be unchanged for kept facts to hold; `directory` replaces the runtime
+    directory; `meanwhile` is called while NVML starts, if it must be asked. Raises InitializationError when
+    the driver root or NVML is unusable, DetectionError when the host contradicts itself. A listed file may have been replaced since it was found:
     who opens one compares its identity, and on a difference calls `inventory.forget` and this again.
     """
     host = Host.open(kernel, options)
@@ -36,9 +43,9 @@ def discover(kernel: Kernel, options: DriverOptions, extra: bytes = b"", directo
 
             kmods_warnings = load_kmods(host, options)
         if not options.inventory:
-            facts, _ = _long_way(host, options)
+            facts, _ = _long_way(host, options, meanwhile)
         else:
-            facts = _kept_or_found(host, options, extra, directory)
+            facts = _kept_or_found(host, options, extra, directory, meanwhile)
         if kmods_warnings:
             facts = facts.replace(warnings=kmods_warnings + facts.warnings)
         return facts
@@ -46,13 +53,25 @@ def discover(kernel: Kernel, options: DriverOptions, extra: bytes = b"", directo
         host.close()
 
 
-def _long_way(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str, ...]]:
+def _long_way(
+    host: Host, options: DriverOptions, meanwhile: Callable[[], None] | None
+) -> tuple[HostFacts, tuple[str, ...]]:
+    # NVML takes longest, so the probe is under way before the modules for the rest are even loaded.
+    from nvc.discovery.asking import start_first
+
+    probe = start_first(host, options)
     from nvc.discovery.full import find_facts
 
-    return find_facts(host, options)
+    return find_facts(host, options, probe, meanwhile)
 
 
-def _kept_or_found(host: Host, options: DriverOptions, extra: bytes, directory: str) -> HostFacts:
+def _kept_or_found(
+    host: Host,
+    options: DriverOptions,
+    extra: bytes,
+    directory: str,
+    meanwhile: Callable[[], None] | None,
+) -> HostFacts:
     extra += options.configuration
     name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration))
     key = host_key(host, options, extra)
@@ -61,7 +80,7 @@ def _kept_or_found(host: Host, options: DriverOptions, extra: bytes, directory: 
         facts = _from_kept(host, options, key, kept)
         if facts is not None:
             return facts
-    facts, directories = _long_way(host, options)
+    facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
     if host_key(host, options, extra) == key:
         inventory.store(name, (key, witness(host.driver, directories), pack(facts)), directory)

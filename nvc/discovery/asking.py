@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK
-from nvc.discovery.libraries import DIRECTORIES
+from nvc.discovery.libraries import COMPAT, DIRECTORIES
 from nvc.discovery.wire import parse_reply
 from nvc.errors import DetectionError, InitializationError
 from nvc.kernel.probe import IDS_CHANGE, IDS_TRY, start_probe
@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions
 
 NVML = "libnvidia-ml.so.1"
+
+
+DEFAULT_CACHE = "/etc/ld.so.cache"
+
+
+def start_first(host: Host, options: DriverOptions) -> Probe | None:
+    """The probe, started before anything else is looked at; None when a loader cache must be read for it.
+
+    The probe's own loader reads the default cache of the root it runs in, but no other. Raises
+    InitializationError on a machine that no driver is made for.
+    """
+    arch = os.uname().machine
+    if arch not in COMPAT:
+        raise InitializationError("detect architecture", "", arch, "x86_64 and aarch64 are supported")
+    if options.ldcache != DEFAULT_CACHE or host.devices is not host.driver:
+        return None
+    return start(host, options, arch, [])
 
 
 def start(host: Host, options: DriverOptions, arch: str, entries: list[tuple[int, str, str]]) -> Probe:

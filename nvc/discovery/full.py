@@ -11,21 +11,23 @@ from nvc.discovery.gpus import find_gpus
 from nvc.discovery.libraries import COMPAT, DIRECTORIES, find_libraries, read_cache
 from nvc.discovery.mig import MigCapabilities
 from nvc.discovery.nodes import control_nodes
-from nvc.discovery.proc import char_majors, kernel_version, proc_files
+from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.sockets import find_ipcs
 from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node
-from nvc.errors import DetectionError, InitializationError
+from nvc.errors import DetectionError
 from nvc.model import HostFacts
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvc.discovery.host import Host
+    from nvc.discovery.proc import ProcGpu
     from nvc.discovery.wire import ProbeReply
+    from nvc.kernel.probe import Probe
     from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library
     from nvc.request import DriverOptions
-
-DEFAULT_CACHE = "/etc/ld.so.cache"
 
 
 class Files(Value):
@@ -37,6 +39,15 @@ class Files(Value):
     firmwares: tuple[Firmware, ...]
     directories: tuple[str, ...]
     warnings: tuple[str, ...]
+
+
+class Shown(Value):
+    """What the kernel's side of the driver shows by itself."""
+
+    majors: dict[str, int]
+    capabilities: MigCapabilities
+    gpus: tuple[ProcGpu, ...] | None
+    control: tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]
 
 
 class Kernel(Value):
@@ -52,23 +63,33 @@ class Kernel(Value):
     warnings: tuple[str, ...]
 
 
-def find_facts(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str, ...]]:
+def find_facts(
+    host: Host,
+    options: DriverOptions,
+    probe: Probe | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> tuple[HostFacts, tuple[str, ...]]:
     """The facts, and the directories in the driver root on which they rest.
 
-    Raises InitializationError when NVML cannot be started, DetectionError when an answer is wrong.
+    `probe` is the running one, if it could be started without a look at the loader cache; `meanwhile` is
+    called while NVML starts. Raises InitializationError when NVML cannot be started, DetectionError when an
+    answer is wrong.
     """
     arch = os.uname().machine
-    if arch not in COMPAT:
-        raise InitializationError("detect architecture", "", arch, "x86_64 and aarch64 are supported")
-    # The probe's loader reads the default cache of the root it runs in; any other is read for it beforehand.
-    late = options.ldcache == DEFAULT_CACHE and host.devices is host.driver
-    cache = None if late else read_cache(host.driver, options.ldcache)
-    probe = start(host, options, arch, cache[0] if cache else [])
+    cache = None
+    if probe is None:
+        cache = read_cache(host.driver, options.ldcache)
+        probe = start(host, options, arch, cache[0])
     try:
         entries, cache_warnings = cache or read_cache(host.driver, options.ldcache)
         version = kernel_version(host.system)
         wsl = None if version else wsl_node(host.devices)
         files = _files(host, options, arch, version, entries) if version else None
+        # Now, while NVML starts: the table of MIG minors has thousands of lines, and the driver answers for a
+        # GPU under locks that a probe at its end holds again.
+        shown = _shown(host)
+        if meanwhile is not None:
+            meanwhile()
         reply = ask(probe, version)
         check_version(host, version, reply)
         if wsl is not None:
@@ -77,7 +98,7 @@ def find_facts(host: Host, options: DriverOptions) -> tuple[HostFacts, tuple[str
             if files is None or not files.libraries:
                 hints = (os.path.dirname(reply.library),) if reply.library.startswith("/") else ()
                 files = _files(host, options, arch, reply.driver_version, entries, hints)
-            kernel = _kernel(host, reply)
+            kernel = _kernel(host, reply, shown)
     finally:
         probe.close()
     if not files.libraries:
@@ -120,11 +141,20 @@ def _files(
     )
 
 
-def _kernel(host: Host, reply: ProbeReply) -> Kernel:
+def _shown(host: Host) -> Shown:
     majors = char_majors(host.system.read_optional("/proc/devices") or b"")
-    capabilities = MigCapabilities(host.system, majors)
-    gpus, warnings = find_gpus(host, reply, majors, capabilities)
-    control, uvm, modeset = control_nodes(host.devices, majors)
+    return Shown(
+        majors,
+        MigCapabilities(host.system, majors),
+        proc_gpus(host.system),
+        control_nodes(host.devices, majors),
+    )
+
+
+def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Kernel:
+    majors, capabilities = shown.majors, shown.capabilities
+    gpus, warnings = find_gpus(host, reply, majors, capabilities, shown.gpus)
+    control, uvm, modeset = shown.control
     return Kernel(
         control,
         uvm,

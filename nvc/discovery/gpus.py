@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nvc.discovery.nodes import dri_nodes, find_node, nvidia_major
-from nvc.discovery.proc import proc_gpus
 from nvc.errors import DetectionError
 from nvc.model import DeviceNode, Gpu, MigDevice
 
@@ -17,13 +16,16 @@ if TYPE_CHECKING:
 
 
 def find_gpus(
-    host: Host, reply: ProbeReply, majors: dict[str, int], capabilities: MigCapabilities
+    host: Host,
+    reply: ProbeReply,
+    majors: dict[str, int],
+    capabilities: MigCapabilities,
+    known: tuple[ProcGpu, ...] | None,
 ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """NVML's GPUs with their nodes and capabilities, and warnings.
+    """NVML's GPUs with their nodes and capabilities, and warnings. `known` are the kernel driver's.
 
     Raises DetectionError when the kernel driver knows nothing of a GPU, or knows it by another minor.
     """
-    known = proc_gpus(host.system)
     by_address = {gpu.address: gpu for gpu in known or ()}
     warnings: list[str] = []
     found = []
@@ -38,6 +40,9 @@ def find_gpus(
         found.append(_gpu(host, gpu, entry, minor, node, capabilities, warnings))
     for entry in by_address.values():
         if not entry.excluded:
+            if entry.minor >= 0:
+                # NVML hides a GPU whose node is another device's: that is no missing GPU, it is a wrong node.
+                find_node(host.devices, f"/dev/nvidia{entry.minor}", nvidia_major(majors), entry.minor)
             warnings.append(
                 f"GPU {entry.directory.rpartition('/')[2]} is claimed by the driver but not in NVML"
             )
@@ -107,6 +112,7 @@ def _gpu(
         mig_capable=gpu.mig_capable,
         mig_enabled=gpu.mig_enabled,
         mig=tuple(mig),
-        capability_nodes=capabilities.of_gpu(minor) if gpu.mig_capable else (),
+        capability_major=capabilities.major,
+        capability_minors=capabilities.of_gpu(minor) if gpu.mig_capable else (),
         dri_nodes=dri_nodes(host.system, host.devices, gpu.address),
     )

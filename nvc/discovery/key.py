@@ -8,7 +8,7 @@ import nvc
 from nvc.discovery.host import SIMULATION
 from nvc.discovery.nodes import CONTROL, MODESET, UVM, UVM_TOOLS
 from nvc.discovery.proc import GPUS, PROC
-from nvc.model import HostFacts
+from nvc.model import Gpu, HostFacts, Library, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
     root = os.fstat(driver.fd)
     return (
         nvc.__version__,
-        HostFacts._fields,
+        (HostFacts._fields, Gpu._fields, MigDevice._fields, Library._fields),
         extra,
         _boot_id(),
         (

@@ -32,12 +32,14 @@ class MigCapabilities:
             if slash:
                 self.by_gpu.setdefault(head, []).append(minor)
 
-    def of_gpu(self, gpu_minor: int) -> tuple[DeviceNode, ...]:
-        """The nodes of all instances that the GPU could have, by minor."""
-        nodes = (
-            capability_node(self.majors, minor) for minor in sorted(self.by_gpu.get(f"gpu{gpu_minor}", ()))
-        )
-        return tuple(node for node in nodes if node)
+    @property
+    def major(self) -> int:
+        """Of nvidia-caps, or -1."""
+        return self.majors.get("nvidia-caps", -1)
+
+    def of_gpu(self, gpu_minor: int) -> tuple[int, ...]:
+        """The minors of all instances that the GPU could have; none without nodes for them."""
+        return tuple(sorted(self.by_gpu.get(f"gpu{gpu_minor}", ()))) if self.major >= 0 else ()
 
     def of_global(self, name: str) -> DeviceNode | None:
         """The node of mig/config or mig/monitor."""

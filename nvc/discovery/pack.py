@@ -77,7 +77,6 @@ def _gpu(packed: tuple[Any, ...]) -> Gpu:
     values.update(
         node=DeviceNode(*values["node"]),
         mig=tuple(_mig(fields) for fields in values["mig"]),
-        capability_nodes=_nodes(values["capability_nodes"]),
     )
     return Gpu(**values)
 

@@ -74,7 +74,13 @@ def gpus() -> tuple[Gpu, Gpu]:
     """One whole GPU and one with two MIG devices."""
     mig = (mig_device(2, 0, MIG_UUID_0), mig_device(2, 1, MIG_UUID_1))
     second = gpu(
-        1, UUID_1, mig_capable=True, mig_enabled=True, mig=mig, capability_nodes=(cap(100), cap(101))
+        1,
+        UUID_1,
+        mig_capable=True,
+        mig_enabled=True,
+        mig=mig,
+        capability_major=235,
+        capability_minors=(100, 101),
     )
     return gpu(0, UUID_0), second
 

@@ -122,8 +122,8 @@ def test_mig_minors_and_capability_files(tree: DriverTree) -> None:
     )
     capabilities = MigCapabilities(tree.root(), {"nvidia-caps": 510})
     assert capabilities.of_global("config") == DeviceNode("/dev/nvidia-caps/nvidia-cap1", 510, 1)
-    assert [node.minor for node in capabilities.of_gpu(0)] == [12, 13]
-    assert [node.minor for node in capabilities.of_gpu(3)] == [417]
+    assert list(capabilities.of_gpu(0)) == [12, 13]
+    assert list(capabilities.of_gpu(3)) == [417]
     assert capabilities.of_gpu(1) == ()
     gi_access, ci_access, gi_node, ci_node = capabilities.access(0, 1, 0)
     assert gi_access == f"{CAPABILITIES}/gpu0/mig/gi1/access"

@@ -9,8 +9,7 @@ import pytest
 
 from nvc.apply import executor, journal
 from nvc.apply.executor import apply_plan
-from nvc.apply.sources import SourceChanged
-from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError
+from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, SourceChanged
 from nvc.kernel import ApplyReport
 from nvc.model import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
