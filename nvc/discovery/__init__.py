@@ -32,8 +32,9 @@ def discover(
 
     `extra` is whatever else must be unchanged for kept facts to hold; `directory` replaces the runtime
     directory; `meanwhile` is called while NVML starts, if it must be asked. Raises InitializationError when
-    the driver root or NVML is unusable, DetectionError when the host contradicts itself. A listed file may have been replaced since it was found:
-    who opens one compares its identity, and on a difference calls `inventory.forget` and this again.
+    the driver root or NVML is unusable, DetectionError when the host contradicts itself. A listed file may have
+    been replaced since it was found: who opens one compares its identity, and on a difference calls
+    `inventory.forget` and this again.
     """
     host = Host.open(kernel, options)
     try:
