@@ -1,20 +1,10 @@
-"""What driver and GPUs this host has: the inventory's answer while its key holds, else the long way."""
+"""What driver and GPUs this host has. Readers of its parts come without the rest: hooks need ELF alone."""
 
 from __future__ import annotations
-
-import os
-
-from nvc import inventory
-from nvc.discovery.host import Host
-from nvc.discovery.key import host_key, still_true, witness
-from nvc.discovery.pack import pack, unpack
-from nvc.discovery.proc import proc_files
-from nvc.discovery.sockets import find_ipcs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
@@ -36,65 +26,6 @@ def discover(
     been replaced since it was found: who opens one compares its identity, and on a difference calls
     `inventory.forget` and this again.
     """
-    host = Host.open(kernel, options)
-    try:
-        kmods_warnings: tuple[str, ...] = ()
-        if options.load_kmods:
-            from nvc.discovery.kmods import load_kmods
+    from nvc.discovery import find
 
-            kmods_warnings = load_kmods(host, options)
-        if not options.inventory:
-            facts, _ = _long_way(host, options, meanwhile)
-        else:
-            facts = _kept_or_found(host, options, extra, directory, meanwhile)
-        if kmods_warnings:
-            facts = facts.replace(warnings=kmods_warnings + facts.warnings)
-        return facts
-    finally:
-        host.close()
-
-
-def _long_way(
-    host: Host, options: DriverOptions, meanwhile: Callable[[], None] | None
-) -> tuple[HostFacts, tuple[str, ...]]:
-    # NVML takes longest, so the probe is under way before the modules for the rest are even loaded.
-    from nvc.discovery.asking import start_first
-
-    probe = start_first(host, options)
-    from nvc.discovery.full import find_facts
-
-    return find_facts(host, options, probe, meanwhile)
-
-
-def _kept_or_found(
-    host: Host,
-    options: DriverOptions,
-    extra: bytes,
-    directory: str,
-    meanwhile: Callable[[], None] | None,
-) -> HostFacts:
-    extra += options.configuration
-    name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration))
-    key = host_key(host, options, extra)
-    kept = inventory.load(name, directory)
-    if kept is not None:
-        facts = _from_kept(host, options, key, kept)
-        if facts is not None:
-            return facts
-    facts, directories = _long_way(host, options, meanwhile)
-    # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
-    if host_key(host, options, extra) == key:
-        inventory.store(name, (key, witness(host.driver, directories), pack(facts)), directory)
-    return facts
-
-
-def _from_kept(host: Host, options: DriverOptions, key: tuple[Any, ...], kept: Any) -> HostFacts | None:
-    try:
-        kept_key, witnesses, packed = kept
-        if kept_key != key or not still_true(host.driver, witnesses):
-            return None
-        ipcs, warnings = find_ipcs(host.driver, options.mps_directory)
-        facts = unpack(packed, ipcs, proc_files(host.system))
-    except (TypeError, ValueError, KeyError):
-        return None
-    return facts.replace(warnings=facts.warnings + warnings) if warnings else facts
+    return find.find(kernel, options, extra, directory, meanwhile)
