@@ -1,0 +1,76 @@
+"""What a hook of a specification may load: every module costs each container start."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from support import run
+from support.rootfs import multiarch
+
+LIBS = f"/usr/lib/{multiarch()}"
+VERSION = "580.159.04"
+#: What Python itself, or nvc's C core, brings along, or has in C.
+PERMITTED = "_cffi_backend _json errno gc marshal os posix stat struct time"
+#: Runs the hook as the launcher does, and tells what was loaded at its end.
+RECORD = """
+import sys
+sys.path += {path!r}
+import posix
+leave = posix._exit
+def record(code):
+    posix.write(1, ",".join(sorted(sys.modules)).encode())
+    leave(code)
+posix._exit = record
+from nvc_hooks.boot import main
+main("nvc-cdi-hook")
+"""
+NAMESPACE = 'mount --bind "$1" "$1" && mount --bind "$2" "$1$3" && shift 3 && exec "$@"'
+
+
+def test_a_hook_of_all_steps_loads_nothing_heavy(
+    stage: str, rootfs: Any, sim_root: Any, scratch: str
+) -> None:
+    path = rootfs()
+    library = f"{LIBS}/libcuda.so.{VERSION}"
+    with open(path + library, "wb"):
+        pass
+    with open(f"{scratch}/config.json", "w", encoding="ascii") as out:
+        json.dump({"ociVersion": "1.0.2", "process": {}, "root": {"path": path}}, out)
+    with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
+        interpreter, site = (line.split()[1] for line in conf)
+    python = [interpreter, "-I", "-S", "-B", "-c"]
+    code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
+    words = [
+        "create-symlinks", f"--link=libcuda.so.1::{LIBS}/libcuda.so",
+        "enable-cuda-compat", f"--host-driver-version={VERSION}",
+        "update-ldcache", f"--folder={LIBS}", "disable-device-node-modification",
+    ]  # fmt: skip
+    inside = ["unshare", "--mount", "/bin/sh", "-c", NAMESPACE, "sh", path, sim_root() + library, library]
+    state = json.dumps({"bundle": scratch})
+    loaded = set(run(*inside, *python, code, *words, stdin=None, input=state).stdout.split(","))
+    assert os.readlink(f"{path}{LIBS}/libcuda.so") == "libcuda.so.1"
+    imports = f"import sys; sys.path.append({site!r}); import {', '.join(PERMITTED.split())}"
+    bare = run(*python, f"from __future__ import annotations; {imports}; print(*sys.modules)").stdout.split()
+    foreign = {name for name in loaded - set(bare) if name.partition(".")[0] not in ("nvc", "nvc_hooks")}
+    assert foreign == set()
+    unneeded = (
+        "nvc.cgroup.",
+        "nvc.inventory",
+        "nvc.discovery.find",
+        "nvc.discovery.full",
+        "nvc.plan.build",
+        "nvc.report",
+    )
+    assert not [name for name in loaded if name.startswith(unneeded)]
+
+
+def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
+    with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
+        interpreter, site = (line.split()[1] for line in conf)
+    code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
+    loaded = run(interpreter, "-I", "-S", "-B", "-c", code, "from-the-future").stdout.split(",")
+    assert [name for name in loaded if name.startswith("nvc.")] == [
+        "nvc.cdi", "nvc.cdi.hooks", "nvc.cdi.hooks.arguments", "nvc.errors", "nvc.value",
+    ]  # fmt: skip
