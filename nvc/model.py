@@ -71,6 +71,7 @@ class MigDevice(Value):
     ci_access: str
     gi_node: DeviceNode | None
     ci_node: DeviceNode | None
+    memory: int = 0  # MiB; 0 where NVML does not tell
 
 
 class Gpu(Value):
@@ -89,6 +90,7 @@ class Gpu(Value):
     capability_major: int = -1  # of nvidia-caps
     capability_minors: tuple[int, ...] = ()  # of every instance that this GPU could have (mig-minors)
     dri_nodes: tuple[str, ...] = ()  # /dev/dri/cardN, /dev/dri/renderDN
+    memory: int = 0  # MiB; 0 where NVML does not tell
 
     @property
     def capability_nodes(self) -> tuple[DeviceNode, ...]:

@@ -18,8 +18,8 @@
 
 enum { ANSWER = 3, ROOT = 4, FIRST_FREE = 10 };
 
-_Static_assert(sizeof(struct nvc_probe_mig) == 112, "layout of nvc/discovery/wire.py");
-_Static_assert(sizeof(struct nvc_probe_gpu) == 240 + NVC_PROBE_MAX_MIG * 112,
+_Static_assert(sizeof(struct nvc_probe_mig) == 116, "layout of nvc/discovery/wire.py");
+_Static_assert(sizeof(struct nvc_probe_gpu) == 240 + NVC_PROBE_MAX_MIG * 116,
                "layout of nvc/discovery/wire.py");
 _Static_assert(sizeof(struct nvc_probe_frame) == 736, "layout of nvc/discovery/wire.py");
 

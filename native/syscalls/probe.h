@@ -32,6 +32,7 @@ struct nvc_probe_mig {
     int32_t status;
     uint32_t gpu_instance;
     uint32_t compute_instance;
+    uint32_t memory; /* MiB; 0: not told */
     char uuid[NVC_PROBE_STRING];
 };
 
@@ -47,7 +48,7 @@ struct nvc_probe_gpu {
     int32_t architecture_major;
     int32_t architecture_minor;
     uint32_t mig_count;
-    uint32_t reserved;
+    uint32_t memory; /* MiB; 0: not told */
     char uuid[NVC_PROBE_STRING];
     char name[NVC_PROBE_STRING];
     struct nvc_probe_mig mig[NVC_PROBE_MAX_MIG];

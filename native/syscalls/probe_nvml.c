@@ -28,6 +28,7 @@ struct nvml {
     int (*mig_handle)(nvml_device, unsigned, nvml_device *);
     int (*gpu_instance)(nvml_device, unsigned *);
     int (*compute_instance)(nvml_device, unsigned *);
+    int (*memory)(nvml_device, void *);
 };
 
 /* A driver that lacks an optional function answers as NVML does for a missing one. */
@@ -60,6 +61,7 @@ static void resolve(void *library, struct nvml *nvml)
     *(void **)&nvml->mig_handle = symbol(library, "nvmlDeviceGetMigDeviceHandleByIndex", NULL);
     *(void **)&nvml->gpu_instance = symbol(library, "nvmlDeviceGetGpuInstanceId", NULL);
     *(void **)&nvml->compute_instance = symbol(library, "nvmlDeviceGetComputeInstanceId", NULL);
+    *(void **)&nvml->memory = symbol(library, "nvmlDeviceGetMemoryInfo", NULL);
 }
 
 /* The first of the names that loads. An absolute one that does not exist is no news. */
@@ -117,6 +119,19 @@ static int get_string(int (*function)(nvml_device, char *, unsigned), nvml_devic
     return code;
 }
 
+/* All memory of a device in MiB, or 0 where NVML does not tell: GPUs that share the host's, MIG without rights. */
+static uint32_t memory_of(const struct nvml *nvml, nvml_device device)
+{
+    struct {
+        uint64_t total, free, used;
+        char rest[4096];
+    } memory = {0};
+
+    if (CALL(memory, device, &memory) != 0 || memory.total >> 20 > UINT32_MAX)
+        return 0;
+    return (uint32_t)(memory.total >> 20);
+}
+
 static void query_mig_device(const struct nvml *nvml, nvml_device device, struct nvc_probe_mig *mig)
 {
     const char *call = "nvmlDeviceGetUUID";
@@ -132,6 +147,8 @@ static void query_mig_device(const struct nvml *nvml, nvml_device device, struct
     }
     if (mig->status != 0)
         put(mig->uuid, call);
+    else
+        mig->memory = memory_of(nvml, device);
 }
 
 static void query_mig(const struct nvml *nvml, nvml_device device, struct nvc_probe_gpu *gpu)
@@ -202,6 +219,7 @@ static void query_gpu(const struct nvml *nvml, unsigned index, struct nvc_probe_
         gpu->brand = 0;
     if (CALL(capability, device, &gpu->architecture_major, &gpu->architecture_minor) != 0)
         gpu->architecture_major = gpu->architecture_minor = 0;
+    gpu->memory = memory_of(nvml, device);
     query_mig(nvml, device, gpu);
 }
 

@@ -97,7 +97,14 @@ def _gpu(
             warnings.append(f"MIG device {gpu.index}:{device.index} is left out: {places[1]} is missing")
             continue
         mig.append(
-            MigDevice(device.index, device.uuid, device.gpu_instance, device.compute_instance, *places)
+            MigDevice(
+                device.index,
+                device.uuid,
+                device.gpu_instance,
+                device.compute_instance,
+                *places,
+                device.memory,
+            )  # fmt: skip
         )
     return Gpu(
         index=gpu.index,
@@ -115,4 +122,5 @@ def _gpu(
         capability_major=capabilities.major,
         capability_minors=capabilities.of_gpu(minor) if gpu.mig_capable else (),
         dri_nodes=dri_nodes(host.system, host.devices, gpu.address),
+        memory=gpu.memory,
     )

@@ -12,7 +12,7 @@ from nvc.value import Value
 
 FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
 GPU = struct.Struct("<IiIIIIIIiiII96s96s")
-MIG = struct.Struct("<IiII96s")
+MIG = struct.Struct("<IiIII96s")
 
 MAGIC = b"NVCPROBE"
 VERSION = 1
@@ -43,6 +43,7 @@ class ProbeMig(Value):
     uuid: str
     gpu_instance: int
     compute_instance: int
+    memory: int  # MiB; 0 where NVML does not tell
 
 
 class ProbeGpu(Value):
@@ -56,6 +57,7 @@ class ProbeGpu(Value):
     mig_capable: bool
     mig_enabled: bool
     mig: tuple[ProbeMig, ...]
+    memory: int  # MiB; 0 where NVML does not tell
 
 
 class ProbeReply(Value):
@@ -148,7 +150,7 @@ def _text(field: bytes, what: str) -> str:
 
 
 def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeGpu | None:
-    (index, status, flags, minor, domain, bus, device, brand, major, low, mig_count, _, uuid, name) = (
+    (index, status, flags, minor, domain, bus, device, brand, major, low, mig_count, memory, uuid, name) = (
         GPU.unpack_from(data, offset)
     )
     if index != position:
@@ -184,11 +186,12 @@ def _gpu(data: bytes, position: int, offset: int, warnings: list[str]) -> ProbeG
         bool(flags & MIG_CAPABLE),
         bool(flags & MIG_ENABLED),
         tuple(mig),
+        memory,
     )
 
 
 def _mig(data: bytes, gpu: int, offset: int, warnings: list[str]) -> ProbeMig | None:
-    index, status, gpu_instance, compute_instance, uuid = MIG.unpack_from(data, offset)
+    index, status, gpu_instance, compute_instance, memory, uuid = MIG.unpack_from(data, offset)
     if status != 0:
         warnings.append(
             f"MIG device {gpu}:{index} is left out: {_text(uuid, 'MIG call')}: nvml error {status}"
@@ -199,7 +202,7 @@ def _mig(data: bytes, gpu: int, offset: int, warnings: list[str]) -> ProbeMig | 
         raise _malformed("malformed answer: MIG UUID")
     if index >= 1024 or gpu_instance >= 1024 or compute_instance >= 1024:
         raise _malformed("malformed answer: MIG instance")
-    return ProbeMig(index, text, gpu_instance, compute_instance)
+    return ProbeMig(index, text, gpu_instance, compute_instance, memory)
 
 
 def is_uuid(text: str, prefix: str) -> bool:

@@ -19,7 +19,7 @@ MIG_UUIDS = [f"MIG-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(8)]
 
 
 def mig_record(**changes: Any) -> bytes:
-    fields = {"index": 0, "status": 0, "gi": 7, "ci": 0, "uuid": MIG_UUIDS[0].encode()}
+    fields = {"index": 0, "status": 0, "gi": 7, "ci": 0, "memory": 9984, "uuid": MIG_UUIDS[0].encode()}
     fields.update(changes)
     return wire.MIG.pack(*fields.values())
 
@@ -27,7 +27,7 @@ def mig_record(**changes: Any) -> bytes:
 def gpu_record(mig: tuple[bytes, ...] = (), **changes: Any) -> bytes:
     fields = {
         "index": 0, "status": 0, "flags": wire.HAS_MINOR | wire.MIG_CAPABLE, "minor": 0, "domain": 0, "bus": 0x1B,
-        "device": 0, "brand": 14, "major": 9, "low": 0, "mig_count": len(mig), "reserved": 0,
+        "device": 0, "brand": 14, "major": 9, "low": 0, "mig_count": len(mig), "memory": 81559,
         "uuid": UUIDS[0].encode(), "name": b"NVIDIA H100",
     }  # fmt: skip
     fields.update(changes)
@@ -95,7 +95,7 @@ def test_a_sound_answer() -> None:
     first, second = reply.gpus
     assert first == ProbeGpu(
         0, UUIDS[0], 5, (0, 0x1B, 0), "NVIDIA H100", "Nvidia", "9.0", True, True,
-        (ProbeMig(0, MIG_UUIDS[0], 7, 0), ProbeMig(3, MIG_UUIDS[1], 9, 0)),
+        (ProbeMig(0, MIG_UUIDS[0], 7, 0, 9984), ProbeMig(3, MIG_UUIDS[1], 9, 0, 9984)), 81559,
     )  # fmt: skip
     assert (second.minor, second.brand, second.mig_capable, second.mig) == (-1, "Unknown", False, ())
     assert reply.warnings == ()
