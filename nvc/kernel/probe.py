@@ -152,6 +152,21 @@ def start_probe(
     return Probe(pid, fd[0], pidfd[0], timeout)
 
 
+def settle(timeout: float) -> None:
+    """Waits up to `timeout` seconds for probes that were closed, and reaps those that have ended.
+
+    For a process that is about to end itself: a zombie that it leaves behind is announced to whoever inherits it,
+    with the signal that should announce the process's own end. crun 1.8 then waits for a hook's whole timeout.
+    """
+    deadline = time.monotonic() + timeout
+    for pid in _unreaped:
+        pidfd = lib.nvc_pidfd_open(pid)
+        if pidfd >= 0:
+            lib.nvc_probe_wait(pidfd, max(0, int((deadline - time.monotonic()) * 1000)))
+            os.close(pidfd)
+    _reap_earlier()
+
+
 def _reap_earlier() -> None:
     """Reaps the probes that were still ending when they were closed."""
     for pid in _unreaped[:]:
