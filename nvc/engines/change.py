@@ -40,9 +40,10 @@ def read(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise EngineError.of("open", path, error) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise EngineError("open", path, "not a regular file")
     with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise EngineError("open", path, "not a regular file")
         data = file.read(MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
         raise EngineError("read", path, f"larger than {MAX_SIZE} bytes")

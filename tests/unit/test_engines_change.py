@@ -1,0 +1,257 @@
+"""Changes of files and their way back: byte for byte, or key by key where others have changed the file since."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nvc.engines import EngineError, FileEdit, Key, change, link, tomltext, undo
+
+KEYS = (Key(("runtimes", "nvc"), {"path": "/p"}), Key(("default-runtime",), "nvc"))
+ORIGINAL = '{\n  "debug": true,\n  "default-runtime": "runc"\n}'
+
+
+@pytest.fixture
+def path(tmp_path: object) -> str:
+    return os.path.join(os.path.realpath(str(tmp_path)), "etc/docker/daemon.json")
+
+
+def write(path: str, text: str, mode: int = 0o644) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text)
+    os.chmod(path, mode)
+
+
+def read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def configure(path: str, *keys: Key, form: str = "json", content: str = "") -> change.Change:
+    made = change.configure(FileEdit(path, form, keys, content))
+    change.make(made)
+    return made
+
+
+def take_out(path: str, form: str = "json") -> change.Change:
+    made = change.remove(path, form)
+    assert made is not None
+    change.make(made)
+    assert change.remove(path, form) is None
+    return made
+
+
+def files(path: str) -> list[str]:
+    return sorted(os.listdir(os.path.dirname(path)))
+
+
+def test_there_and_back(path: str) -> None:
+    write(path, ORIGINAL, 0o600)
+    configure(path, *KEYS)
+    assert '"nvc"' in read(path) and os.stat(path).st_mode & 0o777 == 0o600
+    assert files(path) == ["daemon.json", "daemon.json.nvc-backup", "daemon.json.nvc-undo"]
+    assert read(path + ".nvc-backup") == ORIGINAL
+    take_out(path)
+    assert read(path) == ORIGINAL and files(path) == ["daemon.json"]
+
+
+def test_again_changes_nothing(path: str) -> None:
+    write(path, ORIGINAL)
+    configure(path, *KEYS)
+    before = {name: os.stat(os.path.join(os.path.dirname(path), name)).st_ino for name in files(path)}
+    again = configure(path, *KEYS)
+    assert change.diff(again) == ""
+    assert before == {
+        name: os.stat(os.path.join(os.path.dirname(path), name)).st_ino for name in files(path)
+    }
+
+
+def test_in_two_steps(path: str) -> None:
+    """The backup is of before the first; the way back is one step."""
+    write(path, ORIGINAL)
+    configure(path, KEYS[0])
+    configure(path, KEYS[1])
+    configure(path, Key(("runtimes", "nvc"), {"path": "/other"}))
+    assert read(path + ".nvc-backup") == ORIGINAL
+    take_out(path)
+    assert read(path) == ORIGINAL
+
+
+def test_a_file_and_directories_that_were_not_there(path: str) -> None:
+    configure(path, *KEYS)
+    assert files(path) == ["daemon.json", "daemon.json.nvc-undo"]
+    take_out(path)
+    assert not os.path.exists(os.path.dirname(os.path.dirname(path)))
+
+
+def test_a_directory_that_others_use_stays(path: str) -> None:
+    configure(path, *KEYS)
+    write(os.path.join(os.path.dirname(path), "other"), "")
+    take_out(path)
+    assert files(path) == ["other"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_file_that_others_have_changed(path: str, there: bool) -> None:
+    """Their change stays, ours goes, and what was before comes back."""
+    if there:
+        write(path, ORIGINAL)
+    configure(path, *KEYS)
+    write(path, read(path).replace("{\n", '{\n    "mtu":  1400,\n', 1))
+    take_out(path)
+    assert read(path).count('"mtu":  1400') == 1 and "nvc" not in read(path)
+    assert ('"default-runtime": "runc"' in read(path)) is there
+
+
+def test_a_change_between_two_of_ours(path: str) -> None:
+    write(path, ORIGINAL)
+    configure(path, KEYS[0])
+    write(path, read(path).replace("true", "false"))
+    configure(path, KEYS[1])
+    take_out(path)
+    assert read(path) == ORIGINAL.replace("true", "false")
+
+
+def test_a_value_that_others_have_set_stays(path: str) -> None:
+    write(path, ORIGINAL)
+    configure(path, *KEYS)
+    write(path, read(path).replace('"default-runtime": "nvc"', '"default-runtime": "kata"'))
+    made = take_out(path)
+    assert '"kata"' in read(path) and "runtimes" not in read(path)
+    assert "default-runtime was changed by somebody else" in made.notes[0]
+
+
+def test_a_file_that_others_have_removed(path: str) -> None:
+    write(path, ORIGINAL)
+    configure(path, *KEYS)
+    os.unlink(path)
+    take_out(path)
+    assert files(path) == []
+
+
+def test_a_link_is_followed(path: str) -> None:
+    real = path + ".real"
+    write(real, ORIGINAL)
+    os.symlink(real, path)
+    configure(path, *KEYS)
+    assert os.path.islink(path) and "nvc" in read(real)
+    take_out(path)
+    assert os.path.islink(path) and read(real) == ORIGINAL
+
+
+def test_records_of_a_drop_in_are_above_it(path: str) -> None:
+    """CRI-O reads every file of the directory, whatever its name."""
+    drop_in = os.path.join(os.path.dirname(path), "crio.conf.d/99-nvc.conf")
+    write(drop_in, "# before\n")
+    configure(drop_in, Key(("crio", "runtime", "default_runtime"), "nvc"), form="toml")
+    assert files(drop_in) == ["99-nvc.conf"]
+    take_out(drop_in, "toml")
+    assert read(drop_in) == "# before\n" and files(path) == ["crio.conf.d"]
+
+
+def test_a_file_of_ours_alone(path: str) -> None:
+    configure(path, content="{}\n")
+    configure(path, content='{"new": 1}\n')
+    take_out(path)
+    assert not os.path.exists(path)
+    write(path, "{}")
+    with pytest.raises(EngineError, match="is there already"):
+        configure(path, content='{"new": 1}\n')
+    assert read(path) == "{}"
+
+
+def test_a_file_of_ours_that_others_have_changed(path: str) -> None:
+    configure(path, content="{}\n")
+    write(path, "{ }\n")
+    with pytest.raises(EngineError, match="was changed by somebody else"):
+        change.remove(path, "json")
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"version": 2}', "[" * 5000])
+def test_a_record_of_something_else(path: str, record: str) -> None:
+    write(path, ORIGINAL)
+    write(undo.record_of(path), record)
+    for call in (
+        lambda: change.remove(path, "json"),
+        lambda: change.configure(FileEdit(path, "json", KEYS)),
+    ):
+        with pytest.raises(EngineError, match="not written by this program"):
+            call()
+    assert read(path) == ORIGINAL
+
+
+def test_files_that_cannot_be_read(path: str) -> None:
+    os.makedirs(path)
+    with pytest.raises(EngineError, match="is a directory|not a regular file"):
+        change.read(path)
+    os.rmdir(path)
+    os.mkfifo(path)
+    with pytest.raises(EngineError, match="not a regular file"):
+        change.read(path)
+    os.unlink(path)
+    with open(path, "wb") as out:
+        out.write(b'{\n"a": "\xff"}')
+    with pytest.raises(EngineError, match="line 2: not UTF-8"):
+        change.document_of(path, "json")
+
+
+@pytest.mark.parametrize(
+    ("base", "one", "other", "merged"),
+    [
+        ("a\nb\nc\n", "a\nb\nc\nd\n", "a\nc\n", "a\nc\nd\n"),
+        ("a\nb\n", "a\nb\nx\n", "a\n", "a\nx\n"),
+        ("a\nb\nc\n", "a\nX\nc\n", "a\nY\nc\n", None),
+        ("a\nb\nc\n", "a\nb\nc\n", "a\n", "a\n"),
+        ("a\n", "a\nx\n", "a\ny\n", None),
+        ("a\nb\nc\nd\n", "a\nb\nx\nc\nd\n", "a\nd\n", None),
+    ],
+)
+def test_merge(base: str, one: str, other: str, merged: str | None) -> None:
+    assert change.merge(base, one, other) == merged
+
+
+def test_toml_keeps_comments_and_order() -> None:
+    text = "# first\nb = 1 # why\na = 2\n\n[t.u]\nx = 'y'\n# last\n"
+    changed = tomltext.assign(text, "/f", ("t", "u", "z"), True)
+    changed = tomltext.assign(changed, "/f", ("new", "table", "key"), ["v"])
+    assert all(line in changed for line in text.splitlines() if line)
+    assert tomltext.load(changed, "/f") == {
+        "b": 1, "a": 2, "t": {"u": {"x": "y", "z": True}}, "new": {"table": {"key": ["v"]}},
+    }  # fmt: skip
+    changed = tomltext.delete(tomltext.delete(changed, "/f", ("new",)), "/f", ("t", "u", "z"))
+    assert tomltext.load(changed, "/f") == tomltext.load(text, "/f") and changed.startswith(
+        "# first\nb = 1 # why\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "where"), [("a = [\n1,,\n]", "line 2"), ("[t\n", "line 1"), ("a = 1\na = 2\n", "a")]
+)
+def test_where_it_is_no_toml(text: str, where: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        tomltext.load(text, "/f")
+    assert where in str(caught.value) and "left as it was" not in str(caught.value).split(";")[0]
+
+
+def test_toml_that_has_something_else_there() -> None:
+    with pytest.raises(EngineError, match="is not a table"):
+        tomltext.assign("a = 1\n", "/f", ("a", "b"), 1)
+
+
+def test_links(tmp_path: object) -> None:
+    path, target = os.path.join(str(tmp_path), "bin/nvidia-hook"), "/usr/bin/nvc-hook"
+    assert link.state(path, target) == "missing"
+    link.make(path, target)
+    link.make(path, target)
+    assert os.readlink(path) == target
+    assert link.remove(path, target) and not link.remove(path, target)
+    os.symlink("/usr/bin/of-nvidia", path)
+    with pytest.raises(EngineError, match="leads to /usr/bin/of-nvidia"):
+        link.make(path, target)
+    assert not link.remove(path, target) and os.path.islink(path)
+    os.unlink(path)
+    write(path, "")
+    with pytest.raises(EngineError, match="is there already"):
+        link.make(path, target)

@@ -1,0 +1,122 @@
+"""JSON changed as a text: only the key in question differs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.engines import EngineError, jsontext
+
+P = "/etc/docker/daemon.json"
+KEYS = st.sampled_from(["a", "b", "runtimes", "ü", 'q"\\', ""])
+LEAF = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
+OBJECTS = st.recursive(
+    st.dictionaries(KEYS, LEAF, max_size=3),
+    lambda inner: st.dictionaries(KEYS, inner | st.lists(inner, max_size=2) | LEAF, max_size=3),
+    max_leaves=10,
+)
+
+
+def put(document: Any, keys: tuple[str, ...], value: Any) -> None:
+    for name in keys[:-1]:
+        document = document.setdefault(name, {})
+    document[keys[-1]] = value
+
+
+@given(OBJECTS, st.lists(KEYS, min_size=1, max_size=3), st.sampled_from([None, 2, 4, "\t"]), LEAF)
+def test_assign_and_delete(document: Any, path: list[str], indent: Any, value: Any) -> None:
+    """As if the parsed document had been changed, whatever its form."""
+    keys = tuple(path)
+    text = json.dumps(document, indent=indent)
+    try:
+        put(document, keys, value)
+    except (TypeError, AttributeError):
+        with pytest.raises(EngineError, match="is not an object"):
+            jsontext.assign(text, P, keys, value)
+        return
+    changed = jsontext.assign(text, P, keys, value)
+    assert json.loads(changed) == document
+    assert jsontext.assign(changed, P, keys, value) == changed
+    inner = document
+    for name in keys[:-1]:
+        inner = inner[name]
+    del inner[keys[-1]]
+    assert json.loads(jsontext.delete(changed, P, keys)) == document
+
+
+def test_nothing_else_moves() -> None:
+    text = '{\n  "hosts": [ "a",\n "b" ],  \n  "x": {"y" : 1.50e0}\n}'
+    changed = jsontext.assign(text, P, ("runtimes", "nvc"), {"path": "/p"})
+    assert changed == (
+        '{\n  "hosts": [ "a",\n "b" ],  \n  "x": {"y" : 1.50e0},\n'
+        '  "runtimes": {\n    "nvc": {\n      "path": "/p"\n    }\n  }\n}'
+    )
+    assert jsontext.delete(changed, P, ("runtimes",)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("", '{\n    "k": 1\n}\n'),
+        ("  \n", '{\n    "k": 1\n}\n'),
+        ("{}", '{\n    "k": 1\n}'),
+        ('{"a":1}', '{"a":1, "k": 1}'),
+        ('{"a": 1}\n', '{"a": 1, "k": 1}\n'),
+        ('{\n\t"a": 1\n}\n', '{\n\t"a": 1,\n\t"k": 1\n}\n'),
+        ('{"k": 0, "k": 2}', '{"k": 0, "k": 1}'),
+    ],
+)
+def test_forms(text: str, changed: str) -> None:
+    assert jsontext.assign(text, P, ("k",), 1) == changed
+
+
+def test_a_key_given_twice_is_gone_altogether() -> None:
+    assert jsontext.delete('{"k": 0, "a": 1, "k": 2}', P, ("k",)) == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('{"a": 1,}', "line 1 column 9: want a key in double quotes"),
+        ('{\n  "a": 1\n  "b": 2\n}', "line 3 column 3: want ',' or '}'"),
+        ('{"a": tru}', "line 1 column 7: want a value"),
+        ('{"a": 01}', "line 1 column 8: want ',' or '}'"),
+        ('{"a": "x\ny"}', "line 1 column 7: want a string of JSON"),
+        ('{"a": 1} //', "line 1 column 10: more text after the document"),
+        ("[]", "line 1 column 1: not an object"),
+        ('{"a": ' + "[" * 100 + "]" * 100 + "}", "more than 64 levels"),
+        ('{"a"', "line 1 column 5: want ':'"),
+        ("{", "line 1 column 2: want a key in double quotes"),
+        ('{"a": NaN}', "line 1 column 7: want a value"),
+    ],
+)
+def test_where_it_is_no_json(text: str, where: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        jsontext.load(text, P)
+    assert where in str(caught.value) and P in str(caught.value)
+
+
+@given(st.text(alphabet='{}[]",:\\ntrue01.eE- \n', max_size=40))
+def test_the_same_texts_as_the_standard_parser(text: str) -> None:
+    try:
+        expected = json.loads(text)
+        accepted = isinstance(expected, dict)
+    except ValueError:
+        accepted = False
+    if not text.strip(" \t\r\n"):
+        return
+    if accepted:
+        assert jsontext.load(text, P) == expected
+    else:
+        with pytest.raises(EngineError):
+            jsontext.load(text, P)
