@@ -33,6 +33,7 @@ struct applier {
     int tmpfs;         /* directory of the tmpfs being filled */
     bool tmpfs_is_new; /* not attached yet */
     const char *tmpfs_path;
+    int old_cache; /* directory that still holds the old loader cache, -1 */
 };
 
 /* Where something is or will be: an open parent directory and a name that is not followed. */
@@ -56,6 +57,7 @@ int place_writer(struct place *place);
 int place_make_file(struct applier *a, struct place *place);
 int place_make_directory(struct applier *a, struct place *place);
 int place_remove(struct place *place, const char *name, int flags);
+int place_rename(struct place *place, const char *from);
 
 /* mounts.c */
 int clone_sources(struct applier *a);
@@ -78,7 +80,9 @@ int undo_content(struct place *place, const char *data);
 #define LINK_TEMPORARY ".nvc-link-%.200s" /* beside a link, while it is replaced */
 int op_symlink(struct applier *a, struct op *op);
 int link_replace(struct place *place, const char *text);
+#define CACHE_TEMPORARY ".nvc-ld.so.cache" /* the new loader cache, then the old one */
 int op_ldcache(struct applier *a, struct op *op);
+int undo_exchange(struct place *place, const char *data);
 
 /* undo.c: kinds of records, each written before its effect. */
 #define RECORD_FILE 'F'      /* an empty file was made at path */
@@ -87,6 +91,8 @@ int op_ldcache(struct applier *a, struct op *op);
 #define RECORD_RELINK 'R'    /* a link was replaced; data: new text, newline, old text */
 #define RECORD_MOUNT 'M'     /* something was mounted; data: device:inode:mount in hex */
 #define RECORD_TEMPORARY 'T' /* a temporary file was made */
+#define RECORD_EXCHANGE                                                                                     \
+    'X' /* the loader cache was replaced; data: `-` if there was none, else `+`, and the new one */
 #define RECORD_CONTENT                                                                                      \
     'C' /* a file in a tmpfs of nvc changed; data: `+` and what it held, or `-` for no file */
 int record(struct applier *a, char kind, const char *path, const char *data);

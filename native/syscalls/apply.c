@@ -146,6 +146,15 @@ static void run(struct applier *a)
     a->report->op = -1;
 }
 
+/* The report is sent: there is nothing to undo any more, so that what was kept for it can go. */
+static void commit(struct applier *a)
+{
+    if (a->target->journal >= 0 && ftruncate(a->target->journal, 0) < 0)
+        return;
+    if (a->old_cache >= 0)
+        unlinkat(a->old_cache, CACHE_TEMPORARY, 0);
+}
+
 static void child(struct applier *a, int out, pid_t parent)
 {
     prctl(PR_SET_NAME, "nvc:[apply]");
@@ -166,6 +175,8 @@ static void child(struct applier *a, int out, pid_t parent)
         at += written;
         left -= (size_t)written;
     }
+    if (a->report->error == 0)
+        commit(a);
     _exit(0);
 }
 
@@ -177,41 +188,44 @@ static int64_t now_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* Reads the child's report to the end before reaping it; never longer than the timeout. */
-static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
+/* Reads the report, which is written at once (pipe(7), PIPE_BUF). 0, -ETIMEDOUT, or -ECHILD when there is none. */
+static int read_report(int in, int timeout_ms, struct nvc_report *report)
 {
     int64_t deadline = now_ms() + timeout_ms;
-    size_t have = 0;
-    int status, result = -ECHILD;
 
-    while (have < sizeof(*report)) {
+    _Static_assert(sizeof(*report) <= PIPE_BUF, "a report is whole or missing");
+    for (;;) {
         int64_t left = deadline - now_ms();
         struct pollfd ready = {.fd = in, .events = POLLIN};
         int polled = poll(&ready, 1, left > 0 ? (int)left : 0);
         if (polled < 0 && errno == EINTR)
             continue;
-        if (polled <= 0) {
-            result = -ETIMEDOUT;
-            break;
-        }
-        ssize_t got = read(in, (char *)report + have, sizeof(*report) - have);
-        if (got <= 0)
-            break;
-        have += (size_t)got;
+        if (polled <= 0)
+            return -ETIMEDOUT;
+        ssize_t got = read(in, report, sizeof(*report));
+        if (got < 0 && errno == EINTR)
+            continue;
+        return got == sizeof(*report) ? 0 : -ECHILD;
     }
-    if (have == sizeof(*report))
-        result = 0;
-    else
+}
+
+/* The child's report, and its end; never later than the timeout. */
+static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
+{
+    int status, result = read_report(in, timeout_ms, report);
+
+    if (result < 0)
         kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    return result;
+    /* A child that had just reported has committed, and its journal is empty. */
+    return result == -ETIMEDOUT && read_report(in, 0, report) == 0 ? 0 : result;
 }
 
 int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
               struct nvc_report *report)
 {
-    struct applier a = {.target = target, .report = report, .tmpfs = -1};
+    struct applier a = {.target = target, .report = report, .tmpfs = -1, .old_cache = -1};
     pid_t parent = getpid();
     int channel[2];
 

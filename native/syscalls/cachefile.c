@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#define TEMPORARY_NAME ".nvc-ld.so.cache"
 #define ENTRIES_MAX 1024
 
 /* Decodes the entries of the operation; a malformed program is our bug, reported as EPROTO. */
@@ -82,13 +82,56 @@ static int write_all(int fd, const uint8_t *bytes, size_t size)
     return 0;
 }
 
+static void describe(const struct stat *st, char mark, char text[64])
+{
+    snprintf(text, 64, "%c%llx:%llx", mark, (unsigned long long)st->st_dev, (unsigned long long)st->st_ino);
+}
+
+/* Puts the new file in its place. The old one gets the temporary name: a run that is stopped later is undone. */
+static int exchange(struct applier *a, struct place *place, int directory, const struct stat *new)
+{
+    char data[64];
+    struct stat old;
+    bool present = fstatat(directory, place->name, &old, AT_SYMLINK_NOFOLLOW) == 0;
+
+    describe(new, present ? '+' : '-', data);
+    if (record(a, RECORD_EXCHANGE, place->path, data) < 0)
+        return -1;
+    if (present && !S_ISDIR(old.st_mode) &&
+        syscall(SYS_renameat2, directory, CACHE_TEMPORARY, directory, place->name, RENAME_EXCHANGE) == 0) {
+        a->old_cache = dup(directory);
+        return 0;
+    }
+    /* Not every file system can exchange names (NFS); there the old file is lost. */
+    if (renameat(directory, CACHE_TEMPORARY, directory, place->name) < 0)
+        return fail(a, errno, "write loader cache", place->path);
+    return 0;
+}
+
+/* Puts back the old cache if the new one, known by its inode, is in its place. */
+int undo_exchange(struct place *place, const char *data)
+{
+    char now[64];
+    struct stat st;
+
+    if (fstatat(place->parent, place->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? 0 : -1;
+    describe(&st, data[0], now);
+    if (strcmp(now, data) != 0)
+        return 0;
+    if (data[0] == '-')
+        return place_remove(place, place->name, 0);
+    return place_rename(place, CACHE_TEMPORARY) < 0 && errno != ENOENT ? -1 : 0;
+}
+
 static int replace_cache(struct applier *a, struct place *place, const uint8_t *bytes, size_t size)
 {
-    char path[NVC_PATH_MAX + sizeof(TEMPORARY_NAME)];
+    char path[NVC_PATH_MAX + sizeof(CACHE_TEMPORARY)];
+    struct stat new;
     int directory = place->parent;
 
     snprintf(path, sizeof(path), "%.*s%s", (int)(strlen(place->path) - strlen(place->name)), place->path,
-             TEMPORARY_NAME);
+             CACHE_TEMPORARY);
     if (record(a, RECORD_TEMPORARY, path, "") < 0)
         return -1;
     if (faccessat(directory, ".", W_OK, AT_EACCESS) < 0 && errno == EROFS) {
@@ -96,18 +139,18 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
         if (directory < 0)
             return fail(a, EROFS, "write loader cache", place->path);
     }
-    if (unlinkat(directory, TEMPORARY_NAME, 0) < 0 && errno != ENOENT)
+    if (unlinkat(directory, CACHE_TEMPORARY, 0) < 0 && errno != ENOENT)
         return fail(a, errno, "write loader cache", path);
-    int fd = openat(directory, TEMPORARY_NAME, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    int fd = openat(directory, CACHE_TEMPORARY, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return fail(a, errno, "write loader cache", path);
-    int failed = write_all(fd, bytes, size) < 0 ? errno : 0;
+    int failed = write_all(fd, bytes, size) < 0 || fstat(fd, &new) < 0 ? errno : 0;
     if (close(fd) < 0 && !failed)
-        failed = errno;
-    if (!failed && renameat(directory, TEMPORARY_NAME, directory, place->name) < 0)
         failed = errno;
     if (failed)
         return fail(a, failed, "write loader cache", place->path);
+    if (exchange(a, place, directory, &new) < 0)
+        return -1;
     a->report->changes++;
     return 0;
 }

@@ -208,6 +208,15 @@ int place_remove(struct place *place, const char *name, int flags)
     return result < 0 && errno != ENOENT ? -1 : 0;
 }
 
+/* Gives the place's name to `from`, another name in its directory. */
+int place_rename(struct place *place, const char *from)
+{
+    int result = renameat(place->parent, from, place->parent, place->name);
+    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
+        result = renameat(place->writer, from, place->writer, place->name);
+    return result;
+}
+
 /* Makes every missing directory of `directory`, following links in the root, dangling ones too. */
 static int make_parents(struct applier *a, const char *directory)
 {

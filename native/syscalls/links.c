@@ -16,14 +16,6 @@ static int link_in(struct place *place, const char *text, const char *name)
     return result;
 }
 
-static int rename_in(struct place *place, const char *from)
-{
-    int result = renameat(place->parent, from, place->parent, place->name);
-    if (result < 0 && errno == EROFS && place_writer(place) >= 0)
-        result = renameat(place->writer, from, place->writer, place->name);
-    return result;
-}
-
 /* Gives the link at `place` another text: it appears at once or not at all. */
 int link_replace(struct place *place, const char *text)
 {
@@ -33,7 +25,7 @@ int link_replace(struct place *place, const char *text)
     /* The name is nvc's: what a lost run, or an image, left there must not become the link. */
     if (place_remove(place, temporary, 0) < 0 || link_in(place, text, temporary) < 0)
         return -1;
-    return rename_in(place, temporary);
+    return place_rename(place, temporary);
 }
 
 /* Replaces the link at `place` (text `old`). */

@@ -102,16 +102,17 @@ static int record_inside(struct applier *a, char kind, const char *name, const c
 
 int op_tmpfs_dir(struct applier *a, struct op *op)
 {
-    struct stat st;
+    struct stat st = {0};
     const char *name;
     int parent = open_parent(a, op->target, &name);
     int made = -1;
 
     if (parent < 0)
         return -1;
-    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode)) {
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT) {
+        int error = S_ISDIR(st.st_mode) ? 0 : EEXIST;
         close(parent);
-        return 0;
+        return error ? fail(a, error, "create in tmpfs", op->target) : 0;
     }
     if (a->tmpfs_is_new || record_inside(a, RECORD_DIRECTORY, op->target, "") == 0)
         made = mkdirat(parent, name, 0555);

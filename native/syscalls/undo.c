@@ -112,6 +112,9 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     case RECORD_TEMPORARY:
         result = place_remove(&place, place.name, 0);
         break;
+    case RECORD_EXCHANGE:
+        result = undo_exchange(&place, data);
+        break;
     case RECORD_CONTENT:
         result = undo_content(&place, data);
         break;
