@@ -1,0 +1,72 @@
+"""Times `docker run` of a one-line command with GPUs and without, on a dockerd of its own.
+
+The two alternate within one run, since times move between machines and hours. `make bench` runs this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from configure import quantile, timed
+from support.engines import IMAGE, Host
+
+#: Milliseconds that GPUs may add to a container's start.
+TARGET = 60.0
+CONTENDERS = {
+    "docker run": "",
+    "docker run --gpus all": "--gpus all",
+    "docker run --runtime nvc": "--runtime nvc",
+    "docker run --runtime nvc, all GPUs": "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=all",
+}
+
+
+def measure(host: Host, runs: int, log: str) -> dict[str, list[float]]:
+    """Milliseconds of each start, by contender."""
+    times: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for turn in range(runs + 1):
+        for name, options in CONTENDERS.items():
+            words = ["docker", "run", "--rm", "--network", "none", *options.split(), IMAGE, "/bin/true"]
+            taken = timed([*host.namespace, "/usr/bin/env", *words], log)
+            if turn:  # the first of each only warms the page cache and the inventory
+                times[name].append(taken)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Times `docker run` with GPUs and without.")
+    parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
+    parser.add_argument("--runs", type=int, default=20, help="of each contender (default 20)")
+    parser.add_argument("--json", default="", metavar="FILE", help="write all times, in milliseconds")
+    options = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="nvc-bench-")
+    try:
+        with Host(directory) as host:
+            host.simulate(gpus=options.gpus)
+            host.sh("nvc-cli runtime configure --engine docker --hook-link /usr/local/bin")
+            host.sh("systemctl start docker")
+            host.image()
+            times = measure(host, options.runs, os.path.join(directory, "log"))
+    finally:
+        shutil.rmtree(directory)
+    print(f"\n{'ms':<38}{'median':>9}{'p10':>9}{'p90':>9}{'more':>9}")
+    base = quantile(times["docker run"], 0.5)
+    for name, values in times.items():
+        median = quantile(values, 0.5)
+        row = f"{median:9.1f}{quantile(values, 0.1):9.1f}{quantile(values, 0.9):9.1f}{median - base:9.1f}"
+        print(f"{name:<38}{row}")
+    more = quantile(times["docker run --gpus all"], 0.5) - base
+    print(f"--gpus all takes {more:.1f} ms more; the target is at most {TARGET:.0f} ms")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as out:
+            json.dump(times, out, indent=1)
+
+
+if __name__ == "__main__":
+    main()

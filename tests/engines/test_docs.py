@@ -1,0 +1,56 @@
+"""Each page's commands work as they are written, on a host with a simulated driver."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from support import REPO
+from support.engines import PODMAN, Host
+
+PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc")
+#: What must be seen in a page's output, each at least that many times.
+SEEN = {
+    "docker": {"GPU 0: ": 5, "runtimeArgs": 2},
+    "podman": {"GPU 0: ": 2},
+    "containerd": {"GPU 0: ": 1},
+    "crio": {"runtime_path": 2, '"nvc-hook"': 1},
+    "openshift": {"runtime_path": 2, '"nvc-hook"': 1},
+    "runc": {"GPU 0: ": 2},
+}
+#: This machine's limits: no systemd, and less room than podman's defaults take.
+SHORT_OF = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+
+
+def commands(page: str) -> list[str]:
+    """The blocks that are marked as shell."""
+    with open(os.path.join(REPO, "docs", f"{page}.md"), encoding="utf-8") as file:
+        return re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+
+
+def prepare(host: Host, page: str) -> None:
+    """What a reader has before the page begins."""
+    if page == "docker":
+        host.sh("systemctl start docker")
+        host.image()
+    if page == "podman":
+        script = '#!/bin/sh\nfirst=; [ "$1" = --runtime ] && first="$1 $2" && shift 2\nshift\n'
+        script += f'exec /usr/bin/podman {PODMAN} $first run {SHORT_OF} "$@"\n'
+        host.write("/usr/local/bin/podman", script, 0o755)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page(host: Host, page: str) -> None:
+    blocks = commands(page)
+    assert blocks
+    before = host.sh("find /etc -newer /usr/local/sbin/systemctl -type f | sort").stdout
+    prepare(host, page)
+    output = "".join(host.sh(block).stdout for block in blocks)
+    for text, times in SEEN[page].items():
+        assert output.count(text) >= times, output
+    host.sh("systemctl stop docker containerd; rm -f /usr/local/bin/podman /etc/docker/key.json")
+    after = host.sh(
+        "find /etc -newer /usr/local/sbin/systemctl -type f ! -path '*/networks/*' | sort"
+    ).stdout
+    assert after == before, "a page takes back what it did"
