@@ -58,7 +58,7 @@ def test_the_page_has_every_option_and_hook() -> None:
         assert f"cdi {name}" in TEXT
         for parameter in command.params:
             wanted = [option for option in parameter.opts if option.startswith("--")]
-            assert not wanted or set(wanted) & code, (name, wanted)
+            assert not wanted or any(option in TEXT for option in wanted), (name, wanted)
     for name, options in OPTIONS.items():
         assert {name, *(f"--{option}" for option in options)} <= code
     assert set(STRATEGIES) <= code
