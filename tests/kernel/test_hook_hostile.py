@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support import need
 from support.bundle import RUNTIMES, Bundle
-from support.hook import Hook, ask
-from support.plans import mounts, snapshot
+from support.hook import Hook, ask, mounted
+from support.plans import snapshot
 
 KINDS = ("prestart", "createRuntime", "createContainer")
 LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
@@ -112,7 +112,6 @@ def test_nothing_of_the_image_is_executed(
     """Without an `env` of its own, a createContainer hook has the image's variables (runc) and its root as cwd."""
     environment = None if inherit else [f"{name}={value}" for name, value in HOSTILE.items()]
     hook.add(image.bundle, kind, env=environment)
-    before = mounts(os.getpid())
     done = image.bundle.run(
         runtime,
         "/bin/ls /dev",
@@ -122,7 +121,7 @@ def test_nothing_of_the_image_is_executed(
     assert not image.bitten()
     assert not os.path.exists(f"{image.root}/evil.log")
     assert hook.config in hook.logged() and "/evil" not in hook.logged().replace("evil.so", "")
-    assert mounts(os.getpid()) == before
+    assert mounted(image.root) == []
     left = [
         name for _, directories, _ in os.walk(image.root) for name in directories if name == "__pycache__"
     ]
@@ -157,10 +156,10 @@ def test_links_of_the_image_stay_in_the_image(
     os.makedirs(f"{image.root}/usr/local/cuda/compat")
     os.symlink(f"{outside}/shadow", f"{image.root}/usr/local/cuda/compat/libcuda.so.999.1")
     image.put("usr/local/cuda/compat/libnvidia-ptxjitcompiler.so.999.1", b"\x7fELF" + b"\xff" * 200)
-    before, mounted = snapshot(outside), mounts(os.getpid())
+    before = snapshot(outside)
     hook.add(image.bundle, kind)
     done = image.bundle.run(runtime, f"/bin/ls {outside}/lib; /bin/cat /proc/self/mounts", check=False)
-    assert snapshot(outside) == before and mounts(os.getpid()) == mounted
+    assert snapshot(outside) == before and mounted(scratch) == []
     assert not image.bitten()
     assert "compat" not in done.stdout
     if done.returncode == 0:

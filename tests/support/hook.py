@@ -9,6 +9,7 @@ from typing import Any
 
 from . import run
 from .bundle import Bundle
+from .plans import mounts
 
 ENVIRONMENT = ["PATH=/usr/bin:/bin"]
 
@@ -68,3 +69,8 @@ def ask(bundle: Bundle, **variables: str) -> None:
     """Set variables of the container, replacing those of the same names."""
     kept = [entry for entry in bundle.config["process"]["env"] if entry.partition("=")[0] not in variables]
     bundle.config["process"]["env"] = kept + [f"{name}={value}" for name, value in variables.items()]
+
+
+def mounted(directory: str) -> list[str]:
+    """What is mounted below a directory in this process's mount namespace; others come and go meanwhile."""
+    return [mount for mount in mounts(os.getpid()) if f"{directory}/" in mount or directory in mount.split()]
