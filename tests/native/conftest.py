@@ -8,6 +8,7 @@ import pytest
 from support import REPO, need, run
 from support import ldcache as caches
 from support.launcher import Installation
+from support.simdriver import client, client_program, sim_root, simdriver, simdriver_sanitized  # noqa: F401
 
 
 @pytest.fixture(scope="session")

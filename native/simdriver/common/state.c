@@ -22,7 +22,7 @@ struct sim_state *sim_state_map(const struct sim_root *root, bool writable, int 
 {
     char path[SIM_MAX_PATH];
     struct stat st;
-    if (!sim_root_join(root, "/proc/driver/nvidia/sim/state", path)) {
+    if (!sim_root_join(root, SIM_STATE_PATH, path)) {
         snprintf(message, size, "the path of the state is too long");
         return NULL;
     }

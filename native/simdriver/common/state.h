@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 
+#define SIM_STATE_PATH "/proc/driver/nvidia/sim/state"
 #define SIM_STATE_MAGIC UINT64_C(0x31306d697363766e) /* "nvcsim01" */
 
 enum {

@@ -10,6 +10,7 @@
 #include "state.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 enum { MIB = 1 << 20, PAGE = 2 * MIB, MAX_RUNNING = 128, MAX_ARGUMENTS = 4096, QUEUE_DEPTH = 1024 };
 
@@ -69,7 +70,8 @@ struct memory {
     struct chunk *chunk;
     struct pool *pool;
     struct stream *freed_on; /* freed in stream order, not done yet */
-    uint64_t frees;          /* how often that was asked for */
+    uint32_t frees_due;      /* operations that are to free it */
+    uint64_t use;            /* which of them means the present use */
     struct memory *next_freed;
     struct vmm *vmm;
     uint64_t offset; /* in what is mapped */
@@ -200,6 +202,8 @@ struct driver {
     struct sim_root root;
     struct sim_state *state;
     int fd;
+    dev_t state_device;
+    ino_t state_inode;
     uint32_t slot; /* SIM_SLOTS: none */
     uint64_t token;
     uint64_t next_id;

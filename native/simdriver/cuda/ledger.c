@@ -29,15 +29,33 @@ static int lock_byte(int fd, int command, short type, off_t byte)
     return result;
 }
 
-/* Whether our descriptor is still the state: programs close descriptors that are not theirs. */
-static bool descriptor_is_good(const struct driver *in)
+static bool is_state(const struct driver *in, int fd)
 {
-    struct stat st, root;
+    struct stat st;
+    return syscall(SYS_fstat, fd, &st) == 0 && st.st_ino == in->state_inode && st.st_dev == in->state_device;
+}
+
+/* Programs close descriptors that are not theirs. Our slot stays locked, as the mapping holds the file open; for
+ * further locks the state is opened again. */
+static bool has_descriptor(struct driver *in)
+{
     char path[SIM_MAX_PATH];
-    return syscall(SYS_fstat, in->fd, &st) == 0 &&
-           sim_root_join(&in->root, "/proc/driver/nvidia/sim/state", path) &&
-           syscall(SYS_newfstatat, AT_FDCWD, path, &root, 0) == 0 && st.st_ino == root.st_ino &&
-           st.st_dev == root.st_dev;
+    if (is_state(in, in->fd))
+        return true;
+    if (!sim_root_join(&in->root, SIM_STATE_PATH, path))
+        return false;
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 512);
+    if (fd >= 0)
+        close(fd);
+    if (high < 0 || !is_state(in, high)) {
+        if (high >= 0)
+            close(high);
+        return false;
+    }
+    in->fd = high;
+    lock_byte(high, F_SETLK, F_WRLCK, SIM_LOCK_SLOTS + 2 * (off_t)in->slot + 1);
+    return true;
 }
 
 /* Takes a holder off; what nobody holds any more is free, what another holds is shown under that one. */
@@ -89,7 +107,7 @@ static bool claim(struct driver *in)
     return false;
 }
 
-/* Whether our slot is ours still: without our descriptor another process takes it for a dead one's. */
+/* Whether our slot is ours still: whoever can write the state can take it. */
 static bool has_slot(const struct driver *in)
 {
     return in->slot < SIM_SLOTS && atomic_load(&in->state->slots[in->slot].token) == in->token;
@@ -98,7 +116,7 @@ static bool has_slot(const struct driver *in)
 /* Enters the ledger with a slot of our own. */
 static bool enter(struct driver *in)
 {
-    if (!descriptor_is_good(in) || (in->slot < SIM_SLOTS && !has_slot(in)))
+    if (!has_descriptor(in) || (in->slot < SIM_SLOTS && !has_slot(in)))
         return false;
     if (lock_byte(in->fd, F_OFD_SETLKW, F_WRLCK, SIM_LOCK_LEDGER) != 0)
         return false;

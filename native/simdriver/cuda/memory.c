@@ -198,12 +198,13 @@ static CUresult release(CUdeviceptr address)
                 memory->kind == MEMORY_POOL);
     CU_ARGUMENT(!memory->freed_on);
     CU_TRY(capture_allows_unsafe());
-    if (memory->kind == MEMORY_POOL) {
-        pool_free(memory); /* without a wait, as documented */
-        return CUDA_SUCCESS;
-    }
-    engine_wait_device(memory->device);
-    memory_release(memory);
+    /* Memory of pools needs no wait, except for earlier frees of it that its stream has not come to yet. */
+    if (memory->kind != MEMORY_POOL || memory->frees_due)
+        engine_wait_device(memory->device);
+    if (memory->kind == MEMORY_POOL)
+        pool_free(memory);
+    else
+        memory_release(memory);
     return CUDA_SUCCESS;
 }
 

@@ -46,6 +46,7 @@ static struct memory *take_freed(struct pool *pool, uint64_t size, const struct 
             continue;
         *at = memory->next_freed;
         memory->freed_on = NULL;
+        memory->use++;
         return memory;
     }
     return NULL;
@@ -229,7 +230,8 @@ void pool_destroy(struct pool *pool)
 static void run_free(struct op *op)
 {
     struct memory *memory = op->memory;
-    if (memory->frees != op->generation)
+    memory->frees_due--;
+    if (memory->use != op->generation)
         return; /* used again meanwhile */
     if (memory->kind == MEMORY_POOL)
         pool_free(memory);
@@ -243,7 +245,8 @@ CUresult pool_free_later(struct memory *memory, struct stream *stream)
     CU_REQUIRE(op, CUDA_ERROR_OUT_OF_MEMORY);
     memory->freed_on = stream;
     op->memory = memory;
-    op->generation = ++memory->frees;
+    op->generation = ++memory->use;
+    memory->frees_due++;
     op->run = run_free;
     if (memory->kind == MEMORY_POOL) {
         memory->pool->used -= memory->taken;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,6 +65,7 @@ static void make_driver(void)
 static CUresult start(struct driver *to)
 {
     char message[SIM_MAX_PATH];
+    struct stat st;
     if (to->ready)
         return CUDA_SUCCESS;
     if (sim_root_open(&to->root, message, sizeof(message)) != 0 ||
@@ -76,7 +78,9 @@ static CUresult start(struct driver *to)
     CU_REQUIRE(to->device_count, CUDA_ERROR_NO_DEVICE);
     if (!to->state)
         to->state = sim_state_map(&to->root, true, &to->fd, message, sizeof(message));
-    CU_REQUIRE(to->state, CUDA_ERROR_OPERATING_SYSTEM);
+    CU_REQUIRE(to->state && syscall(SYS_fstat, to->fd, &st) == 0, CUDA_ERROR_OPERATING_SYSTEM);
+    to->state_device = st.st_dev;
+    to->state_inode = st.st_ino;
     to->ready = true;
     return CUDA_SUCCESS;
 }

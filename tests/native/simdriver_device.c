@@ -1,0 +1,238 @@
+/* Starting, devices, contexts, and finding functions. */
+#include "simdriver_test.h"
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void nothing_works_before_init(void)
+{
+    int count, version;
+    CUdeviceptr address;
+    const char *text;
+    EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&count));
+    EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuMemAlloc_v2(&address, 1));
+    OK(cuDriverGetVersion(&version));
+    CHECK(version == 13000);
+    OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    CHECK(strcmp(text, "CUDA_ERROR_OUT_OF_MEMORY") == 0);
+    OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
+    CHECK(strcmp(text, "out of memory") == 0);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorName((CUresult)12345, &text));
+    CHECK(!text);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuInit(1));
+    OK(cuInit(0));
+    OK(cuInit(0));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc_v2(&address, 1));
+}
+
+static void devices_are_described(void)
+{
+    int count, value;
+    char name[128], bus[32];
+    size_t total;
+    CUdevice device;
+    CUuuid first, second;
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&count));
+    CHECK(count == 2);
+    OK(cuDeviceGetName(name, sizeof(name), 0));
+    CHECK(strcmp(name, "NVIDIA H100 80GB HBM3 (simulated)") == 0);
+    OK(cuDeviceGetName(name, 7, 0));
+    CHECK(strcmp(name, "NVIDIA") == 0);
+    OK(cuDeviceTotalMem_v2(&total, 1));
+    CHECK(total == (81559 - 551) * MIB);
+    OK(cuDeviceGetAttribute(&value, 16, 0));
+    CHECK(value == 132);
+    OK(cuDeviceGetAttribute(&value, 75, 0));
+    CHECK(value == 9);
+    OK(cuDeviceGetAttribute(&value, 102, 0));
+    CHECK(value == 1);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(&value, 100000, 0));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGetAttribute(&value, 16, 2));
+    EXPECT(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&device, -1));
+    OK(cuDeviceGetPCIBusId(bus, sizeof(bus), 1));
+    CHECK(strcmp(bus, "0000:43:00.0") == 0);
+    OK(cuDeviceGetByPCIBusId(&device, bus));
+    CHECK(device == 1);
+    OK(cuDeviceGetUuid(&first, 0));
+    OK(cuDeviceGetUuid_v2(&second, 1));
+    CHECK(memcmp(&first, &second, sizeof(first)) != 0);
+    OK(cuDeviceCanAccessPeer(&value, 0, 1));
+    CHECK(value == 1);
+}
+
+static void contexts_stack(void)
+{
+    CUcontext one, other, current;
+    CUdevice device;
+    OK(cuInit(0));
+    OK(cuCtxCreate_v2(&one, 0, 0));
+    OK(cuCtxCreate_v4(&other, NULL, 0, 1));
+    OK(cuCtxGetDevice(&device));
+    CHECK(device == 1);
+    OK(cuCtxPopCurrent_v2(&current));
+    CHECK(current == other);
+    OK(cuCtxGetCurrent(&current));
+    CHECK(current == one);
+    EXPECT(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(other));
+    OK(cuCtxEnablePeerAccess(other, 0));
+    EXPECT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(other, 0));
+    OK(cuCtxDestroy_v2(one));
+    OK(cuCtxGetCurrent(&current));
+    CHECK(!current);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent(one));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent_v2(&current));
+    OK(cuCtxDestroy_v2(other));
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy_v2(other));
+}
+
+static void the_primary_context_is_counted(void)
+{
+    CUcontext first, second;
+    unsigned int flags;
+    int active;
+    size_t before;
+    OK(cuInit(0));
+    OK(cuCtxCreate_v2(&first, 0, 0));
+    before = used_bytes();
+    CHECK(before == 518 * MIB);
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 0));
+    CHECK(first == second);
+    CHECK(used_bytes() == before + 518 * MIB);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    CHECK(active && used_bytes() == before + 518 * MIB);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    CHECK(!active && used_bytes() == before);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease_v2(0));
+    OK(cuDevicePrimaryCtxReset_v2(0));
+}
+
+static void limits_take_memory(void)
+{
+    size_t value, before;
+    use_device();
+    before = used_bytes();
+    OK(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE));
+    CHECK(value == 1024);
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 1024 * MIB));
+    CHECK(used_bytes() == before + 1016 * MIB);
+    OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MIB));
+    CHECK(used_bytes() == before);
+    OK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 16384));
+    CHECK(used_bytes() == before + (size_t)132 * 2048 * (16384 - 1024));
+    EXPECT(CUDA_ERROR_UNSUPPORTED_LIMIT, cuCtxSetLimit(99, 1));
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512 * 1024));
+}
+
+static void functions_are_found_by_version(void)
+{
+    void *address, *other;
+    int status;
+    OK(cuInit(0));
+    OK(cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, &status));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") && status == CU_GET_PROC_ADDRESS_SUCCESS);
+    OK(cuGetProcAddress("cuMemAlloc", &address, 2000, 0));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemAlloc"));
+    OK(cuGetProcAddress("cuCtxCreate", &address, 11030, 0));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuCtxCreate_v2"));
+    OK(cuGetProcAddress("cuCtxCreate", &address, 13000, 0));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuCtxCreate_v4"));
+    OK(cuGetProcAddress("cuMemPrefetchAsync", &address, 11080, 0));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuMemPrefetchAsync"));
+    OK(cuGetProcAddress("cuGraphInstantiate", &address, 11080, 0));
+    OK(cuGetProcAddress("cuGraphInstantiate", &other, 12000, 0));
+    CHECK(address == dlsym(RTLD_DEFAULT, "cuGraphInstantiate_v2"));
+    CHECK(other == dlsym(RTLD_DEFAULT, "cuGraphInstantiateWithFlags"));
+    OK(cuGetProcAddress("cuLaunchKernel", &address, 12000, CU_GET_PROC_ADDRESS_LEGACY_STREAM));
+    OK(cuGetProcAddress("cuLaunchKernel", &other, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
+    CHECK(address != other && other == dlsym(RTLD_DEFAULT, "cuLaunchKernel_ptsz"));
+    OK(cuGetProcAddress("cuMemcpyHtoD", &other, 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
+    CHECK(other == dlsym(RTLD_DEFAULT, "cuMemcpyHtoD_v2_ptds"));
+    OK(cuGetProcAddress("cuGetProcAddress", &other, 12000, 0));
+    CHECK(other == dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
+}
+
+static void functions_that_are_not_there(void)
+{
+    void *address = &address;
+    const void *table = &table;
+    int status = 77;
+    CUuuid id = {{0}};
+    OK(cuInit(0));
+    OK(cuGetProcAddress_v2("cuNoSuchThing", &address, 12000, 0, &status));
+    CHECK(!address && status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+    OK(cuGetProcAddress_v2("cuMemPoolCreate", &address, 11000, 0, &status));
+    CHECK(!address && status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetProcAddress("cuNoSuchThing", &address, 12000, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress_v2("cuMemAlloc", &address, 99000, 0, &status));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetProcAddress("cuMemAlloc", NULL, 12000, 0));
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuGetExportTable(&table, &id));
+    CHECK(!table);
+}
+
+/* Each entry of the table is an entry point of the library, and is found under its name and version. */
+static void every_entry_point_is_found(void)
+{
+    static const struct {
+        const char *name;
+        int version;
+        bool per_thread;
+        const char *symbol;
+    } entries[] = {
+#define ENTRY(name, version, symbol) {#name, version, false, #symbol},
+#define PER_THREAD_ENTRY(name, version, symbol) {#name, version, true, #symbol},
+#include "../../native/simdriver/cuda/entries.def"
+    };
+    OK(cuInit(0));
+    for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+        void *address;
+        OK(cuGetProcAddress(entries[i].name, &address, entries[i].version, entries[i].per_thread ? 2 : 1));
+        CHECK(address && address == dlsym(RTLD_DEFAULT, entries[i].symbol));
+    }
+}
+
+static void a_child_cannot_go_on(void)
+{
+    int status, count;
+    use_device();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuInit(0) == CUDA_ERROR_NOT_INITIALIZED
+                  ? 0
+                  : 1);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    OK(cuDeviceGetCount(&count));
+}
+
+static void a_child_may_start_itself(void)
+{
+    int status, count;
+    pid_t child = fork();
+    if (child == 0) {
+        use_device();
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    use_device();
+    OK(cuDeviceGetCount(&count));
+    CHECK(used_bytes() == 518 * MIB);
+}
+
+const struct test device_tests[] = {
+    {"nothing_works_before_init", nothing_works_before_init},
+    {"devices_are_described", devices_are_described},
+    {"contexts_stack", contexts_stack},
+    {"the_primary_context_is_counted", the_primary_context_is_counted},
+    {"limits_take_memory", limits_take_memory},
+    {"functions_are_found_by_version", functions_are_found_by_version},
+    {"functions_that_are_not_there", functions_that_are_not_there},
+    {"every_entry_point_is_found", every_entry_point_is_found},
+    {"a_child_cannot_go_on", a_child_cannot_go_on},
+    {"a_child_may_start_itself", a_child_may_start_itself},
+    {NULL, NULL},
+};

@@ -1,0 +1,216 @@
+/* Graphs, built and captured. */
+#include "simdriver_test.h"
+
+static uint32_t read_word(CUdeviceptr address)
+{
+    uint32_t value;
+    OK(cuMemcpyDtoH_v2(&value, address, sizeof(value)));
+    return value;
+}
+
+static CUDA_MEMSET_NODE_PARAMS setting(CUdeviceptr address, unsigned int value)
+{
+    return (CUDA_MEMSET_NODE_PARAMS){address, 0, value, 4, 1, 1};
+}
+
+static void nodes_run_in_the_order_of_their_needs(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode first, second, third, empty;
+    CUdeviceptr word;
+    size_t count;
+    use_device();
+    OK(cuMemAlloc_v2(&word, 4));
+    CUDA_MEMSET_NODE_PARAMS one = setting(word, 1), two = setting(word, 2), three = setting(word, 3);
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemsetNode(&third, graph, NULL, 0, &three, NULL));
+    OK(cuGraphAddMemsetNode(&first, graph, NULL, 0, &one, NULL));
+    OK(cuGraphAddMemsetNode(&second, graph, &first, 1, &two, NULL));
+    OK(cuGraphAddDependencies(graph, &second, &third, 1));
+    OK(cuGraphAddEmptyNode(&empty, graph, (CUgraphNode[]){first, third}, 2));
+    OK(cuGraphGetEdges(graph, NULL, NULL, &count));
+    CHECK(count == 4);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 3);
+    OK(cuGraphNodeSetEnabled(exec, third, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 2);
+    OK(cuGraphAddDependencies(graph, &third, &first, 1)); /* a cycle */
+    CUgraphExec bad;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiateWithFlags(&bad, graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuGraphExecDestroy(exec)); /* while it runs */
+    OK(cuCtxSynchronize());
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(exec, NULL));
+}
+
+static void kernels_of_graphs_can_change(void)
+{
+    CUgraph graph, clone;
+    CUgraphExec exec;
+    CUgraphNode node;
+    CUdeviceptr word;
+    uint32_t value = 5;
+    uint64_t count = 1;
+    CUgraphExecUpdateResultInfo info;
+    use_device();
+    OK(cuMemAlloc_v2(&word, 4));
+    CUDA_KERNEL_NODE_PARAMS params = {.func = kernel("fill_u32"),
+                                      .gridDimX = 1,
+                                      .gridDimY = 1,
+                                      .gridDimZ = 1,
+                                      .blockDimX = 1,
+                                      .blockDimY = 1,
+                                      .blockDimZ = 1,
+                                      .kernelParams = (void *[]){&word, &value, &count}};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
+    value = 6; /* arguments were copied */
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int i = 0; i < 10; i++)
+        OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 5);
+    OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &params));
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 6);
+    CUDA_KERNEL_NODE_PARAMS got;
+    OK(cuGraphKernelNodeGetParams_v2(node, &got));
+    CHECK(got.func == params.func && *(uint32_t *)got.kernelParams[1] == 5);
+    OK(cuGraphClone(&clone, graph));
+    OK(cuGraphExecUpdate_v2(exec, clone, &info));
+    CHECK(info.result == 0);
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 5);
+    OK(cuGraphAddEmptyNode(&node, clone, NULL, 0));
+    EXPECT(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate_v2(exec, clone, &info));
+}
+
+static void graphs_nest(void)
+{
+    CUgraph inner, outer;
+    CUgraphExec exec;
+    CUgraphNode node, child;
+    CUdeviceptr word;
+    use_device();
+    OK(cuMemAlloc_v2(&word, 4));
+    CUDA_MEMSET_NODE_PARAMS one = setting(word, 1), two = setting(word, 2);
+    OK(cuGraphCreate(&inner, 0));
+    OK(cuGraphAddMemsetNode(&node, inner, NULL, 0, &two, NULL));
+    OK(cuGraphCreate(&outer, 0));
+    OK(cuGraphAddMemsetNode(&node, outer, NULL, 0, &one, NULL));
+    OK(cuGraphAddChildGraphNode(&child, outer, &node, 1, inner));
+    OK(cuGraphDestroy(inner));
+    OK(cuGraphInstantiateWithFlags(&exec, outer, 0));
+    OK(cuGraphDestroy(outer));
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 2);
+}
+
+static void graphs_own_memory(void)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 100 * MIB};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    use_device();
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+    CHECK(params.dptr && used_bytes() == (518 + 128) * MIB);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    CHECK(used_bytes() == (518 + 128) * MIB);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuCtxSynchronize());
+    CHECK(used_bytes() == 518 * MIB);
+}
+
+/* A fork and a join by events end up in one graph. */
+static void streams_are_captured(void)
+{
+    CUstream one, other;
+    CUevent fork_event, join_event;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUdeviceptr words;
+    size_t count;
+    int status;
+    use_device();
+    OK(cuMemAlloc_v2(&words, 8));
+    OK(cuMemsetD32_v2(words, 0, 2));
+    OK(cuCtxSynchronize());
+    OK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamBeginCapture_v2(one, 0));
+    OK(cuMemsetD32Async(words, 1, 1, one));
+    OK(cuEventRecord(fork_event, one));
+    OK(cuStreamWaitEvent(other, fork_event, 0));
+    OK(cuStreamIsCapturing(other, &status));
+    CHECK(status == 1);
+    OK(cuMemsetD32Async(words + 4, 2, 1, other));
+    OK(cuEventRecord(join_event, other));
+    EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(join_event));
+    OK(cuStreamWaitEvent(one, join_event, 0));
+    OK(cuMemsetD32Async(words, 3, 1, one));
+    OK(cuStreamEndCapture(one, &graph));
+    OK(cuStreamIsCapturing(other, &status));
+    CHECK(status == 0 && read_word(words) == 0);
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    CHECK(count == 3);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, one));
+    OK(cuStreamSynchronize(one));
+    CHECK(read_word(words) == 3 && read_word(words + 4) == 2);
+}
+
+static void captures_are_protected(void)
+{
+    CUstream stream, other;
+    CUevent event;
+    CUgraph graph;
+    CUdeviceptr address;
+    int relaxed = 2;
+    use_device();
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, 0));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc_v2(&address, 1));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+    OK(cuMemAlloc_v2(&address, 4));
+    OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(address, 0, 1, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    OK(cuStreamBeginCapture_v2(stream, 2));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(other, event, 0));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &graph));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    OK(cuStreamBeginCapture_v2(stream, 2));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(other, event, 0));
+    launch_small(kernel("sim_spin_1us"), other, NULL);
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(stream, &graph));
+    EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture_v2(NULL, 0));
+}
+
+const struct test graph_tests[] = {
+    {"nodes_run_in_the_order_of_their_needs", nodes_run_in_the_order_of_their_needs},
+    {"kernels_of_graphs_can_change", kernels_of_graphs_can_change},
+    {"graphs_nest", graphs_nest},
+    {"graphs_own_memory", graphs_own_memory},
+    {"streams_are_captured", streams_are_captured},
+    {"captures_are_protected", captures_are_protected},
+    {NULL, NULL},
+};

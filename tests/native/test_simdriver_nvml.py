@@ -1,0 +1,200 @@
+"""The simulated NVML and nvidia-smi, as programs see them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from support import need, run
+from support.simdriver import MIB, Client, environment
+
+from nvc.sim.spec import SimSpec, gpus_of
+
+Root = Callable[..., str]
+Start = Callable[..., Client]
+
+
+def smi(root: str, *arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    program = os.path.join(root, "usr/bin/nvidia-smi")
+    return run(*prefix, program, *arguments, env=environment(root), check=False)
+
+
+def query(root: str, fields: str, *more: str) -> list[str]:
+    done = smi(root, f"--query-gpu={fields}", "--format=csv,noheader,nounits", *more)
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()
+
+
+def test_the_table_names_everything(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one = client(root).start()
+    shown = smi(root)
+    assert shown.returncode == 0
+    for word in (
+        "(simulated)",
+        "580.159.04-sim",
+        "CUDA Version: 13.0",
+        "00000000:1B:00.0",
+        "518MiB / 81559MiB",
+    ):
+        assert word in shown.stdout
+    assert any(str(one.pid) in line and "518MiB" in line for line in shown.stdout.splitlines())
+
+
+def test_queries(sim_root: Root) -> None:
+    root = sim_root()
+    gpus = gpus_of(SimSpec(gpus=2))
+    assert query(root, "index,uuid,pci.bus_id,compute_cap") == [
+        f"0, {gpus[0].uuid}, 00000000:1B:00.0, 9.0",
+        f"1, {gpus[1].uuid}, 00000000:43:00.0, 9.0",
+    ]
+    assert query(root, "memory.total,memory.reserved,memory.used,memory.free", "-i", "1") == [
+        "81559, 551, 0, 81008"
+    ]
+    assert query(root, "name", "-i", gpus[0].uuid) == ["NVIDIA H100 80GB HBM3 (simulated)"]
+    headed = smi(root, "--query-gpu=memory.total,power.draw", "--format=csv", "-i", "0").stdout
+    assert headed == "memory.total [MiB], power.draw [W]\n81559 MiB, 70.00 W\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--query-gpu=nonsense", "--format=csv"), 2),
+        (("--query-gpu=name",), 2),
+        (("--query-gpu=name", "--format=json"), 2),
+        (("--frobnicate",), 2),
+        (("-L", "extra"), 2),
+        (("-i", "9", "-L"), 6),
+        (("-i", "GPU-00000000", "-L"), 6),
+        (("--help",), 0),
+        (("--version",), 0),
+    ],
+)
+def test_exit_codes(arguments: tuple[str, ...], code: int, sim_root: Root) -> None:
+    assert smi(sim_root(), *arguments).returncode == code
+
+
+def test_without_its_library(sim_root: Root) -> None:
+    root = sim_root()
+    done = run(os.path.join(root, "usr/bin/nvidia-smi"), check=False)
+    assert done.returncode == 12 and "couldn't find libnvidia-ml.so" in done.stderr
+
+
+def test_a_full_output_is_an_error(sim_root: Root) -> None:
+    root = sim_root()
+    with open("/dev/full", "w", encoding="ascii") as full:
+        program = os.path.join(root, "usr/bin/nvidia-smi")
+        assert (
+            subprocess.run([program, "-L"], env=environment(root), stdout=full, check=False).returncode
+            == 255
+        )
+
+
+def test_processes_and_their_memory(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start(device=1)
+    one.call("alloc", 1000 * MIB)
+    apps = smi(
+        root, "--query-compute-apps=pid,used_memory,gpu_bus_id", "--format=csv,noheader,nounits"
+    ).stdout
+    assert sorted(apps.splitlines()) == sorted(
+        [f"{one.pid}, 1518, 00000000:1B:00.0", f"{other.pid}, 518, 00000000:43:00.0"]
+    )
+    one.kill()
+    assert query(root, "memory.used") == ["0", "518"]
+
+
+def test_managed_memory_is_the_devices_not_the_processs(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one = client(root).start()
+    address = one.number("managed", 100 * MIB)
+    one.call("write", address, 1)
+    assert query(root, "memory.used", "-i", "0") == ["618"]
+    apps = smi(root, "--query-compute-apps=used_memory", "--format=csv,noheader,nounits").stdout
+    assert apps == "518\n"
+
+
+def test_no_processes_from_inside_a_pid_namespace(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    client(root).start()
+    inside = smi(
+        root,
+        "--query-compute-apps=pid",
+        "--format=csv,noheader",
+        prefix=(need("unshare"), "--pid", "--fork", "--mount-proc"),
+    )
+    assert (inside.returncode, inside.stdout) == (0, "")
+
+
+def test_a_process_in_a_pid_namespace_has_its_pid_of_the_host(sim_root: Root, client: Start) -> None:
+    """What it calls itself is 2 or so; the kernel knows who holds its lock."""
+    root = sim_root()
+    program = client(root).process.args[0]  # type: ignore[index]
+    inside = subprocess.Popen(
+        [need("unshare"), "--pid", "--fork", "--mount-proc", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(root),
+        text=True,
+    )
+    with inside:
+        assert inside.stdin is not None and inside.stdout is not None
+        inside.stdin.write("init\ncontext 0\n")
+        inside.stdin.flush()
+        assert [inside.stdout.readline().strip() for _ in range(2)] == ["0", "0"]
+        apps = smi(root, "--query-compute-apps=pid", "--format=csv,noheader").stdout.split()
+        with open(f"/proc/{inside.pid}/task/{inside.pid}/children", encoding="ascii") as children:
+            assert apps == children.read().split()
+        inside.stdin.close()
+
+
+def test_utilization_follows_kernels(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one = client(root).start()
+    assert query(root, "utilization.gpu", "-i", "0") == ["0"]
+    one.call("time", "sim_spin_1ms", 1100)
+    assert int(query(root, "utilization.gpu", "-i", "0")[0]) >= 80
+    assert query(root, "utilization.gpu", "-i", "1") == ["0"]
+
+
+def test_layouts_for_older_callers(sim_root: Root) -> None:
+    """Structures of all versions, read through ctypes by a fresh process: libraries stay loaded."""
+    root = sim_root()
+    script = """
+import ctypes, sys
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Device(ctypes.Structure): pass
+class Pci1(ctypes.Structure): _fields_ = [("bus_id", ctypes.c_char * 16)] + [(n, ctypes.c_uint) for n in "dbsi"]
+class Pci2(ctypes.Structure): _fields_ = Pci1._fields_ + [("sub", ctypes.c_uint), ("spare", ctypes.c_uint * 4)]
+class Pci3(ctypes.Structure): _fields_ = Pci1._fields_ + [("sub", ctypes.c_uint), ("full", ctypes.c_char * 32)]
+class Memory(ctypes.Structure): _fields_ = [(n, ctypes.c_ulonglong) for n in ("total", "free", "used")]
+device = ctypes.POINTER(Device)()
+count = ctypes.c_uint(77)
+assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 1
+assert nvml.nvmlShutdown() == 1
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlInit() == 0
+assert nvml.nvmlShutdown() == 0
+assert nvml.nvmlDeviceGetHandleByIndex_v2(2, ctypes.byref(device)) == 2
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+for kind, version in ((Pci1, ""), (Pci2, "_v2"), (Pci3, "_v3")):
+    name = "nvmlDeviceGetPciInfo" + version
+    guard = (kind * 2)()
+    ctypes.memset(guard, 0xEE, ctypes.sizeof(guard))
+    assert getattr(nvml, name)(device, guard) == 0
+    assert guard[0].bus_id == b"0000:1B:00.0" and guard[0].b == 0x1B and guard[0].i == 0x233010DE
+    assert bytes(guard)[ctypes.sizeof(kind):] == b"\\xee" * ctypes.sizeof(kind)
+assert guard[0].full == b"00000000:1B:00.0"
+memory = Memory()
+assert nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+assert memory.total == 81559 << 20 and memory.used == 551 << 20
+text = ctypes.create_string_buffer(8)
+assert nvml.nvmlDeviceGetUUID(device, text, 8) == 7
+assert nvml.nvmlDeviceGetMinorNumber(ctypes.byref(count), ctypes.byref(count)) == 2
+nvml.nvmlErrorString.restype = ctypes.c_char_p
+assert nvml.nvmlErrorString(6) == b"Not Found"
+assert nvml.nvmlShutdown() == 0
+assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 1
+"""
+    run(need("python3"), "-c", script, env=environment(root))

@@ -1,0 +1,251 @@
+"""Several processes on one simulated driver: shared accounts, deaths, and time slices."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import struct
+from collections.abc import Callable
+
+import pytest
+from support.simdriver import MIB, Client
+
+from nvc.errors import InputError
+from nvc.sim import destroy
+from nvc.sim.layout import STATE
+from nvc.sim.report import report
+
+Root = Callable[..., str]
+Start = Callable[..., Client]
+
+CONTEXT = 518  # MiB of a context on an H100
+
+
+def test_memory_is_one_account(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    assert one.used() == other.used() == 2 * CONTEXT
+    one.call("alloc", 1024 * MIB)
+    assert other.used() == 2 * CONTEXT + 1024
+    apart = client(root).start(device=1)
+    assert apart.used() == CONTEXT
+
+
+def test_a_killed_process_gives_everything_back(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("alloc", 60000 * MIB)
+    assert other.code("alloc", 30000 * MIB) == 2
+    one.kill()
+    assert other.used() == CONTEXT
+    other.call("alloc", 30000 * MIB)
+
+
+def test_charges_are_exact_under_a_race(sim_root: Root, client: Start) -> None:
+    """Eight processes ask for more than there is, all at once: what fits is granted, and no more."""
+    root = sim_root(gpus=1, model="t4", memory=8 * 1024 * MIB)
+    clients = [client(root).start() for _ in range(8)]
+    free, _ = clients[0].call("info")
+    size = 64 * MIB
+    for _ in range(40):
+        for one in clients:
+            one.send("alloc", size)
+    granted = 0
+    for _ in range(40):
+        for one in clients:
+            granted += _succeeded(one)
+    assert granted == int(free) // size
+    left, _ = clients[0].call("info")
+    assert int(left) == int(free) - granted * size
+
+
+def _succeeded(one: Client) -> bool:
+    assert one.process.stdout is not None
+    code = one.process.stdout.readline().split()[0]
+    assert code in ("0", "2")
+    return code == "0"
+
+
+def test_deaths_in_the_middle_leave_nothing(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    watcher = client(root).start()
+    dice = random.Random(7)
+    for _ in range(25):
+        one = client(root).start()
+        for _ in range(200):
+            one.send("alloc", dice.randrange(1, 4 * MIB))
+        for _ in range(dice.randrange(200)):
+            one.receive()
+        one.kill()
+    assert watcher.used() == CONTEXT
+    assert len(report(root).processes) == 1
+    watcher.kill()
+    assert report(root).processes == ()
+
+
+def test_many_processes_use_slots_again(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    for _ in range(60):
+        one = client(root).start()
+        one.call("alloc", MIB)
+        one.end()
+    last = client(root).start()
+    assert last.used() == CONTEXT
+
+
+def test_memory_lives_as_long_as_what_a_child_inherited(sim_root: Root, client: Start) -> None:
+    """As with the driver's own descriptors."""
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("alloc", 100 * MIB)
+    child = one.number("fork")
+    try:
+        one.kill()
+        assert other.used() == 2 * CONTEXT + 100
+    finally:
+        handle = os.pidfd_open(child)
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        _wait(handle)
+    assert other.used() == CONTEXT
+
+
+def _wait(pidfd: int) -> None:
+    """Until a process that is not our child has ended."""
+    import select
+
+    assert select.select([pidfd], [], [], 30)[0]
+    os.close(pidfd)
+
+
+def test_closed_descriptors_do_no_harm(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("alloc", 100 * MIB)
+    one.call("close-all")
+    assert other.used() == 2 * CONTEXT + 100
+    one.call("alloc", 50 * MIB)
+    assert {use.used // MIB for use in report(root).processes} == {CONTEXT, CONTEXT + 150}
+    assert other.used() == 2 * CONTEXT + 150
+    one.kill()
+    assert other.used() == CONTEXT
+
+
+def test_a_new_state_is_not_taken_for_the_old(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one = client(root).start()
+    path = os.path.join(root, STATE)
+    os.rename(path, path + ".old")
+    with open(path, "wb") as state:
+        state.truncate(os.path.getsize(path + ".old"))
+    one.call("alloc", MIB)
+    one.call("close-all")
+    assert one.code("alloc", 100 * MIB) == 304
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "garbage", "other version"])
+def test_a_bad_state_is_refused(damage: str, sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    path = os.path.join(root, STATE)
+    if damage == "missing":
+        os.unlink(path)
+    elif damage == "short":
+        os.truncate(path, 4096)
+    else:
+        with open(path, "r+b") as state:
+            state.seek(8 if damage == "other version" else 0)
+            state.write(struct.pack("<I", 77))
+    assert client(root).code("init") == 304
+
+
+def test_a_root_in_use_is_not_removed(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one = client(root).start()
+    with pytest.raises(InputError, match=f"in use by {one.pid}"):
+        destroy(root)
+    one.end()
+    destroy(root)
+    assert not os.path.exists(root)
+
+
+def test_two_processes_share_the_time(sim_root: Root, client: Start) -> None:
+    """Each alone is done in 200 ms; together both take twice that, by their own events too."""
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    alone = float(one.call("time", "sim_spin_1ms", 200)[0])
+    assert 199 <= alone < 230
+    for each in (one, other):
+        each.send("time", "sim_spin_1ms", 200)
+    times = [float(each.receive()[0]) for each in (one, other)]
+    assert max(times) >= 398
+    assert min(times) >= 300
+    shown = report(root)
+    assert [process.busy_ns // 1_000_000 for process in shown.processes] == [400, 200]
+
+
+def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("launch", "sim_spin_900000ms", 1)
+    other.call("time", "sim_spin_1ms", 5)
+    one.kill()
+    assert float(other.call("time", "sim_spin_1ms", 50)[0]) < 300
+
+
+def test_a_stopped_holder_does_not_block_others(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("launch", "sim_spin_300ms", 1)
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        other.call("time", "sim_spin_1ms", 20)
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    one.call("sync")
+
+
+def test_memory_is_opened_in_another_process(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    address = one.number("alloc", 100 * MIB)
+    one.call("write", address, 12345)
+    handle = one.call("ipc-get", address)[0]
+    assert one.code("ipc-open", handle) == 201
+    opened = other.number("ipc-open", handle)
+    assert other.number("read", opened) == 12345
+    other.call("write", opened, 54321)
+    assert one.number("read", address) == 54321
+    assert one.used() == 2 * CONTEXT + 100
+    one.kill()
+    assert other.number("read", opened) == 54321
+    assert other.used() == CONTEXT + 100
+    other.call("ipc-close", opened)
+    assert other.used() == CONTEXT
+    third = client(root).start()
+    assert third.code("ipc-open", handle) == 400
+
+
+def test_memory_is_sent_as_a_descriptor(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        one = client(root, pass_fds=(mine.fileno(),)).start()
+        other = client(root, pass_fds=(theirs.fileno(),)).start()
+        address = one.number("export", 8 * MIB, mine.fileno())
+        one.call("write", address, 99)
+        opened = other.number("import", theirs.fileno())
+        assert other.number("read", opened) == 99
+        assert one.used() == 2 * CONTEXT + 8
+        one.kill()
+        assert other.used() == CONTEXT + 8
+        other.kill()
+    assert client(root).start().used() == CONTEXT
+
+
+def test_pool_memory_counts_as_reserved(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("async", 1000)
+    assert other.used() == 2 * CONTEXT + 32
+    assert {process.used // MIB for process in report(root).processes} == {CONTEXT, CONTEXT + 32}

@@ -1,0 +1,169 @@
+"""Processes that use a simulated driver, and the builds of it that tests run them on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvc.sim import SimSpec, create
+from nvc.sim.layout import host_arch
+from support import CLEAN_ENV, REPO, run
+
+SOURCES = os.path.join(REPO, "tests/native")
+WARN = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+MIB = 1 << 20
+
+
+def build(out: str, *settings: str) -> str:
+    """The simulated driver, built in `out`; `settings` are make's."""
+    make = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, "native/simdriver"))
+    run(*make, f"OUT={out}", *settings, timeout=600, env=dict(os.environ))
+    return out
+
+
+def compile_program(directory: str, driver: str, sources: list[str], *flags: str) -> str:
+    """A program of tests/native linked with the libcuda of the build `driver`."""
+    program = os.path.join(directory, os.path.basename(sources[0]).removesuffix(".c"))
+    files = [os.path.join(SOURCES, name) for name in sources]
+    library = os.path.join(driver, "libcuda.so")
+    run("gcc", *WARN, *flags, "-o", program, *files, library, "-ldl", "-lpthread", timeout=300)
+    return program
+
+
+def library_directory(root: str) -> str:
+    """Where a simulated root has its libraries by default."""
+    return os.path.join(root, "usr/lib", f"{host_arch()}-linux-gnu")
+
+
+def environment(root: str, **more: str) -> dict[str, str]:
+    """What a program needs to find the libraries of `root`."""
+    return {**CLEAN_ENV, "LD_LIBRARY_PATH": library_directory(root), **more}
+
+
+class Failed(Exception):
+    """A call of the driver returned something else than 0."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"CUDA error {code}")
+        self.code = code
+
+
+class Client:
+    """A process of tests/native/simdriver_client.c."""
+
+    def __init__(self, program: str, root: str, *, pass_fds: tuple[int, ...] = (), **variables: str) -> None:
+        self.process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(root, **variables),
+            text=True,
+            pass_fds=pass_fds,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, *words: object) -> None:
+        """Give a command without waiting for its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> list[str]:
+        """The answer to the oldest command. Raises Failed."""
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()
+        assert words, f"the client ended with {self.process.wait()}"
+        if words[0] != "0":
+            raise Failed(int(words[0]))
+        return words[1:]
+
+    def call(self, *words: object) -> list[str]:
+        self.send(*words)
+        return self.receive()
+
+    def number(self, *words: object) -> int:
+        return int(self.call(*words)[0])
+
+    def code(self, *words: object) -> int:
+        """The result of a call, whatever it is."""
+        try:
+            self.call(*words)
+        except Failed as failure:
+            return failure.code
+        return 0
+
+    def start(self, device: int = 0) -> Client:
+        self.call("init")
+        self.call("context", device)
+        return self
+
+    def used(self) -> int:
+        """MiB of the current device in use."""
+        free, total = self.call("info")
+        return (int(total) - int(free)) // MIB
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def simdriver(stage: str) -> str:
+    """The build of the simulated driver that the stage uses."""
+    return os.path.join(stage, "lib/nvc/simdriver")
+
+
+@pytest.fixture(scope="session")
+def simdriver_sanitized() -> str:
+    """A build that stops at a bad access or undefined behaviour."""
+    return build(os.path.join(REPO, "build/simdriver-sanitized"), "SANITIZE=1")
+
+
+@pytest.fixture
+def sim_root(scratch: str, simdriver: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Factory: `sim_root(**fields of SimSpec)` returns a fresh simulated root, of two GPUs unless it says else."""
+    monkeypatch.setenv("NVC_SIMDRIVER", simdriver)
+    count = 0
+
+    def make(**fields: object) -> str:
+        nonlocal count
+        count += 1
+        root = os.path.join(scratch, f"sim{count}")
+        create(root, SimSpec(**{"gpus": 2, **fields}))  # type: ignore[arg-type]
+        return root
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def client_program(tmp_path_factory: pytest.TempPathFactory, simdriver: str) -> str:
+    return compile_program(str(tmp_path_factory.mktemp("client")), simdriver, ["simdriver_client.c"], "-O1")
+
+
+@pytest.fixture
+def client(client_program: str) -> Iterator[Callable[..., Client]]:
+    """Factory: `client(root, **environment)` starts a client; all are ended after the test."""
+    started: list[Client] = []
+
+    def make(root: str, **options: object) -> Client:
+        started.append(Client(client_program, root, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield make
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
