@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from support import REPO, need, run
 
-PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook")
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
 UNCHECKED_HASH = b"\x01\x00\x00\x00"  # PEP 552: flags after the magic number
 
 

@@ -40,8 +40,8 @@ def start(name: str) -> None:
             out.write(str(process.pid))
         ended = os.pidfd_open(process.pid)
         while True:
-            events, _, _ = select.select([ready, ended], [], [], SECONDS)
-            if ready in events and b"READY=1" in ready.recv(4096).split(b"\n"):
+            events, _, _ = select.select([ready.fileno(), ended], [], [], SECONDS)
+            if ready.fileno() in events and b"READY=1" in ready.recv(4096).split(b"\n"):
                 return
             if ended in events or not events:
                 with open(f"/run/{name}.log", encoding="utf-8", errors="replace") as text:
