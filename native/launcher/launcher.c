@@ -34,6 +34,7 @@ static const struct program PROGRAMS[] = {
     {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", "boot", false},
     {"nvc-hook", "nvc-hook", "nvc_hooks", "boot", true},
     {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", "boot", true},
+    {"nvidia-container-toolkit", "nvc-hook", "nvc_hooks", "boot", true}, /* its name before 1.6 */
     {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
     {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
     {"nvc-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},

@@ -239,6 +239,7 @@ def test_arguments_pass_unchanged(installation: Installation) -> None:
         ("nvidia-container-cli", "nvidia-container-cli", "nvc_cli"),
         ("nvc-hook", "nvc-hook", "nvc_hooks"),
         ("nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks"),
+        ("nvidia-container-toolkit", "nvc-hook", "nvc_hooks"),
         ("nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks"),
         ("nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks"),
         ("../../../evil/nvc-hook", "nvc-hook", "nvc_hooks"),
