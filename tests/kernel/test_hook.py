@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -101,8 +102,13 @@ def test_with_a_user_namespace(hook: Any, bundle: Bundle, runtime: str, kind: st
 
 
 @pytest.mark.parametrize("called", ["nvidia-container-runtime-hook", "nvidia-container-toolkit"])
-def test_under_the_names_of_the_peer(hook: Any, bundle: Bundle, called: str) -> None:
-    hook().add(bundle, called=called)
+def test_under_the_names_of_the_peer(hook: Any, bundle: Bundle, scratch: str, called: str) -> None:
+    """A link is enough: dockerd looks for the first name on its PATH."""
+    made = hook()
+    link = os.path.join(scratch, called)
+    os.symlink(made.program, link)
+    made.program = link
+    made.add(bundle, called=called)
     assert bundle.run("runc", "nvidia-smi -L | wc -l").stdout == "2\n"
 
 
@@ -180,6 +186,31 @@ def test_unprivileged_containers_and_volume_mounts(hook: Any, bundle: Bundle) ->
         }
     )
     assert [name for name in names(bundle) if name in ("nvidia0", "nvidia1")] == ["nvidia1"]
+
+
+ORPHANS = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as crun is
+code = subprocess.run(sys.argv[1:]).returncode
+try:
+    os.waitpid(-1, 0)
+    print("left a child behind")
+except ChildProcessError:
+    print("exit", code)
+"""
+
+
+@pytest.mark.parametrize("asks", ["all", "9"])
+def test_no_child_is_left_behind(hook: Any, bundle: Bundle, asks: str) -> None:
+    """NVML's probe outlives its answer. If a zombie of the hook's is announced to crun first, crun does not hear
+    of the end of the hook, and waits for the hook's whole timeout."""
+    made = hook()
+    ask(bundle, NVIDIA_VISIBLE_DEVICES=asks)
+    with bundle.created("runc") as container:
+        state = json.dumps({"bundle": bundle.directory, "pid": container.pid})
+        command = [sys.executable, "-c", ORPHANS, made.program, "-config", made.config, "prestart"]
+        done = run(*command, stdin=None, input=state)
+    assert done.stdout == ("exit 0\n" if asks == "all" else "exit 1\n"), done.stderr
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from support import CLEAN_ENV, run
 from support.bundle import Bundle
+from support.hook import Hook, ask
 
 #: What a start may import beside nvc itself: compiled into the interpreter, frozen, or a single shared library.
 PERMITTED = "_cffi_backend _json errno fcntl gc marshal os posix select stat struct time"
@@ -74,6 +75,29 @@ def test_configure_loads_nothing_heavy(
     # The first start looks at everything; the second one has the inventory.
     assert {"nvc.discovery.full", "nvc.kernel.probe"} <= first
     assert not {"nvc.discovery.full", "nvc.discovery.elf", "nvc.kernel.probe"} & again
+
+
+def test_a_hook_that_injects_loads_nothing_heavy(
+    stage: str, scratch: str, sim_root: Callable[..., str], runc_bundle: Callable[..., Bundle]
+) -> None:
+    """Also with a configuration file: what was parsed of it is kept."""
+    hook = Hook(stage, scratch, sim_root(gpus=2))
+    bundle = runc_bundle()
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
+    with bundle.created("runc") as container:
+        words = ["-config", hook.config, "prestart"]
+        state = json.dumps({**container.state, "status": "creating"})
+        hook.call(container.state)  # the log's own modules are not what this is about
+        with open(hook.config, "r+", encoding="utf-8") as config:
+            text = config.read().replace("log =", "# log =")
+            config.seek(0)
+            config.truncate()
+            config.write(text)
+        runs = [loaded(stage, "nvc_hooks", "nvc-hook", *words, stdin=None, input=state) for _ in range(2)]
+    assert foreign(stage, runs[1]) == set()
+    assert "tomllib" in runs[0] or "tomli" in runs[0]
+    assert "nvc.apply.executor" in runs[1] and "nvc.config.file" not in runs[1]
+    assert not {"nvc.discovery.full", "nvc.kernel.probe", "json"} & runs[1]
 
 
 def test_a_hook_loads_nothing_heavy(stage: str, runc_bundle: Callable[..., Bundle]) -> None:
