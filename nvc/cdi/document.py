@@ -77,7 +77,9 @@ def build_document(
         chosen = Selection((gpu,), ((gpu, mig),) if mig else ())
         plan = build_plan(facts, chosen, request, _AS_HOST)
         dri = gpu.dri_nodes if any(name in request.capabilities for name in _GRAPHICS) else ()
-        edits = writer.device_edits([op for op in plan.ops if op not in shared], dri)
+        # Under WSL the one node is every GPU's and the control node: a device without it would change nothing.
+        own = BindDevice(gpu.node.path, gpu.node.path, gpu.node.major, gpu.node.minor)
+        edits = writer.device_edits([op for op in plan.ops if op == own or op not in shared], dri)
         everything.append(edits)
         devices += [{"name": name, "containerEdits": edits} for name in names]
     if not devices:

@@ -13,6 +13,7 @@ from nvc.cdi.document import NodeStatus
 from nvc.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
 from nvc.cdi.validate import problems
 from nvc.errors import DeviceError
+from nvc.model import DeviceNode
 
 HOST = facts(driver_root="/", device_root="/")
 
@@ -146,6 +147,14 @@ def test_mig_devices_get_their_parent_and_two_capabilities() -> None:
     assert paths(device(made, "all")) == [
         "/dev/nvidia1", "/dev/nvidia2", cap(100).path, cap(101).path, cap(110).path, cap(111).path,
     ]  # fmt: skip
+
+
+def test_a_node_that_all_share_is_every_devices() -> None:
+    """As /dev/dxg under WSL."""
+    node = DeviceNode("/dev/dxg", 10, 60)
+    host = facts(control=node, uvm=(), modeset=None, gpus=(gpu(0, UUID_0, node=node, proc_dir=""),))
+    made = document(host)
+    assert problems(made) == [] and paths(device(made, "0")) == paths(device(made, "all")) == ["/dev/dxg"]
 
 
 def test_dri_nodes_come_with_graphics() -> None:

@@ -35,7 +35,17 @@ GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in group
 FOLDERS = {"nvc": "nvc", "cli": "nvc_cli", "hooks": "nvc_hooks"}
 #: What a pure module may import of the standard library.
 PURE = {"__future__", "binascii", "collections.abc", "posixpath", "struct", "typing"}
-PURE_GROUPS = ("nvc.plan", "nvc.selection", "nvc.requirements", "nvc.model", "nvc.request", "nvc.errors")
+PURE_GROUPS = (
+    "nvc.plan",
+    "nvc.selection",
+    "nvc.requirements",
+    "nvc.model",
+    "nvc.request",
+    "nvc.errors",
+    "nvc.cdi.document",
+    "nvc.cdi.transform",
+    "nvc.cdi.validate",
+)
 
 
 def module_of(name: str) -> str:
