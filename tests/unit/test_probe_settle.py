@@ -1,0 +1,66 @@
+"""What a probe that is still ending must not do to the process that started it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from nvc import configure as pipeline
+from nvc.errors import DeviceError
+from nvc.kernel import LinuxKernel, probe
+from nvc.request import DriverOptions, Request
+
+
+def ending() -> tuple[int, int]:
+    """A child that was closed as a probe and ends when the descriptor is closed: its id and the descriptor."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    probe._unreaped.append(pid)
+    return pid, write
+
+
+def is_reaped(pid: int) -> bool:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def test_settle_waits_for_the_end() -> None:
+    pid, write = ending()
+    threading.Timer(0.05, os.close, [write]).start()
+    probe.settle(30)
+    assert is_reaped(pid) and probe._unreaped == []
+
+
+def test_settle_does_not_wait_for_ever() -> None:
+    pid, write = ending()
+    probe.settle(0.01)
+    assert probe._unreaped == [pid]
+    os.close(write)
+    probe.settle(30)
+    assert is_reaped(pid)
+
+
+def test_configure_settles_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, write = ending()
+
+    def failing(*_: object) -> None:
+        os.close(write)
+        raise DeviceError("9", cause="unknown device")
+
+    monkeypatch.setattr(pipeline, "_configure", failing)
+    monkeypatch.setattr(pipeline, "_PROBE_END", 30)
+    call: Callable[..., object] = pipeline.configure
+    with pytest.raises(DeviceError):
+        call(LinuxKernel(), DriverOptions(), Request(), 1, "/x", None)
+    assert is_reaped(pid)
