@@ -12,7 +12,6 @@ import sys
 
 from nvc.config import load
 from nvc.errors import InternalError, NvcError, one_line
-from nvc.kernel import LinuxKernel
 from nvc.runtime.edit import edit
 from nvc_hooks.boot import say
 from nvc_hooks.log import open_log
@@ -45,7 +44,7 @@ def run(bundle: str, path: str) -> None:
     log = open_log(config.runtime_debug or config.log)
     try:
         log.step(f"{path} with {config.path or 'the default configuration'}")
-        edit(LinuxKernel(), config, bundle, path, programs(), log)
+        edit(config, bundle, path, programs(), log)
     except Exception as error:
         log.error(one_line(error))
         raise

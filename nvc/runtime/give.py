@@ -1,0 +1,153 @@
+"""give: the edits for one choice. Imported only for a container that asks for something."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.config import driver_options
+from nvc.discovery import discover
+from nvc.errors import InputError
+from nvc.kernel import LinuxKernel
+from nvc.plan.devices import device_ops
+from nvc.plan.ops import AllowDevice, BindDevice
+from nvc.requirements import check
+from nvc.runtime.spec import Spec, apply_edits
+from nvc.selection import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from nvc.config import Config
+    from nvc.configure import Log
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.request import Request
+    from nvc.runtime.choice import Choice
+    from nvc.selection import Selection
+
+    Edits: TypeAlias = list[dict[str, Any]]
+
+MODE_HINT = 'set mode = "auto" in [nvidia-container-runtime] and name devices without a kind'
+HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+
+
+def give(config: Config, document: dict[str, Any], choice: Choice, programs: str, log: Log) -> None:
+    """Change `document`, an OCI configuration, so that its container gets what was chosen.
+
+    `programs` is the directory of nvc-hook and nvc-cdi-hook. Raises NvcError and Malformed.
+    """
+    kernel, spec = LinuxKernel(), Spec(document)
+    request, edits = choice.request, _named(choice.names, config.cdi_spec_dirs) if choice.names else []
+    if request is not None:
+        facts = discover(kernel, driver_options(config, request.imex_channels))
+        log.facts(facts)
+        selection = select(facts, request)
+        log.selection(selection)
+        check(request.requirements, facts, selection)
+        if choice.mode == "hook":
+            _by_hook(spec, programs)
+            _add_nodes(spec, facts, selection, request)
+        else:
+            _check_expressible(request)
+            spec.remove_givers()
+            edits += _made(kernel, facts, request, programs)
+    for part in edits:
+        apply_edits(spec, part)
+
+
+def _check_expressible(request: Request) -> None:
+    """Raise InputError for what no specification can say."""
+    for name, wanted in (("MIG_CONFIG", request.mig_config), ("MIG_MONITOR", request.mig_monitor)):
+        if wanted:
+            raise InputError(
+                f"NVIDIA_{name}_DEVICES", wanted, "rights over MIG cannot be given by CDI", MODE_HINT
+            )
+    if request.imex_channels:
+        raise InputError("NVIDIA_IMEX_CHANNELS", cause="cannot be given by CDI", hint=MODE_HINT)
+
+
+def _by_hook(spec: Spec, programs: str) -> None:
+    """Unless one is there: of two hooks the second would find its work done, but the container waits for it."""
+    if not spec.gives_gpus():
+        path = f"{programs}/nvc-hook"
+        entry = {"path": path, "args": ["nvc-hook", "prestart"], "env": list(HOOK_ENVIRONMENT)}
+        spec.add_hook("prestart", entry)
+
+
+def _add_nodes(spec: Spec, facts: HostFacts, selection: Selection, request: Request) -> None:
+    """The hook's nodes and rules, where engines can see them.
+
+    In a user namespace a runtime cannot make nodes; it binds the host's of the same path, if that is the node.
+    """
+    makes = not spec.user_namespace or facts.device_root == "/"
+    for op in device_ops(facts, selection, request):
+        if isinstance(op, BindDevice) and makes:
+            node = {"path": op.target, "type": "c", "major": op.major, "minor": op.minor}
+            spec.add_node({**node, **_owner(facts.device_root.rstrip("/") + op.source)})
+        elif isinstance(op, AllowDevice):
+            spec.allow(op.major, op.minor)
+
+
+def _owner(path: str) -> dict[str, int]:
+    """Mode and owner of a host's node; nothing of one that is yet to be made."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return {}
+    if not stat.S_ISCHR(status.st_mode):
+        return {}
+    return {"fileMode": status.st_mode & 0o777, "uid": status.st_uid, "gid": status.st_gid}
+
+
+def _made(kernel: Kernel, facts: HostFacts, request: Request, programs: str) -> Edits:
+    """The edits of a specification that names the requested devices and nothing else; none: the driver alone."""
+    from nvc.cdi.document import DocumentOptions
+    from nvc.cdi.generate import document_of
+
+    how = DocumentOptions(f"{programs}/nvc-cdi-hook", strategies=("uuid",), all_device=False)
+    if not request.devices:
+        document = document_of(kernel, facts, request.replace(devices=("all",)), how)
+        return [document["containerEdits"]]
+    document = document_of(kernel, facts, request, how)
+    return [*(device["containerEdits"] for device in document["devices"]), document["containerEdits"]]
+
+
+def _named(names: tuple[str, ...], directories: tuple[str, ...]) -> Edits:
+    """The edits of devices in specification files; a later directory counts more. Raises InputError, CdiError."""
+    from nvc.cdi.store import read_directory
+
+    found: dict[str, tuple[int, Any, Any]] = {}
+    for place, directory in enumerate(directories):
+        for file in read_directory(directory):
+            for name, device in zip(file.devices(), file.document.get("devices", ())):
+                if name in names and name in found and found[name][0] == place:
+                    raise InputError(name, file.path, "a device that two files define", "remove one of them")
+                found[name] = place, device, file.document
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(
+            missing[0], cause="no such CDI device", hint=f"files are in {', '.join(directories)}"
+        )
+    documents = {id(found[name][2]): found[name][2] for name in names}
+    edits = [found[name][1]["containerEdits"] for name in names]
+    edits += [document.get("containerEdits") or {} for document in documents.values()]
+    return [_numbered(part) for part in edits]
+
+
+def _numbered(edits: dict[str, Any]) -> dict[str, Any]:
+    """`edits` whose nodes have type, major and minor: a specification may leave them to the host."""
+    return {**edits, "deviceNodes": [_with_number(node) for node in edits.get("deviceNodes") or ()]}
+
+
+def _with_number(node: dict[str, Any]) -> dict[str, Any]:
+    if {"major", "minor"} <= node.keys():
+        return node
+    path = node.get("hostPath") or node["path"]
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InputError.of("look at CDI device node", path, error) from None
+    kind = "c" if stat.S_ISCHR(status.st_mode) else "b"
+    return {"type": kind, **node, "major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
