@@ -47,10 +47,14 @@ class Target:
     layout: Layout
     user_namespace: bool  # the container has one of its own
 
-    def key(self) -> str:
-        """A name for the rootfs that every mount namespace agrees on: device and inode in hexadecimal."""
+    def key(self, kernel: Kernel) -> str:
+        """A name for the rootfs that every mount namespace agrees on: device, inode, birth in hexadecimal.
+
+        The first two alone return soon: the kernel gives an overlay that is mounted the device number of the
+        last one that was unmounted, and file systems give a new directory the inode of a removed one.
+        """
         st = os.stat(self.rootfs)
-        return f"{st.st_dev:x}-{st.st_ino:x}"
+        return f"{st.st_dev:x}-{st.st_ino:x}-{kernel.birth_time(self.rootfs):x}"
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -77,3 +77,12 @@ int nvc_cgroup_root(int version)
     close(fs);
     return root < 0 ? -error : root;
 }
+
+int64_t nvc_birth_time(int fd)
+{
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &sx) < 0 || !(sx.stx_mask & STATX_BTIME))
+        return 0;
+    return sx.stx_btime.tv_sec * 1000000000 + sx.stx_btime.tv_nsec;
+}

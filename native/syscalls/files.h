@@ -2,7 +2,7 @@
 #define NVC_FILES_H
 #include <stdint.h>
 
-/* Each returns a descriptor (close-on-exec) or 0, or -errno. */
+/* Each but the last returns a descriptor (close-on-exec) or 0, or -errno. */
 int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve);
 int nvc_pidfd_open(int pid);
 int nvc_pidfd_send_signal(int pidfd, int sig);
@@ -15,5 +15,7 @@ int nvc_lock(int fd, int timeout_ms);
 
 /* 1 or 0, or -errno. */
 int nvc_is_mount_root(int fd);
+/* When the file was made, ns since 1970; 0 where the file system does not say. */
+int64_t nvc_birth_time(int fd);
 
 #endif

@@ -42,7 +42,7 @@ def apply_plan(
     `oci_devices` is the bundle's linux.resources.devices, where the caller has it: it stands in for a device
     program that the kernel does not show. Raises NvcError; the container is then as it was before.
     """
-    journal = open_journal(kernel, target.key(), timeout)
+    journal = open_journal(kernel, target.key(kernel), timeout)
     try:
         sources = Sources(kernel, plan)
         try:

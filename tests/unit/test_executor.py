@@ -125,8 +125,8 @@ def test_a_silent_applier_is_repaired_at_once(
 
 
 def test_an_interrupted_run_is_undone_first(tmp_path: Any, target: Any, private_run: Any) -> None:
-    (private_run / target.key()).write_bytes(b"Fusr/x\0\0")
     kernel = RecordingKernel()
+    (private_run / target.key(kernel)).write_bytes(b"Fusr/x\0\0")
     apply_plan(kernel, plan(tmp_path), target)
     assert kernel.programs[0][0].kind == "undo" and kernel.programs[0][0].first == b"Fusr/x\0\0"
     assert list(private_run.iterdir()) == []
