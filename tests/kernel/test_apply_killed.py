@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -116,47 +114,3 @@ def test_a_mount_of_somebody_else_is_not_undone(runc_bundle: Any, scratch: str) 
         )  # fmt: skip
         assert done.returncode == 1 and f"{LIBS}/{name}: input/output error" in done.stderr
         assert mounts(held.pid) == before
-
-
-@contextlib.contextmanager
-def fresh_rootfs(path: str) -> Iterator[str]:
-    """A root file system of its own, as an engine mounts one for each container."""
-    run("mount", "-t", "tmpfs", "none", path)
-    try:
-        for place in ("etc", "proc", "dev", "sys", LIBS):
-            os.makedirs(f"{path}/{place}")
-        yield path
-    finally:
-        run("umount", path)
-
-
-def numbers(path: str) -> tuple[int, int]:
-    """Device and inode."""
-    st = os.stat(path)
-    return st.st_dev, st.st_ino
-
-
-def test_the_next_container_is_not_repaired(runc_bundle: Any, scratch: str) -> None:
-    """A file system gets the numbers of the last one, but what was begun in that container is not undone here."""
-    refused = plan_of(f"{scratch}/driver").replace(ops=(Symlink("anything", "/etc"),))
-    os.mkdir(f"{scratch}/merged")
-    image_file = f"{scratch}/merged{LIBS}/libt0.so.1.0"
-    with fresh_rootfs(f"{scratch}/merged") as rootfs:
-        first = numbers(rootfs)
-        with at_prestart(runc_bundle(rootfs), "runc", "true") as held:
-            assert killed(held, f"{scratch}/driver", "move_mount", 3, "die").returncode == 9
-            assert os.path.exists(image_file)
-            held.release(check=False)
-    for _ in range(50):  # another test's mount may come in between
-        with fresh_rootfs(f"{scratch}/merged") as rootfs:
-            if numbers(rootfs) != first:
-                continue
-            with open(image_file, "wb"):
-                pass
-            with at_prestart(runc_bundle(rootfs), "runc", "true") as held:
-                with pytest.raises(NvcError):
-                    apply(refused, held.pid, held.rootfs)
-                assert os.path.exists(image_file)
-                held.release(check=False)
-            return
-    pytest.fail("no file system got the numbers of the first one")

@@ -132,6 +132,22 @@ def test_an_interrupted_run_is_undone_first(tmp_path: Any, target: Any, private_
     assert list(private_run.iterdir()) == []
 
 
+def test_a_younger_rootfs_with_the_same_numbers_is_another(
+    tmp_path: Any, target: Any, private_run: Any
+) -> None:
+    """A new overlay gets device and inode of the last one: what was begun there is not undone here."""
+
+    class Older(RecordingKernel):
+        def birth_time(self, fd: int) -> int:
+            return super().birth_time(fd) - 1
+
+    (private_run / target.key(Older())).write_bytes(b"Fusr/x\0\0")
+    kernel = RecordingKernel()
+    apply_plan(kernel, plan(tmp_path), target)
+    assert "undo" not in [op.kind for op in kernel.programs[0]]
+    assert [path.name for path in private_run.iterdir()] == [target.key(Older())]
+
+
 def test_a_service_that_has_gone_is_left_out(tmp_path: Any, target: Any) -> None:
     made = plan(tmp_path)
     (tmp_path / "file").write_bytes(b"")
