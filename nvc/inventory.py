@@ -32,12 +32,13 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def file_name(root: os.stat_result, configured: bool = False) -> str:
+def file_name(root: os.stat_result, apart: bool = False) -> str:
     """The inventory's file for the driver root with this status.
 
-    Callers with a configuration file have one of their own, lest they and `nvc-cli` replace it in turn.
+    Callers that load modules or have a configuration file, as hooks do, have one of their own (`apart`), lest
+    they and `nvc-cli` replace it in turn.
     """
-    return f"inventory-{root.st_dev:x}-{root.st_ino:x}{'-configured' if configured else ''}"
+    return f"inventory-{root.st_dev:x}-{root.st_ino:x}{'-hook' if apart else ''}"
 
 
 def load(name: str, directory: str = "") -> Any:
@@ -118,7 +119,8 @@ def forget(options: DriverOptions, directory: str = "") -> None:
     if base < 0:
         return
     try:
-        os.unlink(file_name(os.stat(options.root), bool(options.configuration)), dir_fd=base)
+        apart = bool(options.configuration) or options.load_kmods
+        os.unlink(file_name(os.stat(options.root), apart), dir_fd=base)
     except OSError:
         pass
     finally:

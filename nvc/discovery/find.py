@@ -31,20 +31,23 @@ def find(
     """As `nvc.discovery.discover`."""
     host = Host.open(kernel, options)
     try:
-        kmods_warnings: tuple[str, ...] = ()
-        if options.load_kmods:
-            from nvc.discovery.kmods import load_kmods
-
-            kmods_warnings = load_kmods(host, options)
         if not options.inventory:
+            warnings = _load_kmods(host, options)
             facts, _ = _long_way(host, options, meanwhile)
         else:
-            facts = _kept_or_found(host, options, extra, directory, meanwhile)
-        if kmods_warnings:
-            facts = facts.replace(warnings=kmods_warnings + facts.warnings)
-        return facts
+            facts, warnings = _kept_or_found(host, options, extra, directory, meanwhile)
+        return facts.replace(warnings=warnings + facts.warnings) if warnings else facts
     finally:
         host.close()
+
+
+def _load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
+    """Modules and device nodes, where that is asked for. Returns warnings about what is still missing."""
+    if not options.load_kmods:
+        return ()
+    from nvc.discovery.kmods import load_kmods
+
+    return load_kmods(host, options)
 
 
 def _long_way(
@@ -65,25 +68,39 @@ def _kept_or_found(
     extra: bytes,
     directory: str,
     meanwhile: Callable[[], None] | None,
-) -> HostFacts:
+) -> tuple[HostFacts, tuple[str, ...]]:
+    """The facts, and warnings about modules that could not be loaded."""
     extra += options.configuration
-    name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration))
-    key = host_key(host, options, extra)
+    name = inventory.file_name(os.fstat(host.driver.fd), bool(options.configuration) or options.load_kmods)
     kept = inventory.load(name, directory)
-    if kept is not None:
-        facts = _from_kept(host, options, key, kept)
-        if facts is not None:
-            return facts
+    warnings: tuple[str, ...] = ()
+    # Where nothing was missing then and the key still holds, nothing is now; but a channel's node is made for
+    # the first that asks for it.
+    loaded = not _was_complete(kept) or bool(options.imex_channels)
+    if loaded:
+        warnings = _load_kmods(host, options)
+    key = host_key(host, options, extra)
+    facts = _from_kept(host, options, key, kept)
+    if facts is not None:
+        return facts, warnings
+    if not loaded:
+        warnings = _load_kmods(host, options)
+        key = host_key(host, options, extra)
     facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
     if host_key(host, options, extra) == key:
-        inventory.store(name, (key, witness(host.driver, directories), pack(facts)), directory)
-    return facts
+        kept = (key, witness(host.driver, directories), pack(facts), not warnings)
+        inventory.store(name, kept, directory)
+    return facts, warnings
+
+
+def _was_complete(kept: Any) -> bool:
+    return isinstance(kept, tuple) and len(kept) == 4 and kept[3] is True
 
 
 def _from_kept(host: Host, options: DriverOptions, key: tuple[Any, ...], kept: Any) -> HostFacts | None:
     try:
-        kept_key, witnesses, packed = kept
+        kept_key, witnesses, packed, _ = kept
         if kept_key != key or not still_true(host.driver, witnesses):
             return None
         ipcs, warnings = find_ipcs(host.driver, options.mps_directory)
