@@ -289,7 +289,7 @@ def test_a_start_with_a_valid_key_imports_next_to_nothing(counted: Counted, keep
     script = HOT.format(path=sys.path, root=counted.options.root, keep=keep, unwanted=unwanted)
     loaded = run(sys.executable, "-I", "-S", "-B", "-c", script).stdout.split()
     assert not set(loaded) & set(unwanted)
-    allowed = {"host", "hostroot", "key", "pack", "proc", "sockets", "nodes"}
+    allowed = {"find", "host", "hostroot", "key", "pack", "proc", "sockets", "nodes"}
     parts = {name.removeprefix("nvc.discovery.") for name in loaded if name.startswith("nvc.discovery.")}
     assert parts == allowed
     assert "nvc.kernel.probe" not in loaded

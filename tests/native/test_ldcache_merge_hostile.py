@@ -219,13 +219,21 @@ def test_fuzzer_finds_nothing_in_a_short_run(ldcache: Tool, scratch: str) -> Non
     assert "Done 20000 runs" in done.stderr
 
 
-def test_two_mebibytes_with_20000_entries_take_less_than_5_ms(ldcache: Tool, fast_tool: str) -> None:
+def test_time_grows_with_size_and_no_faster(ldcache: Tool, fast_tool: str) -> None:
+    """20,000 entries in 2 MiB cost about ten times what 2,000 cost, not a hundred times."""
     folder = "/usr/lib/x86_64-linux-gnu/a-directory-of-the-image"
-    names = [f"lib{i:x}-{i * 7919 % 1000}.so.{i % 40}" for i in range(20_000)]
-    content = make(descending([Entry(name, f"{folder}/{name}") for name in names]), generator=b"tester")
-    assert len(content) > 2 * 1024 * 1024
     sonames = [f"libnvidia-{i}.so.1" for i in range(60)]
     add = tuple(Entry(soname, f"/usr/lib/x86_64-linux-gnu/{soname}") for soname in sonames)
     request = ldcache.request(add, drop=tuple(entry.path for entry in add))
-    result, spent = run(fast_tool, "time", ldcache.path(content), "50", *request).stdout.split()
-    assert result == "0" and int(spent) < 5000
+
+    def microseconds(count: int) -> int:
+        names = [f"lib{i:x}-{i * 7919 % 1000}.so.{i % 40}" for i in range(count)]
+        content = make(descending([Entry(name, f"{folder}/{name}") for name in names]), generator=b"tester")
+        times = []
+        for _ in range(3):
+            result, spent = run(fast_tool, "time", ldcache.path(content), "20", *request).stdout.split()
+            assert result == "0"
+            times.append(int(spent))
+        return min(times)
+
+    assert microseconds(20_000) < 40 * max(1, microseconds(2_000))
