@@ -105,7 +105,7 @@ def test_what_was_there_is_restored(host: Host) -> None:
     before = host.read("/etc/docker/daemon.json.nvc-backup")
     host.sh("nvc-cli runtime configure --engine docker --remove --hook-link /usr/local/bin")
     assert host.read("/etc/docker/daemon.json") == before
-    assert host.sh("ls /etc/docker; ls /usr/local/bin").stdout.count("nvidia") == 0
+    assert "nvidia" not in host.sh("ls /etc/docker /usr/local/bin").stdout
     host.sh("systemctl restart docker")
     done = host.sh(f"docker run --rm --runtime nvc {IMAGE} true", check=False)
     assert done.returncode == 125 and "nvc" in done.stderr

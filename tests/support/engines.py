@@ -5,7 +5,7 @@ with Host(directory) as host:
     host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
     host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
 
-Everything runs in one private mount namespace. /etc and /var/lib are overlays and /usr/local is the stage, so that
+Everything runs in one private mount namespace. /etc and /var/lib are overlays and the stage lies over /usr/local, so that
 files are where documentation says they are without a trace on the machine; /run is empty. The one stand-in is
 `systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
 """
@@ -50,12 +50,16 @@ overlay() {
     mkdir -p "$1/upper-$3" "$1/work-$3"
     mount -t overlay -o "lowerdir=$2,upperdir=$1/upper-$3,workdir=$1/work-$3" overlay "$4"
 }
-mkdir "$1/empty"
 overlay "$1" /etc etc /etc
 overlay "$1" /var/lib lib /var/lib
-overlay "$1" "$2:$1/empty" local /usr/local
+overlay "$1" "$2:/usr/local" local /usr/local
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir /run/lock /usr/local/sbin
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mkdir -p /run/lock /usr/local/sbin
+for name in docker dockerd containerd ctr runc crun podman conmon systemctl; do
+    rm -f "/usr/local/bin/$name" "/usr/local/sbin/$name" # the distribution's are wanted
+done
+rm -f /usr/local/bin/nvidia-* /usr/local/sbin/nvidia-*
 rm -rf /etc/docker /etc/containerd /etc/crio /etc/containers/containers.conf* /etc/nvc /etc/cdi
 echo ready
 exec cat
@@ -70,7 +74,6 @@ class Host:
         self._holder: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Host:
-        # Images: vfs copies each layer, and an overlay's upper layer cannot lie on another overlay.
         command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh"]
         self._holder = subprocess.Popen(
             [*command, self.directory, STAGE],
