@@ -1,6 +1,6 @@
 """Writes tiny ELF shared objects: they stand for driver libraries that the simulation has no behaviour for.
 
-Each is a valid object that a loader can open: a SONAME, an empty symbol table, a note that says what it is.
+Each is a valid object that a loader can open: a SONAME, no symbols, and a note that says what it is.
 Laid out by hand so that neither a compiler nor a 32-bit C library is needed.
 """
 
@@ -12,7 +12,16 @@ _MACHINES = {"x86_64": (62, True), "aarch64": (183, True), "i386": (3, False), "
 
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _SHT_STRTAB, _SHT_HASH, _SHT_DYNAMIC, _SHT_NOTE, _SHT_DYNSYM = 3, 5, 6, 7, 11
-_DT_NULL, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 0, 4, 5, 6, 10, 11, 14
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = (
+    0,
+    1,
+    4,
+    5,
+    6,
+    10,
+    11,
+    14,
+)
 _EF_ARM_ABI5_HARD_FLOAT = 0x05000400
 
 
@@ -95,7 +104,7 @@ def shared_object(soname: str, arch: str, abi_note: bool = False) -> bytes:
     machine, wide = _MACHINES[arch]
     segments = 4 if abi_note else 3
     layout = _Layout(wide, (64 + 56 * segments) if wide else (52 + 32 * segments))
-    strings = b"\0" + soname.encode() + b"\0"
+    strings = b"\0libc.so.6\0" + soname.encode() + b"\0"
     word = 8 if wide else 4
     symbol = 24 if wide else 16
     page = 0x10000 if arch == "aarch64" else 0x1000
@@ -106,7 +115,8 @@ def shared_object(soname: str, arch: str, abi_note: bool = False) -> bytes:
     symbols_at = layout.add(bytes(symbol), 8)
     strings_at = layout.add(strings, 1)
     entries = (
-        (_DT_SONAME, 1),
+        (_DT_NEEDED, 1),  # by which ldconfig tells what C library a 32-bit object is for
+        (_DT_SONAME, 11),
         (_DT_HASH, hash_at),
         (_DT_STRTAB, strings_at),
         (_DT_SYMTAB, symbols_at),

@@ -134,11 +134,14 @@ def _sockets(root: _Root, spec: SimSpec) -> None:
     for wanted, service in ((spec.persistenced, "persistenced"), (spec.fabricmanager, "fabricmanager")):
         if wanted:
             root.directory(f"run/nvidia-{service}")
-            os.mknod(root.full(f"run/nvidia-{service}/socket"), stat.S_IFSOCK | 0o666)
+            socket = root.full(f"run/nvidia-{service}/socket")
+            os.mknod(socket, stat.S_IFSOCK)
+            os.chmod(socket, 0o666)
     root.directory("tmp", 0o1777)
     if spec.mps:
         root.directory("tmp/nvidia-mps")
-        os.mkfifo(root.full("tmp/nvidia-mps/control"), 0o666)
+        os.mkfifo(root.full("tmp/nvidia-mps/control"))
+        os.chmod(root.full("tmp/nvidia-mps/control"), 0o666)
 
 
 def _kernel_files(root: _Root, spec: SimSpec, gpus: tuple[SimGpu, ...]) -> None:
@@ -199,6 +202,7 @@ def create(directory: str, spec: SimSpec) -> None:
         elif os.listdir(directory):
             cause = "not empty, and not a simulated driver"
             raise InputError("create simulated driver", directory, cause, "name a new directory")
+        os.chmod(directory, 0o755)
         root = _Root(directory)
         root.file(MARKER, _MARKER_TEXT.encode())
         entries = _libraries(root, spec, built)

@@ -1,0 +1,151 @@
+"""The description: what Python writes, C reads; what is changed, C refuses or reads, and never falls over."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import REPO, run
+from support.simdriver import SANITIZE, WARN
+
+from nvc.sim.description import render
+from nvc.sim.models import MODELS
+from nvc.sim.spec import SimSpec, gpus_of
+
+Reader = Callable[[bytes], str]
+
+SPECS = (
+    SimSpec(),
+    SimSpec(gpus=0),
+    SimSpec(gpus=2, mig=("7x1g.10gb", "")),
+    SimSpec(gpus=32, model="t4", minors=tuple(reversed(range(32)))),
+)
+
+
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Reads a description with the sanitized C parser, in one process for all tests."""
+    program = str(tmp_path_factory.mktemp("describe") / "describe")
+    files = ("tests/native/simdriver_describe.c", "native/simdriver/common/description.c")
+    run("gcc", *WARN, "-g", *SANITIZE, "-o", program, *[os.path.join(REPO, file) for file in files])
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def read(text: bytes) -> str:
+        stdin.write(struct.pack("<I", len(text)) + text)
+        stdin.flush()
+        answer = stdout.readline().decode().strip()
+        assert answer, f"the reader ended with {process.wait()} at {text!r}"
+        return answer
+
+    yield read
+    stdin.close()
+    assert process.wait(timeout=30) == 0
+    stdout.close()
+
+
+def text_of(spec: SimSpec) -> bytes:
+    return render(spec, gpus_of(spec), 511, 510)
+
+
+def summary(spec: SimSpec) -> str:
+    words = ["ok", spec.driver_version, spec.cuda_version]
+    for gpu in gpus_of(spec):
+        words.append(f"{gpu.uuid}:{gpu.minor}:{gpu.bus_id[:7]}:{gpu.memory}:{len(gpu.mig)}")
+    return " ".join(words)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_python_writes_is_read(spec: SimSpec, reader: Reader) -> None:
+    assert reader(text_of(spec)) == summary(spec)
+
+
+@given(
+    gpus=st.integers(0, 32),
+    model=st.sampled_from(sorted(MODELS)),
+    memory=st.integers(1 << 31, 1 << 42),
+    seed=st.text("abc", max_size=3),
+    cuda=st.tuples(st.integers(0, 99), st.integers(0, 9)),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_description_is_read(
+    gpus: int, model: str, memory: int, seed: str, cuda: tuple[int, int], reader: Reader
+) -> None:
+    version = f"{cuda[0]}.{cuda[1]}"
+    spec = SimSpec(gpus=gpus, model=model, memory=memory, seed=seed, cuda_version=version)
+    assert reader(text_of(spec)) == summary(spec)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cause"),
+    [
+        (b"format=1", b"format=2", "1 not a description of format 1"),
+        (b"cuda_version=13.0\n", b"", "5 the section before lacks a key"),
+        (b"cuda_version=13.0\n", b"cuda_version=13.0\n\n", "4 no '=' in the line"),
+        (b"uvm_major=511\n", b"uvm_major=511\nuvm_major=511\n", "5 key given twice"),
+        (b"uvm_major=511\n", b"uvm_major=511 \n", "4 bad value"),
+        (b"uvm_major=511\n", b"uvm_major=\n", "4 bad value"),
+        (b"uvm_major=511\n", b"uvm_major=-1\n", "4 bad value"),
+        (b"uvm_major=511\n", b"uvm_major=4096\n", "4 bad value"),
+        (b"uvm_major=511\n", b"uvm_major=18446744073709551616\n", "4 bad value"),
+        (b"uvm_major=511\n", b"colour=red\n", "4 unknown key"),
+        (b"gpu=0\n", b"gpu=1\n", "6 numbers must count up from 0"),
+        (b"bus_id=0000:1b:00.0", b"bus_id=0000:1b:00.1", "11 bad value"),
+        (b"bus_id=0000:1b:00.0", b"bus_id=0000:1b:20.0", "11 bad value"),
+        (b"mig_enabled=1", b"mig_enabled=2", "28 bad value"),
+        (b"mig_enabled=1", b"mig_enabled=0", "29 a MIG device although MIG is off"),
+        (b"mig_capable=1", b"mig_capable=0", "END MIG enabled on a GPU without it"),
+        (b"\nminor=1\n", b"\nminor=0\n", "END two GPUs with one minor or UUID"),
+        (b"name=NVIDIA", b"name=\x80NVIDIA", "8 bad value"),
+        (b"name=NVIDIA", b"name=" + b"N" * 90, "8 bad value"),
+        (b"name=NVIDIA", b"name=" + b"N" * 300, "8 not a line of text"),
+        (b"name=NVIDIA", b"name=\0NVIDIA", "8 not a line of text"),
+        (b"mig_memory=", b"mig_memory=9", "END MIG devices have more memory than their GPU"),
+    ],
+)
+def test_what_is_wrong_is_named(old: bytes, new: bytes, cause: str, reader: Reader) -> None:
+    text = text_of(SimSpec(gpus=2, mig=("7x1g.10gb", "")))
+    assert old in text
+    end = text.count(b"\n")  # what no single line tells is found there
+    assert reader(text.replace(old, new, 1)) == cause.replace("END", str(end))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8, 9, 50, 500, -1])
+def test_a_part_is_not_a_description(cut: int, reader: Reader) -> None:
+    assert not reader(text_of(SimSpec())[:cut]).startswith("ok")
+
+
+def test_a_long_text_is_refused(reader: Reader) -> None:
+    assert reader(text_of(SimSpec()) * 800) == "0 too long"
+    assert reader(b"\n" * 100000) == "1 no '=' in the line"
+
+
+@given(data=st.data())
+@settings(max_examples=600, deadline=None)
+def test_changed_texts_are_read_or_refused(data: st.DataObject, reader: Reader) -> None:
+    """Bytes overwritten, cut out and doubled anywhere: an answer comes, and what is accepted makes sense."""
+    text = bytearray(text_of(data.draw(st.sampled_from(SPECS))))
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(text)))
+        length = data.draw(st.integers(0, 40))
+        kind = data.draw(st.sampled_from(("overwrite", "remove", "repeat")))
+        if kind == "overwrite":
+            text[at : at + length] = data.draw(st.binary(max_size=40))
+        elif kind == "remove":
+            del text[at : at + length]
+        else:
+            text[at:at] = text[at : at + length]
+    answer = reader(bytes(text))
+    assert answer.startswith("ok ") or answer.split()[0].isdecimal()
+
+
+@given(noise=st.binary(max_size=400))
+@settings(max_examples=200, deadline=None)
+def test_noise_is_refused(noise: bytes, reader: Reader) -> None:
+    assert not reader(noise).startswith("ok")

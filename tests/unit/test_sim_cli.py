@@ -1,0 +1,129 @@
+"""`nvc-cli sim`: from words to what is asked of the library, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from nvc.errors import InputError
+from nvc.sim import SimSpec, create
+from nvc.sim.spec import gpus_of
+from nvc_cli.sim import parse_layouts, parse_numbers, parse_size, sim, spec_of
+
+
+@pytest.fixture(autouse=True)
+def driver(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVC_SIMDRIVER", os.path.join(stage, "lib/nvc/simdriver"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("1K", 1024), ("512MiB", 512 << 20), ("16G", 16 << 30), ("2TiB", 2 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5G", "10gb", "1e9", " 1", "1 G", "GiB", "9" * 16, "1GB"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(InputError, match="not a size; for example 16GiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "layouts"),
+    [
+        ((), ()),
+        (("7x1g.10gb",), ("7x1g.10gb", "7x1g.10gb", "7x1g.10gb")),
+        (("1:3g.40gb,2g.20gb",), ("", "3g.40gb,2g.20gb", "")),
+        (("on", "2:"), ("on", "on", "")),
+    ],
+)
+def test_layouts(values: tuple[str, ...], layouts: tuple[str, ...]) -> None:
+    assert parse_layouts(values, 3) == layouts
+
+
+@pytest.mark.parametrize("value", ["3:on", "-1:on", "x:on", ":on"])
+def test_layouts_for_gpus_that_are_not_there(value: str) -> None:
+    with pytest.raises(InputError, match="there are 3 GPUs, counted from 0"):
+        parse_layouts((value,), 3)
+
+
+def test_numbers() -> None:
+    assert parse_numbers("minors", "") == ()
+    assert parse_numbers("minors", "3,0,12") == (3, 0, 12)
+    for text in ("1,", "1,,2", "-1", "a", "1 ,2", "9" * 10):
+        with pytest.raises(InputError, match="read --minors"):
+            parse_numbers("minors", text)
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(sim, words)
+    if isinstance(done.exception, InputError):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def given(*words: str) -> SimSpec:
+    """What `sim create` would make of these options."""
+    context = sim.commands["create"].make_context("create", ["directory", *words])
+    return spec_of({name: value for name, value in context.params.items() if name != "directory"})
+
+
+def test_every_option_reaches_the_library() -> None:
+    assert given() == SimSpec()
+    assert given("--gpus", "2", "--model", "a100", "--memory", "40GiB", "--minors", "1,0") == SimSpec(
+        gpus=2, model="a100", memory=40 << 30, minors=(1, 0)
+    )
+    assert given("--gpus=2", "--mig=1:on", "--imex-channel=0", "--imex-channel=5") == SimSpec(
+        gpus=2, mig=("", "on"), imex_channels=(0, 5)
+    )
+    assert given(
+        "--driver-version=550.1.2", "--cuda-version=12.4", "--seed=x", "--libdir=/opt/lib"
+    ) == SimSpec(driver_version="550.1.2", cuda_version="12.4", seed="x", libdir="/opt/lib")
+    assert given("--no-persistenced", "--fabricmanager", "--mps", "--no-compat32") == SimSpec(
+        persistenced=False, fabricmanager=True, mps=True, compat32=False
+    )
+    assert given("--combined-cache", "--second-copy", "--stale-entry", "--smi-wrapper") == SimSpec(
+        cache="combined", second_copy=True, stale_entry=True, smi_wrapper=True
+    )
+    assert given("--without-cache") == SimSpec(cache="none")
+
+
+def test_contradictions() -> None:
+    with pytest.raises(InputError, match="contradicts --combined-cache"):
+        given("--without-cache", "--combined-cache")
+
+
+def test_show(tmp_path: os.PathLike[str], capfd: pytest.CaptureFixture[str]) -> None:
+    root = os.path.join(tmp_path, "sim")
+    spec = SimSpec(gpus=2, mig=("2x3g.40gb", ""), device_nodes=False)
+    create(root, spec)
+    gpus = gpus_of(spec)
+    assert invoke("show", root)[0] == 0
+    text = capfd.readouterr().out
+    assert text.startswith("driver 580.159.04-sim (simulated), CUDA 13.0\n\nGPU  MINOR")
+    rows = text.splitlines()[3:]
+    assert [row.split()[0] for row in rows] == ["0", "0:0", "0:1", "1"]
+    assert rows[0].endswith(gpus[0].uuid) and rows[1].endswith(gpus[0].mig[0].uuid)
+    assert invoke("show", root, "--format", "json")[0] == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["driver_version"], shown["processes"]) == ("580.159.04-sim", [])
+    assert shown["gpus"][0]["mig"][1]["uuid"] == gpus[0].mig[1].uuid
+    assert shown["gpus"][1]["memory"] == gpus[1].memory
+    assert invoke("destroy", root) == (0, "")
+    assert not os.path.exists(root)
+
+
+def test_show_of_nothing(tmp_path: os.PathLike[str]) -> None:
+    with pytest.raises(InputError, match="not the root of a simulated driver"):
+        invoke("show", str(tmp_path))
+
+
+@pytest.mark.parametrize("words", [("--help",), ("create", "-?"), ("show", "--help"), ("destroy", "--help")])
+def test_help_has_examples(words: tuple[str, ...]) -> None:
+    code, text = invoke(*words)
+    assert code == 0 and "Example" in text and "  nvc-cli sim " in text

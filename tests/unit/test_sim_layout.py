@@ -1,0 +1,264 @@
+"""Simulated driver roots on disk, without device nodes: what is there, and what is left alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from support import need, run
+
+from nvc.errors import InitializationError, InputError
+from nvc.sim import SimSpec, create, destroy, is_root
+from nvc.sim.layout import STATE, host_arch
+from nvc.sim.libraries import FIRMWARE, LIBRARIES, PROGRAMS
+from nvc.sim.prebuilt import prebuilt
+from nvc.sim.report import report
+from nvc.sim.state import SIZE, usage
+
+VERSION = SimSpec().driver_version
+#: Beginnings of names that discovery looks for; each must be in a root.
+STEMS = """
+libnvidia-ml libnvidia-cfg libnvidia-nscq libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp
+libnvidia-ptxjitcompiler libnvidia-fatbinaryloader libnvidia-allocator libnvidia-compiler libnvidia-pkcs11
+libnvidia-pkcs11-openssl3 libnvidia-nvvm libnvidia-tileiras libnvidia-ngx libvdpau_nvidia libnvidia-encode
+libnvidia-opticalflow libnvcuvid libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc
+libnvidia-ifr libnvidia-rtcore libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia
+libnvidia-glvkspirv libnvidia-cbl
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def driver(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVC_SIMDRIVER", os.path.join(stage, "lib/nvc/simdriver"))
+
+
+def made(directory: os.PathLike[str], **fields: object) -> str:
+    root = os.path.join(directory, "sim")
+    create(root, SimSpec(**{"device_nodes": False, **fields}))  # type: ignore[arg-type]
+    return root
+
+
+def read(root: str, name: str) -> str:
+    with open(os.path.join(root, name), encoding="ascii") as file:
+        return file.read()
+
+
+def libraries(root: str) -> str:
+    return os.path.join(root, "usr/lib", f"{host_arch()}-linux-gnu")
+
+
+def tree(root: str) -> dict[str, tuple[int, str]]:
+    """Mode, and contents or link text, of everything in a root; the state has its own life."""
+    found = {}
+    for directory, names, files in os.walk(root):
+        for name in names + files:
+            path = os.path.join(directory, name)
+            mode, content = os.lstat(path).st_mode, ""
+            if stat.S_ISLNK(mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(mode) and not path.endswith(STATE):
+                with open(path, "rb") as file:
+                    content = file.read().hex()
+            found[os.path.relpath(path, root)] = (mode, content)
+    return found
+
+
+def test_every_known_library_is_there(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    names = os.listdir(libraries(root))
+    for stem in STEMS:
+        assert f"{stem}.so.{VERSION}" in names
+    for library in LIBRARIES:
+        path = os.path.join(libraries(root), f"{library.stem}.so.{library.major or VERSION}")
+        assert os.path.basename(os.path.realpath(path)) == f"{library.stem}.so.{VERSION}"
+        with open(path, "rb") as file:
+            tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_SONAME")
+            assert [tag.soname for tag in tags] == [os.path.basename(path)]
+
+
+def test_the_cache_names_what_exists(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    lines = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/ld.so.cache")).stdout.splitlines()
+    paths = [line.split(" => ")[1] for line in lines if " => " in line]
+    assert len(paths) > 70
+    for path in paths:
+        assert os.path.isfile(root + os.path.realpath(root + path)[len(os.path.realpath(root)) :])
+
+
+def test_a_cache_of_ldconfig_itself_has_the_same_names(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    own = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/ld.so.cache")).stdout
+    run(need("ldconfig"), "-r", root, "-X", "-C", "/etc/other.cache")
+    theirs = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/other.cache")).stdout
+
+    def sonames(text: str) -> set[str]:
+        return {
+            line.strip() for line in text.splitlines() if " => " in line and ".so." in line.split(" => ")[0]
+        }
+
+    assert sonames(own) == sonames(theirs)
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS])
+def test_programs_are_elf_files(name: str, tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(made(tmp_path), "usr/bin", name)
+    assert os.access(path, os.X_OK)
+    with open(path, "rb") as file:
+        assert ELFFile(file)["e_type"] == "ET_DYN"
+
+
+def test_files_of_the_kernel(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, gpus=2, mig=("1g.10gb", ""), minors=(1, 0), seed="x")
+    version = read(root, "proc/driver/nvidia/version")
+    assert version.startswith("NVRM version: ") and f"{VERSION}-sim" in version and "simulated" in version
+    assert read(root, "sys/module/nvidia/version") == f"{VERSION}\n"
+    assert "DeviceFileMode: 438\n" in read(root, "proc/driver/nvidia/params")
+    information = read(root, "proc/driver/nvidia/gpus/0000:1b:00.0/information")
+    assert "Device Minor:    1\n" in information and "(simulated)" in information
+    devices = read(root, "proc/devices")
+    assert (
+        "195 nvidia\n" in devices
+        and " nvidia-uvm\n" in devices
+        and " nvidia-caps-imex-channels\n" in devices
+    )
+    assert devices.index("Character devices:") < devices.index("Block devices:")
+    access = read(root, "proc/driver/nvidia/capabilities/gpu1/mig/gi7/ci0/access")
+    assert access == "DeviceFileMinor: 202\nDeviceFileMode: 292\nDeviceFileModify: 1\n"
+    minors = read(root, "proc/driver/nvidia-caps/mig-minors").splitlines()
+    assert minors[:4] == ["config 1", "monitor 2", "gpu0/gi0/access 3", "gpu0/gi0/ci0/access 4"]
+    assert "gpu1/gi7/ci0/access 202" in minors
+    assert len(minors) == 2 + 32 * 15 * 9
+
+
+def test_other_files(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, fabricmanager=True, mps=True)
+    for name in FIRMWARE:
+        assert "simulated" in read(root, f"lib/firmware/nvidia/{VERSION}/{name}")
+    for service in ("persistenced", "fabricmanager"):
+        assert stat.S_ISSOCK(os.lstat(os.path.join(root, f"run/nvidia-{service}/socket")).st_mode)
+    assert os.readlink(os.path.join(root, "var/run")) == "/run"
+    assert os.path.isdir(os.path.join(root, "tmp/nvidia-mps"))
+    assert os.stat(os.path.join(root, STATE)).st_size == SIZE
+    assert stat.S_IMODE(os.stat(os.path.join(root, STATE)).st_mode) == 0o666
+
+
+def test_what_is_left_out(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, cache="none", persistenced=False, compat32=False, model="t4")
+    assert not os.path.exists(os.path.join(root, "etc/ld.so.cache"))
+    assert not os.path.exists(os.path.join(root, "run/nvidia-persistenced"))
+    assert not os.path.exists(os.path.join(root, "usr/lib/i386-linux-gnu"))
+    assert not os.path.exists(os.path.join(root, "proc/driver/nvidia-caps"))
+    assert os.listdir(os.path.join(root, "dev")) == []
+
+
+def test_odd_installations(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, libdir="/opt/driver/lib", second_copy=True, stale_entry=True, smi_wrapper=True)
+    assert os.path.exists(os.path.join(root, f"opt/driver/lib/libcuda.so.{VERSION}"))
+    assert not os.path.exists(os.path.join(libraries(root), "libcuda.so.1"))
+    cache = run(need("ldconfig"), "-p", "-C", os.path.join(root, "etc/ld.so.cache")).stdout
+    listed = [
+        line.split(" => ")[1] for line in cache.splitlines() if line.strip().startswith("libcuda.so.1 (")
+    ]
+    assert listed[:2] == ["/opt/driver/lib/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"]
+    assert "/usr/lib/removed/libnvidia-ml.so.1" in cache
+    assert read(root, "usr/local/bin/nvidia-smi").startswith("#!/bin/sh\n")
+
+
+def test_making_it_again_changes_nothing(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, gpus=2)
+    before = tree(root)
+    made(tmp_path, gpus=2)
+    assert tree(root) == before
+    made(tmp_path, gpus=1)
+    assert tree(root) != before
+    made(tmp_path, gpus=2)
+    assert tree(root) == before
+
+
+def test_the_umask_does_not_matter(tmp_path: os.PathLike[str]) -> None:
+    before = tree(made(tmp_path))
+    old = os.umask(0o077)
+    try:
+        assert tree(made(tmp_path)) == before
+    finally:
+        os.umask(old)
+
+
+def test_half_made_roots_are_made_whole(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    os.unlink(os.path.join(root, STATE))
+    os.unlink(os.path.join(root, "etc/ld.so.cache"))
+    made(tmp_path)
+    assert os.path.exists(os.path.join(root, STATE))
+
+
+def test_directories_of_others_are_left_alone(tmp_path: os.PathLike[str]) -> None:
+    mine = os.path.join(tmp_path, "mine")
+    os.makedirs(os.path.join(mine, "proc"))
+    with pytest.raises(InputError, match="not empty, and not a simulated driver"):
+        create(mine, SimSpec(device_nodes=False))
+    with pytest.raises(InputError, match="not the root of a simulated driver"):
+        destroy(mine)
+    assert os.listdir(mine) == ["proc"]
+    with pytest.raises(InputError, match="not the root of a simulated driver"):
+        report(mine)
+    assert not is_root(mine)
+
+
+def test_bad_wishes_destroy_nothing(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    before = tree(root)
+    with pytest.raises(InputError):
+        create(root, SimSpec(gpus=99))
+    assert tree(root) == before
+
+
+def test_a_root_is_removed_whole_and_alone(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path)
+    outside = os.path.join(tmp_path, "outside")
+    os.mkdir(outside)
+    with open(os.path.join(outside, "kept"), "w", encoding="ascii"):
+        pass
+    os.symlink(outside, os.path.join(root, "usr/link"))
+    destroy(root)
+    assert sorted(os.listdir(tmp_path)) == ["outside"]
+    assert os.listdir(outside) == ["kept"]
+
+
+def test_a_file_in_the_way(tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "file")
+    with open(path, "w", encoding="ascii"):
+        pass
+    with pytest.raises(InitializationError, match="create simulated driver"):
+        create(path, SimSpec(device_nodes=False))
+
+
+def test_without_the_compiled_part(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVC_SIMDRIVER", str(tmp_path))
+    with pytest.raises(InitializationError) as caught:
+        create(os.path.join(tmp_path, "sim"), SimSpec(device_nodes=False))
+    assert "not built; build it with `make -C native/simdriver" in str(caught.value)
+    assert not os.path.exists(os.path.join(tmp_path, "sim"))
+
+
+def test_the_compiled_part_is_found_in_the_checkout(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NVC_SIMDRIVER")
+    assert os.path.samefile(prebuilt(), os.path.join(stage, "lib/nvc/simdriver"))
+
+
+def test_nobody_uses_a_fresh_root(tmp_path: os.PathLike[str]) -> None:
+    root = made(tmp_path, gpus=2, mig=("2x3g.40gb", ""))
+    assert usage(os.path.join(root, STATE)) == []
+    found = report(root)
+    assert [(gpu.used, len(gpu.mig)) for gpu in found.gpus] == [(0, 2), (0, 0)]
+    assert found.gpus[0].mig[1].profile == "3g.40gb"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"nvcsim01" + bytes(2 * SIZE), b"y" * SIZE])
+def test_a_foreign_state_has_no_users(content: bytes, tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "state")
+    with open(path, "wb") as state:
+        state.write(content)
+    assert usage(path) == []

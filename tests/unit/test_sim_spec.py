@@ -1,0 +1,104 @@
+"""What can be simulated, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvc.errors import InputError
+from nvc.sim.models import MODELS
+from nvc.sim.spec import SimSpec, cap_minor, gpus_of, parse_mig
+
+
+def test_gpus_are_described() -> None:
+    one, other = gpus_of(SimSpec(gpus=2))
+    assert one.name == "NVIDIA H100 80GB HBM3 (simulated)"
+    assert (one.bus_id, other.bus_id) == ("0000:1b:00.0", "0000:43:00.0")
+    assert one.memory == 81559 << 20
+    assert one.uuid != other.uuid and one.serial != other.serial
+
+
+def test_identities_follow_from_the_seed() -> None:
+    again = gpus_of(SimSpec(gpus=2, model="t4"))
+    assert [gpu.uuid for gpu in again] == [gpu.uuid for gpu in gpus_of(SimSpec(gpus=2))]
+    assert again[0].uuid != gpus_of(SimSpec(seed="other"))[0].uuid
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_every_model_says_that_it_is_simulated(model: str) -> None:
+    gpus = gpus_of(SimSpec(gpus=32, model=model))
+    assert all(gpu.name.endswith("(simulated)") for gpu in gpus)
+    assert len({gpu.bus_id for gpu in gpus}) == len({gpu.uuid for gpu in gpus}) == 32
+
+
+def test_profiles_have_their_sizes() -> None:
+    gpu = gpus_of(SimSpec(mig=("3g.40gb,2x2g.20gb",)))[0]
+    assert [(mig.profile, mig.gpu_instance) for mig in gpu.mig] == [
+        ("3g.40gb", 1),
+        ("2g.20gb", 3),
+        ("2g.20gb", 4),
+    ]
+    assert sum(mig.memory for mig in gpu.mig) <= gpu.memory
+    assert gpu.mig[0].memory > 39 << 30
+    seven = gpus_of(SimSpec(mig=("7x1g.10gb",)))[0].mig
+    assert [mig.gpu_instance for mig in seven] == list(range(7, 14))
+    assert gpus_of(SimSpec(mig=("7g.80gb",)))[0].mig[0].gpu_instance == 0
+
+
+def test_mig_mode_without_devices() -> None:
+    on, off = gpus_of(SimSpec(gpus=2, mig=("on", "")))
+    assert (on.mig_enabled, on.mig, off.mig_enabled) == (True, (), False)
+
+
+def test_one_layout_serves_all() -> None:
+    assert [len(gpu.mig) for gpu in gpus_of(SimSpec(gpus=3, mig=("2x3g.40gb",)))] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("model", [name for name, model in MODELS.items() if model.mig])
+def test_every_profile_fits_alone(model: str) -> None:
+    for profile in MODELS[model].mig:
+        assert parse_mig(profile.name, MODELS[model]) == (profile.name,)
+        assert len(gpus_of(SimSpec(model=model, mig=(profile.name,)))[0].mig) == 1
+
+
+def test_minors_of_capabilities_are_the_drivers() -> None:
+    """As in /proc/driver/nvidia-caps/mig-minors of a real host."""
+    assert cap_minor(0, 0) == 3
+    assert cap_minor(0, 0, 0) == 4
+    assert cap_minor(0, 1) == 12
+    assert cap_minor(1, 0) == 138
+    assert cap_minor(31, 14, 7) == 3 + 32 * 135 - 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": "h1000"}, "unknown; models: h100"),
+        ({"gpus": 33}, "not between 0 and 32"),
+        ({"gpus": -1}, "not between 0 and 32"),
+        ({"driver_version": "580.1/../x"}, "not digits and dots"),
+        ({"driver_version": "580"}, "not digits and dots"),
+        ({"cuda_version": "13"}, "not MAJOR.MINOR"),
+        ({"libdir": "relative"}, "not a plain absolute path"),
+        ({"libdir": "/usr/../lib"}, "not a plain absolute path"),
+        ({"libdir": "/usr/lib/"}, "not a plain absolute path"),
+        ({"libdir": "/"}, "not a plain absolute path"),
+        ({"cache": "old"}, "not new, combined or none"),
+        ({"gpus": 3, "mig": ("", "")}, "layouts for 3 GPUs"),
+        ({"mig": ("8x1g.10gb",)}, "no such profile"),
+        ({"mig": ("1g.11gb",)}, "no such profile; profiles: 1g.10gb"),
+        ({"mig": ("1g.10gb,",)}, "no such profile"),
+        ({"mig": ("4g.40gb,4g.40gb",)}, "needs 8 of 7 compute slices"),
+        ({"mig": ("3x3g.40gb",)}, "needs 9 of 7 compute slices and 12 of 8"),
+        ({"mig": ("3g.40gb,3g.40gb,1g.20gb",)}, "10 of 8 memory slices"),
+        ({"model": "t4", "mig": ("1g.10gb",)}, "not supported by the model; Tesla T4 has no MIG"),
+        ({"gpus": 2, "minors": (0,)}, "not one different number for each GPU"),
+        ({"gpus": 2, "minors": (1, 1)}, "not one different number for each GPU"),
+        ({"minors": (32,)}, "not between 0 and 31"),
+        ({"imex_channels": (2048,)}, "not between 0 and 2047"),
+        ({"memory": 1 << 20}, "not between"),
+    ],
+)
+def test_the_impossible_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        gpus_of(SimSpec(**fields))  # type: ignore[arg-type]
+    assert message in str(caught.value)
