@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -67,6 +68,18 @@ static bool settle_descriptors(void)
         fd = open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= 2);
     return fd >= 0 && !syscall(SYS_close_range, 3, ~0U, 0);
+}
+
+/* As many descriptors as root allows: a plan opens each of its sources, hundreds with MIG, and 1024 is what
+ * systemd gives. Nothing here uses select(2). */
+static void settle_limits(void)
+{
+    struct rlimit files;
+
+    if (!getrlimit(RLIMIT_NOFILE, &files)) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
 }
 
 static void settle_signals(void)
@@ -151,6 +164,7 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     const char *name = program->name;
     if (!settle_descriptors())
         refuse(name, "/dev/null or close_range(2)", strerror(errno));
+    settle_limits();
     settle_signals();
     umask(022);
     bool trusted = geteuid() == 0;

@@ -219,3 +219,12 @@ def test_compat_modes(runc_bundle: Any, debian: str, sim_root: Any, launcher: st
     bundle.run("runc", "true")
     listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
     assert ("/compat/" in listed) is (mode == "mount")
+
+
+def test_few_descriptors_are_enough(runc_bundle: Any, debian: str, sim_root: Any, launcher: str) -> None:
+    """systemd gives 1024; a plan with many MIG devices opens more sources than that."""
+    configure = Configure(launcher, sim_root(gpus=2))
+    configure.command[:0] = ["prlimit", "--nofile=64:4096"]
+    with at_prestart(runc_bundle(debian), "runc", "nvidia-smi -L") as held:
+        configure(held.pid, held.rootfs)
+        assert held.release().stdout.count("GPU ") == 2
