@@ -21,6 +21,17 @@ _NOTE_MAX = 64 << 10  # bytes
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+def _names(directory: int) -> list[str]:
+    """The first names of a directory, sorted. A hostile one may have millions: it is not read to its end."""
+    names: list[str] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if len(names) == _ENTRIES_MAX:
+                break
+            names.append(entry.name)
+    return sorted(names)
+
+
 class CompatLibrary(Value):
     """A library of the image that may stand in for the driver's."""
 
@@ -42,7 +53,9 @@ def compat_libraries(
     except OSError:
         return ()
     try:
-        names = sorted(os.listdir(fd))[:_ENTRIES_MAX]
+        names = _names(fd)
+    except OSError:
+        return ()
     finally:
         os.close(fd)
     version = max((_version(name) for name in names if name.startswith("libcuda.so.")), default=())
