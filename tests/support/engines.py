@@ -5,7 +5,7 @@ with Host(directory) as host:
     host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
     host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
 
-Everything runs in one private mount namespace. /etc and /var/lib are overlays, the stage lies over /usr/local: files
+Everything runs in one private mount namespace. /etc and /var/lib are overlays, the stage is over /usr/local: files
 are where documentation says they are without a trace on the machine; /run is empty. The one stand-in is
 `systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
 """
