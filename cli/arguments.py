@@ -7,7 +7,7 @@ import posix
 from nvc.errors import InputError
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
-from nvc.request import DriverOptions, Request
+from nvc.request import DriverOptions, Request, SliceRequest
 from nvc_cli.options import OMITTED
 
 TYPE_CHECKING = False
@@ -64,7 +64,31 @@ def request(values: Values) -> Request:
         gsp_firmware=not flag(values, "no_gsp_firmware"),
         cuda_compat_mode="disabled" if flag(values, "no_cntlibs") else mode,
         ldconfig=text(values, "ldconfig"),
+        vgpu=slice_request(values) if any(name.startswith("vgpu_") for name in values) else None,
     )
+
+
+def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
+    """What the options of a slice ask for, None where they ask for whole devices."""
+    from nvc.vgpu import variables
+    from nvc.vgpu.sizes import parse_size
+
+    key = prefix.replace("-", "_")
+    checks = {
+        "cores": variables.check_cores,
+        "weight": variables.check_weight,
+        "policy": variables.check_policy,
+    }
+    for name, check in checks.items():
+        if key + name in values:
+            check(f"--{prefix}{name}", text(values, key + name))
+    memory = text(values, f"{key}memory")
+    if f"{key}memory" not in values:
+        if flag(values, f"{key}uncounted"):
+            raise InputError(f"--{prefix}uncounted", cause=f"only with --{prefix}memory")
+        return None
+    sizes = tuple(parse_size(f"--{prefix}memory", item) for item in memory.split(","))
+    return SliceRequest(sizes, uncounted=flag(values, f"{key}uncounted"))
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

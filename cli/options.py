@@ -64,6 +64,27 @@ LIST: tuple[Option, ...] = (
     *COMMON,
 )
 
+#: A slice of each device; `vgpu run` takes the same without the prefix.
+VGPU: tuple[Option, ...] = (
+    (
+        "vgpu-memory",
+        "",
+        VALUE,
+        "SIZE[,...]",
+        "Use only so much memory: 10GiB or 25%; for all devices, or each",
+    ),
+    ("vgpu-cores", "", VALUE, "PERCENT", "Only 100 in this version: compute time is not limited"),
+    ("vgpu-weight", "", VALUE, "N", "Only 1 in this version"),
+    ("vgpu-policy", "", VALUE, "NAME", "Only native in this version"),
+    (
+        "vgpu-uncounted",
+        "",
+        FLAG,
+        "",
+        "Keep libraries whose memory a slice cannot count (OpenCL, graphics, video)",
+    ),
+)
+
 CONFIGURE: tuple[Option, ...] = (
     ("pid", "p", VALUE, "PID", "The container's init process (default: no process, only ROOTFS)"),
     ("device", "d", REPEATED, "ID", "Devices to inject: index, UUID, PCI bus id, GPU:MIG index or `all`"),
@@ -81,6 +102,7 @@ CONFIGURE: tuple[Option, ...] = (
     ("no-cntlibs", "", FLAG, "", "The same as --cuda-compat-mode=disabled"),
     ("cuda-compat-mode", "", VALUE, "MODE", "ldconfig (default), mount or disabled"),
     *_DRIVER,
+    *VGPU,
     ("dry-run", "", FLAG, "", "Print the plan and change nothing"),
     ("format", "", VALUE, "FORMAT", "With --dry-run: text (default) or json"),
     *COMMON,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from nvc.apply.executor import Outcome
+    from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.plan.ops import Plan
@@ -80,9 +81,32 @@ def _configure(
     from nvc.apply.executor import apply_plan
 
     try:
+        if plan.slice is not None:
+            return _apply_slice(kernel, plan, target, options, log, oci_devices)
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
     finally:
         target.close()
+
+
+def _apply_slice(
+    kernel: Kernel,
+    plan: Plan,
+    target: Target,
+    options: DriverOptions,
+    log: Log,
+    oci_devices: list[dict[str, object]] | None,
+) -> Outcome:
+    """Apply a plan whose quota has to be there first."""
+    from nvc.apply.executor import apply_plan
+    from nvc.vgpu.registry import enter
+
+    assert plan.slice is not None
+    registration = enter(kernel, target, plan.slice, target.layout.libs_dir)
+    try:
+        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
+    except BaseException:
+        registration.undo()
+        raise
 
 
 def _load_the_rest() -> None:
@@ -115,8 +139,15 @@ def make_plan(
     target = open_target(kernel, pid, rootfs)
     log.step(f"container process {target.pid}, rootfs {rootfs}")
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
-    compat = compat_libraries(kernel, target.rootfs, facts.driver_version) if wants_compat else ()
-    plan = build_plan(facts, selection, request, target.layout, compat)
+    slice = None
+    if request.vgpu is not None:
+        from nvc.vgpu.prepare import prepare
+
+        slice = prepare(kernel, facts, selection, request.vgpu, target)
+    compat: tuple[CompatLibrary, ...] = ()
+    if wants_compat and slice is None:
+        compat = compat_libraries(kernel, target.rootfs, facts.driver_version)
+    plan = build_plan(facts, selection, request, target.layout, compat, slice)
     log.done("plan")
     log.plan(plan)
     return plan, target

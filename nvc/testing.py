@@ -21,6 +21,7 @@ _KINDS = {
     6: "symlink",
     7: "ldcache",
     8: "undo",
+    9: "ledger",
 }
 
 

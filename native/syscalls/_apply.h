@@ -76,6 +76,9 @@ int op_attach(struct applier *a, struct op *op);
 bool in_own_tmpfs(int fd);
 int undo_content(struct place *place, const char *data);
 
+/* ledger.c */
+int op_ledger(struct applier *a, struct op *op);
+
 /* links.c, cachefile.c */
 #define LINK_TEMPORARY ".nvc-link-%.200s" /* beside a link, while it is replaced */
 int op_symlink(struct applier *a, struct op *op);

@@ -90,6 +90,8 @@ static int execute(struct applier *a, struct op *op)
         return op_symlink(a, op);
     case NVC_OP_LDCACHE:
         return op_ldcache(a, op);
+    case NVC_OP_LEDGER:
+        return op_ledger(a, op);
     case NVC_OP_UNDO:
         a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
         return a->report->undo_failures ? fail(a, EBUSY, "repair an interrupted run", op->target) : 0;

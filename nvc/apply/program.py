@@ -13,8 +13,10 @@ from nvc.plan.ops import (
     BindDevice,
     BindDeviceDirectory,
     BindFile,
+    BindHostFile,
     BindProc,
     BindSocket,
+    Ledger,
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
@@ -74,6 +76,9 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
         if isinstance(op, BindFile):
             attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.noexec else 0)
             program.bind(op, op.target, sources.file(op), attributes)
+        elif isinstance(op, BindHostFile):
+            attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.identity is None else 0)
+            program.bind(op, op.target, sources.host_file(op), attributes)
         elif isinstance(op, BindSocket):
             fd = sources.socket(op)
             if fd >= 0:
@@ -87,6 +92,9 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
             program.bind(op, op.target, sources.device_directory(op), NOSUID | NOEXEC, directory=True)
         elif isinstance(op, Tmpfs):
             _tmpfs(program, op)
+        elif isinstance(op, Ledger):
+            attributes = NOSUID | NODEV | NOEXEC
+            program.add(op, lib.NVC_OP_LEDGER, op.target, op.content, operand=op.size, attributes=attributes)
         elif isinstance(op, Symlink):
             bind = program.binds.get(op.fallback, -1)
             program.add(op, lib.NVC_OP_SYMLINK, op.target, op.text.encode(), operand=bind + 1)

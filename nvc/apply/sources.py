@@ -3,7 +3,7 @@ descriptor. From here on nobody knows a source's path."""
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.errors import MountError, SourceChanged
@@ -13,7 +13,15 @@ from nvc.model import Identity
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.plan.ops import BindDevice, BindDeviceDirectory, BindFile, BindProc, BindSocket, Plan
+    from nvc.plan.ops import (
+        BindDevice,
+        BindDeviceDirectory,
+        BindFile,
+        BindHostFile,
+        BindProc,
+        BindSocket,
+        Plan,
+    )
 
 
 class Sources:
@@ -50,6 +58,20 @@ class Sources:
         if not stat.S_ISREG(st.st_mode):
             raise MountError("open source", op.source, "unexpected source file mode")
         if Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns) != op.identity:
+            raise SourceChanged("open source", op.source, "changed since it was found")
+        return fd
+
+    def host_file(self, op: BindHostFile) -> int:
+        """A regular file of nvc's own, on the host. Raises SourceChanged."""
+        try:
+            fd = self._keep(os.open(op.source, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except OSError as error:
+            raise SourceChanged.of("open source", op.source, error) from None
+        st = os.fstat(fd)
+        if not stat.S_ISREG(st.st_mode):
+            raise MountError("open source", op.source, "unexpected source file mode")
+        found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
+        if op.identity is not None and found != op.identity:
             raise SourceChanged("open source", op.source, "changed since it was found")
         return fd
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nvc.request import Request
     from nvc.selection import Selection
     from nvc.target import Layout
+    from nvc.vgpu.slices import Slice
 
 #: Which library classes each capability brings (reference: nvidia-container-cli).
 LIBRARY_KINDS = {
@@ -39,8 +40,9 @@ def build_plan(
     request: Request,
     layout: Layout,
     compat: tuple[CompatLibrary, ...] = (),
+    slice: Slice | None = None,
 ) -> Plan:
-    """The plan that gives one container what `request` asks for of `selection`.
+    """The plan that gives one container what `request` asks for of `selection`, or a `slice` of it.
 
     Order: what lies below comes first (the overlay of /proc/driver/nvidia, then files and nodes), links after
     the files they lead to, the loader cache last, since it is replaced by a rename that nothing follows.
@@ -54,10 +56,11 @@ def build_plan(
             target = f"{_place(layout, layout.bins_dir, binary.path)}/{_name(binary.path)}"
             ops.append(BindFile(binary.path, target, binary.identity))
     placed = _placed(facts.libraries, kinds, layout, layout.libs_dir)
-    if "compat32" in request.capabilities and (layout.libs32_dir or layout.as_host):
+    if slice is not None:
+        placed, slice = _counted(placed, slice)
+    elif "compat32" in request.capabilities and (layout.libs32_dir or layout.as_host):
         placed += _placed(facts.libraries32, kinds, layout, layout.libs32_dir)
-    for library, directory in placed:
-        ops.append(BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity))
+    ops += _library_ops(placed, layout, slice)
     if request.gsp_firmware:
         for firmware in facts.firmwares:
             ops.append(BindFile(firmware.path, firmware.path, firmware.identity))
@@ -73,8 +76,39 @@ def build_plan(
         facts.driver_label,
         tuple(gpu.uuid for gpu in selection.gpus) + tuple(mig.uuid for _, mig in selection.mig),
         tuple(dict.fromkeys(ops)),
-        _warnings(facts, layout),
+        _warnings(facts, layout, slice),
+        slice,
     )
+
+
+def _counted(placed: list[tuple[Library, str]], slice: Slice) -> tuple[list[tuple[Library, str]], Slice]:
+    """The libraries that a slice can have, and the slice that says which others there would have been.
+
+    There is no 32-bit shim, so 32-bit libraries are not among them either.
+    """
+    from nvc.vgpu.plan import is_counted
+
+    if slice.uncounted:
+        return placed, slice
+    left_out = tuple(_name(library.path) for library, _ in placed if not is_counted(library))
+    return [item for item in placed if is_counted(item[0])], slice.replace(left_out=left_out)
+
+
+def _library_ops(placed: list[tuple[Library, str]], layout: Layout, slice: Slice | None) -> list[Op]:
+    if slice is None:
+        return [
+            BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity)
+            for library, directory in placed
+        ]
+    from nvc.vgpu.plan import is_shimmed, library_ops, slice_ops
+
+    ops: list[Op] = []
+    for library, directory in placed:
+        if is_shimmed(library, slice):
+            ops += library_ops(library, directory, slice)
+        else:
+            ops.append(BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity))
+    return ops + slice_ops(layout.libs_dir, slice)
 
 
 def _placed(
@@ -126,10 +160,15 @@ def _loader_cache(placed: list[tuple[Library, str]], compat: tuple[CompatLibrary
     return UpdateLoaderCache(tuple(entries))
 
 
-def _warnings(facts: HostFacts, layout: Layout) -> tuple[str, ...]:
+def _warnings(facts: HostFacts, layout: Layout, slice: Slice | None) -> tuple[str, ...]:
+    found = facts.warnings
+    if slice is not None:
+        from nvc.vgpu.plan import warnings
+
+        found += warnings(slice)
     if not layout.musl:
-        return facts.warnings
+        return found
     return (
-        *facts.warnings,
+        *found,
         "the image has musl and no glibc loader: the driver's libraries are there, but cannot be loaded",
     )

@@ -7,8 +7,10 @@ from nvc.plan.ops import (
     BindDevice,
     BindDeviceDirectory,
     BindFile,
+    BindHostFile,
     BindProc,
     BindSocket,
+    Ledger,
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from nvc.plan.ops import Op, Plan
 
-    Bind: TypeAlias = BindFile | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+    Bind: TypeAlias = BindFile | BindHostFile | BindSocket | BindProc | BindDevice | BindDeviceDirectory
 else:
 
     def assert_never(op):
@@ -34,6 +36,7 @@ else:
 SCHEMA_VERSION = 1
 VERBS = {
     BindFile: "bind",
+    BindHostFile: "bind",
     BindSocket: "socket",
     BindProc: "proc",
     BindDevice: "device",
@@ -49,6 +52,8 @@ def describe(plan: Plan) -> str:
     differs from the target, or what a tmpfs or the loader cache gets."""
     lines = [f"{'driver':<{VERB}}{plan.driver_label}  root {plan.driver_root}"]
     lines += [f"{'gpu':<{VERB}}{uuid}" for uuid in plan.devices or ("none",)]
+    if plan.slice is not None:
+        lines += [f"{'slice':<{VERB}}{line}" for line in plan.slice.lines()]
     rows = [_row(op) for op in plan.ops]
     width = max((len(target) for _, target, options, _ in rows if options), default=0)
     for verb, target, options, details in rows:
@@ -70,15 +75,18 @@ def document(plan: Plan) -> dict[str, Any]:
             "deviceRoot": plan.device_root,
         },
         "devices": list(plan.devices),
+        **({} if plan.slice is None else {"slice": plan.slice.document()}),
         "operations": [_operation(op) for op in plan.ops],
         "warnings": list(plan.warnings),
     }
 
 
-def mount_options(op: Bind | Tmpfs) -> tuple[str, ...]:
+def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
     """The options of the mount that an operation makes, as mount(8) spells them."""
     if isinstance(op, BindFile):
         return ("ro", "nosuid", "nodev", "noexec") if op.noexec else ("ro", "nosuid", "nodev")
+    if isinstance(op, BindHostFile):
+        return ("ro", "nosuid", "nodev", "noexec") if op.identity is None else ("ro", "nosuid", "nodev")
     if isinstance(op, BindProc):
         return ("nosuid", "nodev", "noexec") if op.writable else ("ro", "nosuid", "nodev", "noexec")
     if isinstance(op, BindDevice):
@@ -90,7 +98,7 @@ def mount_options(op: Bind | Tmpfs) -> tuple[str, ...]:
 
 def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
     """The first word, the target, its options and the lines below it."""
-    if isinstance(op, (BindFile, BindSocket, BindProc, BindDevice, BindDeviceDirectory)):
+    if isinstance(op, (BindFile, BindHostFile, BindSocket, BindProc, BindDevice, BindDeviceDirectory)):
         options = ",".join(mount_options(op))
         if isinstance(op, BindDevice):
             options = f"{f'c {op.major}:{op.minor}':<10}  {options}"
@@ -101,6 +109,8 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
         held = [f"{name}/" for name in op.directories]
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
         return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
+    if isinstance(op, Ledger):
+        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}")), ()
     if isinstance(op, Symlink):
         return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, UpdateLoaderCache):
@@ -123,6 +133,8 @@ def _operation(op: Op) -> dict[str, Any]:
             "mtimeNs": op.identity.mtime_ns,
         }
         return {**_bind("bindFile", op), "identity": identity}
+    if isinstance(op, BindHostFile):
+        return _bind("bindHostFile", op)
     if isinstance(op, BindSocket):
         return {**_bind("bindSocket", op), "directory": op.is_directory}
     if isinstance(op, BindProc):
@@ -141,6 +153,13 @@ def _operation(op: Op) -> dict[str, Any]:
             "mode": "0555",
             "directories": list(op.directories),
             "files": [{"name": name, **_content(content)} for name, content in op.files],
+        }
+    if isinstance(op, Ledger):
+        return {
+            "operation": "ledger",
+            "target": op.target,
+            "options": list(mount_options(op)),
+            "size": op.size,
         }
     if isinstance(op, Symlink):
         fallback = op.fallback or None

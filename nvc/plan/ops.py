@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from nvc.vgpu.slices import Slice
+
 
 class BindFile(Value):
     """Bind one regular file, read-only: ro, nosuid, nodev."""
@@ -20,6 +22,17 @@ class BindFile(Value):
     target: str
     identity: Identity
     noexec: bool = False
+
+
+class BindHostFile(Value):
+    """Bind one of nvc's own files, `source` being a path of the host: ro, nosuid, nodev.
+
+    Without an identity the file is made just before the plan is applied (a quota): noexec then.
+    """
+
+    source: str
+    target: str
+    identity: Identity | None
 
 
 class BindSocket(Value):
@@ -73,6 +86,15 @@ class Tmpfs(Value):
     files: tuple[tuple[str, bytes], ...] = ()
 
 
+class Ledger(Value):
+    """A tmpfs with room for the one file `ledger` of `size` bytes, mode 0666, that begins with `content`:
+    nosuid, nodev, noexec. One that an earlier run has mounted stays as it is."""
+
+    target: str
+    content: bytes
+    size: int
+
+
 class Symlink(Value):
     """A link whose text is `text`. `fallback` (a target of a BindFile) is what must be reached when a
     regular file of the image stands in its place: the file is then covered by the same bind."""
@@ -99,12 +121,14 @@ class UpdateLoaderCache(Value):
 if TYPE_CHECKING:
     Op: TypeAlias = (
         BindFile
+        | BindHostFile
         | BindSocket
         | BindProc
         | BindDevice
         | BindDeviceDirectory
         | AllowDevice
         | Tmpfs
+        | Ledger
         | Symlink
         | UpdateLoaderCache
     )
@@ -120,3 +144,4 @@ class Plan(Value):
     devices: tuple[str, ...]  # UUIDs of the selected GPUs and MIG devices
     ops: tuple[Op, ...]
     warnings: tuple[str, ...] = ()
+    slice: Slice | None = None

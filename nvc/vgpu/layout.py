@@ -29,8 +29,8 @@ QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")
 SEQUENCE_OFFSET = 16
 
-#: magic, version, size, slot count, high water, transfers, reserved.
-LEDGER_HEADER = struct.Struct("<QIIIIQ32x")
+#: magic, version, size, slot count, high water, transfers, shares in use, reserved.
+LEDGER_HEADER = struct.Struct("<QIIIIQQ24x")
 #: pid, generation, claimed, name, reserved.
 SLOT_HEADER = struct.Struct("<IIQ16s32x")
 #: committed, tentative, inherited, changes.

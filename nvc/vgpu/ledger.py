@@ -28,7 +28,7 @@ class Account(Value):
 def header() -> bytes:
     """The beginning of an empty ledger; the rest of the file is zeros."""
     return layout.LEDGER_HEADER.pack(
-        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 0, 0
+        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 0, 0, 0
     )
 
 
@@ -39,7 +39,7 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
     """
     if len(data) < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
-    magic, version, size, slots, high_water, _ = layout.LEDGER_HEADER.unpack_from(data)
+    magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
     expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
     if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
         raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")

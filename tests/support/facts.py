@@ -21,14 +21,18 @@ from nvc.plan.ops import (
     BindDevice,
     BindDeviceDirectory,
     BindFile,
+    BindHostFile,
     BindProc,
     BindSocket,
+    Ledger,
     LoaderEntry,
     Plan,
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
 )
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.slices import Slice, SliceDevice
 
 VERSION = "580.159.04"
 IDENTITY = Identity(1, 2, 3, 4)
@@ -136,6 +140,9 @@ PLAN = Plan(
         BindFile("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi", IDENTITY),
         BindFile("/usr/lib64/libcuda.so.580.159.04", f"{LIBS}/libcuda.so.580.159.04", IDENTITY),
         BindFile("/lib/firmware/gsp.bin", "/lib/firmware/gsp.bin", IDENTITY, True),
+        BindHostFile("/opt/nvc/lib/nvc/vgpu/1/libcuda.so", f"{LIBS}/libcuda.so.550.1", IDENTITY),
+        BindHostFile("/run/nvc/vgpu/1-2-3-4/quota", f"{LIBS}/nvc/quota", None),
+        Ledger(f"{LIBS}/nvc/ledger", b"NVCLEDGR", 8192),
         BindSocket("/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket"),
         BindDevice("/dev/nvidia0", "/dev/nvidia0", 195, 0),
         BindDeviceDirectory("/dev/nvidia-caps", "/dev/nvidia-caps"),
@@ -145,4 +152,14 @@ PLAN = Plan(
         UpdateLoaderCache((LoaderEntry("libcuda.so.1", f"{LIBS}/libcuda.so.1", "x86_64"),)),
     ),
     ("the image has musl",),
+    Slice(
+        (
+            SliceDevice(UUID_0, "0", "NVIDIA H100 80GB HBM3", 81559 << 20, 10 << 30, 518 << 20, 0, True),
+            SliceDevice(UUID_1, "1", "NVIDIA H100 80GB HBM3", 81559 << 20, NO_LIMIT),
+        ),
+        "/opt/nvc/lib/nvc/vgpu/1",
+        (("libcuda.so.1", "/opt/nvc/lib/nvc/vgpu/1/libcuda.so", IDENTITY),),
+        "/run/nvc/vgpu/1-2-3-4/quota",
+        left_out=("libnvidia-opencl.so.580.159.04",),
+    ),
 )

@@ -26,6 +26,9 @@ TEXT = f"""\
 driver   580.159.04  root /run/driver
 gpu      {UUID_0}
 gpu      {UUID_1}
+slice    {UUID_0}  10 GiB of 81559 MiB
+slice    {UUID_1}  all of 81559 MiB
+slice    left out, since their memory cannot be counted: libnvidia-opencl.so.580.159.04
 tmpfs    /proc/driver/nvidia                              nosuid,nodev,noexec,mode=0555
            gpus/0000:3b:00.0/
            params  21 bytes
@@ -36,6 +39,11 @@ bind     /usr/bin/nvidia-smi                              ro,nosuid,nodev
 bind     /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04  ro,nosuid,nodev
            from /usr/lib64/libcuda.so.580.159.04
 bind     /lib/firmware/gsp.bin                            ro,nosuid,nodev,noexec
+bind     /usr/lib/x86_64-linux-gnu/libcuda.so.550.1       ro,nosuid,nodev
+           from /opt/nvc/lib/nvc/vgpu/1/libcuda.so
+bind     /usr/lib/x86_64-linux-gnu/nvc/quota              ro,nosuid,nodev,noexec
+           from /run/nvc/vgpu/1-2-3-4/quota
+ledger   /usr/lib/x86_64-linux-gnu/nvc/ledger             nosuid,nodev,noexec,size=8192
 socket   /run/nvidia-persistenced/socket                  nosuid,nodev,noexec
 device   /dev/nvidia0                                     c 195:0     ro,nosuid,noexec
 devices  /dev/nvidia-caps                                 nosuid,noexec
@@ -70,7 +78,9 @@ def test_no_device_and_no_operation() -> None:
 
 def test_long_paths_keep_options_readable() -> None:
     long = "/usr/lib/x86_64-linux-gnu/" + "x" * 60
-    plan = PLAN.replace(ops=(BindFile(long, long, IDENTITY), BindDevice("/dev/a", "/dev/a", 195, 255)))
+    plan = PLAN.replace(
+        ops=(BindFile(long, long, IDENTITY), BindDevice("/dev/a", "/dev/a", 195, 255)), slice=None
+    )
     lines = describe(plan).splitlines()[3:]
     assert lines[0] == f"bind     {long}  ro,nosuid,nodev"
     assert len(lines[1]) == 100
@@ -79,14 +89,14 @@ def test_long_paths_keep_options_readable() -> None:
 
 def test_names_cannot_forge_lines() -> None:
     path = "/dev/\x1b[2Jx\nallow    c 1:1 rw\udcff"
-    lines = describe(PLAN.replace(ops=(BindDevice(path, path, 1, 1),), devices=())).splitlines()
+    lines = describe(PLAN.replace(ops=(BindDevice(path, path, 1, 1),), devices=(), slice=None)).splitlines()
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
 
 
 def test_document() -> None:
     made = json.loads(json.dumps(document(PLAN)))
-    assert list(made) == ["schemaVersion", "driver", "devices", "operations", "warnings"]
+    assert list(made) == ["schemaVersion", "driver", "devices", "slice", "operations", "warnings"]
     assert made["schemaVersion"] == 1
     assert made["driver"] == {
         "version": "580.159.04",
@@ -103,8 +113,10 @@ def test_document() -> None:
         "bindDevice",
         "bindDeviceDirectory",
         "bindFile",
+        "bindHostFile",
         "bindProc",
         "bindSocket",
+        "ledger",
         "symlink",
         "tmpfs",
         "updateLoaderCache",

@@ -116,7 +116,7 @@ def made_ledger(*slots: tuple[int, int, bytes, tuple[int, int, int]]) -> bytearr
         layout.AMOUNT.pack_into(data, offset + layout.SLOT_HEADER.size, *amounts, 0)
         high = max(high, slot + 1)
     layout.LEDGER_HEADER.pack_into(
-        data, 0, layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, high, 0
+        data, 0, layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, high, 0, 0
     )
     return data
 

@@ -14,7 +14,7 @@ FIELDS = {
     "vgpu_quota": "magic version size sequence device_count flags reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
     "cores weight policy flags reserved",
-    "vgpu_ledger": "magic version size slot_count high_water transfers reserved",
+    "vgpu_ledger": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "committed tentative inherited changes",
 }

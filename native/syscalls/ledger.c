@@ -1,0 +1,103 @@
+/* The ledger of a slice: one file that the container's processes write, in a tmpfs with room for it and for nothing
+ * else. Whoever writes may also grow, truncate or unlink; no more memory than this mount has can be taken by that. */
+#include "_apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/mount.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define INODES "2" /* its root and the file */
+#define NAME "ledger"
+
+static int set(int fs, const char *key, const char *value)
+{
+    return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
+}
+
+static int new_mount(uint32_t size)
+{
+    char bytes[16];
+    int mount = -1;
+    int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+
+    if (fs < 0)
+        return -1;
+    snprintf(bytes, sizeof(bytes), "%u", size);
+    if (set(fs, "source", "nvc-ledger") == 0 && set(fs, "mode", "0555") == 0 &&
+        set(fs, "size", bytes) == 0 && set(fs, "nr_inodes", INODES) == 0 &&
+        syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
+    int saved = errno;
+    close(fs);
+    errno = saved;
+    return mount;
+}
+
+/* All of it is allocated at once: a process that maps it never meets a page that cannot be had. */
+static int make_file(int mount, const char *content, size_t length, uint32_t size)
+{
+    int fd = openat(mount, NAME, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int result = -1;
+
+    if (fd < 0)
+        return -1;
+    if (fchmod(fd, 0666) == 0 && fallocate(fd, 0, 0, size) == 0) { /* whoever the container's users are */
+        ssize_t written = pwrite(fd, content, length, 0);
+        result = written == (ssize_t)length ? 0 : -1;
+        if (written >= 0 && result < 0)
+            errno = ENOSPC;
+    }
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return result;
+}
+
+/* Whether an earlier run has mounted a ledger there: it holds accounts of living processes and stays. */
+static bool is_there(struct applier *a, struct op *op)
+{
+    struct statx sx;
+    struct statfs fs;
+    int fd = open_in_root(a->target->rootfs, op->target, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
+    bool there = fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
+                 (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstatfs(fd, &fs) == 0 &&
+                 fs.f_type == TMPFS_MAGIC && fs.f_files == 2 &&
+                 (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize - op->head.operand < (uint64_t)fs.f_bsize;
+
+    if (fd >= 0)
+        close(fd);
+    return there;
+}
+
+int op_ledger(struct applier *a, struct op *op)
+{
+    struct mount_attr attr = {.attr_set = op->head.attributes, .propagation = 1u << 18 /* MS_PRIVATE */};
+    struct place place;
+    int result = -1;
+
+    if (is_there(a, op))
+        return 0;
+    int mount = new_mount(op->head.operand);
+    if (mount < 0)
+        return fail(a, errno, "create tmpfs", op->target);
+    if (make_file(mount, op->first, op->head.first_length, op->head.operand) < 0)
+        fail(a, errno, "create ledger", op->target);
+    else if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+        fail(a, errno, "set mount attributes", op->target);
+    else if (place_find(a, op->target, true, true, &place) == 0) {
+        int target = open_mountpoint(a, &place, true);
+        if (target >= 0) {
+            result = attach(a, mount, &place, target);
+            close(target);
+        }
+        place_close(&place);
+    }
+    close(mount);
+    return result;
+}

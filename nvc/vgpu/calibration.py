@@ -1,0 +1,110 @@
+"""What a context takes on this host, as `nvc-cli vgpu calibrate` measured it; one line for each kind of device.
+
+driver 580.159.04  context 543162368  module 0  device NVIDIA H100 80GB HBM3
+driver 580.159.04  context 201326592  module 0  memory 10176  device NVIDIA H100 80GB HBM3
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.errors import NvcError
+from nvc.value import Value
+
+PATH = "/var/lib/nvc/calibration"
+#: Assumed where nothing was measured: more than a context took on any GPU that was looked at.
+ASSUMED = 576 << 20
+LIMIT = 1 << 20  # bytes of the file
+
+
+class CalibrationError(NvcError):
+    """The measurements cannot be made or kept."""
+
+    stage = "vgpu"
+
+
+class Measurement(Value):
+    """What one process takes on one kind of device, in bytes."""
+
+    driver: str  # with the suffix of a simulated one
+    device: str  # name of the GPU
+    memory: int  # MiB of the MIG device, 0 for a whole GPU
+    context: int
+    module: int
+
+    def line(self) -> str:
+        """As the file has it."""
+        part = f"  memory {self.memory}" if self.memory else ""
+        return (
+            f"driver {self.driver}  context {self.context}  module {self.module}{part}"
+            f"  device {_printable(self.device)}\n"
+        )
+
+
+def load(path: str = PATH) -> tuple[Measurement, ...]:
+    """What is kept; nothing where there is no file that is ours. A line that makes no sense does not count."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        status = os.fstat(fd)
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid not in (0, os.geteuid())
+            or status.st_mode & 0o022
+        ):
+            return ()
+        text = os.pread(fd, LIMIT, 0).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    finally:
+        os.close(fd)
+    return tuple(found for line in text.splitlines() if (found := parse_line(line)) is not None)
+
+
+def parse_line(line: str) -> Measurement | None:
+    """One line of the file."""
+    head, found, device = line.partition("  device ")
+    words = head.split()
+    fields = dict(zip(words[::2], words[1::2]))
+    driver, context = fields.get("driver", ""), fields.get("context", "")
+    memory, module = fields.get("memory", "0"), fields.get("module", "0")
+    numbers = (memory, context, module)
+    if not (
+        found and driver and device and all(n.isascii() and n.isdigit() and len(n) < 16 for n in numbers)
+    ):
+        return None
+    return Measurement(driver, device, int(memory), int(context), int(module))
+
+
+def find(known: tuple[Measurement, ...], driver: str, device: str, memory: int) -> Measurement | None:
+    """The measurement for a device with this name; `memory` is a MIG device's, in MiB, else 0."""
+    for found in known:
+        if (found.driver, found.device, found.memory) == (driver, _printable(device), memory):
+            return found
+    return None
+
+
+def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
+    """Keep measurements beside those of other drivers and devices. Raises CalibrationError."""
+    fresh = {(one.driver, one.device, one.memory) for one in measured}
+    kept = [one for one in load(path) if (one.driver, one.device, one.memory) not in fresh]
+    text = "".join(one.line() for one in (*kept, *measured))
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.fchmod(fd, 0o644)
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise CalibrationError.of("keep measurements", path, error, "run as root") from None
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text).strip()

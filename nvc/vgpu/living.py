@@ -1,0 +1,118 @@
+"""Which processes a slice has, and what they say that they hold. Found through /proc, from the host."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+
+from nvc.kernel import O_PATH
+from nvc.value import Value
+from nvc.vgpu import layout, ledger
+from nvc.vgpu.ledger import Account, LedgerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.vgpu.registry import Entry
+
+#: fcntl(2): ask whether somebody else holds an open file description lock. Python 3.10 has no name for it.
+F_OFD_GETLK = 36
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit machines
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: So many processes of a namespace are tried: one may have changed its root directory.
+TRIES = 16
+
+
+class Use(Value):
+    """What the processes of a slice hold at one moment."""
+
+    accounts: tuple[Account, ...]
+    problem: str = ""  # why that is not known
+
+
+def processes_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, tuple[int, ...]]:
+    """The processes of each slice that has any, by key; process ids are those of /proc."""
+    wanted = {entry.namespace for entry in entries}
+    by_namespace: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            link = os.readlink(f"/proc/{name}/ns/mnt")  # mnt:[4026531841]
+        except OSError:
+            continue
+        namespace = int(link[5:-1])
+        if namespace in wanted:
+            by_namespace.setdefault(namespace, []).append(int(name))
+    found = {}
+    for entry in entries:
+        pids = sorted(by_namespace.get(entry.namespace, ()))
+        if any(_sees(kernel, pid, entry) for pid in pids[:TRIES]):
+            found[entry.key] = tuple(pids)
+    return found
+
+
+def _sees(kernel: Kernel, pid: int, entry: Entry) -> bool:
+    """Whether the process sees the very quota of the entry."""
+    from nvc.vgpu.registry import is_bound
+
+    root = _root_of(pid)
+    if root < 0:
+        return False
+    try:
+        return is_bound(kernel, root, entry.libs_dir, entry.directory)
+    finally:
+        os.close(root)
+
+
+def _root_of(pid: int) -> int:
+    try:
+        return os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+    """What the slice's processes say that they hold of its `devices` devices."""
+    problem = "no process to ask"
+    for pid in pids[:TRIES]:
+        root = _root_of(pid)
+        if root < 0:
+            continue
+        try:
+            return Use(_read_ledger(kernel, root, entry, devices))
+        except OSError as error:
+            problem = f"ledger: {(error.strerror or str(error)).lower()}"
+        except LedgerError as error:
+            problem = f"ledger: {error.cause}"
+        finally:
+            os.close(root)
+    return Use((), problem)
+
+
+def _read_ledger(kernel: Kernel, root: int, entry: Entry, devices: int) -> tuple[Account, ...]:
+    """Whatever the tenant has put there: it is opened without waiting, and no more is read than a ledger has."""
+    path = f"{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+    fd = kernel.open_in_root(root, path, O_PATH, False)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise LedgerError("read ledger", path, "not a regular file")
+    finally:
+        os.close(fd)
+    fd = kernel.open_in_root(root, path, _READ, False)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise LedgerError("read ledger", path, "not a regular file")
+        data = os.pread(fd, layout.LEDGER_SIZE, 0)
+        live = frozenset(account.slot for account in ledger.parse(data, 0) if _is_held(fd, account.slot))
+        return ledger.parse(data, devices, live)
+    finally:
+        os.close(fd)
+
+
+def _is_held(fd: int, slot: int) -> bool:
+    """Whether a process holds the lock on the slot's byte."""
+    answer = fcntl.fcntl(fd, F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

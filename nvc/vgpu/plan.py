@@ -1,0 +1,70 @@
+"""The operations of a slice: the shim in the driver's place, what lies beside it, and what is left out. Pure."""
+
+from __future__ import annotations
+
+from nvc.plan.ops import BindFile, BindHostFile, Ledger, Symlink, Tmpfs
+from nvc.vgpu import layout, ledger
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.model import Library
+    from nvc.plan.ops import Op
+    from nvc.vgpu.slices import Slice
+
+#: Libraries that take memory without libcuda. The other classes are left out as a whole.
+UNCOUNTED = ("libnvidia-opencl.", "libnvidia-allocator.")
+UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
+
+
+def is_counted(library: Library) -> bool:
+    """Whether what a library takes of a GPU goes through libcuda, as far as is known."""
+    name = library.path.rpartition("/")[2]
+    return library.kind not in UNCOUNTED_KINDS and not name.startswith(UNCOUNTED)
+
+
+def is_shimmed(library: Library, slice: Slice) -> bool:
+    """Whether there is a shim for it."""
+    return any(library.soname == soname for soname, _, _ in slice.shims)
+
+
+def library_ops(library: Library, directory: str, slice: Slice) -> list[Op]:
+    """The shim where the library would be, and the library itself where only the shim looks for it."""
+    _, path, identity = next(shim for shim in slice.shims if shim[0] == library.soname)
+    name = library.path.rpartition("/")[2]
+    private = f"{directory}/{layout.PRIVATE}/{library.soname}"
+    return [
+        BindHostFile(path, f"{directory}/{name}", identity),
+        BindFile(library.path, private, library.identity),
+    ]
+
+
+def slice_ops(directory: str, slice: Slice) -> list[Op]:
+    """Quota and ledger beside the shim in the library directory, and what of the image is covered."""
+    ops: list[Op] = [
+        BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None),
+        Ledger(f"{directory}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE),
+    ]
+    shims = {soname: (path, identity) for soname, path, identity in slice.shims}
+    for copy in slice.copies:
+        path, identity = shims[copy.soname]
+        ops.append(BindHostFile(path, copy.path, identity))
+    # The shim finds what it needs relative to the name it was loaded under.
+    private = f"{directory}/{layout.PRIVATE}"
+    ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links if place != directory]
+    ops += [Tmpfs(path) for path in slice.hidden]
+    return ops
+
+
+def warnings(slice: Slice) -> tuple[str, ...]:
+    """What a user may stumble over."""
+    found = [
+        f"{path} is hidden: in a slice CUDA uses the driver's libcuda, not forward-compatibility libraries"
+        for path in slice.hidden
+    ]
+    found += [
+        f"the slice of {device.uuid} is smaller than one context, for which {device.context_overhead >> 20} MiB "
+        + ("were measured" if device.calibrated else "are assumed: `nvc-cli vgpu calibrate` measures it")
+        for device in slice.devices
+        if device.limit <= device.context_overhead
+    ]
+    return tuple(found)

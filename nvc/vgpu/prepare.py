@@ -1,0 +1,64 @@
+"""What a plan with a slice rests on: the shim, measurements, the image's copies of libcuda, the quota's place."""
+
+from __future__ import annotations
+
+from nvc.vgpu import calibration, registry, shim
+from nvc.vgpu.copies import find_copies
+from nvc.vgpu.slices import Slice, SliceDevice, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.request import SliceRequest
+    from nvc.selection import Selection
+    from nvc.target import Target
+
+
+def prepare(
+    kernel: Kernel, facts: HostFacts, selection: Selection, wanted: SliceRequest, target: Target
+) -> Slice | None:
+    """The slice of an open container, None where it has no device to have a slice of. Nothing is changed.
+
+    Raises InputError for sizes that cannot be, InitializationError without a shim, MountError for an image with too
+    many copies of libcuda.
+    """
+    devices = resolve(facts, selection, wanted)
+    if not devices:
+        return None
+    files = shim.installed()
+    found = find_copies(
+        kernel,
+        target.rootfs,
+        target.layout.libs_dir,
+        wanted.library_path,
+        tuple(identity for _, _, identity in files.files),
+    )
+    return Slice(
+        devices=measured(devices, facts.driver_label),
+        shim_directory=files.directory,
+        shims=files.files,
+        quota=f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
+        copies=found.copies,
+        links=found.links,
+        hidden=found.hidden,
+        uncounted=wanted.uncounted,
+    )
+
+
+def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:
+    """The devices with what a context takes of each, measured or assumed."""
+    known = calibration.load()
+    found = []
+    for device in devices:
+        part = device.memory >> 20 if ":" in device.index else 0
+        measurement = calibration.find(known, driver, device.name, part)
+        if measurement is None:
+            found.append(device.replace(context_overhead=calibration.ASSUMED))
+        else:
+            found.append(
+                device.replace(
+                    context_overhead=measurement.context, module_overhead=measurement.module, calibrated=True
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,329 @@
+"""The slices of this host: for each container a directory with its quota and what is needed to find it again.
+
+    /run/nvc/vgpu/<key>/quota    bound into the container; changed in place
+    /run/nvc/vgpu/<key>/about    lines of `name value`
+
+The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
+An entry is alive as long as a process sees that very quota file at its place.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from nvc.errors import InitializationError, NvcError
+from nvc.kernel import O_PATH
+from nvc.rundir import runtime_directory
+from nvc.value import Value
+from nvc.vgpu import layout, quota
+from nvc.vgpu.quota import QuotaDevice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.kernel import Kernel
+    from nvc.target import Target
+    from nvc.vgpu.slices import Slice, SliceDevice
+
+LOCK_TIMEOUT = 10.0  # seconds
+#: With more entries than this, those of containers that are gone are removed when one is made.
+MANY = 64
+ABOUT_LIMIT = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class RegistryError(NvcError):
+    """A slice cannot be found or changed."""
+
+    stage = "vgpu"
+
+
+class EntryDevice(Value):
+    """What does not change of a device of a slice."""
+
+    uuid: str
+    index: str
+    memory: int  # bytes; 0: not known
+    name: str
+
+
+class Entry(Value):
+    """One slice as it was made."""
+
+    key: str
+    directory: str  # of the entry, on the host
+    pid: int  # of the container's init when the slice was made
+    rootfs: str  # as the host calls it; "" for a plain process
+    libs_dir: str  # in the container
+    created: int  # seconds since the epoch
+    devices: tuple[EntryDevice, ...]
+
+    @property
+    def namespace(self) -> int:
+        """Inode of the mount namespace."""
+        return int(self.key.partition("-")[0], 16)
+
+    @property
+    def quota(self) -> str:
+        """Path of the quota file on the host."""
+        return f"{self.directory}/quota"
+
+
+class Registration:
+    """An entry that was made or changed; `undo` takes that back."""
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self.undo = undo
+
+
+def base_directory() -> str:
+    """Where entries are; made if need be. Raises InitializationError where there is no such place."""
+    path = runtime_directory("vgpu")
+    if not path:
+        raise InitializationError("make a slice", "/run/nvc/vgpu", "cannot be made", "run as root")
+    return path
+
+
+def key_of(kernel: Kernel, target: Target) -> str:
+    """The key of an open container."""
+    fd = target.mount_namespace
+    namespace = os.fstat(fd) if fd >= 0 else os.stat("/proc/self/ns/mnt")
+    return f"{namespace.st_ino:x}-{target.key(kernel)}"
+
+
+def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Registration:
+    """Write the quota of a container, new or already running, before it is bound.
+
+    In a running one each device keeps its position, and one that is no longer asked for its limit. Raises
+    RegistryError, InitializationError.
+    """
+    base, key = base_directory(), key_of(kernel, target)
+    path = f"{base}/{key}"
+    devices = tuple(quota_device(device) for device in slice.devices)
+    lock = _locked(kernel, base)
+    try:
+        os.fchmod(lock, 0o711)
+        names = entry_names(base)
+        if len(names) > MANY:
+            prune(kernel, base)
+        if is_bound(kernel, target.rootfs, libs_dir, path):
+            return _change(path, devices, target, slice, libs_dir)
+        _remove(path)
+        _make(path, devices, about(key, target, slice.devices, libs_dir))
+        return Registration(lambda: _remove(path))
+    except OSError as error:
+        raise RegistryError.of("make a slice", error.filename or path, error) from None
+    finally:
+        os.close(lock)
+
+
+def quota_device(device: SliceDevice) -> QuotaDevice:
+    """What the quota says of a device of a slice."""
+    return QuotaDevice(device.uuid, device.limit, device.context_overhead, device.module_overhead)
+
+
+def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
+    """Whether the root directory `rootfs` shows the quota of the entry at `path`."""
+    try:
+        wanted = os.stat(f"{path}/quota")
+        fd = kernel.open_in_root(rootfs, f"{libs_dir}/{layout.QUOTA_FILE}", O_PATH)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+
+
+def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
+    temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.getpid()}"
+    _remove(temporary)
+    os.mkdir(temporary, 0o711)
+    os.chmod(temporary, 0o711)  # whatever the umask
+    fd = _create(f"{temporary}/quota", 0o644)
+    try:
+        quota.write(fd, devices)
+    finally:
+        os.close(fd)
+    _write_about(temporary, text)
+    os.rename(temporary, path)
+
+
+def _create(path: str, mode: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    os.fchmod(fd, mode)
+    return fd
+
+
+def _write_about(directory: str, text: str) -> None:
+    temporary = f"{directory}/.about"
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    fd = _create(temporary, 0o600)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.rename(temporary, f"{directory}/about")
+
+
+def _change(
+    path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
+) -> Registration:
+    """A container that runs is asked to get something else, or the same again."""
+    old_entry = read_entry(path)
+    fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        old = quota.read(fd)
+        wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
+        merged = [wanted.pop(quota.uuid_bytes(device.uuid), device) for device in old]
+        merged += wanted.values()
+        quota.write(fd, tuple(merged))
+        known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}
+        known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
+        entry = old_entry.replace(devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged))
+        _write_about(path, text_of(entry))
+    finally:
+        os.close(fd)
+
+    def undo() -> None:
+        again = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            quota.write(again, old)
+            _write_about(path, text_of(old_entry))
+        finally:
+            os.close(again)
+
+    return Registration(undo)
+
+
+def entry_device(device: SliceDevice) -> EntryDevice:
+    """What the registry keeps of a device."""
+    return EntryDevice(device.uuid, device.index, device.memory, device.name)
+
+
+def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: str) -> str:
+    """The file `about` of a new entry."""
+    return text_of(
+        Entry(
+            key,
+            "",
+            target.pid,
+            target.rootfs_path,
+            libs_dir,
+            int(time.time()),
+            tuple(entry_device(device) for device in devices),
+        )  # fmt: skip
+    )
+
+
+def text_of(entry: Entry) -> str:
+    """An entry as its file `about`."""
+    lines = [f"pid {entry.pid}", f"created {entry.created}"]
+    lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
+    lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read_entry(path: str) -> Entry:
+    """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
+    fields = {"pid": "0", "created": "0", "rootfs": "", "libraries": ""}
+    devices = []
+    try:
+        fd = os.open(f"{path}/about", _READ)
+        try:
+            text = os.pread(fd, ABOUT_LIMIT, 0).decode()
+        finally:
+            os.close(fd)
+        for line in text.splitlines():
+            name, _, value = line.partition(" ")
+            if name == "device":
+                uuid, index, memory, device = value.split(" ", 3)
+                devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
+            elif name in fields:
+                fields[name] = value
+        return Entry(
+            os.path.basename(path), path, int(fields["pid"]), _unquoted(fields["rootfs"]),
+            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices),
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None
+
+
+def entry_names(base: str) -> list[str]:
+    """The keys of all entries."""
+    return sorted(name for name in os.listdir(base) if _is_key(name))
+
+
+def _is_key(name: str) -> bool:
+    parts = name.split("-")
+    return len(parts) == 4 and all(part and set(part) <= set("0123456789abcdef") for part in parts)
+
+
+def prune(kernel: Kernel, base: str) -> list[str]:
+    """Remove the entries of containers that are gone; their keys are returned. The caller holds the lock."""
+    from nvc.vgpu.living import processes_of
+
+    entries = []
+    for name in entry_names(base):
+        try:
+            entries.append(read_entry(f"{base}/{name}"))
+        except RegistryError:
+            continue
+    living = processes_of(kernel, tuple(entries))
+    gone = [entry.key for entry in entries if entry.key not in living]
+    for key in gone:
+        _remove(f"{base}/{key}")
+    return gone
+
+
+def remove(entry: Entry) -> None:
+    """Remove an entry. A container that still has it bound keeps the file, with the limits of now."""
+    _remove(entry.directory)
+
+
+def _remove(path: str) -> None:
+    for name in ("quota", "about", ".about"):
+        try:
+            os.unlink(f"{path}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+
+
+def _locked(kernel: Kernel, base: str) -> int:
+    """A descriptor of the directory that holds the lock on all entries."""
+    fd = os.open(base, _DIRECTORY)
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RegistryError("lock slices", base, "not a directory")
+    try:
+        kernel.lock(fd, LOCK_TIMEOUT)
+    except OSError as error:
+        os.close(fd)
+        raise RegistryError.of("lock slices", base, error, "another nvc is at work") from None
+    return fd
+
+
+def locked(kernel: Kernel) -> int:
+    """The same for other modules; closing it releases the lock."""
+    return _locked(kernel, base_directory())
+
+
+def _quoted(text: str) -> str:
+    """One line of ASCII for any name, file names with foreign bytes too."""
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _unquoted(text: str) -> str:
+    return text.encode("ascii").decode("unicode_escape")

@@ -1,0 +1,61 @@
+"""Where the shim's files are: PREFIX/lib/nvc/vgpu/<version>, the newest one named by the link `current`.
+
+A version's files are never changed: an upgrade brings another directory, running containers keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import nvc
+from nvc.errors import InitializationError, NvcError
+from nvc.model import Identity
+from nvc.value import Value
+
+#: SONAME and file name of each.
+FILES = (("libcuda.so.1", "libcuda.so"), ("libnvidia-ml.so.1", "libnvidia-ml.so"))
+CURRENT = "current"
+
+
+class Shim(Value):
+    """One installed version of the shim."""
+
+    directory: str
+    files: tuple[tuple[str, str, Identity], ...]  # SONAME, path, identity
+
+
+def directory() -> str:
+    """Where versions are installed. Links stay unresolved, as a staged tree links to the sources."""
+    package = os.path.dirname(os.path.abspath(nvc.__file__))
+    return os.path.join(os.path.dirname(os.path.dirname(package)), "vgpu")
+
+
+def installed(base: str = "") -> Shim:
+    """The version that new containers get. Raises InitializationError without one, or if others could change it."""
+    base = base or directory()
+    link = os.path.join(base, CURRENT)
+    try:
+        version = os.readlink(link)
+    except OSError as error:
+        raise _missing(link, error) from None
+    place = os.path.join(base, version)
+    files = []
+    for soname, name in FILES:
+        path = os.path.join(place, name)
+        try:
+            st = os.lstat(path)
+        except OSError as error:
+            raise _missing(path, error) from None
+        if not stat.S_ISREG(st.st_mode) or st.st_uid not in (0, os.geteuid()) or st.st_mode & 0o022:
+            raise InitializationError(
+                "find the vGPU shim", path, "not a file that only root can change", "reinstall nvc"
+            )
+        files.append((soname, path, Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)))
+    return Shim(place, tuple(files))
+
+
+def _missing(path: str, error: OSError) -> NvcError:
+    return InitializationError.of(
+        "find the vGPU shim", path, error, "this installation has none: reinstall nvc"
+    )

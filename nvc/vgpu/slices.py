@@ -1,0 +1,161 @@
+"""From what was asked for to what each device of one container may be used for. Pure."""
+
+from __future__ import annotations
+
+from nvc.errors import DeviceError, InputError
+from nvc.model import Identity
+from nvc.request import Request, Size
+from nvc.selection import select
+from nvc.value import Value
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.sizes import size_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.model import HostFacts
+    from nvc.request import SliceRequest
+    from nvc.selection import Selection
+
+MIB = 1 << 20
+
+
+class SliceDevice(Value):
+    """One device of a container and what of its memory it may use; amounts in bytes."""
+
+    uuid: str
+    index: str  # on the host: `0`, or `0:1` of a MIG device
+    name: str
+    memory: int  # all there is; 0 where NVML does not tell
+    limit: int  # NO_LIMIT: all of it
+    context_overhead: int = 0  # bytes that a process takes by its context alone
+    module_overhead: int = 0  # and by its first module
+    calibrated: bool = False  # that was measured on this host
+
+    def text(self) -> str:
+        """The device and its limit, for people."""
+        of = f" of {size_text(self.memory)}" if self.memory else ""
+        share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
+        return f"{self.uuid}  {share}"
+
+
+class Copy(Value):
+    """A file of the image that programs would load in place of the shim. It is covered with the shim."""
+
+    path: str
+    soname: str  # libcuda.so.1 or libnvidia-ml.so.1
+
+
+class Slice(Value):
+    """What a plan needs to know of a slice."""
+
+    devices: tuple[SliceDevice, ...]
+    shim_directory: str
+    shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
+    quota: str  # path on the host
+    copies: tuple[Copy, ...] = ()
+    links: tuple[str, ...] = ()  # directories of copies: each gets a link to the private directory
+    hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
+    uncounted: bool = False  # libraries that the shim does not see were asked for
+    left_out: tuple[str, ...] = ()  # names of such libraries that are not given
+
+    def lines(self) -> list[str]:
+        """For people, one fact a line."""
+        lines = [device.text() for device in self.devices]
+        if self.left_out:
+            lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
+        if self.uncounted:
+            lines.append("with libraries whose memory is not counted, as asked for")
+        return lines
+
+    def document(self) -> dict[str, Any]:
+        """For programs; amounts in bytes."""
+        return {
+            "devices": [
+                {
+                    "uuid": device.uuid,
+                    "memory": device.memory,
+                    "limit": None if device.limit == NO_LIMIT else device.limit,
+                    "contextOverhead": device.context_overhead,
+                    "calibrated": device.calibrated,
+                }
+                for device in self.devices
+            ],
+            "shim": self.shim_directory,
+            "uncounted": self.uncounted,
+            "leftOut": list(self.left_out),
+        }
+
+
+def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
+    """The devices of a container in the order in which they were asked for, each with its limit.
+
+    Raises InputError naming the option or variable for a size that does not suit its device or that the operator
+    does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
+    """
+    devices = _devices(selection)
+    sliced = _sliced(facts, wanted, devices)
+    if len(wanted.memory) > 1 and len(wanted.memory) != len(sliced):
+        size = wanted.memory[0]
+        raise InputError(size.name, cause=f"{len(wanted.memory)} sizes for {len(sliced)} devices")
+    for place, size in wanted.memory_at:
+        if place >= len(devices):
+            raise InputError(
+                size.name, size.text, f"the container has {len(devices)} devices, counted from 0"
+            )
+    at = dict(wanted.memory_at)
+    found = []
+    for place, device in enumerate(devices):
+        asked = at.get(place)
+        if asked is None and place in sliced and wanted.memory:
+            asked = wanted.memory[sliced.index(place) if len(wanted.memory) > 1 else 0]
+        if asked is None:
+            found.append(device)
+            continue
+        limit = amount(asked, device)
+        if wanted.largest is not None and limit > amount(wanted.largest, device):
+            raise InputError(
+                asked.name, asked.text, f"{wanted.largest.name} allows {wanted.largest.text}", "ask for less"
+            )
+        found.append(device.replace(limit=limit))
+    return tuple(found)
+
+
+def amount(size: Size, device: SliceDevice) -> int:
+    """Bytes of `device` that `size` is, at least a MiB. Raises InputError when it has not as many."""
+    if not size.part:
+        if device.memory and size.bytes > device.memory:
+            raise InputError(
+                size.name, size.text, f"{device.uuid} has {device.memory // MIB} MiB", "ask for less"
+            )  # fmt: skip
+        return size.bytes
+    if not device.memory:
+        raise InputError(
+            size.name, size.text, f"NVML does not tell the memory of {device.uuid}", "write a size, like 10GiB"
+        )  # fmt: skip
+    return max(device.memory * size.part // size.whole // MIB * MIB, MIB)
+
+
+def _devices(selection: Selection) -> list[SliceDevice]:
+    """Whole GPUs, and MIG devices in place of the GPU that they are a part of."""
+    found = []
+    for gpu in selection.gpus:
+        parts = [mig for parent, mig in selection.mig if parent.index == gpu.index]
+        for mig in parts:
+            index = f"{gpu.index}:{mig.index}"
+            found.append(SliceDevice(mig.uuid, index, gpu.name, mig.memory * MIB, NO_LIMIT))
+        if not parts:
+            found.append(SliceDevice(gpu.uuid, str(gpu.index), gpu.name, gpu.memory * MIB, NO_LIMIT))
+    return found
+
+
+def _sliced(facts: HostFacts, wanted: SliceRequest, devices: list[SliceDevice]) -> list[int]:
+    """The places of the devices that `wanted.memory` is for."""
+    if not wanted.devices:
+        return list(range(len(devices)))
+    chosen = {device.uuid for device in _devices(select(facts, Request(devices=wanted.devices)))}
+    missing = chosen - {device.uuid for device in devices}
+    if missing:
+        raise DeviceError("make a slice", min(missing), "not a device of this container")
+    return [place for place, device in enumerate(devices) if device.uuid in chosen]

@@ -1,0 +1,323 @@
+"""A container with a slice: what lies where, whose it is, and what the container cannot do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import run
+from support.configure import BASIC, Configure, as_hook
+from support.plans import apply, identity, mounts, snapshot
+from support.vgpu import GIB, build_pass_through, ensure_shim, entry_of, install_shim, limits_of
+
+from nvc.kernel import LinuxKernel
+from nvc.plan.ops import BindHostFile, Plan
+from nvc.vgpu import layout, registry
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+VERSION = "580.159.04"
+SLICE = (*BASIC, "--vgpu-memory=10GiB")
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def debian(rootfs: Any) -> str:
+    path: str = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    return path
+
+
+@pytest.fixture
+def configure(launcher: str, sim_root: Callable[..., str]) -> Configure:
+    return Configure(launcher, sim_root(gpus=2))
+
+
+def mount_at(pid: int, path: str) -> str:
+    """The options and the source of the mount that ends with `path`."""
+    found = [line for line in mounts(pid) if line.split()[2].endswith(path)]
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_everything_is_in_its_place(
+    runc_bundle: Any, debian: str, configure: Configure, shim: str, runtime: str, readonly: bool
+) -> None:
+    bundle = runc_bundle(debian)
+    bundle.config["root"]["readonly"] = readonly
+    as_hook(bundle, configure, SLICE)
+    with bundle.created(runtime) as container:
+        container.start()
+        pid = container.pid
+        root = f"/proc/{pid}/root{LIBS}"
+        assert os.path.samefile(f"{root}/libcuda.so.1", f"{shim}/libcuda.so")
+        assert os.path.samefile(f"{root}/libnvidia-ml.so.{VERSION}", f"{shim}/libnvidia-ml.so")
+        driver = configure.command[1].partition("=")[2]
+        assert os.path.samefile(f"{root}/nvc/libcuda.so.1", f"{driver}{LIBS}/libcuda.so.{VERSION}")
+        assert os.path.samefile(f"{root}/nvc/libnvidia-ml.so.1", f"{driver}{LIBS}/libnvidia-ml.so.{VERSION}")
+        assert os.path.samefile(f"{root}/nvc/quota", entry_of(pid).quota)
+        assert "ro,nosuid,nodev,noexec" in mount_at(pid, "/nvc/quota")
+        ledger = mount_at(pid, "/nvc/ledger")
+        assert "rw,nosuid,nodev,noexec" in ledger and "nr_inodes=2" in ledger and "size=1212k" in ledger
+        with open(f"{root}/nvc/ledger/ledger", "rb") as file:
+            data = file.read()
+        assert len(data) == layout.LEDGER_SIZE
+        assert layout.LEDGER_HEADER.unpack_from(data)[:4] == (
+            layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS,
+        )  # fmt: skip
+        assert limits_of(pid) == [10 * GIB, 10 * GIB]
+        assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
+
+
+def test_what_cannot_be_counted_is_left_out_and_said_so(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    words = (*SLICE, "--graphics", "--video", "--compat32")
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        shown = configure(container.pid, debian, (*words, "--dry-run")).stdout
+        assert "libnvidia-opencl.so" in next(line for line in shown.splitlines() if "left out" in line)
+        configure(container.pid, debian, words)
+        names = container.exec(f"find {LIBS} /usr/lib/i386-linux-gnu 2>/dev/null; true").stdout
+        for stem in (
+            "libnvidia-opencl",
+            "libnvcuvid",
+            "libnvidia-encode",
+            "libGLX_nvidia",
+            "libnvoptix",
+            "i386",
+        ):
+            assert stem not in names
+        configure(container.pid, debian, (*words, "--vgpu-uncounted"))
+        names = container.exec(f"find {LIBS} -name 'libnv*'").stdout
+        assert "libnvidia-opencl" in names and "libnvcuvid" in names
+
+
+def test_two_slices_of_one_gpu_and_one_rootfs(runc_bundle: Any, debian: str, configure: Configure) -> None:
+    """The rootfs does not tell containers apart; each has its own quota and ledger."""
+    with runc_bundle(debian).created("runc") as one, runc_bundle(debian).created("runc") as other:
+        for container, size in ((one, "10GiB"), (other, "25%")):
+            container.start()
+            configure(container.pid, debian, ("--device=0", *BASIC[1:], f"--vgpu-memory={size}"))
+        assert limits_of(one.pid) == [10 * GIB]
+        assert limits_of(other.pid) == [81559 * (1 << 20) // 4 // (1 << 20) * (1 << 20)]
+        paths = [f"/proc/{c.pid}/root{LIBS}/nvc/ledger/ledger" for c in (one, other)]
+        assert not os.path.samefile(*paths)
+
+
+def test_again_changes_nothing_and_later_changes_the_same_file(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, SLICE)
+        path = f"/proc/{container.pid}/root{LIBS}/nvc/ledger/ledger"
+        with open(path, "r+b") as ledger:  # somebody's account
+            ledger.seek(layout.LEDGER_HEADER.size)
+            ledger.write(b"\7")
+        before = snapshot(debian), mounts(container.pid), os.stat(entry_of(container.pid).quota).st_ino
+        configure(container.pid, debian, SLICE)
+        after = snapshot(debian), mounts(container.pid), os.stat(entry_of(container.pid).quota).st_ino
+        assert after == before
+        configure(container.pid, debian, (*BASIC, "--vgpu-memory=3g,4g"))
+        assert limits_of(container.pid) == [3 * GIB, 4 * GIB]
+        with open(path, "rb") as ledger:
+            assert ledger.read()[layout.LEDGER_HEADER.size] == 7
+
+
+def test_a_device_that_comes_later_gets_the_next_position(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, ("--device=1", *BASIC[1:], "--vgpu-memory=1g"))
+        configure(container.pid, debian, ("--device=0", *BASIC[1:], "--vgpu-memory=2g"))
+        assert limits_of(container.pid) == [1 * GIB, 2 * GIB]
+        assert [device.index for device in entry_of(container.pid).devices] == ["1", "0"]
+
+
+def test_a_tenant_gets_no_more_memory_from_its_ledger(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    bundle = runc_bundle(debian)
+    bundle.config["mounts"].append(
+        {"destination": "/zero", "type": "bind", "source": "/dev/zero", "options": ["bind", "ro"]}
+    )
+    as_hook(bundle, configure, SLICE)
+    place = f"{LIBS}/nvc/ledger"
+    with bundle.created("runc") as container:
+        container.start()
+        for script in (
+            f"cat /zero > {place}/ledger",
+            f"busybox dd if=/zero of={place}/ledger bs=1M count=64 seek=1 conv=notrunc",
+            f"busybox truncate -s 1G {place}/ledger; "
+            f"busybox dd if=/zero of={place}/ledger bs=1M seek=1023 count=1 conv=notrunc",
+            f"echo more > {place}/more",
+            f"busybox mkdir {place}/directory",
+            f"busybox cp /bin/busybox {place}/ledger && {place}/ledger true",
+            f"rm {place}/ledger && cat /zero > {place}/ledger",
+        ):
+            assert container.exec(script, check=False).returncode != 0, script
+            st = os.statvfs(f"/proc/{container.pid}/root{place}")
+            assert (st.f_blocks - st.f_bfree) * st.f_frsize <= st.f_blocks * st.f_frsize <= 2 << 20
+            assert st.f_files == 2
+        assert container.exec(f"echo x > {LIBS}/nvc/quota", check=False).returncode != 0
+        assert limits_of(container.pid) == [10 * GIB, 10 * GIB]
+
+
+def test_other_copies_of_the_driver_are_covered(
+    runc_bundle: Any, debian: str, configure: Configure, shim: str
+) -> None:
+    """In the directories where a loader looks; a link beside them leads to what the shim needs."""
+    driver = configure.command[1].partition("=")[2]
+    real = f"{driver}{LIBS}/libcuda.so.{VERSION}"
+    for place in ("usr/local/nvidia/lib64", "opt/elsewhere", "usr/lib64"):
+        os.makedirs(f"{debian}/{place}", exist_ok=True)
+        run("cp", real, f"{debian}/{place}/libcuda.so.535.1")
+        os.symlink("libcuda.so.535.1", f"{debian}/{place}/libcuda.so.1")
+    run("cp", real, f"{debian}{LIBS}/libcuda.so.999.9")
+    with open(f"{debian}/etc/ld.so.conf", "a", encoding="ascii") as conf:
+        conf.write("/opt/elsewhere\n")
+    run("/sbin/ldconfig", "-r", debian)
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, SLICE)
+        root = f"/proc/{container.pid}/root"
+        for place in ("usr/local/nvidia/lib64", "opt/elsewhere", "usr/lib64"):
+            assert os.path.samefile(f"{root}/{place}/libcuda.so.535.1", f"{shim}/libcuda.so")
+            assert os.readlink(f"{root}/{place}/nvc") == f"{LIBS}/nvc"
+        assert os.path.samefile(f"{root}{LIBS}/libcuda.so.999.9", f"{shim}/libcuda.so")
+        before = mounts(container.pid)
+        configure(container.pid, debian, SLICE)
+        assert mounts(container.pid) == before
+
+
+def test_forward_compatibility_libraries_are_hidden(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    driver = configure.command[1].partition("=")[2]
+    for name in ("cuda-12.9/compat", "cuda-13.0/compat/lib.real"):
+        os.makedirs(f"{debian}/usr/local/{name}")
+        run("cp", f"{driver}{LIBS}/libcuda.so.{VERSION}", f"{debian}/usr/local/{name}/libcuda.so.999.1")
+    os.symlink("cuda-12.9", f"{debian}/usr/local/cuda")
+    os.makedirs(f"{debian}/usr/local/cuda-12.9/lib64/stubs")
+    run("cp", f"{driver}{LIBS}/libcuda.so.{VERSION}", f"{debian}/usr/local/cuda-12.9/lib64/stubs/libcuda.so")
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        done = configure(container.pid, debian, SLICE)
+        assert done.stderr.count("is hidden: in a slice CUDA uses the driver's libcuda") == 2
+        found = container.exec("busybox find /usr/local -name 'libcuda*'").stdout.split()
+        assert found == ["/usr/local/cuda-12.9/lib64/stubs/libcuda.so"]
+    listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
+    assert "/compat/" not in listed
+
+
+def test_what_is_in_the_way_is_named_and_nothing_stays(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    with open(f"{debian}{LIBS}/nvc", "w", encoding="ascii") as out:
+        out.write("a file of the image\n")
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        before = mounts(container.pid)
+        line = configure.refusal(container.pid, debian, SLICE)
+        assert f"{LIBS}/nvc" in line and mounts(container.pid) == before
+        assert entry_of(container.pid) is None
+
+
+def test_a_failed_change_takes_back_the_limits(runc_bundle: Any, debian: str, configure: Configure) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, SLICE)
+        os.makedirs(f"{debian}{LIBS}/libnvidia-opencl.so.{VERSION}")
+        words = (*BASIC, "--vgpu-memory=1g", "--vgpu-uncounted")
+        assert "libnvidia-opencl" in configure.refusal(container.pid, debian, words)
+        assert limits_of(container.pid) == [10 * GIB, 10 * GIB]
+
+
+def test_mig_devices(runc_bundle: Any, debian: str, launcher: str, sim_root: Callable[..., str]) -> None:
+    configure = Configure(launcher, sim_root(gpus=1, mig=("7x1g.10gb",)))
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, ("--device=0:1,0:3", *BASIC[1:], "--vgpu-memory=1g,50%"))
+        assert limits_of(container.pid) == [GIB, 10176 // 2 << 20]
+        entry = entry_of(container.pid)
+        assert [device.index for device in entry.devices] == ["0:1", "0:3"]
+        assert all(device.uuid.startswith("MIG-") for device in entry.devices)
+
+
+def test_an_upgrade_leaves_running_containers_alone(runc_bundle: Any, debian: str, scratch: str) -> None:
+    base, target = f"{scratch}/vgpu", f"{LIBS}/libcuda.so.{VERSION}"
+    first = install_shim(build_pass_through(f"{scratch}/first", "first"), base)
+    source = f"{first}/libcuda.so"
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        plan = Plan("/", "/", "/", "test", (), (BindHostFile(source, target, identity(source)),))
+        apply(plan, container.pid, debian)
+        for number in range(4):
+            version = install_shim(build_pass_through(f"{scratch}/v{number}", str(number)), base)
+            assert os.path.realpath(f"{base}/current") == version != first
+        with open(f"/proc/{container.pid}/root{target}", "rb") as bound:
+            content = bound.read()
+        assert b"first" in content and content.startswith(b"\x7fELF")
+    assert len([name for name in os.listdir(base) if name != "current"]) == 3 and not os.path.exists(first)
+
+
+def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        words = (*BASIC, "--vgpu-memory=10GiB,25%", "--dry-run", "--format=json")
+        shown = json.loads(configure(container.pid, debian, words).stdout)
+        assert entry_of(container.pid) is None
+    assert [device["limit"] for device in shown["slice"]["devices"]] == [10 * GIB, 81559 // 4 << 20]
+    kinds = {op["operation"]: op for op in shown["operations"]}
+    assert kinds["ledger"]["size"] == layout.LEDGER_SIZE
+    assert any(
+        op["target"].endswith("/nvc/quota")
+        for op in shown["operations"]
+        if op["operation"] == "bindHostFile"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--vgpu-memory=0",), "--vgpu-memory: 0: no memory at all"),
+        (("--vgpu-memory=-1g",), "--vgpu-memory: -1g: negative"),
+        (("--vgpu-memory=10gb",), "write 10GiB"),
+        (("--vgpu-memory=1e9",), "--vgpu-memory: 1e9: not a size"),
+        (("--vgpu-memory=80g",), "has 81559 MiB"),
+        (("--vgpu-memory=99999999999999999999g",), "more than any device has"),
+        (("--vgpu-memory=1g,2g,3g",), "3 sizes for 2 devices"),
+        (("--vgpu-memory=1g,",), "--vgpu-memory: empty"),
+        (("--vgpu-memory=1g", "--vgpu-cores=50"), "comes with the daemon"),
+        (("--vgpu-cores=101",), "--vgpu-cores: 101: want a number from 1 to 100"),
+        (("--vgpu-memory=1g", "--vgpu-weight=2"), "comes with the daemon"),
+        (("--vgpu-memory=1g", "--vgpu-policy=fair"), "comes with the daemon"),
+        (("--vgpu-policy=best",), "want fair, preempt, weight, fixed, soft or native"),
+        (("--vgpu-uncounted",), "only with --vgpu-memory"),
+    ],
+)
+def test_refused(
+    runc_bundle: Any, debian: str, configure: Configure, words: tuple[str, ...], cause: str
+) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        assert cause in configure.refusal(container.pid, debian, (*BASIC, *words))
+        assert entry_of(container.pid) is None
+
+
+def test_defaults_may_be_written_out(runc_bundle: Any, debian: str, configure: Configure) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        words = ("--vgpu-memory=1g", "--vgpu-cores=100", "--vgpu-weight=1", "--vgpu-policy=native")
+        configure(container.pid, debian, (*BASIC, *words))
+        assert limits_of(container.pid) == [GIB, GIB]

@@ -1,0 +1,68 @@
+"""Slices in tests: the shim of the stage, and containers that were given a slice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from . import REPO, need, run
+
+LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def build_pass_through(directory: str, text: str = "") -> str:
+    """Make libraries that stand where the shim does and change nothing: the loader's part of it, alone.
+
+    `text` makes them differ from others. The directory is returned.
+    """
+    os.makedirs(directory, exist_ok=True)
+    source = os.path.join(directory, "empty.c")
+    with open(source, "w", encoding="ascii") as out:
+        out.write(f'const char nvc_pass_through[] = "{text}";\n')
+    for name in LIBRARIES:
+        real = os.path.join(directory, f"real-{name}")
+        run(need("gcc"), "-shared", "-fPIC", "-o", real, source, f"-Wl,-soname,$ORIGIN/nvc/{name}.1")
+        flags = [f"-Wl,-soname,{name}.1", "-Wl,--no-as-needed", real]
+        run(need("gcc"), "-shared", "-fPIC", "-o", os.path.join(directory, name), source, *flags)
+        os.unlink(real)
+    return directory
+
+
+def install_shim(source: str, base: str) -> str:
+    """packaging/shim.py, as `make install` calls it; the directory of the version is returned."""
+    run(sys.executable, os.path.join(REPO, "packaging/shim.py"), source, base)
+    return os.path.realpath(os.path.join(base, "current"))
+
+
+def ensure_shim(stage: str, scratch: str) -> str:
+    """The stage's shim directory."""
+    base = os.path.join(stage, "lib/nvc/vgpu")
+    if not os.path.exists(os.path.join(base, "current")):
+        install_shim(build_pass_through(os.path.join(scratch, "shim")), base)
+    return os.path.realpath(os.path.join(base, "current"))
+
+
+def entry_of(pid: int) -> Any:
+    """The registry's entry of the container of a process, None where it has none."""
+    from nvc.vgpu import registry
+
+    namespace = f"{os.stat(f'/proc/{pid}/ns/mnt').st_ino:x}-"
+    base = registry.base_directory()
+    for name in registry.entry_names(base):
+        if name.startswith(namespace):
+            return registry.read_entry(f"{base}/{name}")
+    return None
+
+
+def limits_of(pid: int) -> list[int]:
+    """The limits in the quota of the container of a process, in bytes."""
+    from nvc.vgpu import quota
+
+    fd = os.open(entry_of(pid).quota, os.O_RDONLY)
+    try:
+        return [device.memory_limit for device in quota.read(fd)]
+    finally:
+        os.close(fd)
