@@ -6,8 +6,7 @@ and bundle are looked at. Of the bundle's configuration, what is looked at must 
 
 from __future__ import annotations
 
-import os
-import posixpath
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.errors import ContainerError
@@ -77,7 +76,7 @@ def read_state(fd: int = 0) -> State:
 
 def read_container(bundle: str) -> Container:
     """The facts of the bundle's config.json. Raises ContainerError, which names the place at fault."""
-    path = posixpath.join(bundle, "config.json")
+    path = f"{bundle}/config.json"
     try:
         document = parse(_read_regular(path), MAX_CONFIG)
         return container_of(document, bundle)
@@ -101,7 +100,7 @@ def container_of(document: Any, bundle: str) -> Container:
         raise Malformed("root.path is not a path")
     resources = _table(_table(document, "linux", "linux"), "resources", "linux.resources")
     return Container(
-        posixpath.join(bundle, root),
+        root if root.startswith("/") else f"{bundle}/{root}",
         _environment(process),
         _is_privileged(process.get("capabilities")),
         tuple(_mounts(document)),

