@@ -82,11 +82,12 @@ struct vgpu_share {
 struct vgpu_ledger {
     uint64_t magic;
     uint32_t version;
-    uint32_t size;       /* of this structure */
-    uint32_t slot_count; /* VGPU_SLOTS */
-    uint32_t high_water; /* no slot at or above this index was ever used */
-    uint64_t transfers;  /* raised in the middle of each move from one slot to another */
-    uint64_t reserved[4];
+    uint32_t size;        /* of this structure */
+    uint32_t slot_count;  /* VGPU_SLOTS */
+    uint32_t high_water;  /* no slot at or above this index was ever used */
+    uint64_t transfers;   /* raised in the middle of each move from one slot to another */
+    uint64_t shares_used; /* likewise for shares */
+    uint64_t reserved[3];
     struct vgpu_slot slots[VGPU_SLOTS];
     struct vgpu_share shares[VGPU_SHARES];
 };

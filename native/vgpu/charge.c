@@ -1,0 +1,189 @@
+#include "charge.h"
+
+#include "gauge.h"
+#include "log.h"
+#include "share.h"
+
+#include <string.h>
+
+/* A MIG device has a UUID of its own, which the first version of the call does not tell. */
+static bool read_uuid(CUdevice ordinal, CUuuid *uuid)
+{
+    CUresult result = REAL(cuDeviceGetUuid_v2)(uuid, ordinal);
+    if (result == CUDA_ERROR_NOT_SUPPORTED)
+        result = REAL(cuDeviceGetUuid)(uuid, ordinal);
+    return result == CUDA_SUCCESS;
+}
+
+bool target_device(CUdevice ordinal, struct target *out)
+{
+    struct process *in = process();
+    CUuuid uuid;
+    *out = (struct target){.position = NO_POSITION, .ordinal = ordinal};
+    if (!in || ordinal < 0 || ordinal >= ORDINALS)
+        return read_uuid(ordinal, &uuid); /* no accounts: denied, if the driver knows the device at all */
+    uint8_t known = atomic_load_explicit(&in->positions[ordinal], memory_order_relaxed);
+    if (!known) {
+        if (!read_uuid(ordinal, &uuid))
+            return false;
+        int position = account_position(uuid.bytes);
+        if (position == NO_POSITION) {
+            LOG_ONCE("CUDA device %d is not in the quota: its memory cannot be allocated", ordinal);
+            return true;
+        }
+        known = (uint8_t)(position + 1);
+        atomic_store_explicit(&in->positions[ordinal], known, memory_order_relaxed);
+    }
+    out->position = known - 1;
+    return true;
+}
+
+bool target_current(struct target *out)
+{
+    CUcontext context;
+    CUdevice ordinal;
+    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context ||
+        REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
+        return false;
+    out->context = (uint64_t)(uintptr_t)context;
+    return true;
+}
+
+/* The three handles below 3 mean default streams of the current context. */
+bool target_stream(CUstream stream, struct target *out)
+{
+    CUcontext context;
+    if (!target_current(out))
+        return false;
+    if ((uintptr_t)stream <= 2 || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
+        (uint64_t)(uintptr_t)context == out->context)
+        return true;
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return true;
+    bool found = target_current(out);
+    REAL(cuCtxPopCurrent_v2)(&context);
+    return found;
+}
+
+bool charge(int position, uint64_t bytes)
+{
+    enum verdict verdict = account_reserve(position, bytes);
+    if (verdict == ACCOUNT_FULL && settle(position))
+        verdict = account_reserve(position, bytes);
+    return verdict == ACCOUNT_GRANTED;
+}
+
+/* Linear memory that was freed in stream order, once the stream is there. */
+static bool settle_later(int position)
+{
+    bool found = false;
+    for (uint64_t slot = 0, slots = item_slots(); slot < slots; slot++) {
+        struct item item = {0};
+        items_lock();
+        const struct item *at = item_at(slot);
+        if (at && at->kind == ITEM_LATER && at->position == position)
+            item = *at;
+        items_unlock();
+        if (item.kind != ITEM_LATER ||
+            REAL(cuStreamQuery)((CUstream)(uintptr_t)item.other) == CUDA_ERROR_NOT_READY)
+            continue;
+        if (item_take(ITEM_LATER, item.key, &item)) {
+            refund(&item);
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool settle(int position)
+{
+    struct process *in = process();
+    bool later = in && in->item_count && settle_later(position);
+    return gauges_read(position) || later;
+}
+
+void settle_after_wait(void)
+{
+    struct process *in = process();
+    uint32_t tries = in ? atomic_load_explicit(&in->stale, memory_order_relaxed) : 0;
+    if (!tries)
+        return;
+    atomic_store_explicit(&in->stale, tries - 1, memory_order_relaxed);
+    for (int position = 0; position < VGPU_DEVICES; position++)
+        if (in->own[position].committed)
+            settle(position);
+}
+
+/* One small allocation less in its chunk, which goes with its last. */
+static void leave_chunk(const struct item *item)
+{
+    uint64_t bytes = 0;
+    items_lock();
+    struct item *chunk = item_find(ITEM_CHUNK, item->key / PAGE);
+    if (chunk) {
+        chunk->other -= item->other;
+        if (--chunk->count == 0) {
+            bytes = chunk->bytes;
+            item_remove(chunk);
+        }
+    }
+    items_unlock();
+    if (bytes)
+        account_release(item->position, bytes);
+}
+
+void refund(const struct item *item)
+{
+    if (item->small && item->kind == ITEM_ARRAY)
+        array_leave_small(item);
+    else if (item->small)
+        leave_chunk(item);
+    else if (item->imported)
+        share_leave(item->share);
+    else {
+        if (item->share)
+            share_give_up(item->share); /* an importer that has it bears it from here on */
+        if (item->bytes)
+            account_release(item->position, item->bytes);
+    }
+}
+
+static void rename_context(uint64_t from, uint64_t to)
+{
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots(); slot++) {
+        struct item *item = item_at(slot);
+        if (item && item->context == from)
+            item->context = to;
+    }
+    items_unlock();
+}
+
+/* Handles are addresses of structures, so their lowest bit is free. */
+void context_doom(uint64_t context)
+{
+    rename_context(context, context | 1);
+}
+
+void context_spare(uint64_t context)
+{
+    rename_context(context | 1, context);
+}
+
+void context_bury(uint64_t context)
+{
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item item = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->context == (context | 1)) {
+            item = *at;
+            item_remove(at); /* another may have moved here */
+        }
+        items_unlock();
+        if (item.kind == ITEM_FREE)
+            slot++;
+        else
+            refund(&item);
+    }
+}

@@ -1,0 +1,214 @@
+/* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
+#include "charge.h"
+
+static uint64_t overhead_of(int position)
+{
+    struct vgpu_quota_device device;
+    return account_device(position, &device) ? device.context_overhead : 0;
+}
+
+static uint64_t key_of(CUcontext context)
+{
+    return (uint64_t)(uintptr_t)context;
+}
+
+struct making {
+    struct target to;
+    uint64_t bytes;
+    bool charged;
+};
+
+/* False: it does not fit. */
+static bool begin(CUdevice ordinal, struct making *making)
+{
+    *making = (struct making){0};
+    if (!target_device(ordinal, &making->to))
+        return true; /* for the driver to refuse */
+    making->bytes = overhead_of(making->to.position);
+    making->charged = charge(making->to.position, making->bytes);
+    return making->charged;
+}
+
+static void end(const struct making *making, enum kind kind, uint64_t key, CUcontext context,
+                CUresult result)
+{
+    struct item item = {.kind = (uint8_t)kind,
+                        .key = key,
+                        .position = (uint8_t)making->to.position,
+                        .context = key_of(context),
+                        .bytes = making->bytes};
+    if (!making->charged)
+        return;
+    items_lock();
+    bool enters = result == CUDA_SUCCESS && !item_find(kind, key) && item_insert(&item);
+    items_unlock();
+    if (enters)
+        account_commit(making->to.position, making->bytes);
+    else
+        account_withdraw(making->to.position, making->bytes);
+}
+
+#define CREATE(name, parameters, arguments)                                                                 \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        struct making making;                                                                               \
+        if (!begin(device, &making))                                                                        \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
+        CUresult result = REAL(name) arguments;                                                             \
+        CUcontext made = result == CUDA_SUCCESS ? *out : NULL;                                              \
+        end(&making, ITEM_CONTEXT, key_of(made), made, result);                                             \
+        return result;                                                                                      \
+    }
+
+CREATE(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+CREATE(cuCtxCreate_v3, (CUcontext * out, void *list, int count, unsigned int flags, CUdevice device),
+       (out, list, count, flags, device))
+CREATE(cuCtxCreate_v4, (CUcontext * out, void *more, unsigned int flags, CUdevice device),
+       (out, more, flags, device))
+CREATE(cuGLCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+CREATE(cuGLCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+CREATE(cuVDPAUCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
+       (out, flags, device, v, f))
+CREATE(cuVDPAUCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
+       (out, flags, device, v, f))
+
+/* All that was made in a context ends with it. */
+static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
+{
+    if (!context)
+        return call(context);
+    context_doom(key_of(context));
+    CUresult result = call(context);
+    if (result == CUDA_SUCCESS)
+        context_bury(key_of(context));
+    else
+        context_spare(key_of(context));
+    return result;
+}
+
+CU_API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    return destroy(context, REAL(cuCtxDestroy_v2));
+}
+
+CU_API CUresult cuCtxDestroy(CUcontext context)
+{
+    return destroy(context, REAL(cuCtxDestroy));
+}
+
+/* The old reference counts: cuCtxAttach may have added one, and only the last ends the context. */
+CU_API CUresult cuCtxDetach(CUcontext context)
+{
+    unsigned int version;
+    CUresult result = REAL(cuCtxDetach)(context);
+    if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
+        context_doom(key_of(context));
+        context_bury(key_of(context));
+    }
+    return result;
+}
+
+static bool is_active(CUdevice ordinal)
+{
+    unsigned int flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+/* A primary context is one for all who retain it. */
+CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    struct making making = {0};
+    struct item item;
+    uint64_t key = (uint64_t)device + 1;
+    if (item_get(ITEM_PRIMARY, key, &item) && is_active(device))
+        return REAL(cuDevicePrimaryCtxRetain)(out, device);
+    if (!begin(device, &making))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(out, device);
+    end(&making, ITEM_PRIMARY, key, result == CUDA_SUCCESS ? *out : NULL, result);
+    return result;
+}
+
+static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
+{
+    struct item item;
+    if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
+        return call(device);
+    context_doom(item.context);
+    CUresult result = call(device);
+    if (result == CUDA_SUCCESS && !is_active(device)) {
+        context_bury(item.context);
+        settle(item.position);
+    } else {
+        context_spare(item.context);
+    }
+    return result;
+}
+
+CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return end_primary(device, REAL(cuDevicePrimaryCtxRelease));
+}
+
+CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return end_primary(device, REAL(cuDevicePrimaryCtxRelease_v2));
+}
+
+CU_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return end_primary(device, REAL(cuDevicePrimaryCtxReset));
+}
+
+CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return end_primary(device, REAL(cuDevicePrimaryCtxReset_v2));
+}
+
+/* A green context is a part of the primary one, which it makes if need be. */
+CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
+{
+    struct making making = {0};
+    struct item item;
+    uint64_t key = (uint64_t)device + 1;
+    if (!item_get(ITEM_PRIMARY, key, &item) && !is_active(device) && !begin(device, &making))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuGreenCtxCreate)(out, resources, device, flags);
+    CUcontext primary = NULL;
+    /* The primary context's handle is had by retaining it, which changes nothing: it is active now. */
+    if (result == CUDA_SUCCESS && making.charged && is_active(device) &&
+        REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS)
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    end(&making, ITEM_PRIMARY, key, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
+    if (result == CUDA_SUCCESS) {
+        item =
+            (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)*out, .other = (uint64_t)device};
+        item_put(&item);
+    }
+    return result;
+}
+
+static CUresult destroy_green(CUgreenCtx context, CUdevice device)
+{
+    struct item item;
+    CUresult result = REAL(cuGreenCtxDestroy)(context);
+    if (result == CUDA_SUCCESS && item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item) &&
+        !is_active(device)) {
+        context_doom(item.context);
+        context_bury(item.context);
+    }
+    return result;
+}
+
+CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
+{
+    struct item item;
+    if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
+        return REAL(cuGreenCtxDestroy)(context);
+    CUresult result = destroy_green(context, (CUdevice)item.other);
+    if (result != CUDA_SUCCESS)
+        item_put(&item);
+    return result;
+}

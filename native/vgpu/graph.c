@@ -1,0 +1,292 @@
+/* Memory nodes of graphs. The driver takes their memory at the first launch, from a store of its own that it tells the
+ * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
+#include "charge.h"
+#include "gauge.h"
+#include "local.h"
+
+#include <stdlib.h>
+
+enum { MAX_NODES = 1 << 20, MAX_DEPTH = 8 };
+
+struct piece {
+    uint64_t from, to;
+};
+
+struct footprint {
+    struct piece *pieces;
+    size_t count, room;
+    CUdevice ordinal;
+};
+
+static void add_piece(struct footprint *in, uint64_t from, uint64_t size)
+{
+    if (in->count == in->room) {
+        size_t room = in->room ? in->room * 2 : 64;
+        struct piece *more = realloc(in->pieces, room * sizeof(*more));
+        if (!more)
+            return;
+        in->pieces = more;
+        in->room = room;
+    }
+    in->pieces[in->count++] = (struct piece){from / PAGE * PAGE, round_capped(from + size, PAGE)};
+}
+
+static void add_graph(struct footprint *in, CUgraph graph, int depth)
+{
+    size_t count = 0;
+    if (depth > MAX_DEPTH || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count ||
+        count > MAX_NODES)
+        return;
+    CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
+    if (!nodes || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+        CUgraph child;
+        int type = -1;
+        if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
+            continue;
+        if (type == CU_NODE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS) {
+            add_graph(in, child, depth + 1);
+        } else if (type == CU_NODE_ALLOC &&
+                   REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &allocation) == CUDA_SUCCESS) {
+            in->ordinal = allocation.poolProps.location.id;
+            add_piece(in, allocation.dptr, allocation.bytesize);
+        }
+    }
+    free(nodes);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct piece *one = a, *two = b;
+    return one->from < two->from ? -1 : one->from > two->from;
+}
+
+/* Nodes that live one after the other have the same addresses, so the union of these is what they take. */
+static uint64_t footprint_of(CUgraph graph, CUdevice *ordinal)
+{
+    struct footprint all = {0};
+    uint64_t sum = 0, end = 0;
+    add_graph(&all, graph, 0);
+    if (all.count)
+        qsort(all.pieces, all.count, sizeof(*all.pieces), compare);
+    for (size_t i = 0; i < all.count; i++) {
+        uint64_t from = all.pieces[i].from > end ? all.pieces[i].from : end;
+        if (all.pieces[i].to > from)
+            sum += all.pieces[i].to - from;
+        end = all.pieces[i].to > end ? all.pieces[i].to : end;
+    }
+    free(all.pieces);
+    *ordinal = all.ordinal;
+    return sum;
+}
+
+static uint64_t gauge_key(CUdevice ordinal)
+{
+    return (uint64_t)ordinal + 1;
+}
+
+static void enter(CUgraphExec exec, CUgraph graph)
+{
+    struct process *in = process();
+    struct target to;
+    CUdevice ordinal;
+    uint64_t bytes = footprint_of(graph, &ordinal);
+    if (!in || !bytes || !target_device(ordinal, &to) || to.position == NO_POSITION)
+        return;
+    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
+    struct item item = {.kind = ITEM_EXEC,
+                        .key = (uint64_t)(uintptr_t)exec,
+                        .other = bytes,
+                        .ordinal = (uint8_t)ordinal,
+                        .position = (uint8_t)to.position};
+    if (item_put(&item))
+        atomic_fetch_add(&in->graphs, 1);
+}
+
+#define INSTANTIATE(name, parameters, arguments)                                                            \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        CUresult result = REAL(name) arguments;                                                             \
+        if (result == CUDA_SUCCESS)                                                                         \
+            enter(*out, graph);                                                                             \
+        return result;                                                                                      \
+    }
+
+INSTANTIATE(cuGraphInstantiate, (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+            (out, graph, bad, log, size))
+INSTANTIATE(cuGraphInstantiate_v2,
+            (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+            (out, graph, bad, log, size))
+INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
+            (out, graph, flags))
+INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph graph, void *more), (out, graph, more))
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * out, CUgraph graph, void *more),
+            (out, graph, more))
+
+/* The store may hold the graph's memory already. */
+static bool is_backed(const struct item *exec)
+{
+    struct item store;
+    uint64_t launched = 0;
+    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
+        return false;
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots(); slot++) {
+        const struct item *other = item_at(slot);
+        if (other && other->kind == ITEM_EXEC && other->count && other->position == exec->position)
+            launched += other->other;
+    }
+    items_unlock();
+    return store.bytes >= launched + exec->other;
+}
+
+static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUgraphExec, CUstream))
+{
+    struct process *in = process();
+    struct item exec;
+    if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed) ||
+        !item_get(ITEM_EXEC, (uint64_t)(uintptr_t)handle, &exec))
+        return call(handle, stream);
+    CUdevice ordinal = exec.ordinal;
+    uint64_t reserved = exec.count || is_backed(&exec) ? 0 : exec.other;
+    if (reserved && !charge(exec.position, reserved)) {
+        /* What other graphs have left behind may do. */
+        if (REAL(cuDeviceGraphMemTrim)(ordinal) != CUDA_SUCCESS || !charge(exec.position, reserved))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = call(handle, stream);
+    gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
+    if (reserved)
+        account_withdraw(exec.position, reserved);
+    if (result == CUDA_SUCCESS) {
+        items_lock();
+        struct item *now = item_find(ITEM_EXEC, exec.key);
+        if (now)
+            now->count = 1;
+        items_unlock();
+    }
+    return result;
+}
+
+CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+    return launch(exec, stream, REAL(cuGraphLaunch));
+}
+
+CU_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
+{
+    return launch(exec, stream, REAL(cuGraphLaunch_ptsz));
+}
+
+CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
+{
+    return launch(exec, stream, REAL(cuGraphUpload));
+}
+
+CU_API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
+{
+    return launch(exec, stream, REAL(cuGraphUpload_ptsz));
+}
+
+static void read_all_stores(void)
+{
+    struct process *in = process();
+    int count = 0;
+    if (!in || !atomic_load_explicit(&in->gauges, memory_order_relaxed) ||
+        REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+        return;
+    for (CUdevice ordinal = 0; ordinal < count; ordinal++)
+        gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
+}
+
+CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+    struct item item;
+    bool known = item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec, &item);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (known && result != CUDA_SUCCESS)
+        item_put(&item);
+    else if (known) {
+        atomic_fetch_sub(&process()->graphs, 1);
+        read_all_stores();
+    }
+    return result;
+}
+
+CU_API CUresult cuGraphDestroy(CUgraph graph)
+{
+    CUresult result = REAL(cuGraphDestroy)(graph);
+    read_all_stores();
+    return result;
+}
+
+/* Graphs that ran have to take their memory again, the next time. */
+CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    struct target to;
+    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+    if (result != CUDA_SUCCESS || !target_device(device, &to))
+        return result;
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots(); slot++) {
+        struct item *item = item_at(slot);
+        if (item && item->kind == ITEM_EXEC && item->position == to.position)
+            item->count = 0;
+    }
+    items_unlock();
+    gauge_read(ITEM_GRAPHS, gauge_key(device));
+    return result;
+}
+
+/* A driver that takes the memory with the node is asked to take it back, if that was too much. */
+static CUresult added(CUgraphNode node, CUdevice ordinal, CUresult result)
+{
+    struct target to;
+    if (result != CUDA_SUCCESS || !target_device(ordinal, &to) || to.position == NO_POSITION)
+        return result;
+    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
+    int64_t grown = gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
+    struct account_view view;
+    if (grown <= 0 || !account_view(to.position, &view) || view.used <= view.limit)
+        return result;
+    REAL(cuGraphDestroyNode)(node);
+    gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CU_API CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
+                                       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    CUresult result = REAL(cuGraphAddMemAllocNode)(out, graph, needs, count, params);
+    return result == CUDA_SUCCESS ? added(*out, params->poolProps.location.id, result) : result;
+}
+
+static CUresult added_any(CUgraphNode *out, const CUgraphNodeParams *params, CUresult result)
+{
+    if (result != CUDA_SUCCESS || params->type != CU_NODE_ALLOC)
+        return result;
+    return added(*out, params->alloc.poolProps.location.id, result);
+}
+
+static bool kernel_allowed(const CUgraphNodeParams *params)
+{
+    return !params || params->type != CU_NODE_KERNEL || local_allows(params->kernel.func);
+}
+
+CU_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
+                               CUgraphNodeParams *params)
+{
+    if (!kernel_allowed(params))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return added_any(out, params, REAL(cuGraphAddNode)(out, graph, needs, count, params));
+}
+
+CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
+                                  const void *edges, size_t count, CUgraphNodeParams *params)
+{
+    if (!kernel_allowed(params))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return added_any(out, params, REAL(cuGraphAddNode_v2)(out, graph, needs, edges, count, params));
+}

@@ -1,0 +1,81 @@
+/* cuIpc*: charged once, to the exporter for as long as it has the memory, then to an importer that still has it. */
+#include "charge.h"
+#include "share.h"
+
+CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    struct item item;
+    CUresult result = REAL(cuIpcGetMemHandle)(out, address);
+    /* A chunk of small allocations stays with its exporter. */
+    if (result != CUDA_SUCCESS || !item_get(ITEM_LINEAR, address, &item) || item.share || item.small)
+        return result;
+    uint32_t share = share_export(out->reserved, item.position, item.bytes);
+    items_lock();
+    struct item *same = item_find(ITEM_LINEAR, address);
+    if (same)
+        same->share = share;
+    items_unlock();
+    return result;
+}
+
+/* Whether this process has the same import open once more. */
+static bool is_open_elsewhere(uint32_t share)
+{
+    bool found = false;
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots() && !found; slot++) {
+        const struct item *item = item_at(slot);
+        found = item && item->kind == ITEM_IMPORT && item->share == share;
+    }
+    items_unlock();
+    return found;
+}
+
+static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
+{
+    struct target to;
+    struct item item = {.kind = ITEM_IMPORT, .key = address, .imported = 1, .count = 1};
+    items_lock();
+    struct item *again = item_find(ITEM_IMPORT, address);
+    if (again)
+        again->count++;
+    items_unlock();
+    if (again)
+        return CUDA_SUCCESS;
+    item.share = share_import(handle->reserved, false);
+    if (item.share && target_current(&to)) {
+        item.context = to.context;
+        item_put(&item);
+    }
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
+{
+    CUresult result = REAL(cuIpcOpenMemHandle_v2)(out, handle, flags);
+    return result == CUDA_SUCCESS ? enter(*out, &handle) : result;
+}
+
+CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
+{
+    CUresult result = REAL(cuIpcOpenMemHandle)(out, handle, flags);
+    return result == CUDA_SUCCESS ? enter(*out, &handle) : result;
+}
+
+CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    struct item item = {0};
+    CUresult result = REAL(cuIpcCloseMemHandle)(address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    items_lock();
+    struct item *import = item_find(ITEM_IMPORT, address);
+    if (import && --import->count == 0) {
+        item = *import;
+        item_remove(import);
+    }
+    items_unlock();
+    if (item.kind != ITEM_FREE && !is_open_elsewhere(item.share))
+        refund(&item);
+    return result;
+}

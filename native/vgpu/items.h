@@ -1,0 +1,65 @@
+/* What this process holds of the driver's memory: one table, found by kind and by the driver's own handle or address. */
+#ifndef NVC_VGPU_ITEMS_H
+#define NVC_VGPU_ITEMS_H
+
+#include "process.h"
+
+enum kind {
+    ITEM_FREE,
+    ITEM_LINEAR,  /* key: address */
+    ITEM_CHUNK,   /* key: address >> 21; `count` small allocations, `other` bytes of them */
+    ITEM_LATER,   /* key: a number; linear memory that the stream `other` is yet to free */
+    ITEM_POOL,    /* key: pool; `bytes` that it has reserved */
+    ITEM_GRAPHS,  /* key: ordinal + 1; `bytes` that graphs have reserved */
+    ITEM_EXEC,    /* key: instance of a graph; `other` bytes of its memory nodes, `count` 1 once it ran */
+    ITEM_MEMORY,  /* key: a number; what cuMemCreate made, `count` handles and mappings */
+    ITEM_HANDLE,  /* key: handle; `other` number of the memory, `count` references */
+    ITEM_MAPPING, /* key: address; `other` likewise, `bytes` mapped */
+    ITEM_ARRAY,   /* key: array */
+    ITEM_SMALL,   /* key: position + 1; `other` bytes of arrays that share chunks */
+    ITEM_CONTEXT, /* key: context */
+    ITEM_PRIMARY, /* key: ordinal + 1; `context` */
+    ITEM_GREEN,   /* key: green context; `other` ordinal */
+    ITEM_LOCAL,   /* key: context; `other` bytes a thread */
+    ITEM_HEAP,    /* key: context */
+    ITEM_PRINTF,  /* key: context */
+    ITEM_MODULE,  /* key: module, or library */
+    ITEM_LIBRARY, /* key: library; `bytes` on each device, of which `other` says by a bit which bear it */
+    ITEM_CODE,    /* key: position + 1; what the first module of the process takes */
+    ITEM_IMPORT,  /* key: address */
+};
+
+struct item {
+    uint64_t key;
+    uint64_t bytes;   /* committed */
+    uint64_t context; /* whose end is its end; 0: none */
+    uint64_t other;
+    uint32_t count;
+    uint32_t share; /* see share.h; 0: not shared */
+    uint8_t kind;
+    uint8_t position;
+    uint8_t small;    /* in a chunk, which bears the bytes */
+    uint8_t imported; /* of another process, which bears them */
+    uint8_t ordinal;
+    uint8_t unused[3];
+};
+
+/* Copies; false: none, or no room. */
+bool item_get(enum kind kind, uint64_t key, struct item *out);
+bool item_put(const struct item *item); /* one with the same key is replaced */
+bool item_take(enum kind kind, uint64_t key, struct item *out);
+
+/* For more than one step at a time. A pointer is good until the next item is put or taken. */
+void items_lock(void);
+void items_unlock(void);
+struct item *item_find(enum kind kind, uint64_t key);
+bool item_insert(const struct item *item);
+void item_remove(struct item *item);
+
+/* Every item, in slots from 0 to item_slots(); NULL: an empty one. Slots move when items are put or removed. */
+struct item *item_at(uint64_t slot);
+uint64_t item_slots(void);
+
+uint64_t item_number(void); /* never the same twice */
+
+#endif

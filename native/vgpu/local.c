@@ -1,0 +1,194 @@
+/* Every thread that can be resident gets as much local memory as the most demanding kernel that the context has launched
+ * needs, and keeps it; 1 KiB of that is in the context from the start (measured on driver 580). */
+#include "local.h"
+
+enum { IN_CONTEXT = 1024, SEEN = 4096 };
+
+#define HEAP_IN_CONTEXT (8 * MIB)
+#define PRINTF_IN_CONTEXT MIB
+
+/* Functions whose local memory is there: by their handle, and by the last that had its place. */
+static _Atomic uintptr_t seen[SEEN];
+
+void local_forget(void)
+{
+    for (int i = 0; i < SEEN; i++)
+        atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
+}
+
+static uint64_t resident_threads(const struct target *to)
+{
+    struct process *in = process();
+    uint64_t threads = atomic_load_explicit(&in->local_threads[to->position], memory_order_relaxed);
+    int processors, each;
+    if (!threads && REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_MULTIPROCESSORS, to->ordinal) == 0 &&
+        REAL(cuDeviceGetAttribute)(&each, CU_DEVICE_THREADS_PER_MULTIPROCESSOR, to->ordinal) == 0) {
+        threads = (uint64_t)processors * (uint64_t)each;
+        atomic_store_explicit(&in->local_threads[to->position], threads, memory_order_relaxed);
+    }
+    return threads;
+}
+
+/* Brings an item of a context from what it bears to `bytes`; false: that does not fit. */
+static bool resize(const struct target *to, enum kind kind, uint64_t bytes, bool shrink)
+{
+    struct item item = {.kind = (uint8_t)kind,
+                        .key = to->context,
+                        .context = to->context,
+                        .position = (uint8_t)to->position};
+    item_get(kind, to->context, &item);
+    uint64_t before = item.bytes;
+    if (bytes > before && !charge(to->position, bytes - before))
+        return false;
+    if (bytes <= before && !shrink)
+        return true;
+    items_lock();
+    struct item *now = item_find(kind, to->context);
+    bool same = (now ? now->bytes : 0) == before; /* or another thread was faster */
+    item.bytes = bytes;
+    same = same && item_insert(&item);
+    items_unlock();
+    if (bytes > before && same)
+        account_commit(to->position, bytes - before);
+    else if (bytes > before)
+        account_withdraw(to->position, bytes - before);
+    else if (same)
+        account_release(to->position, before - bytes);
+    return same || resize(to, kind, bytes, shrink);
+}
+
+static bool ensure(const struct target *to, uint64_t per_thread)
+{
+    if (per_thread <= IN_CONTEXT)
+        return true;
+    if (to->position == NO_POSITION)
+        return false;
+    uint64_t bytes = multiply_capped(per_thread - IN_CONTEXT, resident_threads(to));
+    return resize(to, ITEM_LOCAL, round_capped(bytes, PAGE), false);
+}
+
+/* A launch takes kernels of libraries for functions too, of which only the other call knows. */
+static int local_bytes(CUfunction function, CUdevice ordinal)
+{
+    int bytes = 0;
+    if (REAL(cuFuncGetAttribute)(&bytes, CU_FUNCTION_LOCAL_BYTES, function) != CUDA_SUCCESS &&
+        REAL(cuKernelGetAttribute)(&bytes, CU_FUNCTION_LOCAL_BYTES, (CUkernel)(void *)function, ordinal) !=
+            CUDA_SUCCESS)
+        return 0;
+    return bytes;
+}
+
+static bool allows(CUfunction function, _Atomic uintptr_t *place)
+{
+    struct target to;
+    if (!function || !process() || !target_current(&to))
+        return true;
+    int bytes = local_bytes(function, to.ordinal);
+    if (bytes > IN_CONTEXT)
+        return ensure(&to, (uint64_t)bytes); /* in each context anew, so never remembered */
+    atomic_store_explicit(place, (uintptr_t)function, memory_order_relaxed);
+    return true;
+}
+
+bool local_allows(CUfunction function)
+{
+    uintptr_t handle = (uintptr_t)function;
+    _Atomic uintptr_t *place = &seen[(handle >> 4 ^ handle >> 16) % SEEN];
+    if (__builtin_expect(atomic_load_explicit(place, memory_order_relaxed) == handle, 1))
+        return true;
+    return allows(function, place);
+}
+
+CU_API CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    struct target to;
+    uint64_t inside = limit == CU_LIMIT_HEAP ? HEAP_IN_CONTEXT : PRINTF_IN_CONTEXT;
+    uint64_t bytes = round_capped(value > inside ? value - inside : 0, PAGE);
+    enum kind kind = limit == CU_LIMIT_HEAP ? ITEM_HEAP : ITEM_PRINTF;
+    struct item before = {0};
+    if ((limit != CU_LIMIT_STACK && limit != CU_LIMIT_HEAP && limit != CU_LIMIT_PRINTF) ||
+        !target_current(&to))
+        return REAL(cuCtxSetLimit)(limit, value);
+    if (limit == CU_LIMIT_STACK)
+        return ensure(&to, value) ? REAL(cuCtxSetLimit)(limit, value) : CUDA_ERROR_OUT_OF_MEMORY;
+    item_get(kind, to.context, &before);
+    if (bytes > before.bytes && !resize(&to, kind, bytes, false))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuCtxSetLimit)(limit, value);
+    /* A smaller one is given back, and so is what a refused one had reserved. */
+    if (result != CUDA_SUCCESS)
+        resize(&to, kind, before.bytes, true);
+    else if (bytes < before.bytes)
+        resize(&to, kind, bytes, true);
+    return result;
+}
+
+#define LAUNCH(name, parameters, arguments)                                                                 \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        return local_allows(f) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;                           \
+    }
+
+#define SHAPE                                                                                               \
+    unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
+        unsigned int shared, CUstream stream
+
+LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra))
+LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, void **values, void **extra),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra))
+LAUNCH(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
+       (config, f, values, extra))
+LAUNCH(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
+       (config, f, values, extra))
+LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values))
+LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, void **values),
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values))
+LAUNCH(cuLaunch, (CUfunction f), (f))
+LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height))
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream))
+
+/* Each in the context of its stream. */
+static bool list_allows(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
+{
+    for (unsigned int i = 0; list && i < count; i++) {
+        struct target to;
+        int bytes;
+        if (!target_stream(list[i].hStream, &to))
+            continue;
+        bytes = local_bytes(list[i].function, to.ordinal);
+        if (bytes > 0 && !ensure(&to, (uint64_t)bytes))
+            return false;
+    }
+    return true;
+}
+
+CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
+                                                     unsigned int flags)
+{
+    if (!list_allows(list, count))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+}
+
+static CUfunction function_of(const void *parameters)
+{
+    return parameters ? *(const CUfunction *)parameters : NULL; /* the first member, in both versions */
+}
+
+CU_API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                     const void *parameters)
+{
+    if (!local_allows(function_of(parameters)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddKernelNode)(out, graph, needs, count, parameters);
+}
+
+CU_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
+                                        size_t count, const void *parameters)
+{
+    if (!local_allows(function_of(parameters)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddKernelNode_v2)(out, graph, needs, count, parameters);
+}

@@ -1,0 +1,19 @@
+/* Where this shim lies, and what lies beside it. */
+#ifndef NVC_VGPU_PLACE_H
+#define NVC_VGPU_PLACE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { PLACE_MAX = 4096 };
+
+/* Joins the shim's own directory and `name`. */
+bool place_join(const char *name, char out[PLACE_MAX]);
+
+/* Sets out[i] to the address of names[i] in the private library `file` (such as `nvc/libcuda.so.1`), or to `missing`
+ * where it has no such symbol. Any number of threads may do so at once: the answers are the same. */
+void place_resolve(const char *file, const char *const *names, void *_Atomic *out, size_t count,
+                   void *missing);
+
+#endif

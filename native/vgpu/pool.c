@@ -1,0 +1,254 @@
+/* Memory in stream order. A pool is charged for what it has reserved, which it takes 32 MiB at a time, and gives back at
+ * synchronisations (measured on driver 580). */
+#include "charge.h"
+#include "gauge.h"
+
+enum { WAITS = 4 }; /* after so many, what was freed is taken for given back or kept on purpose */
+
+static uint64_t key_of(CUmemoryPool pool)
+{
+    return (uint64_t)(uintptr_t)pool;
+}
+
+static uint64_t attribute(CUmemoryPool pool, int which)
+{
+    uint64_t value = 0;
+    return REAL(cuMemPoolGetAttribute)(pool, which, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+static void mark_stale(void)
+{
+    struct process *in = process();
+    if (in)
+        atomic_store_explicit(&in->stale, WAITS, memory_order_relaxed);
+}
+
+/* One request, by whichever of the four entries it came. */
+struct request {
+    size_t size;
+    CUmemoryPool pool; /* NULL: the current one of the stream's device */
+    CUstream stream;
+    bool per_thread;
+};
+
+static CUresult ask_driver(CUdeviceptr *out, const struct request *request, bool named)
+{
+    if (named)
+        return request->per_thread
+                   ? REAL(cuMemAllocFromPoolAsync_ptsz)(out, request->size, request->pool, request->stream)
+                   : REAL(cuMemAllocFromPoolAsync)(out, request->size, request->pool, request->stream);
+    return request->per_thread ? REAL(cuMemAllocAsync_ptsz)(out, request->size, request->stream)
+                               : REAL(cuMemAllocAsync)(out, request->size, request->stream);
+}
+
+static CUresult ask_to_free(CUdeviceptr address, CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuMemFreeAsync_ptsz)(address, stream) : REAL(cuMemFreeAsync)(address, stream);
+}
+
+static bool is_capturing(CUstream stream, bool per_thread)
+{
+    int status = 0;
+    CUresult result = per_thread ? REAL(cuStreamIsCapturing_ptsz)(stream, &status)
+                                 : REAL(cuStreamIsCapturing)(stream, &status);
+    return result == CUDA_SUCCESS && status != 0;
+}
+
+/* Nothing is to be had but what the pool keeps: undone, should it grow for that all the same. */
+static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
+                                bool named)
+{
+    uint64_t reserved = attribute(pool, CU_POOL_RESERVED), used = attribute(pool, CU_POOL_USED);
+    if (used > reserved || reserved - used < request->size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_driver(out, request, named);
+    if (result != CUDA_SUCCESS || gauge_read(ITEM_POOL, key_of(pool)) <= 0)
+        return result;
+    ask_to_free(*out, request->stream, request->per_thread);
+    if (request->per_thread)
+        REAL(cuStreamSynchronize_ptsz)(request->stream);
+    else
+        REAL(cuStreamSynchronize)(request->stream);
+    REAL(cuMemPoolTrimTo)(pool, 0);
+    gauge_read(ITEM_POOL, key_of(pool));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What pools keep for later is given back before anything is refused, as the driver does. */
+static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t bytes)
+{
+    if (charge(to->position, bytes))
+        return true;
+    if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED) ||
+        REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) != CUDA_SUCCESS)
+        return false;
+    return charge(to->position, bytes);
+}
+
+/* A pool of the host, or of managed memory that no device is named for, is not watched. */
+static bool is_watched(CUmemoryPool pool, struct target *to)
+{
+    struct item item;
+    if (!item_get(ITEM_POOL, key_of(pool), &item))
+        return false;
+    to->position = item.position;
+    return true;
+}
+
+static CUresult allocate(CUdeviceptr *out, const struct request *request)
+{
+    struct target to;
+    CUmemoryPool pool = request->pool;
+    bool named = pool != NULL;
+    if (!out || !request->size || !target_stream(request->stream, &to))
+        return ask_driver(out, request, named);
+    if (is_capturing(request->stream, request->per_thread)) {
+        CUresult captured = ask_driver(out, request, named); /* a node of a graph: see graph.c */
+        gauge_watch(ITEM_GRAPHS, (uint64_t)to.ordinal + 1, to.position);
+        gauge_read(ITEM_GRAPHS, (uint64_t)to.ordinal + 1);
+        return captured;
+    }
+    if (!named && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS)
+        return ask_driver(out, request, named);
+    if (!named && to.position == NO_POSITION)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!named)
+        gauge_watch(ITEM_POOL, key_of(pool), to.position);
+    if (!is_watched(pool, &to))
+        return ask_driver(out, request, named);
+    uint64_t most = round_capped(request->size, POOL_STEP);
+    if (!charge_or_trim(&to, pool, most))
+        return allocate_inside(out, request, pool, named);
+    CUresult result = ask_driver(out, request, named);
+    if (result == CUDA_SUCCESS)
+        gauge_read(ITEM_POOL, key_of(pool));
+    account_withdraw(to.position, most);
+    return result;
+}
+
+CU_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
+{
+    return allocate(out, &(struct request){.size = size, .stream = stream});
+}
+
+CU_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream)
+{
+    return allocate(out, &(struct request){.size = size, .stream = stream, .per_thread = true});
+}
+
+CU_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    if (!pool)
+        return REAL(cuMemAllocFromPoolAsync)(out, size, pool, stream);
+    return allocate(out, &(struct request){.size = size, .pool = pool, .stream = stream});
+}
+
+CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool,
+                                             CUstream stream)
+{
+    if (!pool)
+        return REAL(cuMemAllocFromPoolAsync_ptsz)(out, size, pool, stream);
+    return allocate(out,
+                    &(struct request){.size = size, .pool = pool, .stream = stream, .per_thread = true});
+}
+
+/* Linear memory may be freed so too: it counts until the stream gets there. */
+static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread)
+{
+    struct item item;
+    bool known = item_take(ITEM_LINEAR, address, &item);
+    CUresult result = ask_to_free(address, stream, per_thread);
+    if (known && result != CUDA_SUCCESS)
+        item_put(&item);
+    else if (known && item.small)
+        refund(&item); /* another may get its address before it is found to be free */
+    else if (known) {
+        item.kind = ITEM_LATER;
+        item.key = item_number();
+        item.other = (uint64_t)(uintptr_t)stream;
+        if (!item_put(&item))
+            refund(&item);
+    }
+    mark_stale();
+    return result;
+}
+
+CU_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    return free_later(address, stream, false);
+}
+
+CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    return free_later(address, stream, true);
+}
+
+static void watch(CUmemoryPool pool, const CUmemLocation *where)
+{
+    struct target to;
+    if (where->type == CU_LOCATION_DEVICE && target_device(where->id, &to))
+        gauge_watch(ITEM_POOL, key_of(pool), to.position);
+}
+
+CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
+{
+    CUresult result = REAL(cuMemPoolCreate)(out, properties);
+    if (result == CUDA_SUCCESS)
+        watch(*out, &properties->location);
+    return result;
+}
+
+CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    CUresult result = REAL(cuMemGetDefaultMemPool)(out, where, type);
+    if (result == CUDA_SUCCESS)
+        watch(*out, where);
+    return result;
+}
+
+CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    CUresult result = REAL(cuMemGetMemPool)(out, where, type);
+    if (result == CUDA_SUCCESS)
+        watch(*out, where);
+    return result;
+}
+
+/* What was allocated from it and lives on keeps its part of the charge until the process ends. */
+CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    struct item item;
+    uint64_t used = pool ? attribute(pool, CU_POOL_USED) : 0;
+    bool known = item_take(ITEM_POOL, key_of(pool), &item);
+    CUresult result = REAL(cuMemPoolDestroy)(pool);
+    if (known && result != CUDA_SUCCESS) {
+        item_put(&item);
+    } else if (known) {
+        used = round_capped(used, POOL_STEP);
+        item.bytes -= used < item.bytes ? used : item.bytes;
+        refund(&item);
+    }
+    return result;
+}
+
+CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    CUresult result = REAL(cuMemPoolTrimTo)(pool, keep);
+    if (result == CUDA_SUCCESS)
+        gauge_read(ITEM_POOL, key_of(pool));
+    return result;
+}
+
+#define WAIT(name, parameters, arguments)                                                                   \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        CUresult result = REAL(name) arguments;                                                             \
+        settle_after_wait();                                                                                \
+        return result;                                                                                      \
+    }
+
+WAIT(cuCtxSynchronize, (void), ())
+WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
+WAIT(cuStreamSynchronize, (CUstream stream), (stream))
+WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAIT(cuEventSynchronize, (CUevent event), (event))

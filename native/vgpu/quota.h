@@ -1,0 +1,10 @@
+/* Reading the quota. The account lock is held. */
+#ifndef NVC_VGPU_QUOTA_H
+#define NVC_VGPU_QUOTA_H
+
+#include "process.h"
+
+/* Brings the copy in `in` up to date; false: there is none that can be trusted, and the log says why. */
+bool quota_read(struct process *in);
+
+#endif

@@ -1,0 +1,80 @@
+#include "real.h"
+
+#include "place.h"
+
+#include <string.h>
+
+#define ACCOUNT(name, parameters) #name,
+#define GATE ACCOUNT
+#define VIEW ACCOUNT
+#define CALL ACCOUNT
+#define PASS(name)
+static const char *const names[] = {
+#include "entries.def"
+};
+#undef ACCOUNT
+#undef CALL
+#undef PASS
+
+void *_Atomic real_entries[REAL_COUNT];
+
+static CUresult missing(void)
+{
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+void *real_find(int index)
+{
+    place_resolve("nvc/libcuda.so.1", names, real_entries, REAL_COUNT, (void *)missing);
+    return atomic_load(&real_entries[index]);
+}
+
+struct wrapper {
+    const char *name;
+    int index;
+    void *address;
+};
+
+#define ACCOUNT(name, parameters) {#name, REAL_##name, (void *)name},
+#define CALL(name, parameters)
+#define PASS(name)
+static const struct wrapper wrappers[] = {
+#include "entries.def"
+};
+
+/* Names of one function that the driver has under several addresses, or of several under one, differ by a suffix. */
+static void *wrapper_of(const char *asked, const void *address)
+{
+    void *found = NULL;
+    for (size_t i = 0; i < sizeof(wrappers) / sizeof(wrappers[0]); i++) {
+        if (real_get(wrappers[i].index) != address)
+            continue;
+        if (!found || strncmp(wrappers[i].name, asked, strlen(asked)) == 0)
+            found = wrappers[i].address;
+    }
+    return found;
+}
+
+/* The driver knows which of its functions a name means for the caller's version and flags. */
+static void replace(const char *name, void **entry)
+{
+    void *wrapper = *entry && *entry != (void *)missing ? wrapper_of(name, *entry) : NULL;
+    if (wrapper)
+        *entry = wrapper;
+}
+
+CU_API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags)
+{
+    CUresult result = REAL(cuGetProcAddress)(name, entry, version, flags);
+    if (result == CUDA_SUCCESS && name && entry)
+        replace(name, entry);
+    return result;
+}
+
+CU_API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags, int *status)
+{
+    CUresult result = REAL(cuGetProcAddress_v2)(name, entry, version, flags, status);
+    if (result == CUDA_SUCCESS && name && entry)
+        replace(name, entry);
+    return result;
+}

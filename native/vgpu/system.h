@@ -1,0 +1,53 @@
+/* Calls of the system in a form that glibc 2.17 has too, and a lock that fork() cannot leave behind held. */
+#ifndef NVC_VGPU_SYSTEM_H
+#define NVC_VGPU_SYSTEM_H
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* fstat(2) without the symbol fstat@GLIBC_2.33. */
+static inline bool file_status(int fd, struct stat *out)
+{
+    return syscall(SYS_fstat, fd, out) == 0;
+}
+
+static inline uint64_t now_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline void sleep_us(long microseconds)
+{
+    nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+}
+
+/* Zero is free, 1 held, 2 held and waited for. Lies in memory that fork() wipes: see process.h. */
+struct lock {
+    _Atomic uint32_t word;
+};
+
+static inline void lock_take(struct lock *lock)
+{
+    uint32_t seen = 0;
+    if (atomic_compare_exchange_strong(&lock->word, &seen, 1))
+        return;
+    while (atomic_exchange(&lock->word, 2) != 0)
+        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+}
+
+static inline void lock_drop(struct lock *lock)
+{
+    if (atomic_exchange(&lock->word, 0) == 2)
+        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+#endif

@@ -1,0 +1,268 @@
+/* What cuMemCreate makes counts from then on, mapped or not, until its last handle and its last mapping are gone. */
+#include "charge.h"
+#include "share.h"
+
+#include <string.h>
+
+/* What was exported may live on under a handle that this process has imported: nothing tells. So it counts for as long
+ * as there are imports. The lock is held. */
+static bool may_live_on(const struct item *memory)
+{
+    return memory->share && !memory->imported && atomic_load(&process()->imports);
+}
+
+/* One reference less to a piece of memory; its charge goes with the last. */
+static void drop_reference(uint64_t number)
+{
+    struct item last = {0};
+    items_lock();
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory && --memory->count == 0 && !may_live_on(memory)) {
+        last = *memory;
+        item_remove(memory);
+    }
+    items_unlock();
+    if (last.kind == ITEM_FREE)
+        return;
+    refund(&last);
+    if (!last.imported || atomic_fetch_sub(&process()->imports, 1) != 1)
+        return;
+    for (uint64_t slot = 0; slot < item_slots();) {
+        items_lock();
+        memory = item_at(slot);
+        last.kind = ITEM_FREE;
+        if (memory && memory->kind == ITEM_MEMORY && memory->count == 0) {
+            last = *memory;
+            item_remove(memory);
+        }
+        items_unlock();
+        if (last.kind == ITEM_FREE)
+            slot++;
+        else
+            refund(&last);
+    }
+}
+
+/* One handle more: a new one, or one that the driver hands out again. The lock is held. */
+static void add_handle(uint64_t handle, uint64_t number)
+{
+    struct item made = {.kind = ITEM_HANDLE, .key = handle, .other = number};
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory)
+        memory->count++;
+    struct item *item = item_find(ITEM_HANDLE, handle);
+    if (!item && item_insert(&made))
+        item = item_find(ITEM_HANDLE, handle);
+    if (item)
+        item->count++;
+}
+
+CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
+                            const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    struct target to;
+    if (!out || !size || !properties || properties->location.type != CU_LOCATION_DEVICE ||
+        !target_device(properties->location.id, &to))
+        return REAL(cuMemCreate)(out, size, properties, flags);
+    struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
+    if (!charge(to.position, memory.bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuMemCreate)(out, size, properties, flags);
+    if (result != CUDA_SUCCESS) {
+        account_withdraw(to.position, memory.bytes);
+        return result;
+    }
+    account_commit(to.position, memory.bytes);
+    memory.position = (uint8_t)to.position;
+    items_lock();
+    item_insert(&memory);
+    add_handle(*out, memory.key);
+    items_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Takes a reference off the handle before the driver does: it may give the same number to another at once. */
+static uint64_t take_handle(uint64_t handle)
+{
+    uint64_t number = 0;
+    items_lock();
+    struct item *item = item_find(ITEM_HANDLE, handle);
+    if (item) {
+        number = item->other;
+        if (--item->count == 0)
+            item_remove(item);
+    }
+    items_unlock();
+    return number;
+}
+
+CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    uint64_t number = take_handle(handle);
+    CUresult result = REAL(cuMemRelease)(handle);
+    if (!number)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        items_lock();
+        add_handle(handle, number);
+        items_unlock();
+    }
+    drop_reference(number); /* or the one too many that add_handle() took */
+    return result;
+}
+
+static uint64_t mapped_at(uint64_t address)
+{
+    uint64_t number = 0;
+    struct item *item = item_find(ITEM_MAPPING, address / PAGE * PAGE);
+    for (uint64_t slot = 0; !item && slot < item_slots(); slot++) {
+        struct item *at = item_at(slot);
+        if (at && at->kind == ITEM_MAPPING && address - at->key < at->bytes)
+            item = at;
+    }
+    if (item)
+        number = item->other;
+    return number;
+}
+
+CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+    CUresult result = REAL(cuMemRetainAllocationHandle)(out, address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    items_lock();
+    uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
+    if (number)
+        add_handle(*out, number);
+    items_unlock();
+    return result;
+}
+
+/* A descriptor says nothing about what it stands for, so memory that goes out by one is known by device and size; a
+ * fabric handle is known by its bytes. */
+static void name_descriptor(uint8_t handle[SHARE_HANDLE], uint8_t position, uint64_t bytes)
+{
+    memset(handle, 0, SHARE_HANDLE);
+    memcpy(handle, "nvc descriptor", 14);
+    handle[15] = position;
+    memcpy(handle + 16, &bytes, sizeof(bytes));
+}
+
+/* An import shows its size when it is mapped, which tells whose export it may be. */
+static void find_exporter(uint64_t number, CUmemGenericAllocationHandle handle, uint64_t bytes)
+{
+    uint8_t name[SHARE_HANDLE];
+    CUmemAllocationProp properties;
+    struct target to;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
+        properties.location.type != CU_LOCATION_DEVICE || !target_device(properties.location.id, &to) ||
+        to.position == NO_POSITION)
+        return;
+    name_descriptor(name, (uint8_t)to.position, bytes);
+    uint32_t share = share_import(name, true);
+    items_lock();
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory)
+        memory->share = share;
+    items_unlock();
+}
+
+CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    bool unknown = false;
+    CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    items_lock();
+    const struct item *item = item_find(ITEM_HANDLE, handle);
+    struct item *memory = item ? item_find(ITEM_MEMORY, item->other) : NULL;
+    struct item made = {.kind = ITEM_MAPPING, .key = address, .bytes = size};
+    if (memory) {
+        made.other = memory->key;
+        unknown = memory->imported && !memory->share;
+        memory->count++;
+        if (!item_insert(&made)) {
+            memory = item_find(ITEM_MEMORY, made.other);
+            if (memory)
+                memory->count--;
+        }
+    }
+    items_unlock();
+    if (unknown)
+        find_exporter(made.other, handle, size);
+    return result;
+}
+
+static void unmap_books(uint64_t address, uint64_t end)
+{
+    while (address < end) {
+        struct item item;
+        if (item_take(ITEM_MAPPING, address, &item)) {
+            drop_reference(item.other);
+            address += item.bytes ? item.bytes : PAGE;
+        } else {
+            address += PAGE; /* of no interest */
+        }
+    }
+}
+
+CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    CUresult result = REAL(cuMemUnmap)(address, size);
+    if (result == CUDA_SUCCESS)
+        unmap_books(address, address + size);
+    return result;
+}
+
+CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
+                                             unsigned long long flags)
+{
+    uint8_t name[SHARE_HANDLE];
+    struct item memory = {0};
+    CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    items_lock();
+    const struct item *item = item_find(ITEM_HANDLE, handle);
+    item = item ? item_find(ITEM_MEMORY, item->other) : NULL;
+    if (item)
+        memory = *item;
+    items_unlock();
+    if (memory.kind == ITEM_FREE || memory.imported || memory.share)
+        return result;
+    name_descriptor(name, memory.position, memory.bytes);
+    if (type == CU_HANDLE_FABRIC)
+        memcpy(name, out, SHARE_HANDLE);
+    uint32_t share = share_export(name, memory.position, memory.bytes);
+    items_lock();
+    struct item *same = item_find(ITEM_MEMORY, memory.key);
+    if (same)
+        same->share = share;
+    items_unlock();
+    return result;
+}
+
+/* Charged to its exporter, in whichever process or container. */
+CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
+{
+    CUresult result = REAL(cuMemImportFromShareableHandle)(out, os_handle, type);
+    if (result != CUDA_SUCCESS || !process())
+        return result;
+    items_lock();
+    const struct item *item = item_find(ITEM_HANDLE, *out);
+    if (item)
+        add_handle(*out, item->other);
+    items_unlock();
+    if (item)
+        return result;
+    struct item memory = {.kind = ITEM_MEMORY, .key = item_number(), .imported = 1};
+    if (type == CU_HANDLE_FABRIC)
+        memory.share = share_import(os_handle, true);
+    atomic_fetch_add(&process()->imports, 1);
+    items_lock();
+    item_insert(&memory);
+    add_handle(*out, memory.key);
+    items_unlock();
+    return result;
+}
