@@ -29,6 +29,7 @@ from nvc.cdi.store import (
 )
 from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
+from nvc.config import load as load_config
 from nvc.discovery import discover
 from nvc.errors import InputError, NvcError
 from nvc.kernel import LinuxKernel
@@ -285,7 +286,7 @@ def _asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Re
     for directory in given["libraries"]:
         if not directory.startswith("/") or "\0" in directory:
             raise InputError("--library-directory", directory, "want an absolute path in the driver root")
-    options = ctx.obj["options"].replace(library_directories=given["libraries"])
+    options = _driver_options(ctx).replace(library_directories=given["libraries"])
     devices = tuple(item for value in given["devices"] for item in value.split(",") if item)
     request = Request(
         devices=devices or ("all",),
@@ -332,11 +333,22 @@ def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, che
         os.close(fd)
 
 
+def _driver_options(ctx: click.Context) -> DriverOptions:
+    """The global options; a root or loader cache that they do not name is the configuration's, as for hooks."""
+    options: DriverOptions = ctx.obj["options"]
+    given, config = ctx.obj["globals"], load_config()
+    if "root" not in given:
+        options = options.replace(root=config.root)
+    if "ldcache" not in given:
+        options = options.replace(ldcache=config.ldcache)
+    return options
+
+
 def _facts(ctx: click.Context, files: list[SpecFile]) -> HostFacts | None:
     """The host's facts, if one of the files can be compared with them; None where no driver is found."""
     if not any(file.document for file in files):
         return None
-    options: DriverOptions = ctx.obj["options"]
+    options = _driver_options(ctx)
     try:
         return discover(LinuxKernel(), options)
     except NvcError as error:

@@ -10,6 +10,8 @@ from support import REPO
 from support.engines import PODMAN, Host
 
 PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc")
+#: Headings of README.md, each with commands of its own.
+QUICK = ("Docker", "Podman", "runc")
 #: What must be seen in a page's output, each at least that many times.
 SEEN = {
     "docker": {"GPU 0: ": 5, "runtimeArgs": 2},
@@ -29,6 +31,13 @@ def commands(page: str) -> list[str]:
         return re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
 
 
+def quick_start(heading: str) -> list[str]:
+    """The commands below one heading of README.md."""
+    with open(os.path.join(REPO, "README.md"), encoding="utf-8") as file:
+        section = file.read().split(f"### {heading}\n")[1].split("\n##")[0]
+    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
 def prepare(host: Host, page: str) -> None:
     """What a reader has before the page begins."""
     if page == "docker":
@@ -38,6 +47,15 @@ def prepare(host: Host, page: str) -> None:
         script = '#!/bin/sh\nfirst=; [ "$1" = --runtime ] && first="$1 $2" && shift 2\nshift\n'
         script += f'exec /usr/bin/podman {PODMAN} $first run {SHORT_OF} "$@"\n'
         host.write("/usr/local/bin/podman", script, 0o755)
+
+
+@pytest.mark.parametrize("heading", QUICK)
+def test_the_quick_start(host: Host, heading: str) -> None:
+    prepare(host, heading.lower())
+    (block,) = quick_start(heading)
+    output = host.sh(block).stdout
+    assert output.count("GPU 0: ") == output.count("GPU 1: ") == 1, output
+    host.sh("systemctl stop docker containerd; rm -f /usr/local/bin/podman /etc/docker/key.json")
 
 
 @pytest.mark.parametrize("page", PAGES)
