@@ -11,7 +11,7 @@ BUILD  := build
 STAGE  := $(BUILD)/stage
 RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
-LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c trust.c)
+LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
 LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_log.c)
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 

@@ -76,7 +76,7 @@ void environment_filter(char *const *given, bool hook, const char *kept[ENVIRONM
 {
     size_t count = 0;
 
-    for (; !hook && *given && count < ENVIRONMENT_MAX - 3; given++) {
+    for (; !hook && *given && count < ENVIRONMENT_MAX - 4; given++) {
         const char *equals = strchr(*given, '=');
         if (!equals)
             continue;

@@ -158,6 +158,7 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     char prefix[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX], canonical[PATH_MAX];
     char boot[(CONF_MAX_PATHS + 1) * PATH_MAX + 128];
     const char *kept[ENVIRONMENT_MAX];
+    char variable[CARRY_MAX];
     struct conf conf;
     const char *cause;
 
@@ -204,6 +205,8 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
         *next++ = argv[i];
     *next = NULL;
     environment_filter(envp, hook, kept);
+    if (!hook)
+        environment_carry(argv, envp, kept, variable);
     if (hook && chdir("/"))
         refuse(name, "/", strerror(errno));
 

@@ -34,4 +34,11 @@ const char *resolve(const char *path, bool trusted, char canonical[PATH_MAX]);
  * program sees a fixed PATH and locale only. NULL-terminated; the strings are those of `given`, or constants. */
 void environment_filter(char *const *given, bool hook, const char *kept[ENVIRONMENT_MAX]);
 
+#define CARRY_MAX 64
+
+/* For a call that starts a program of the caller's: puts all of `given` into a file whose descriptor is inherited, and
+ * adds `variable`, which names it, to `kept`. */
+void environment_carry(char *const *argv, char *const *given, const char *kept[ENVIRONMENT_MAX],
+                       char variable[CARRY_MAX]);
+
 #endif
