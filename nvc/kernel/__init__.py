@@ -99,6 +99,16 @@ def _text(array: Any) -> str:
     return bytes(ffi.string(array)).decode("utf-8", "replace")
 
 
+def private_mounts() -> None:
+    """Give this process a mount namespace of its own (unshare(2)). Raises OSError."""
+    checked(lib.nvc_private_mounts(), "/")
+
+
+def writable_over(directory: str) -> None:
+    """Let things be made in `directory`, in memory and for this mount namespace only. Raises OSError."""
+    checked(lib.nvc_writable_over(directory.encode("utf-8", "surrogateescape")), directory)
+
+
 class LinuxKernel:
     """The running kernel."""
 
@@ -188,5 +198,7 @@ __all__ = [
     "checked",
     "ffi",
     "lib",
+    "private_mounts",
     "strerror",
+    "writable_over",
 ]

@@ -1,0 +1,11 @@
+#ifndef NVC_PRIVATE_H
+#define NVC_PRIVATE_H
+
+/* A mount namespace for this process alone: the host's later mounts arrive, its own stay its own. 0 or -errno. */
+int nvc_private_mounts(void);
+
+/* Lays an empty, writable directory of this mount namespace over `directory`: what is in it stays visible, what is made
+ * in it is made in memory. 0 or -errno. */
+int nvc_writable_over(const char *directory);
+
+#endif
