@@ -78,7 +78,7 @@ class Sources:
     def socket(self, op: BindSocket) -> int:
         """A socket or a service's directory, or -1: a service that has gone is no reason to fail."""
         try:
-            fd, st = self._open("driver", op.source)
+            fd, st = self._open("driver", op.source, follow=False)
         except SourceChanged as error:
             self.warnings.append(f"{op.source}: {error.cause}; left out")
             return -1

@@ -42,9 +42,19 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
 
 
 def _look(root: HostRoot, path: str) -> tuple[int, str]:
-    """Mode and resolved path of what is at `path`; mode 0 for nothing, a dangling link, no access."""
+    """Mode and resolved path of what is at `path`; mode 0 for nothing, a dangling link, no access.
+
+    A link at the end counts as what it leads to only if it is root's: anyone can make one in /tmp, and its target
+    would be mounted in containers, for writing.
+    """
     try:
-        fd = root.open(path)
+        fd = root.open(path, follow=False)
+        st = os.fstat(fd)
+        if stat.S_ISLNK(st.st_mode):
+            os.close(fd)
+            if st.st_uid != 0:
+                return st.st_mode, ""
+            fd = root.open(path)
     except OSError:
         return 0, ""
     try:

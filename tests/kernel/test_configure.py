@@ -228,3 +228,21 @@ def test_few_descriptors_are_enough(runc_bundle: Any, debian: str, sim_root: Any
     with at_prestart(runc_bundle(debian), "runc", "nvidia-smi -L") as held:
         configure(held.pid, held.rootfs)
         assert held.release().stdout.count("GPU ") == 2
+
+
+@pytest.mark.parametrize("owner", [0, 1000])
+def test_an_mps_directory_by_way_of_a_link_must_be_roots(
+    runc_bundle: Any, debian: str, sim_root: Any, launcher: str, owner: int
+) -> None:
+    """Anyone can make /tmp/nvidia-mps a link to /etc of the host, which containers could then write."""
+    driver = sim_root(gpus=1)
+    os.makedirs(f"{driver}/tmp", exist_ok=True)
+    os.makedirs(f"{driver}/opt/private")
+    os.symlink("/opt/private", f"{driver}/tmp/nvidia-mps")
+    os.lchown(f"{driver}/tmp/nvidia-mps", owner, owner)
+    with at_prestart(runc_bundle(debian), "runc", "true") as held:
+        done = Configure(launcher, driver)(held.pid, held.rootfs)
+        mounted = any(f" {held.rootfs}/opt/private " in line for line in mounts(held.pid))
+        assert os.path.exists(f"{held.rootfs}/opt/private") is mounted is (owner == 0)
+        assert ("MPS directory /tmp/nvidia-mps is left out" in done.stderr) is (owner != 0)
+        held.release()

@@ -151,9 +151,14 @@ def test_a_younger_rootfs_with_the_same_numbers_is_another(
 def test_a_service_that_has_gone_is_left_out(tmp_path: Any, target: Any) -> None:
     made = plan(tmp_path)
     (tmp_path / "file").write_bytes(b"")
-    extra = (BindSocket("/gone", "/gone"), BindSocket("/file", "/file"))
+    (tmp_path / "link").symlink_to("/")  # by now: what was found was a directory
+    extra = (
+        BindSocket("/gone", "/gone"),
+        BindSocket("/file", "/file"),
+        BindSocket("/link", "/link", is_directory=True),
+    )
     outcome = apply_plan(RecordingKernel(), made.replace(ops=made.ops + extra), target)
-    assert len(outcome.warnings) == 2
+    assert len(outcome.warnings) == 3
 
 
 def test_other_kinds_are_refused(tmp_path: Any, target: Any) -> None:
