@@ -108,7 +108,7 @@ struct device {
     struct pool *default_pool, *pool;
     struct stream *streams; /* of all contexts */
     struct engine engine;
-    uint64_t graph_memory[4]; /* used, high, reserved, high */
+    struct pool *graph_pool; /* of memory nodes */
 };
 
 struct context {

@@ -1,7 +1,8 @@
 /* Memory that graphs own, and objects of the program that live as long as a graph does.
  *
- * The memory of a node is taken when the node is made and given back with the graph and its instances; the driver
- * takes it at the first launch. */
+ * It comes from a store of its own on each device, which keeps what it has until it is trimmed. The memory of a node
+ * is taken when the node is made and given back with the graph and its instances; the driver takes it at the first
+ * launch. */
 #include "graph.h"
 
 #include "engine.h"
@@ -11,6 +12,16 @@
 #include <stdlib.h>
 
 enum { USED, USED_HIGH, RESERVED, RESERVED_HIGH };
+
+static CUresult store_of(struct device *device, struct pool **out)
+{
+    if (!device->graph_pool) {
+        CU_TRY(pool_create(device, &device->graph_pool));
+        device->graph_pool->threshold = UINT64_MAX;
+    }
+    *out = device->graph_pool;
+    return CUDA_SUCCESS;
+}
 
 CUresult graph_add_allocation(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
                               CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -22,7 +33,7 @@ CUresult graph_add_allocation(CUgraphNode *out, CUgraph graph, const CUgraphNode
     CU_ARGUMENT(params->poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE);
     struct device *device = device_at(params->poolProps.location.id);
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
-    CU_TRY(pool_default(device, &pool));
+    CU_TRY(store_of(device, &pool));
     CU_TRY(pool_allocate(pool, params->bytesize, context->legacy, &memory));
     CUresult result = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC, NULL, needs, count, out);
     if (result != CUDA_SUCCESS) {
@@ -74,7 +85,8 @@ CU_API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *out)
 static CUresult trim(struct device *device)
 {
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
-    pool_settle(device);
+    if (device->graph_pool)
+        pool_trim(device->graph_pool, 0);
     return CUDA_SUCCESS;
 }
 
@@ -83,29 +95,16 @@ CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
     CU_CALL(trim(device_at(device)));
 }
 
-struct sum {
-    const struct device *device;
-    uint64_t bytes;
-};
-
-static void add_node(void *object, void *data)
-{
-    const struct node *node = object;
-    struct sum *sum = data;
-    if (node->memory && node->memory->device == sum->device)
-        sum->bytes += node->memory->taken;
-}
-
 static CUresult get_attribute(struct device *device, int attribute, uint64_t *value)
 {
+    static const struct pool none;
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
     CU_ARGUMENT(value && attribute >= USED && attribute <= RESERVED_HIGH);
-    struct sum sum = {.device = device};
-    handle_each(KIND_NODE, add_node, &sum);
-    int high = attribute | 1;
-    if (sum.bytes > device->graph_memory[high])
-        device->graph_memory[high] = sum.bytes;
-    *value = attribute & 1 ? device->graph_memory[high] : sum.bytes;
+    const struct pool *pool = device->graph_pool ? device->graph_pool : &none;
+    *value = attribute == USED        ? pool->used
+             : attribute == USED_HIGH ? pool->used_high
+             : attribute == RESERVED  ? pool->reserved
+                                      : pool->reserved_high;
     return CUDA_SUCCESS;
 }
 
@@ -119,7 +118,10 @@ static CUresult set_attribute(struct device *device, int attribute, const uint64
 {
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
     CU_ARGUMENT(value && *value == 0 && (attribute == USED_HIGH || attribute == RESERVED_HIGH));
-    device->graph_memory[attribute] = 0;
+    if (device->graph_pool && attribute == USED_HIGH)
+        device->graph_pool->used_high = device->graph_pool->used;
+    else if (device->graph_pool)
+        device->graph_pool->reserved_high = device->graph_pool->reserved;
     return CUDA_SUCCESS;
 }
 
