@@ -1,0 +1,19 @@
+/* What the files of the tool share. */
+#ifndef NVC_VGPU_TOOL_H
+#define NVC_VGPU_TOOL_H
+
+#include "real.h"
+
+#define CU(name) ((type_##name)entry(#name))
+#define IS(text) (strcmp(word[0], text) == 0)
+
+void *entry(const char *name);
+uint64_t number(const char *text);
+uint64_t *kept_number(const char *name); /* address or handle kept under a letter */
+void *primary_context(void);
+
+/* -1: not a command of this group. */
+CUresult processes(char **word);
+CUresult crowds(char **word);
+
+#endif
