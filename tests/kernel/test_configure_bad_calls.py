@@ -14,6 +14,9 @@ from support.configure import Configure, as_hook
 from support.plans import mounts, snapshot
 from support.prestart import at_prestart
 
+from nvc.kernel import LinuxKernel
+from nvc.target import open_target
+
 POISON = "import os\nos.close(os.open('/tmp/poisoned', os.O_CREAT, 0o600))\nraise SystemExit('poisoned')\n"
 
 BAD_WORDS = [
@@ -115,8 +118,9 @@ def test_a_slow_applier_is_stopped(runc_bundle: Any, sim_root: Any, launcher: st
 
     bundle = runc_bundle()
     with at_prestart(bundle, "runc", "true") as held:
-        st = os.stat(bundle.rootfs)
-        lock = f"/run/nvc/containers/{st.st_dev:x}-{st.st_ino:x}"
+        target = open_target(LinuxKernel(), held.pid, bundle.rootfs)
+        lock = f"/run/nvc/containers/{target.key(LinuxKernel())}"
+        target.close()
         os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
         with open(lock, "w", encoding="ascii") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
