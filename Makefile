@@ -65,7 +65,9 @@ demo: stage ## a container with two simulated H100s, run by runc
 test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, unit, kernel, native and engine tests
 	$(RUN) -m pytest -q
 
+bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
 bench: stage ## time `configure`, the hook and `docker run`; PEER=/path/to/nvidia-container-cli times both in one run
+	@$(MAKE) -s --no-print-directory install PREFIX=$(NVC_STAGE) DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/docker.py
