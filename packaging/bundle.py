@@ -3,6 +3,7 @@
 install PREFIX     puts nvc there, for whichever Python 3.10 to 3.13 the host has
 gpu-tests          runs the tests that need a real driver; prints a report in Markdown
 tree/              what `install` copies: bin, lib/nvc
+archive/           what makes the archive of modules that a container start loads
 tools/             busybox and runc, for hosts without them
 tests/             the tests and what they need; site/ has pytest
 THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the texts
@@ -186,6 +187,9 @@ def main() -> None:
         tests(made)
         test_packages(made, cache)
         notice(made)
+        shutil.copytree(
+            os.path.join(tree.REPO, "packaging/archive"), os.path.join(made, "archive"), ignore=tree.IGNORED
+        )
         for name in ("install", "gpu-tests", "bench", "prepare.sh"):
             shutil.copy(os.path.join(tree.REPO, "packaging/bundle", name), made)
         if size(made) > LIMIT:

@@ -3,6 +3,7 @@
     bin/nvc-cli nvc-hook ...            the launcher, under each of its names
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
+    lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
     lib/nvc/site/                       the packages of setup.cfg's install_requires
     lib/nvc/simdriver/                  the simulated driver
 
@@ -110,6 +111,13 @@ def compile_bytecode(interpreter: str, library: str, destdir: str) -> None:
     )
 
 
+def write_archive(interpreter: str, library: str, destdir: str) -> None:
+    """hot.bin: what a container start loads, in one file. Only for the interpreter that makes it."""
+    build = os.path.join(REPO, "packaging/archive/build.py")
+    strip = ["--destdir", destdir] if destdir else []
+    subprocess.run([interpreter, "-I", build, library, *strip], check=True)
+
+
 def close_to_others(directory: str) -> None:
     """Nobody but the owner may write below `directory`, and the owner is root when root installs."""
     for path, names, files in os.walk(directory):
@@ -164,6 +172,7 @@ def main() -> None:
     else:
         copy_tree(prefix, options.simdriver)
         compile_bytecode(interpreter, library, options.destdir)
+        write_archive(interpreter, library, options.destdir)
         site = os.path.join(options.prefix, "lib/nvc/site")
     write_conf(library, interpreter, site)
     install_programs(options.launcher, os.path.join(prefix, "bin"))

@@ -42,6 +42,8 @@ static const struct program PROGRAMS[] = {
     {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},
 };
 
+static const char odd[] = "the path has characters other than plain ASCII";
+
 _Noreturn void refuse(const char *name, const char *path, const char *cause)
 {
     fprintf(stderr, "%s: initialization error: %s: %s\n", name, path, cause);
@@ -130,11 +132,36 @@ static void find_prefix(const char *name, char prefix[PATH_MAX])
     }
 }
 
-/* `import sys;sys.path+=[...];from PACKAGE.MODULE import main;main("NAME")` */
-static void write_boot(const struct program *program, const char *code, const struct conf *conf,
-                       bool trusted, char *boot, size_t room)
+/* The canonical name of the archive of modules in `archive`, "" where the installation has none. */
+static void find_archive(const char *name, const char *prefix, bool trusted, char archive[PATH_MAX])
 {
-    static const char odd[] = "the path has characters other than plain ASCII";
+    char path[PATH_MAX];
+
+    join(path, name, prefix, "lib/nvc/hot.bin");
+    archive[0] = '\0';
+    if (access(path, F_OK) && errno == ENOENT)
+        return;
+    const char *cause = resolve(path, trusted, archive);
+    if (cause || !plain_path(archive))
+        refuse(name, archive, cause ? cause : odd);
+}
+
+/* Reads the archive that packaging/archive/build.py made. One that another version of Python made is passed over,
+ * as Python does with .pyc files; one that is damaged must not go unnoticed. */
+static const char OPEN_ARCHIVE[] =
+    "path='%s'\n"
+    "with open(path,'rb',0)as file:data=file.read()\n"
+    "if data[:4]!=b'nvc\\n'or int.from_bytes(data[8:12],'little')!=len(data):"
+    "sys.exit('%s: initialization error: '+path+': the file is damaged; install nvc again')\n"
+    "from _frozen_importlib_external import MAGIC_NUMBER\n"
+    "if data[4:8]==MAGIC_NUMBER:\n"
+    " from marshal import loads\n"
+    " loader,index=loads(memoryview(data)[12:]);exec(loader);install(path,data,index)\n";
+
+/* Python: extends sys.path, opens the archive, then `from PACKAGE.MODULE import main;main("NAME")`. */
+static void write_boot(const struct program *program, const char *code, const char *archive,
+                       const struct conf *conf, bool trusted, char *boot, size_t room)
+{
     char canonical[PATH_MAX];
 
     if (!plain_path(code))
@@ -146,7 +173,10 @@ static void write_boot(const struct program *program, const char *code, const st
             refuse(program->name, canonical, cause ? cause : odd);
         used += (size_t)snprintf(boot + used, room - used, ",'%s'", canonical);
     }
-    snprintf(boot + used, room - used, "];from %s.%s import main;main(\"%s\")", program->package,
+    used += (size_t)snprintf(boot + used, room - used, "]\n");
+    if (archive[0])
+        used += (size_t)snprintf(boot + used, room - used, OPEN_ARCHIVE, archive, program->name);
+    snprintf(boot + used, room - used, "from %s.%s import main;main(\"%s\")", program->package,
              program->module, program->name);
 }
 
@@ -156,7 +186,7 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     static const char *const flags[] = {"-I", "-S", "-B", "-c"};
     enum { FIXED = 2 + sizeof(flags) / sizeof(flags[0]) };
     char prefix[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX], canonical[PATH_MAX];
-    char boot[(CONF_MAX_PATHS + 1) * PATH_MAX + 128];
+    char archive[PATH_MAX], boot[(CONF_MAX_PATHS + 2) * PATH_MAX + 1024];
     const char *kept[ENVIRONMENT_MAX];
     char variable[CARRY_MAX];
     struct conf conf;
@@ -189,7 +219,8 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
         refuse(name, code, cause);
     if (trusted)
         check_code(name, code, program->package);
-    write_boot(program, code, &conf, trusted, boot, sizeof(boot));
+    find_archive(name, prefix, trusted, archive);
+    write_boot(program, code, archive, &conf, trusted, boot, sizeof(boot));
 
     size_t count = 0;
     while (argv[count])

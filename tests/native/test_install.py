@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,45 @@ def check_tree(prefix: str) -> None:
             assert code.read(8)[4:] == UNCHECKED_HASH, compiled
 
 
+def check_archive(prefix: str, scratch: str) -> None:
+    """A start takes its modules from the archive. Spoils the tree."""
+    library = os.path.join(prefix, "lib/nvc")
+    command = [os.path.join(prefix, "bin/nvc-cli"), "--root", os.path.join(scratch, "driver"), "list"]
+    archive = os.path.join(library, "hot.bin")
+    with open(archive, "rb") as file:
+        whole = file.read()
+    wanted = run(*command).stdout
+
+    # Another version of Python, and installations without an archive, do with the files.
+    for data in (whole[:4] + b"\0\0\r\n" + whole[8:], None):
+        os.unlink(archive)
+        if data:
+            with open(archive, "wb") as out:
+                out.write(data)
+        assert run(*command).stdout == wanted
+    # To go on without a damaged one would hide the damage: nothing but time would tell.
+    for damaged in (b"", whole[:11], whole[:-1], b"x" + whole):
+        with open(archive, "wb") as out:
+            out.write(damaged)
+        done = run(*command, check=False)
+        assert done.returncode == 1
+        assert (
+            done.stderr
+            == f"nvc-cli: initialization error: {archive}: the file is damaged; install nvc again\n"
+        )
+
+    with open(archive, "wb") as out:
+        out.write(whole)
+    for directory in glob.glob(os.path.join(library, "python/**/__pycache__"), recursive=True):
+        shutil.rmtree(directory)
+    for source in glob.glob(os.path.join(library, "python/**/*.py"), recursive=True):
+        with open(source, "w", encoding="utf-8") as code:
+            code.write("raise SystemExit('a module of its own')\n")
+    assert run(*command).stdout == wanted
+    os.unlink(archive)
+    assert "a module of its own" in run(*command, check=False).stderr
+
+
 def check_runs(prefix: str, scratch: str) -> None:
     """The command line, its click tree, the compiled core and the simulated driver all work from there."""
     nvc = os.path.join(prefix, "bin/nvc-cli")
@@ -58,6 +98,7 @@ def test_make_install(stage: str, scratch: str) -> None:
     with open(os.path.join(prefix, "lib/nvc/python/nvc_cli/boot.py"), "a", encoding="utf-8") as source:
         source.write("raise SystemExit('recompiled')\n")
     run(os.path.join(prefix, "bin/nvc-cli"), "--version")
+    check_archive(prefix, scratch)
 
 
 def test_make_install_below_destdir(stage: str, scratch: str) -> None:
@@ -91,6 +132,7 @@ def test_the_bundle_installs_without_a_network(bundle: str, scratch: str, interp
     run(need("unshare"), "--net", os.path.join(bundle, "install"), prefix, interpreter)
     check_tree(prefix)
     check_runs(prefix, scratch)
+    check_archive(prefix, scratch)
 
 
 def test_the_bundle_carries_what_it_promises(bundle: str) -> None:

@@ -15,7 +15,13 @@ from support import CLEAN_ENV, REPO, run
 from support.launcher import Installation
 
 NOBODY = 65534
-NAMES = ("launcher", "conf", "environment", "trust", *(f"runtime{part}" for part in ("", "_call", "_conf", "_log")))
+NAMES = (
+    "launcher",
+    "conf",
+    "environment",
+    "trust",
+    *(f"runtime{part}" for part in ("", "_call", "_conf", "_log")),
+)
 SOURCES = [f"{REPO}/native/launcher/{name}.c" for name in NAMES]
 
 
@@ -31,6 +37,10 @@ def private_interpreter(installation: Installation, scratch: str) -> str:
 
 def parts(installation: Installation, interpreter: str) -> dict[str, str]:
     """Everything whose owner and mode matter."""
+    archive = os.path.join(installation.library, "hot.bin")
+    with open(archive, "wb") as out:
+        size = 12
+        out.write(b"nvc\nanyN" + size.to_bytes(4, "little"))  # of no version of Python, so passed over
     return {
         "launch.conf": installation.conf,
         "interpreter": interpreter,
@@ -39,6 +49,7 @@ def parts(installation: Installation, interpreter: str) -> dict[str, str]:
         "package": os.path.join(installation.python, "nvc"),
         "package of the program": os.path.join(installation.python, "nvc_cli"),
         "extension": installation.extension,
+        "archive": archive,
         "path line": installation.site,
         "directory above": installation.library,
         "prefix": installation.prefix,
@@ -55,6 +66,7 @@ def parts(installation: Installation, interpreter: str) -> dict[str, str]:
         "package",
         "package of the program",
         "extension",
+        "archive",
         "path line",
         "directory above",
         "prefix",

@@ -38,7 +38,7 @@ def test_mypy(stage: str) -> None:
     tool("mypy", "-p", "nvc", "-p", "nvc_cli", "-p", "nvc_hooks", "-p", "support")
 
 
-@pytest.mark.parametrize("folder", ["packaging", "tests/bench"])
+@pytest.mark.parametrize("folder", ["packaging", "packaging/archive", "tests/bench"])
 def test_mypy_of_scripts(folder: str) -> None:
     tool("mypy", *[name for name in sources(".py") if os.path.dirname(name) == folder])
 

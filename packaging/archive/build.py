@@ -1,0 +1,109 @@
+"""Writes hot.bin: the code of the modules that a container start loads, in one file.
+
+    INTERPRETER -I build.py LIBRARY [--destdir DIR]
+
+LIBRARY is PREFIX/lib/nvc of an installation, below DIR if one is named. Run by the interpreter that will read
+the archive. A start then reads one file where it would look for, list, and read about a hundred.
+
+The format: b"nvc\\n", the interpreter's magic number (the one that begins its .pyc files), the size of the archive
+(4 bytes, little-endian), marshal of (the code of loader.py, index), then the code of each module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import types
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAME = "hot.bin"
+HEADER = b"nvc\n" + importlib.util.MAGIC_NUMBER
+EXTENSIONS = ("_cffi_backend",)
+
+
+def hot_modules() -> list[str]:
+    """What the archive is to hold; tests/unit/test_house_start.py compares it with what starts load."""
+    with open(os.path.join(HERE, "modules.txt"), encoding="ascii") as lines:
+        return lines.read().split()
+
+
+class Lean(ast.NodeTransformer):
+    """Drops what no program of nvc looks at: the types of functions, and `from __future__` with its import."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "__future__" else node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        given = node.args
+        for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+            if argument:
+                argument.annotation = None
+        node.returns = None
+        return self.generic_visit(node)
+
+
+def compile_file(path: str, shown: str) -> types.CodeType:
+    """The code of a source file, without docstrings; tracebacks call it `shown`."""
+    with open(path, "rb") as source:
+        tree = Lean().visit(ast.parse(source.read(), path))
+    flags = annotations.compiler_flag
+    code: types.CodeType = compile(tree, shown, "exec", flags, dont_inherit=True, optimize=2)
+    return code
+
+
+def source_of(library: str, name: str) -> tuple[str, bool]:
+    """The file of a module relative to `library`, and whether it is a package."""
+    path = os.path.join("python", name.replace(".", "/"))
+    if os.path.isdir(os.path.join(library, path)):
+        return os.path.join(path, "__init__.py"), True
+    return path + ".py", False
+
+
+def extension_of(library: str, name: str) -> str | None:
+    """The file of an extension relative to `library`; None if it comes from elsewhere."""
+    sites = sorted(entry for entry in os.listdir(library) if entry.startswith("site"))
+    for site in sites:
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = os.path.join(site, name + suffix)
+            if os.path.exists(os.path.join(library, path)):
+                return path
+    return None
+
+
+def archive(library: str, destdir: str) -> bytes:
+    index: dict[str, tuple[int, int, str, bool]] = {
+        "nvc._syscalls": (0, 0, "python/nvc/_syscalls.abi3.so", False)
+    }
+    index |= {name: (0, 0, file, False) for name in EXTENSIONS if (file := extension_of(library, name))}
+    codes: list[bytes] = []
+    for name in hot_modules():
+        file, package = source_of(library, name)
+        path = os.path.join(library, file)
+        code = marshal.dumps(compile_file(path, path.removeprefix(destdir)))
+        codes.append(code)
+        index[name] = (sum(map(len, codes)), len(code), file, package)
+    loader = compile_file(os.path.join(HERE, "loader.py"), "<nvc loader>")
+    body = marshal.dumps((loader, index)) + b"".join(reversed(codes))
+    size = len(HEADER) + 4 + len(body)
+    return HEADER + size.to_bytes(4, "little") + body
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes the archive of the modules that a start loads.")
+    parser.add_argument("library", help="PREFIX/lib/nvc, where it is now")
+    parser.add_argument("--destdir", default="", help="what of LIBRARY will be gone when it runs")
+    options = parser.parse_args()
+    library = os.path.abspath(options.library)
+    path = os.path.join(library, NAME)
+    with open(path + ".new", "wb") as out:
+        out.write(archive(library, os.path.abspath(options.destdir) if options.destdir else ""))
+    os.chmod(path + ".new", 0o644)
+    os.rename(path + ".new", path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Imports modules from the archive that `build.py` made; runs in the program before anything of nvc.
+
+The launcher's boot code executes this and calls `install`. Paths in the index are relative to the archive's
+directory, since an installation may have been moved. Nothing may be imported here that Python has not loaded by
+itself already.
+"""
+
+from __future__ import annotations
+
+import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import ExtensionFileLoader
+from marshal import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    #: Where the module's code begins, counted from the end of the archive; its size, 0 for an extension; its
+    #: file; whether it is a package.
+    Entry = tuple[int, int, str, bool]
+
+
+class Archive:
+    """Finder and loader. A module that is not in the archive is left to the usual finders."""
+
+    def __init__(self, directory: str, data: bytes, index: dict[str, Entry]) -> None:
+        self.directory, self.data, self.index = directory, memoryview(data), index
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """How to load `name`, or None. Nothing is looked up in the file system."""
+        entry = self.index.get(name)
+        if entry is None:
+            return None
+        _, size, file, package = entry
+        file = self.directory + file
+        if not size:
+            return ModuleSpec(name, ExtensionFileLoader(name, file), origin=file)
+        spec = ModuleSpec(name, self, origin=file, is_package=package)  # type: ignore[arg-type]
+        if package:
+            spec.submodule_search_locations = [file.rpartition("/")[0]]
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The usual kind of module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code."""
+        start, size, file, _ = self.index[module.__name__]
+        module.__file__ = self.directory + file
+        start = len(self.data) - start
+        exec(loads(self.data[start : start + size]), module.__dict__)
+
+
+def install(path: str, data: bytes, index: dict[str, Entry]) -> None:
+    """Put the archive at `path` before the usual finders. `data` is all of it."""
+    archive = Archive(path.rpartition("/")[0] + "/", data, index)
+    sys.meta_path.insert(0, archive)
