@@ -51,6 +51,7 @@ class Bench:
         self.config = os.path.join(directory, "config.toml")
         with open(self.config, "w", encoding="utf-8") as out:
             out.write(f'[nvidia-container-cli]\nroot = "{root}"\n')
+            out.writelines(f"{setting}\n" for setting in options.setting)
         self.bundles = [self._bundle("asks", "NVIDIA_VISIBLE_DEVICES=all"), self._bundle("asks-not")]
 
     def _bundle(self, name: str, *variables: str) -> str:
@@ -114,6 +115,9 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Times `nvc-hook prestart`, beside a peer if one is named.")
     parser.add_argument("--peer", default="", help="path of nvidia-container-runtime-hook")
+    parser.add_argument(
+        "--setting", action="append", default=[], help="line of [nvidia-container-cli] for both, repeatable"
+    )
     parser.add_argument("--prefix", default=STAGE, help="installation of nvc (default: the stage)")
     parser.add_argument("--root", default="", help="driver root (default: a simulated one is made)")
     parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
