@@ -19,6 +19,7 @@ NAMES = (
     "launcher",
     "conf",
     "environment",
+    "carry",
     "trust",
     *(f"runtime{part}" for part in ("", "_call", "_conf", "_log")),
 )
