@@ -104,6 +104,15 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTO
 CUresult cuMipmappedArrayGetLevel(CUarray *, CUmipmappedArray, unsigned int);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray);
 
+CUresult cuMemcpyBatchAsync(const CUdeviceptr *, const CUdeviceptr *, const size_t *, size_t, const void *,
+                            const size_t *, size_t, size_t *, CUstream);
+CUresult cuMemcpyBatchAsync_v2(const CUdeviceptr *, const CUdeviceptr *, const size_t *, size_t,
+                               const void *, const size_t *, size_t, CUstream);
+CUresult cuTexObjectCreate(unsigned long long *, const void *, const void *, const void *);
+CUresult cuTexObjectGetResourceDesc(void *, unsigned long long);
+CUresult cuTexObjectDestroy(unsigned long long);
+CUresult cuSurfObjectDestroy(unsigned long long);
+
 CUresult cuStreamCreate(CUstream *, unsigned int);
 CUresult cuStreamDestroy_v2(CUstream);
 CUresult cuStreamQuery(CUstream);

@@ -168,6 +168,33 @@ static void arrays_are_charged(void)
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuArray3DCreate_v2(&array, &block));
 }
 
+static void batches_and_views(void)
+{
+    uint32_t words[2] = {1, 2}, back[2] = {0};
+    CUdeviceptr one, other;
+    unsigned char resource[144] = {7}, texture[104] = {8}, got[144];
+    unsigned long long object;
+    use_device();
+    OK(cuMemAlloc_v2(&one, 4));
+    OK(cuMemAlloc_v2(&other, 4));
+    CUdeviceptr host[] = {(CUdeviceptr)(uintptr_t)&words[0], (CUdeviceptr)(uintptr_t)&words[1]};
+    size_t sizes[] = {4, 4}, failed;
+    OK(cuMemcpyBatchAsync_v2((CUdeviceptr[]){one, other}, host, sizes, 2, NULL, NULL, 0, NULL));
+    OK(cuMemcpyDtoH_v2(&back[0], one, 4));
+    OK(cuMemcpyDtoH_v2(&back[1], other, 4));
+    CHECK(back[0] == 1 && back[1] == 2);
+    sizes[1] = 1000;
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemcpyBatchAsync((CUdeviceptr[]){one, other}, host, sizes, 2, NULL, NULL, 0, &failed, NULL));
+    CHECK(failed == 1);
+    OK(cuTexObjectCreate(&object, resource, texture, NULL));
+    OK(cuTexObjectGetResourceDesc(got, object));
+    CHECK(got[0] == 7);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuSurfObjectDestroy(object));
+    OK(cuTexObjectDestroy(object));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuTexObjectDestroy(object));
+}
+
 const struct test copy_tests[] = {
     {"bytes_go_around", bytes_go_around},
     {"pageable_memory_is_free_again", pageable_memory_is_free_again},
@@ -175,5 +202,6 @@ const struct test copy_tests[] = {
     {"planes_are_copied_row_by_row", planes_are_copied_row_by_row},
     {"arrays_keep_elements", arrays_keep_elements},
     {"arrays_are_charged", arrays_are_charged},
+    {"batches_and_views", batches_and_views},
     {NULL, NULL},
 };

@@ -197,6 +197,49 @@ static void each_thread_has_a_stream(void)
     CHECK(flags == 0);
 }
 
+enum { ROUNDS = 60 };
+
+/* All that one thread does, over and over, on memory and streams of its own. */
+static void *work_alone(void *argument)
+{
+    CUstream stream;
+    CUevent event;
+    uint64_t count = 64;
+    OK(cuCtxSetCurrent(argument));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, 0));
+    CUfunction fill = kernel("fill_u32");
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        CUdeviceptr pooled, own;
+        uint32_t back[64];
+        OK(cuMemAllocAsync(&pooled, sizeof(back), stream));
+        OK(cuMemAlloc_v2(&own, sizeof(back) + round * 100000));
+        launch_small(fill, stream, (void *[]){&pooled, &round, &count});
+        OK(cuMemcpyDtoDAsync_v2(own, pooled, sizeof(back), stream));
+        OK(cuMemFreeAsync(pooled, stream));
+        OK(cuEventRecord(event, stream));
+        OK(cuEventSynchronize(event));
+        OK(cuMemcpyDtoHAsync_v2(back, own, sizeof(back), stream));
+        CHECK(back[0] == round && back[63] == round);
+        OK(cuMemFree_v2(own));
+    }
+    OK(cuEventDestroy_v2(event));
+    OK(cuStreamDestroy_v2(stream));
+    return NULL;
+}
+
+static void threads_work_side_by_side(void)
+{
+    pthread_t threads[6];
+    CUcontext context = use_device();
+    for (int i = 0; i < 6; i++)
+        CHECK(pthread_create(&threads[i], NULL, work_alone, context) == 0);
+    for (int i = 0; i < 6; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    OK(cuCtxSynchronize());
+    CHECK(used_bytes() == 518 * MIB);
+}
+
 static void queues_are_1024_deep(void)
 {
     CUevent from, to;
@@ -238,6 +281,7 @@ const struct test stream_tests[] = {
     {"a_kernel_may_wait_for_another", a_kernel_may_wait_for_another},
     {"a_spinning_kernel_ends_with_its_context", a_spinning_kernel_ends_with_its_context},
     {"each_thread_has_a_stream", each_thread_has_a_stream},
+    {"threads_work_side_by_side", threads_work_side_by_side},
     {"queues_are_1024_deep", queues_are_1024_deep},
     {"streams_end_with_work_in_them", streams_end_with_work_in_them},
     {NULL, NULL},

@@ -159,6 +159,44 @@ def test_utilization_follows_kernels(sim_root: Root, client: Start) -> None:
     assert query(root, "utilization.gpu", "-i", "1") == ["0"]
 
 
+def test_utilization_of_each_process(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    one.call("time", "sim_spin_1ms", 2100)
+    script = """
+import ctypes
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Sample(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("time", ctypes.c_ulonglong), ("sm", ctypes.c_uint), ("rest", ctypes.c_uint * 3)]
+assert nvml.nvmlInit_v2() == 0
+device, count, samples = ctypes.c_void_p(), ctypes.c_uint(0), (Sample * 4)()
+nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+query = nvml.nvmlDeviceGetProcessUtilization
+query.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulonglong]
+assert query(device, None, ctypes.byref(count), 0) == 7 and count.value == 2
+count.value = 4
+assert query(device, samples, ctypes.byref(count), 0) == 0
+for sample in samples[:2]:
+    print(sample.pid, sample.sm)
+count.value = 4
+assert query(device, samples, ctypes.byref(count), 1 << 62) == 6
+"""
+    lines = run(need("python3"), "-c", script, env=environment(root)).stdout.splitlines()
+    busy = {int(pid): int(percent) for pid, percent in map(str.split, lines)}
+    assert busy[one.pid] >= 80 and busy[other.pid] == 0
+
+
+def test_functions_that_are_there_in_name_only(sim_root: Root) -> None:
+    script = """
+import ctypes
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlDeviceSetGpuLockedClocks(None, 0, 0) == 1
+assert nvml.nvmlInit_v2() == 0
+assert nvml.nvmlDeviceSetGpuLockedClocks(None, 0, 0) == 3
+"""
+    run(need("python3"), "-c", script, env=environment(sim_root()))
+
+
 def test_layouts_for_older_callers(sim_root: Root) -> None:
     """Structures of all versions, read through ctypes by a fresh process: libraries stay loaded."""
     root = sim_root()

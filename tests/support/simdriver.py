@@ -130,7 +130,7 @@ def simdriver(stage: str) -> str:
 @pytest.fixture(scope="session")
 def simdriver_sanitized() -> str:
     """A build that stops at a bad access or undefined behaviour."""
-    return build(os.path.join(REPO, "build/simdriver-sanitized"), "SANITIZE=1")
+    return build(os.path.join(REPO, "build/simdriver-sanitized"), "SANITIZE=address,undefined")
 
 
 @pytest.fixture

@@ -13,25 +13,17 @@
 #define SIM_GLIBC_CLOCKS "GLIBC_2.17"
 #endif
 
-#if defined(SIM_GLIBC_BASE) && !defined(__SANITIZE_ADDRESS__)
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SIM_SANITIZED
-#endif
-#endif
-#ifndef SIM_SANITIZED
+#if defined(SIM_GLIBC_BASE) && !defined(SIM_SANITIZED) /* sanitizers have their own of these */
 #define SIM_OLD(name) __asm__(".symver " #name "," #name "@" SIM_GLIBC_BASE)
 SIM_OLD(dladdr);
 SIM_OLD(dlopen);
 SIM_OLD(dlsym);
 SIM_OLD(dlerror);
 SIM_OLD(pthread_create);
-SIM_OLD(pthread_join);
 SIM_OLD(pthread_once);
 SIM_OLD(pthread_sigmask);
 __asm__(".symver pthread_condattr_setclock,pthread_condattr_setclock@" SIM_GLIBC_CLOCKS);
 #undef SIM_OLD
-#endif
 #endif
 
 #endif

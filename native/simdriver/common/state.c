@@ -133,6 +133,15 @@ uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t sel
     return bytes;
 }
 
+uint32_t sim_use_utilization(const struct sim_use *use)
+{
+    uint64_t now = sim_now() / 1000000000, second = atomic_load(&use->second);
+    uint64_t busy = second == now       ? atomic_load(&use->last_second_ns)
+                    : second + 1 == now ? atomic_load(&use->this_second_ns)
+                                        : 0;
+    return busy > 1000000000 ? 100 : (uint32_t)(busy / 10000000);
+}
+
 uint32_t sim_partition_utilization(const struct sim_state *state, uint32_t partition)
 {
     const struct sim_partition *from = &state->partitions[partition];

@@ -36,6 +36,9 @@ struct sim_use {
     _Atomic uint64_t bytes;   /* taken for the process alone */
     _Atomic uint64_t managed; /* resident managed memory: in the device's figure, never in the process's */
     _Atomic uint64_t busy_ns; /* GPU time consumed */
+    _Atomic uint64_t second;  /* CLOCK_MONOTONIC in seconds, of what follows */
+    _Atomic uint64_t this_second_ns, last_second_ns;
+    uint64_t spare;
 };
 
 struct sim_slot {
@@ -79,8 +82,8 @@ struct sim_state {
     struct sim_slot slots[SIM_SLOTS];
 };
 
-_Static_assert(sizeof(struct sim_use) == 32, "state layout");
-_Static_assert(sizeof(struct sim_slot) == 16 + 32 * SIM_USES, "state layout");
+_Static_assert(sizeof(struct sim_use) == 64, "state layout");
+_Static_assert(sizeof(struct sim_slot) == 16 + 64 * SIM_USES, "state layout");
 _Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
 _Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 8 + 16 * SIM_HISTORY, "state layout");
 _Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
@@ -111,6 +114,9 @@ uint64_t sim_partition_bytes(const struct sim_state *state, int fd, uint32_t sel
 
 /* Share of the last second, in percent, in which kernels ran. */
 uint32_t sim_partition_utilization(const struct sim_state *state, uint32_t partition);
+
+/* The same for what one process ran. */
+uint32_t sim_use_utilization(const struct sim_use *use);
 
 /* CLOCK_MONOTONIC in nanoseconds. */
 uint64_t sim_now(void);

@@ -30,6 +30,7 @@ enum kind {
     KIND_NODE,
     KIND_USER_OBJECT,
     KIND_LINK,
+    KIND_VIEW,
 };
 
 /* Device memory of this process: one sparse file, mapped whole. Addresses in it are the device pointers. */

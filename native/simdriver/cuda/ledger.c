@@ -77,10 +77,13 @@ static void release(struct sim_export *export, uint32_t slot)
 static void reap(struct sim_state *state, uint32_t slot)
 {
     for (uint32_t i = 0; i < SIM_USES; i++) {
-        atomic_store(&state->slots[slot].uses[i].partition, 0);
-        atomic_store(&state->slots[slot].uses[i].bytes, 0);
-        atomic_store(&state->slots[slot].uses[i].managed, 0);
-        atomic_store(&state->slots[slot].uses[i].busy_ns, 0);
+        struct sim_use *use = &state->slots[slot].uses[i];
+        atomic_store(&use->partition, 0);
+        atomic_store(&use->bytes, 0);
+        atomic_store(&use->managed, 0);
+        atomic_store(&use->busy_ns, 0);
+        atomic_store(&use->this_second_ns, 0);
+        atomic_store(&use->last_second_ns, 0);
     }
     for (uint32_t i = 0; i < SIM_EXPORTS; i++)
         if (atomic_load(&state->exports[i].id))
@@ -184,13 +187,25 @@ void ledger_managed(struct device *device, int64_t bytes)
         atomic_fetch_add(&use->managed, (uint64_t)bytes);
 }
 
+static void use_busy(struct sim_use *use, uint64_t ns)
+{
+    uint64_t now = sim_now() / 1000000000, second = atomic_load(&use->second);
+    if (second != now) {
+        atomic_store(&use->last_second_ns, second + 1 == now ? atomic_load(&use->this_second_ns) : 0);
+        atomic_store(&use->this_second_ns, 0);
+        atomic_store(&use->second, now);
+    }
+    atomic_fetch_add(&use->this_second_ns, ns);
+    atomic_fetch_add(&use->busy_ns, ns);
+}
+
 void ledger_busy(struct device *device, uint64_t ns)
 {
     struct sim_partition *partition = &driver()->state->partitions[device->partition];
     uint64_t period = sim_now() / SIM_HISTORY_NS;
     struct sim_use *use = use_of(driver(), device->partition);
     if (use)
-        atomic_fetch_add(&use->busy_ns, ns);
+        use_busy(use, ns);
     atomic_fetch_add(&partition->busy_ns, ns);
     if (atomic_load(&partition->history[period % SIM_HISTORY].period) != period) {
         atomic_store(&partition->history[period % SIM_HISTORY].busy_ns, 0);

@@ -1,12 +1,5 @@
-/* Memory and processes, from the shared state. */
+/* Memory and how busy a device is, from the shared state. */
 #include "library.h"
-
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 /* A GPU in MIG mode is the sum of its MIG devices. */
 static uint64_t partition_used(const struct nvml_device *device)
@@ -69,99 +62,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1M
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }
-
-/* The driver lists processes to the host's pid namespace only, measured on driver 580. */
-static bool in_host_namespace(const struct sim_state *state)
-{
-    struct stat st;
-    return syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0 &&
-           st.st_ino == state->pid_namespace;
-}
-
-/* Fills up to `room` records and returns how many there are. */
-static uint32_t list_partition(const struct nvml_device *device, const struct nvml_device *of,
-                               nvmlProcessInfo_v2_t *out, uint32_t room, uint32_t found)
-{
-    const struct nvml_library *library = nvml_library();
-    const struct sim_state *state = library->state;
-    uint32_t used = state ? atomic_load(&state->slots_used) : 0;
-    (void)device;
-    for (uint32_t slot = 0; slot < used && slot < SIM_SLOTS; slot++) {
-        uint64_t bytes = sim_slot_bytes(state, slot, of->partition);
-        uint32_t pid = bytes && sim_slot_lives(state, library->state_fd, slot)
-                           ? sim_slot_pid(state, library->state_fd, slot)
-                           : 0;
-        if (!pid)
-            continue;
-        if (found < room)
-            out[found] = (nvmlProcessInfo_v2_t){
-                .pid = pid,
-                .usedGpuMemory = bytes,
-                .gpuInstanceId = of->mig ? of->mig->gpu_instance : NVML_NO_INSTANCE,
-                .computeInstanceId = of->mig ? of->mig->compute_instance : NVML_NO_INSTANCE};
-        found++;
-    }
-    return found;
-}
-
-static uint32_t list_processes(const struct nvml_device *device, nvmlProcessInfo_v2_t *out, uint32_t room)
-{
-    const struct nvml_library *library = nvml_library();
-    if (!library->state || !in_host_namespace(library->state))
-        return 0;
-    uint32_t found = list_partition(device, device, out, room, 0);
-    const struct nvml_gpu *gpu = &library->gpus[device->index];
-    for (uint32_t m = 0; !device->mig && m < gpu->mig_count; m++)
-        found = list_partition(device, &gpu->mig[m], out, room, found);
-    return found;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned int *count,
-                                                              nvmlProcessInfo_v2_t *infos)
-{
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(count && (infos || *count == 0));
-    unsigned int room = *count;
-    *count = list_processes(device, infos, room);
-    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned int *count,
-                                                              nvmlProcessInfo_v2_t *infos)
-{
-    return nvmlDeviceGetComputeRunningProcesses_v3(handle, count, infos);
-}
-
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned int *count,
-                                                           nvmlProcessInfo_v1_t *infos)
-{
-    nvmlProcessInfo_v2_t newest[SIM_SLOTS];
-    NVML_DEVICE(device, handle);
-    NVML_ARGUMENT(count && (infos || *count == 0));
-    unsigned int room = *count;
-    *count = list_processes(device, newest, SIM_SLOTS);
-    for (unsigned int i = 0; i < *count && i < room && i < SIM_SLOTS; i++)
-        infos[i] = (nvmlProcessInfo_v1_t){newest[i].pid, newest[i].usedGpuMemory};
-    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
-}
-
-/* Graphics programs and MPS clients: there are none. */
-#define NO_PROCESSES(name, type)                                                                            \
-    NVML_API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *count, type *infos)                       \
-    {                                                                                                       \
-        NVML_DEVICE(device, handle);                                                                        \
-        (void)infos;                                                                                        \
-        NVML_ARGUMENT(count);                                                                               \
-        *count = 0;                                                                                         \
-        return NVML_SUCCESS;                                                                                \
-    }
-
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
 NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization)
 {

@@ -80,6 +80,58 @@ NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned 
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t no_counts(const struct nvml_device *device, unsigned long long *value)
+{
+    NVML_ARGUMENT(value && !device->mig);
+    *value = 0;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t handle,
+                                                                unsigned long long *reasons)
+{
+    NVML_DEVICE(device, handle);
+    return no_counts(device, reasons);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle,
+                                                             unsigned long long *reasons)
+{
+    NVML_DEVICE(device, handle);
+    return no_counts(device, reasons);
+}
+
+/* No video is coded: 0 percent of a period of a second. */
+static nvmlReturn_t idle_engine(const struct nvml_device *device, unsigned int *percent,
+                                unsigned int *period_us)
+{
+    NVML_ARGUMENT(percent && period_us && !device->mig);
+    *percent = 0;
+    *period_us = 1000000;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t handle, unsigned int *percent,
+                                                      unsigned int *us)
+{
+    NVML_DEVICE(device, handle);
+    return idle_engine(device, percent, us);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t handle, unsigned int *percent,
+                                                      unsigned int *us)
+{
+    NVML_DEVICE(device, handle);
+    return idle_engine(device, percent, us);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t handle, char *version, unsigned int length)
+{
+    NVML_DEVICE(device, handle);
+    NVML_ARGUMENT(!device->mig);
+    return nvml_copy("00.00.00.00.00", version, length);
+}
+
 /* Passively cooled boards have no fan, and no NVLink is simulated. */
 NVML_API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t handle, unsigned int *percent)
 {
