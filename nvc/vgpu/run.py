@@ -1,0 +1,240 @@
+"""A slice for a plain process: a mount namespace of its own, in which the shim lies over the driver's files."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import signal
+
+from nvc.apply.program import build_program
+from nvc.apply.sources import Sources
+from nvc.discovery.hostroot import identity_of
+from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied
+from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
+from nvc.model import HostFacts
+from nvc.plan.ops import BindHostFile, Ledger, Plan, Symlink, Tmpfs
+from nvc.request import Request, SliceRequest
+from nvc.selection import select
+from nvc.target import Layout, Target
+from nvc.value import Value
+from nvc.vgpu import layout, ledger, registry, shim
+from nvc.vgpu.copies import find_copies
+from nvc.vgpu.living import processes_of
+from nvc.vgpu.prepare import measured
+from nvc.vgpu.slices import Slice, SliceDevice, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.plan.ops import Op
+
+#: Forwarded to the program; the terminal sends others to it by itself.
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+IGNORED = (signal.SIGINT, signal.SIGQUIT)
+_MESSAGE_MAX = 4096
+
+
+class Program(Value):
+    """What is to be run, and as whom."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+    uid: int = -1  # -1: as the caller
+    gid: int = -1
+    timeout: float = 10.0  # seconds for the mounts
+
+
+def run(
+    kernel: Kernel, facts: HostFacts, devices: tuple[str, ...], wanted: SliceRequest, program: Program
+) -> int:
+    """Run a program with a slice of each of `devices`, and none of the others; its exit code is returned.
+
+    A program that a signal ended gives 128 and the signal's number. Raises NvcError when it cannot be started.
+    """
+    if os.geteuid() != 0:
+        raise PermissionDenied("make a mount namespace", cause="only root can")
+    selection = select(facts, Request(devices=devices or ("all",)))
+    chosen = resolve(facts, selection, wanted)
+    if not chosen:
+        raise InputError("make a slice", cause="no device", hint="`nvc-cli info` shows the devices")
+    every = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest())
+    uuids = {device.uuid for device in chosen}
+    others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
+    environment = dict(program.environment)
+    environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
+    slice_devices = (*measured(chosen, facts.driver_label), *others)
+
+    read, write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        _child(kernel, facts, slice_devices, program.replace(environment=environment), parent, write)
+    os.close(write)
+    return _wait(kernel, pid, read)
+
+
+def _child(
+    kernel: Kernel,
+    facts: HostFacts,
+    devices: tuple[SliceDevice, ...],
+    program: Program,
+    parent: int,
+    out: int,
+) -> None:
+    """Become the program. What goes wrong before is told through `out`; never returns."""
+    try:
+        _die_with(parent)
+        _enter_slice(kernel, facts, devices, program.timeout)
+        _become(program)
+        _die_with(parent)  # a change of ids forgets it (prctl(2))
+        os.execvpe(program.words[0], list(program.words), program.environment)
+    except NvcError as error:
+        text = str(error)
+    except OSError as error:
+        text = str(InputError.of("run", program.words[0], error))
+    except BaseException as error:
+        text = f"internal error: {type(error).__name__}: {error}"
+    os.write(out, text.encode("utf-8", "replace")[:_MESSAGE_MAX])
+    os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    prctl.set_pdeathsig(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _become(program: Program) -> None:
+    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    if program.gid >= 0:
+        os.setgroups([])
+        os.setresgid(program.gid, program.gid, program.gid)
+    if program.uid >= 0:
+        os.setresuid(program.uid, program.uid, program.uid)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and programs inherit that
+    prctl.set_no_new_privs(1)  # a set-user-id program could take the mounts away
+
+
+def _enter_slice(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], timeout: float) -> None:
+    """Give this process a mount namespace in which it has the slice. Raises NvcError, OSError."""
+    private_mounts()
+    target = own_target()
+    files = shim.installed()
+    libraries = [
+        (library.soname, posixpath.normpath(f"{facts.driver_root}/{library.path}"))
+        for library in facts.libraries
+        if library.soname in [soname for soname, _, _ in files.files]
+    ]
+    if not libraries:
+        raise ContainerError(
+            "make a slice", facts.driver_root, "the driver has neither libcuda nor libnvidia-ml"
+        )
+    libs_dir = posixpath.dirname(libraries[-1][1])  # of libcuda, where there is one
+    known = tuple(identity for _, _, identity in files.files)
+    found = find_copies(kernel, target.rootfs, libs_dir, (), known)
+    places = {libs_dir, *(posixpath.dirname(path) for _, path in libraries), *found.links}
+    for place in sorted(places):
+        writable_over(place)
+    slice = Slice(
+        devices, files.directory, files.files,
+        f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
+        found.copies, tuple(sorted(places - {libs_dir})), found.hidden,
+    )  # fmt: skip
+    target.layout = Layout("", libs_dir, "", False)
+    registration = registry.enter(kernel, target, slice, libs_dir)
+    try:
+        _apply(kernel, target, _plan(facts, slice, libraries, libs_dir), timeout)
+    except BaseException:
+        registration.undo()
+        raise
+
+
+def own_target() -> Target:
+    """This process's own mount namespace as a target."""
+    target = Target()
+    target.pid, target.pidfd, target.proc, target.mount_namespace = os.getpid(), -1, -1, -1
+    target.rootfs = os.open("/", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    target.rootfs_path, target.user_namespace = "", False
+    target.fsuid, target.fsgid = os.geteuid(), os.getegid()
+    return target
+
+
+def _plan(facts: HostFacts, slice: Slice, libraries: list[tuple[str, str]], libs_dir: str) -> Plan:
+    shims = {soname: (path, identity) for soname, path, identity in slice.shims}
+    ops: list[Op] = []
+    for soname, path in libraries:
+        source, identity = shims[soname]
+        ops.append(BindHostFile(source, path, identity))
+        # Under the overlay it is another file than the one that discovery saw.
+        real = os.path.realpath(path)
+        ops.append(BindHostFile(real, f"{libs_dir}/{layout.PRIVATE}/{soname}", identity_of(os.stat(real))))
+    ops.append(BindHostFile(slice.quota, f"{libs_dir}/{layout.QUOTA_FILE}", None))
+    ops.append(Ledger(f"{libs_dir}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE))
+    ops += [BindHostFile(shims[copy.soname][0], copy.path, shims[copy.soname][1]) for copy in slice.copies]
+    private = f"{libs_dir}/{layout.PRIVATE}"
+    ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links]
+    ops += [Tmpfs(path) for path in slice.hidden]
+    return Plan(facts.driver_root, "/", "/", facts.driver_label, (), tuple(dict.fromkeys(ops)), (), slice)
+
+
+def _apply(kernel: Kernel, target: Target, plan: Plan, timeout: float) -> None:
+    """Without a journal: what is done is seen by this process alone and goes with it."""
+    sources = Sources(kernel, plan)
+    try:
+        program = build_program(plan, sources, b"")
+        place = ApplyTarget(-1, target.rootfs, -1, timeout, target.fsuid, target.fsgid)
+        try:
+            report = kernel.apply(program.packed(), place)
+        except OSError as error:
+            raise ContainerError.of("make a slice", "", error, "see --timeout if the host is busy") from None
+        if report.error:
+            raise MountError(report.step, report.path, strerror(report.error))
+    finally:
+        sources.close()
+
+
+def _wait(kernel: Kernel, pid: int, read: int) -> int:
+    """The exit code of the program, signals being passed on meanwhile."""
+    for number in FORWARDED:
+        signal.signal(number, lambda caught, _: os.kill(pid, caught))
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    with os.fdopen(read, "rb") as reply:
+        problem = reply.read(_MESSAGE_MAX).decode("utf-8", "replace")
+    status = os.waitpid(pid, 0)[1]
+    _forget(kernel, pid)
+    if problem:
+        raise RunError(problem)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+class RunError(NvcError):
+    """A program could not be started; the text is that of the error in its process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _forget(kernel: Kernel, pid: int) -> None:
+    """Remove the entry of a program that has ended, unless processes of it go on."""
+    base = registry.base_directory()
+    lock = registry.locked(kernel)
+    try:
+        for name in registry.entry_names(base):
+            try:
+                entry = registry.read_entry(f"{base}/{name}")
+            except registry.RegistryError:
+                continue
+            if entry.pid == pid and not entry.rootfs and not processes_of(kernel, (entry,)):
+                registry.remove(entry)
+    finally:
+        os.close(lock)

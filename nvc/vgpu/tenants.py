@@ -1,0 +1,135 @@
+"""The slices of this host as they are now: what was asked for, who is in them, and what those say they hold."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import InputError
+from nvc.value import Value
+from nvc.vgpu import ledger, quota, registry
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.living import processes_of, use_of
+from nvc.vgpu.quota import QuotaDevice, QuotaError
+from nvc.vgpu.registry import Entry, RegistryError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.vgpu.ledger import Account
+
+
+class TenantDevice(Value):
+    """One device of a slice; amounts in bytes."""
+
+    uuid: str
+    index: str
+    name: str
+    memory: int  # all there is; 0: not known
+    limit: int  # NO_LIMIT: all of it
+    used: int  # as the processes say
+
+
+class Tenant(Value):
+    """One slice."""
+
+    entry: Entry
+    short: str  # a name for the command line
+    pids: tuple[int, ...]  # as /proc numbers them; none: the container is gone
+    devices: tuple[TenantDevice, ...]
+    accounts: tuple[Account, ...]
+    problem: str = ""  # why `used` is not known
+
+    @property
+    def alive(self) -> bool:
+        """Whether any process is in it."""
+        return bool(self.pids)
+
+
+def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    """Every slice, and warnings about entries that cannot be read."""
+    base = registry.base_directory()
+    entries, warnings = [], []
+    for name in registry.entry_names(base):
+        try:
+            entries.append(registry.read_entry(f"{base}/{name}"))
+        except RegistryError as error:
+            warnings.append(str(error))
+    living = processes_of(kernel, tuple(entries))
+    firsts = [entry.key.partition("-")[0] for entry in entries]
+    found = []
+    for entry, first in zip(entries, firsts):
+        short = first if firsts.count(first) == 1 else entry.key
+        try:
+            found.append(_tenant(kernel, entry, short, living.get(entry.key, ())))
+        except (QuotaError, OSError) as error:
+            warnings.append(f"{entry.directory}: {error}")
+    return tuple(sorted(found, key=lambda tenant: tenant.entry.created)), tuple(warnings)
+
+
+def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> Tenant:
+    limits = read_quota(entry)
+    count = min(len(limits), len(entry.devices))
+    use = use_of(kernel, entry, pids, count)
+    totals = ledger.totals(use.accounts, count)
+    devices = tuple(
+        TenantDevice(device.uuid, device.index, device.name, device.memory, limit.memory_limit, used)
+        for device, limit, used in zip(entry.devices, limits, totals)
+    )
+    return Tenant(entry, short, pids, devices, use.accounts, use.problem if pids else "")
+
+
+def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
+    """The limits of now, devices named as the registry has them. Raises QuotaError, OSError."""
+    fd = os.open(entry.quota, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = quota.read(fd)
+    finally:
+        os.close(fd)
+    return tuple(limit.replace(uuid=device.uuid) for limit, device in zip(found, entry.devices))
+
+
+def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
+    """The slice that `name` means: its name, the beginning of its key, or a process in it. Raises InputError."""
+    exact = [tenant for tenant in everybody if name in (tenant.short, tenant.entry.key)]
+    by_pid = [tenant for tenant in everybody if name.isdigit() and int(name[:20]) in tenant.pids]
+    begins = [tenant for tenant in everybody if name and tenant.entry.key.startswith(name)]
+    for found in (exact, by_pid, begins):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError("find slice", name, f"{len(found)} slices are meant", "write more of its key")
+    raise InputError(
+        "find slice", name, "no such slice, and no process in one", "`nvc-cli vgpu ls` lists them"
+    )
+
+
+def document(tenant: Tenant) -> dict[str, Any]:
+    """One slice for programs; amounts in bytes, times in seconds since the epoch."""
+    return {
+        "key": tenant.entry.key,
+        "name": tenant.short,
+        "running": tenant.alive,
+        "rootfs": tenant.entry.rootfs or None,
+        "libraries": tenant.entry.libs_dir,
+        "quota": tenant.entry.quota,
+        "created": tenant.entry.created,
+        "pids": list(tenant.pids),
+        "problem": tenant.problem or None,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "index": device.index,
+                "name": device.name,
+                "memory": device.memory or None,
+                "limit": None if device.limit == NO_LIMIT else device.limit,
+                "used": None if tenant.problem or not tenant.alive else device.used,
+            }
+            for device in tenant.devices
+        ],
+        "processes": [
+            {"pid": account.pid, "name": account.name, "used": list(account.used)}
+            for account in tenant.accounts
+        ],
+    }
