@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage simdriver install demo test bench bundle fuzz clean
+.PHONY: help setup build native stage simdriver shim install demo test bench bundle fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -50,14 +50,19 @@ simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries
 	@mkdir -p $(BUILD)/simdriver
 	@$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver)
 
-stage: native $(STAGE)/lib/nvc/launch.conf simdriver
+shim: | $(BUILD)/.packages-build ## the libcuda and libnvidia-ml of containers with a slice
+	@mkdir -p $(BUILD)/vgpu
+	@$(MAKE) -s --no-print-directory -C native/vgpu OUT=$(abspath $(BUILD)/vgpu)
+
+stage: native $(STAGE)/lib/nvc/launch.conf simdriver shim
+	@$(RUN) packaging/shim.py $(BUILD)/vgpu $(STAGE)/lib/nvc/vgpu
 	@$(RUN) -m compileall -q nvc cli hooks
 
 $(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher packaging/tree.py $(VENV)/.ready
 	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
 
 install: stage ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
-	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
+	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
 
 demo: stage ## a container with two simulated H100s, run by runc
 	@packaging/demo/run
@@ -73,7 +78,7 @@ bench: stage ## time `configure`, the hook and `docker run`; PEER=/path/to/nvidi
 	$(RUN) tests/bench/docker.py
 
 bundle: stage ## build/bundle: all that a host without a network needs
-	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
+	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
 
 fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ seconds each (default 60)
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)

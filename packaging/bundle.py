@@ -174,13 +174,14 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--simdriver", required=True)
+    parser.add_argument("--shim", required=True)
     options = parser.parse_args()
 
     bundle = os.path.abspath(options.bundle)
     cache = os.path.join(os.path.dirname(bundle), "wheels")
     with tempfile.TemporaryDirectory(dir=os.path.dirname(bundle)) as made:
         library = os.path.join(made, "tree/lib/nvc")
-        tree.copy_tree(os.path.join(made, "tree"), options.simdriver, native=False)
+        tree.copy_tree(os.path.join(made, "tree"), options.simdriver, native=False, shims=options.shim)
         tree.install_programs(options.launcher, os.path.join(made, "tree/bin"))
         native_packages(library, cache, os.path.join(made, "sources"))
         tools(made)

@@ -6,6 +6,7 @@
     lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
     lib/nvc/site/                       the packages of setup.cfg's install_requires
     lib/nvc/simdriver/                  the simulated driver
+    lib/nvc/vgpu/                       the shim of slices, by version (shim.py)
 
 With --links it makes the development stage instead: code and packages stay where they are and are linked, so
 that an edit is seen by the next start.
@@ -21,6 +22,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+
+import shim
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
@@ -138,10 +141,18 @@ def link_stage(prefix: str, simdriver: str) -> None:
         replace_link(os.path.abspath(simdriver), os.path.join(library, "simdriver"))
 
 
-def copy_tree(prefix: str, simdriver: str, native: bool = True) -> None:
-    """Copy the code and its packages; without `native`, only packages that suit every version of Python."""
+def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "") -> None:
+    """Copy the code and its packages; without `native`, only packages that suit every version of Python.
+
+    Earlier versions of the shim stay: containers may be about to be given one.
+    """
     library = os.path.join(prefix, "lib/nvc")
-    remove(library)
+    os.makedirs(library, exist_ok=True)
+    for name in os.listdir(library):
+        if name != "vgpu":
+            remove(os.path.join(library, name))
+    if shims:
+        shim.install(shims, os.path.join(library, "vgpu"))
     for name, source in PACKAGES.items():
         shutil.copytree(os.path.join(REPO, source), os.path.join(library, "python", name), ignore=IGNORED)
     for name in requirements():
@@ -159,6 +170,7 @@ def main() -> None:
     parser.add_argument("--interpreter", default="", help="default: the distribution's, else this one")
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--simdriver", default="")
+    parser.add_argument("--shim", default="", help="directory of the shim of slices")
     parser.add_argument("--links", action="store_true", help="link instead of copying")
     options = parser.parse_args()
 
@@ -170,7 +182,7 @@ def main() -> None:
         link_stage(prefix, options.simdriver)
         site = sysconfig.get_path("platlib")
     else:
-        copy_tree(prefix, options.simdriver)
+        copy_tree(prefix, options.simdriver, shims=options.shim)
         compile_bytecode(interpreter, library, options.destdir)
         write_archive(interpreter, library, options.destdir)
         site = os.path.join(options.prefix, "lib/nvc/site")
