@@ -1,4 +1,4 @@
-/* `nvc-cli vgpu run` starts a program of the caller's. That program gets the environment which the caller gave, not
+/* `nvc-cli vgpu run` starts a program of the caller's, and `vgpu check` tries what one would load. That program gets the environment which the caller gave, not
  * the filtered one; the interpreter, which must not obey it, receives it as a file. */
 #include "launcher.h"
 
@@ -10,7 +10,7 @@
 static bool starts_a_program(char *const *argv)
 {
     for (; argv[0] && argv[1] && strcmp(argv[0], "--"); argv++)
-        if (!strcmp(argv[0], "vgpu") && !strcmp(argv[1], "run"))
+        if (!strcmp(argv[0], "vgpu") && (!strcmp(argv[1], "run") || !strcmp(argv[1], "check")))
             return true;
     return false;
 }
