@@ -1,6 +1,7 @@
 /* Instances of graphs: their nodes' operations in an order that respects all dependencies, executed one after the
  * other. Branches of a graph do not overlap here, which on hardware they may. */
 #include "graph.h"
+#include "pool.h"
 
 #include "engine.h"
 #include "stream.h"
@@ -138,11 +139,20 @@ CU_API CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags)
     CU_CALL(get_flags(exec, flags));
 }
 
+/* The memory of its nodes is there from the first launch, or upload, on. */
+static CUresult take_memory(const struct graph_exec *exec)
+{
+    for (size_t i = 0; i < exec->count; i++)
+        if (exec->nodes[i]->memory)
+            CU_TRY(pool_back(exec->nodes[i]->memory->pool, exec->nodes[i]->memory));
+    return CUDA_SUCCESS;
+}
+
 static CUresult upload(CUgraphExec handle, CUstream on)
 {
     CU_STREAM(stream, on);
     CU_REQUIRE(exec_of(handle), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
+    return take_memory(handle);
 }
 
 CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
@@ -161,6 +171,7 @@ static CUresult launch(CUgraphExec handle, CUstream on)
     CU_STREAM(stream, on);
     struct graph_exec *exec = exec_of(handle);
     CU_REQUIRE(exec, CUDA_ERROR_INVALID_HANDLE);
+    CU_TRY(take_memory(exec));
     struct op *end = op_new(OP_NOTHING, 0);
     CU_REQUIRE(end, CUDA_ERROR_OUT_OF_MEMORY);
     if (!stream->capture) {

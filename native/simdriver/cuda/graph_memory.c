@@ -1,8 +1,7 @@
 /* Memory that graphs own, and objects of the program that live as long as a graph does.
  *
- * It comes from a store of its own on each device, which keeps what it has until it is trimmed. The memory of a node
- * is taken when the node is made and given back with the graph and its instances; the driver takes it at the first
- * launch. */
+ * It comes from a store of its own on each device, which keeps what it has until it is trimmed. A node has its address
+ * when it is made and its memory with the first launch; both are free again with the graph and its instances. */
 #include "graph.h"
 
 #include "engine.h"
@@ -18,6 +17,7 @@ static CUresult store_of(struct device *device, struct pool **out)
     if (!device->graph_pool) {
         CU_TRY(pool_create(device, &device->graph_pool));
         device->graph_pool->threshold = UINT64_MAX;
+        device->graph_pool->lazy = true;
     }
     *out = device->graph_pool;
     return CUDA_SUCCESS;

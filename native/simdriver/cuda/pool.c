@@ -13,6 +13,7 @@ enum { UNIT = 512, STEP = 32 * MIB };
 struct stretch {
     struct stretch *next;
     uint64_t address, size, used;
+    bool backed; /* by memory, that its pool is charged for */
     struct ranges free;
 };
 
@@ -72,6 +73,41 @@ static bool carve(struct pool *pool, struct memory *memory)
     return false;
 }
 
+static CUresult back(struct pool *pool, struct stretch *stretch)
+{
+    if (stretch->backed)
+        return CUDA_SUCCESS;
+    CU_TRY(ledger_charge(pool->device, stretch->size));
+    stretch->backed = true;
+    pool->reserved += stretch->size;
+    if (pool->reserved > pool->reserved_high)
+        pool->reserved_high = pool->reserved;
+    return CUDA_SUCCESS;
+}
+
+static struct stretch *stretch_of(const struct pool *pool, const struct memory *memory)
+{
+    struct stretch *stretch = pool->stretches;
+    while (stretch && memory->range.base - stretch->address >= stretch->size)
+        stretch = stretch->next;
+    return stretch;
+}
+
+CUresult pool_back(struct pool *pool, const struct memory *memory)
+{
+    struct stretch *stretch = stretch_of(pool, memory);
+    return stretch ? back(pool, stretch) : CUDA_SUCCESS;
+}
+
+static void unback(struct pool *pool, struct stretch *stretch)
+{
+    if (!stretch->backed)
+        return;
+    stretch->backed = false;
+    pool->reserved -= stretch->size;
+    ledger_refund(pool->device, stretch->size);
+}
+
 static CUresult add_stretch(struct pool *pool, uint64_t least)
 {
     uint64_t size = round_up(least, STEP);
@@ -82,26 +118,26 @@ static CUresult add_stretch(struct pool *pool, uint64_t least)
                CUDA_ERROR_OUT_OF_MEMORY);
     struct stretch *stretch = calloc(1, sizeof(*stretch));
     struct range *all = calloc(1, sizeof(*all));
-    CUresult result = stretch && all ? ledger_charge(pool->device, size) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (stretch && all) {
+        stretch->size = size;
+        result = pool->lazy ? CUDA_SUCCESS : back(pool, stretch);
+    }
     if (result == CUDA_SUCCESS) {
         result = space_take(pool->device, size, &stretch->address);
         if (result != CUDA_SUCCESS)
-            ledger_refund(pool->device, size);
+            unback(pool, stretch);
     }
     if (result != CUDA_SUCCESS) {
         free(stretch);
         free(all);
         return result;
     }
-    stretch->size = size;
     all->base = stretch->address;
     all->size = size;
     range_insert(&stretch->free, all);
     stretch->next = pool->stretches;
     pool->stretches = stretch;
-    pool->reserved += size;
-    if (pool->reserved > pool->reserved_high)
-        pool->reserved_high = pool->reserved;
     return CUDA_SUCCESS;
 }
 
@@ -114,10 +150,9 @@ void pool_trim(struct pool *pool, uint64_t keep)
             continue;
         }
         *at = stretch->next;
-        pool->reserved -= stretch->size;
+        unback(pool, stretch);
         free(stretch->free.root); /* unused: one hole */
         space_give(pool->device, stretch->address, stretch->size);
-        ledger_refund(pool->device, stretch->size);
         free(stretch);
     }
 }
@@ -207,9 +242,7 @@ static void forget_freed(struct memory *memory)
 void pool_free(struct memory *memory)
 {
     struct pool *pool = memory->pool;
-    struct stretch *stretch = pool->stretches;
-    while (stretch && memory->range.base - stretch->address >= stretch->size)
-        stretch = stretch->next;
+    struct stretch *stretch = stretch_of(pool, memory);
     if (memory->freed_on)
         forget_freed(memory);
     else

@@ -9,6 +9,7 @@ struct stretch;
 struct pool {
     struct device *device;
     bool is_default, dead;
+    bool lazy;         /* memory comes with pool_back(), before that there are addresses only */
     uint64_t max_size; /* 0: no limit */
     uint64_t threshold;
     uint64_t reserved, reserved_high, used, used_high;
@@ -19,6 +20,7 @@ struct pool {
 
 CUresult pool_create(struct device *device, struct pool **out);
 void pool_destroy(struct pool *pool);
+CUresult pool_back(struct pool *pool, const struct memory *memory);
 void pool_trim(struct pool *pool, uint64_t keep);
 CUresult pool_free_later(struct memory *memory, struct stream *stream);
 
