@@ -92,7 +92,7 @@ static void enter(CUgraphExec exec, CUgraph graph)
     struct process *in = process();
     struct target to;
     CUdevice ordinal;
-    uint64_t bytes = footprint_of(graph, &ordinal);
+    uint64_t bytes = round_capped(footprint_of(graph, &ordinal), POOL_STEP);
     if (!in || !bytes || !target_device(ordinal, &to) || to.position == NO_POSITION)
         return;
     gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
@@ -240,36 +240,6 @@ CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
     return result;
 }
 
-/* A driver that takes the memory with the node is asked to take it back, if that was too much. */
-static CUresult added(CUgraphNode node, CUdevice ordinal, CUresult result)
-{
-    struct target to;
-    if (result != CUDA_SUCCESS || !target_device(ordinal, &to) || to.position == NO_POSITION)
-        return result;
-    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
-    int64_t grown = gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
-    struct account_view view;
-    if (grown <= 0 || !account_view(to.position, &view) || view.used <= view.limit)
-        return result;
-    REAL(cuGraphDestroyNode)(node);
-    gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CU_API CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
-                                       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-    CUresult result = REAL(cuGraphAddMemAllocNode)(out, graph, needs, count, params);
-    return result == CUDA_SUCCESS ? added(*out, params->poolProps.location.id, result) : result;
-}
-
-static CUresult added_any(CUgraphNode *out, const CUgraphNodeParams *params, CUresult result)
-{
-    if (result != CUDA_SUCCESS || params->type != CU_NODE_ALLOC)
-        return result;
-    return added(*out, params->alloc.poolProps.location.id, result);
-}
-
 static bool kernel_allowed(const CUgraphNodeParams *params)
 {
     return !params || params->type != CU_NODE_KERNEL || local_allows(params->kernel.func);
@@ -280,7 +250,7 @@ CU_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNod
 {
     if (!kernel_allowed(params))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return added_any(out, params, REAL(cuGraphAddNode)(out, graph, needs, count, params));
+    return REAL(cuGraphAddNode)(out, graph, needs, count, params);
 }
 
 CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
@@ -288,5 +258,5 @@ CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraph
 {
     if (!kernel_allowed(params))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return added_any(out, params, REAL(cuGraphAddNode_v2)(out, graph, needs, edges, count, params));
+    return REAL(cuGraphAddNode_v2)(out, graph, needs, edges, count, params);
 }

@@ -102,12 +102,8 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     bool named = pool != NULL;
     if (!out || !request->size || !target_stream(request->stream, &to))
         return ask_driver(out, request, named);
-    if (is_capturing(request->stream, request->per_thread)) {
-        CUresult captured = ask_driver(out, request, named); /* a node of a graph: see graph.c */
-        gauge_watch(ITEM_GRAPHS, (uint64_t)to.ordinal + 1, to.position);
-        gauge_read(ITEM_GRAPHS, (uint64_t)to.ordinal + 1);
-        return captured;
-    }
+    if (is_capturing(request->stream, request->per_thread))
+        return ask_driver(out, request, named); /* a node of a graph: see graph.c */
     if (!named && REAL(cuDeviceGetMemPool)(&pool, to.ordinal) != CUDA_SUCCESS)
         return ask_driver(out, request, named);
     if (!named && to.position == NO_POSITION)

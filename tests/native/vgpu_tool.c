@@ -230,8 +230,10 @@ static CUresult graphs(char **word)
         CUgraphNode allocation, end;
         CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
                                              .bytesize = number(word[2])};
+        typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
         typedef CUresult (*add_free)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
-        CUresult result = CU(cuGraphAddMemAllocNode)(&allocation, OBJECT, NULL, 0, &params);
+        CUresult result =
+            ((add_allocation)entry("cuGraphAddMemAllocNode"))(&allocation, OBJECT, NULL, 0, &params);
         return result
                    ? result
                    : ((add_free)entry("cuGraphAddMemFreeNode"))(&end, OBJECT, &allocation, 1, params.dptr);

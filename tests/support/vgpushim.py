@@ -1,0 +1,249 @@
+"""The vGPU shim in tests: its builds, slices of a simulated driver, and processes that use one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nvc.sim.layout import host_arch
+from nvc.sim.report import report
+from nvc.vgpu import layout, ledger, quota
+from support import CLEAN_ENV, REPO, run
+from support.simdriver import SANITIZE, SOURCES, WARN
+
+MIB = 1 << 20
+GIB = 1 << 30
+CONTEXT = 518 * MIB  # of a simulated H100
+OUT_OF_MEMORY = 2
+TOOL = ("vgpu_tool.c", "vgpu_tool_crowd.c")
+
+
+def build(out: str, *settings: str) -> str:
+    """The shims, built in `out`; `settings` are make's."""
+    make = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, "native/vgpu"))
+    run(*make, f"OUT={out}", *settings, timeout=600, env=dict(os.environ))
+    return out
+
+
+def compile_tool(directory: str, *flags: str) -> str:
+    """tests/native/vgpu_tool.c as a program."""
+    program = os.path.join(directory, "vgpu_tool")
+    files = [os.path.join(SOURCES, name) for name in TOOL]
+    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
+    run("gcc", *WARN, *flags, include, "-o", program, *files, "-ldl", "-lpthread", timeout=300)
+    return program
+
+
+def lives(fd: int, slot: int) -> bool:
+    """Whether some process holds the lock on a slot's byte."""
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
+    answer = fcntl.fcntl(fd, 36, asked)  # F_OFD_GETLK
+    return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)
+
+
+class Process:
+    """A process of vgpu_tool."""
+
+    def __init__(self, slice_: Slice, *arguments: str, **variables: str) -> None:
+        self.slice = slice_
+        self.process = subprocess.Popen(
+            [slice_.tool, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=slice_.environment(**variables), text=True,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def receive(self) -> list[str]:
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()
+        assert words, f"the process ended with {self.process.wait()}"
+        return words
+
+    def code(self, command: str) -> int:
+        """The driver's result."""
+        self.send(command)
+        return int(self.receive()[0])
+
+    def ask(self, command: str) -> list[str]:
+        """What the driver says, where it must succeed."""
+        self.send(command)
+        code, *rest = self.receive()
+        assert code == "0", f"{command}: {code}"
+        return rest
+
+    def do(self, *commands: str) -> Process:
+        for command in commands:
+            self.ask(command)
+        return self
+
+    def start(self, device: int = 0) -> Process:
+        return self.do("init", f"primary {device}")
+
+    def info(self) -> tuple[int, int]:
+        """Free and total bytes of the current device."""
+        free, total = self.ask("info")
+        return int(free), int(total)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+
+class Slice:
+    """A directory with the shim as a container of a simulated driver has it."""
+
+    def __init__(self, root: str, shims: str, tool: str) -> None:
+        self.root, self.shims, self.tool = root, shims, tool
+        self.libraries = os.path.join(root, "slice")
+        self.log = os.path.join(root, "log")
+        self.processes: list[Process] = []
+        os.makedirs(self.path("nvc/ledger"))
+        real = os.path.join(root, "usr/lib", f"{host_arch()}-linux-gnu")
+        for name in ("libcuda.so", "libnvidia-ml.so"):
+            shutil.copy(os.path.join(shims, name), self.path(f"{name}.1"))
+            shutil.copy(os.path.join(real, f"{name}.1"), self.path(f"nvc/{name}.1"))
+        self.uuids = [mig.uuid for gpu in report(root).gpus for mig in gpu.mig] or [
+            gpu.uuid for gpu in report(root).gpus
+        ]
+        self.limit(*[2 * GIB] * len(self.uuids))
+        with open(self.path("nvc/ledger/ledger"), "wb") as file:
+            file.write(ledger.header())
+            file.truncate(layout.LEDGER_SIZE)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.libraries, name)
+
+    def limit(self, *limits: int, **fields: int) -> None:
+        """Write the quota: a limit for each device, and what else QuotaDevice has, for all."""
+        fields = {"context_overhead": CONTEXT, **fields}
+        devices = [quota.QuotaDevice(u, limit, **fields) for u, limit in zip(self.uuids, limits)]
+        fd = os.open(self.path("nvc/quota"), os.O_RDWR | os.O_CREAT, 0o644)
+        quota.write(fd, tuple(devices))
+        os.close(fd)
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        asan = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
+        return {
+            **CLEAN_ENV,
+            **asan,
+            "LD_LIBRARY_PATH": self.libraries,
+            "NVC_VGPU_LOG": self.log,
+            **variables,
+        }
+
+    def process(self, *arguments: str, **variables: str) -> Process:
+        self.processes.append(Process(self, *arguments, **variables))
+        return self.processes[-1]
+
+    def start(self, device: int = 0) -> Process:
+        """A process with a context."""
+        return self.process().start(device)
+
+    def used(self, device: int = 0) -> int:
+        """Bytes that the ledger's living slots hold of a device."""
+        fd = os.open(self.path("nvc/ledger/ledger"), os.O_RDWR)
+        data = os.pread(fd, layout.LEDGER_SIZE, 0)
+        live = frozenset(slot for slot in range(layout.SLOTS) if lives(fd, slot))
+        os.close(fd)
+        return sum(account.used[device] for account in ledger.parse(data, len(self.uuids), live))
+
+    def taken(self, device: int = 0) -> int:
+        """Bytes that the simulated driver has given, to all processes."""
+        gpus = report(self.root).gpus
+        return [mig.used for gpu in gpus for mig in gpu.mig][device] if gpus[0].mig else gpus[device].used
+
+    def agree(self, device: int = 0) -> int:
+        """The bytes in use, on which ledger and driver must agree."""
+        used = self.used(device)
+        assert used == self.taken(device)
+        return used
+
+    def said(self) -> list[str]:
+        """What the shim wrote to its log."""
+        if not os.path.exists(self.log):
+            return []
+        with open(self.log, encoding="utf-8") as log:
+            return log.read().splitlines()
+
+    def eventually(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        """Wait for what another process brings about by itself."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it did not come about"
+            os.sched_yield()
+
+
+@pytest.fixture(scope="session")
+def shims() -> str:
+    """The shims as they are installed."""
+    return build(os.path.join(REPO, "build/vgpu"))
+
+
+@pytest.fixture(scope="session")
+def shims_sanitized() -> str:
+    """Shims that stop at a bad access or undefined behaviour."""
+    return build(os.path.join(REPO, "build/vgpu-sanitized"), "SANITIZE=1")
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+
+
+@pytest.fixture(scope="session")
+def tool_sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O1", "-g", *SANITIZE)
+
+
+@pytest.fixture
+def plain_slice(sim_root: Callable[..., str], shims: str, tool: str) -> Iterator[Callable[..., Slice]]:
+    """Factory: `plain_slice(**fields of SimSpec)` is a slice of 2 GiB of each device."""
+    made: list[Slice] = []
+
+    def make(**wanted: object) -> Slice:
+        made.append(Slice(sim_root(**wanted), shims, tool))
+        return made[-1]
+
+    yield make
+    end_all(made)
+
+
+@pytest.fixture(params=["plain", "sanitized"])
+def vgpu(request: pytest.FixtureRequest, sim_root: Callable[..., str]) -> Iterator[Slice]:
+    """A slice of 2 GiB of each of two GPUs, once with the shims as installed and once under sanitizers."""
+    end = "_sanitized" if request.param == "sanitized" else ""
+    made = Slice(sim_root(), request.getfixturevalue(f"shims{end}"), request.getfixturevalue(f"tool{end}"))
+    yield made
+    end_all([made])
+
+
+def end_all(slices: list[Slice]) -> None:
+    """No process outlives its test, and none may have ended by itself."""
+    for made in slices:
+        for process in made.processes:
+            alive = process.process.poll() is None
+            if alive:
+                process.process.send_signal(signal.SIGCONT)
+                process.end()
+            assert process.process.returncode in (0, -signal.SIGKILL), process.process.returncode
