@@ -74,7 +74,11 @@ def _lock() -> int:
 
 def _in_child(host: Host, options: DriverOptions) -> tuple[str, ...]:
     """Runs `_load` in a child that dies with us; its warnings, or one about the child itself."""
-    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]  # before the fork
+    try:
+        import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]  # before the fork
+    except ImportError:
+        # It is compiled for one version of Python; the bundle has it for one only.
+        return ("kernel modules are not loaded: python-prctl is not installed for this Python",)
 
     receive, send = os.pipe()
     pid = os.fork()

@@ -20,17 +20,13 @@ _MINOR_MAX = 1 << 20  # of a device number
 class MigCapabilities:
     """Looks up capability files and nodes. `majors` are those of /proc/devices."""
 
-    __slots__ = ("system", "majors", "minors", "by_gpu")
+    __slots__ = ("system", "majors", "table")
 
     def __init__(self, system: HostRoot, majors: dict[str, int]) -> None:
         self.system = system
         self.majors = majors
-        self.minors = parse_minors(system.read_optional(MINORS) or b"")
-        self.by_gpu: dict[str, list[int]] = {}
-        for name, minor in self.minors.items():
-            head, slash, _ = name.partition("/")
-            if slash:
-                self.by_gpu.setdefault(head, []).append(minor)
+        # Searched, not parsed: of thousands of lines a host needs those of its few GPUs.
+        self.table = b"\n" + (system.read_optional(MINORS) or b"") + b"\n"
 
     @property
     def major(self) -> int:
@@ -39,7 +35,13 @@ class MigCapabilities:
 
     def of_gpu(self, gpu_minor: int) -> tuple[int, ...]:
         """The minors of all instances that the GPU could have; none without nodes for them."""
-        return tuple(sorted(self.by_gpu.get(f"gpu{gpu_minor}", ()))) if self.major >= 0 else ()
+        prefix = b"\ngpu%d/" % gpu_minor
+        first, last = self.table.find(prefix), self.table.rfind(prefix)
+        if self.major < 0 or first < 0:
+            return ()
+        block = self.table[first : self.table.find(b"\n", last + 1)]
+        start = f"gpu{gpu_minor}/"
+        return tuple(sorted(minor for name, minor in parse_minors(block).items() if name.startswith(start)))
 
     def of_global(self, name: str) -> DeviceNode | None:
         """The node of mig/config or mig/monitor."""
@@ -60,7 +62,10 @@ class MigCapabilities:
         )
 
     def _node(self, name: str, path: str) -> DeviceNode | None:
-        minor = self.minors.get(name)
+        minor = None
+        at = self.table.find(b"\n%s " % name.encode())
+        if at >= 0:
+            minor = parse_minors(self.table[at + 1 : self.table.find(b"\n", at + 1)]).get(name)
         if minor is None:
             minor = _minor(
                 fields_of(self.system.read_optional(path, 4096) or b"").get("DeviceFileMinor", "")
