@@ -167,7 +167,7 @@ def test_utilization_of_each_process(sim_root: Root, client: Start) -> None:
 import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 class Sample(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("time", ctypes.c_ulonglong), ("sm", ctypes.c_uint), ("rest", ctypes.c_uint * 3)]
+    _fields_ = [("pid", ctypes.c_uint), ("time", ctypes.c_ulonglong), ("sm", ctypes.c_uint * 4)]
 assert nvml.nvmlInit_v2() == 0
 device, count, samples = ctypes.c_void_p(), ctypes.c_uint(0), (Sample * 4)()
 nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
@@ -177,7 +177,7 @@ assert query(device, None, ctypes.byref(count), 0) == 7 and count.value == 2
 count.value = 4
 assert query(device, samples, ctypes.byref(count), 0) == 0
 for sample in samples[:2]:
-    print(sample.pid, sample.sm)
+    print(sample.pid, sample.sm[0])
 count.value = 4
 assert query(device, samples, ctypes.byref(count), 1 << 62) == 6
 """
