@@ -150,13 +150,16 @@ static void find_archive(const char *name, const char *prefix, bool trusted, cha
  * as Python does with .pyc files; one that is damaged must not go unnoticed. */
 static const char OPEN_ARCHIVE[] =
     "path='%s'\n"
-    "with open(path,'rb',0)as file:data=file.read()\n"
-    "if data[:4]!=b'nvc\\n'or int.from_bytes(data[8:12],'little')!=len(data):"
+    "from posix import fstat,open,read\n"
+    "fd=open(path,0)\n"
+    "head=read(fd,16)\n"
+    "if head[:4]!=b'nvc\\n'or int.from_bytes(head[8:12],'little')!=fstat(fd).st_size:"
     "sys.exit('%s: initialization error: '+path+': the file is damaged; install nvc again')\n"
     "from _frozen_importlib_external import MAGIC_NUMBER\n"
-    "if data[4:8]==MAGIC_NUMBER:\n"
+    "if head[4:8]==MAGIC_NUMBER:\n"
     " from marshal import loads\n"
-    " loader,index=loads(memoryview(data)[12:]);exec(loader);install(path,data,index)\n";
+    " loader,index=loads(read(fd,int.from_bytes(head[12:],'little')))\n"
+    " exec(loader);install(path,fd,index)\n";
 
 /* Python: extends sys.path, opens the archive, then `from PACKAGE.MODULE import main;main("NAME")`. */
 static void write_boot(const struct program *program, const char *code, const char *archive,

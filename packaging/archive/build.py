@@ -6,7 +6,8 @@ LIBRARY is PREFIX/lib/nvc of an installation, below DIR if one is named. Run by 
 the archive. A start then reads one file where it would look for, list, and read about a hundred.
 
 The format: b"nvc\\n", the interpreter's magic number (the one that begins its .pyc files), the size of the archive
-(4 bytes, little-endian), marshal of (the code of loader.py, index), then the code of each module.
+and that of the next part (4 bytes each, little-endian), marshal of (the code of loader.py, index), then the code of
+each module. What a start does not need of it is never read.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def archive(library: str, destdir: str) -> bytes:
         codes.append(code)
         index[name] = (sum(map(len, codes)), len(code), file, package)
     loader = compile_file(os.path.join(HERE, "loader.py"), "<nvc loader>")
-    body = marshal.dumps((loader, index)) + b"".join(reversed(codes))
-    size = len(HEADER) + 4 + len(body)
-    return HEADER + size.to_bytes(4, "little") + body
+    head, body = marshal.dumps((loader, index)), b"".join(reversed(codes))
+    size = len(HEADER) + 8 + len(head) + len(body)
+    return HEADER + size.to_bytes(4, "little") + len(head).to_bytes(4, "little") + head + body
 
 
 def main() -> None:

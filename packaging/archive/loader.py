@@ -11,6 +11,7 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import ExtensionFileLoader
 from marshal import loads
+from posix import fstat, pread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 class Archive:
     """Finder and loader. A module that is not in the archive is left to the usual finders."""
 
-    def __init__(self, directory: str, data: bytes, index: dict[str, Entry]) -> None:
-        self.directory, self.data, self.index = directory, memoryview(data), index
+    def __init__(self, directory: str, fd: int, index: dict[str, Entry]) -> None:
+        self.directory, self.fd, self.index = directory, fd, index
+        self.size = fstat(fd).st_size
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """How to load `name`, or None. Nothing is looked up in the file system."""
@@ -48,11 +50,10 @@ class Archive:
         """Run the module's code."""
         start, size, file, _ = self.index[module.__name__]
         module.__file__ = self.directory + file
-        start = len(self.data) - start
-        exec(loads(self.data[start : start + size]), module.__dict__)
+        exec(loads(pread(self.fd, size, self.size - start)), module.__dict__)
 
 
-def install(path: str, data: bytes, index: dict[str, Entry]) -> None:
-    """Put the archive at `path` before the usual finders. `data` is all of it."""
-    archive = Archive(path.rpartition("/")[0] + "/", data, index)
+def install(path: str, fd: int, index: dict[str, Entry]) -> None:
+    """Put the archive at `path` before the usual finders. `fd` stays open, so that an update cannot mix two."""
+    archive = Archive(path.rpartition("/")[0] + "/", fd, index)
     sys.meta_path.insert(0, archive)
