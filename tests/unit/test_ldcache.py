@@ -58,7 +58,7 @@ def test_reads_what_ldconfig_writes(scratch: str) -> None:
     assert [(name, path) for _, name, path in found] == printed(f"{scratch}/cache")
     flags = {path: entry_flags for entry_flags, _, path in found}
     assert flags[f"{scratch}/x86_64/libcuda.so.1"] == 0x0303
-    assert flags[f"{scratch}/i386/libcuda.so.1"] == 0x0001  # needs no libc, so ldconfig cannot tell which
+    assert flags[f"{scratch}/i386/libcuda.so.1"] == 0x0003
 
 
 @pytest.mark.parametrize("data", [write(ENTRIES), write(ENTRIES, True), old_cache(ENTRIES)])
