@@ -7,7 +7,7 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 from __future__ import annotations
 
 from nvc.errors import InputError, one_line
-from nvc.request import Request
+from nvc.request import Request, SliceRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ SLICES = (
     "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
     "ALIYUN_COM_GPU_SCHD_WEIGHT",
 )  # fmt: skip
+CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 
 DEFAULT_CAPABILITIES = ("compute", "utility")
 MAX_ITEMS = 4096
@@ -53,9 +54,9 @@ def request_from(container: Container, config: Config, notes: list[str] | None =
         notes.append(f"{VISIBLE}=void: nothing to do, as for devices given through CDI")
         return None
     devices = _devices(container, config, notes)
-    if devices is None:
+    if devices is None and not _cgpu_devices(container, config):
         return None
-    _refuse_slices(environment, config)
+    vgpu, devices = _slice(container, config, devices or ())
     mode = config.cuda_compat_mode
     return Request(
         devices=devices,
@@ -68,6 +69,7 @@ def request_from(container: Container, config: Config, notes: list[str] | None =
         # `hook` leaves it to another hook, which NVIDIA's runtime adds.
         cuda_compat_mode="disabled" if mode == "hook" else mode,
         ldconfig=config.ldconfig,
+        vgpu=vgpu,
     )
 
 
@@ -235,13 +237,54 @@ def _imex_channels(container: Container, config: Config, notes: list[str]) -> tu
     return tuple(int(item) for item in meaning)
 
 
-def _refuse_slices(environment: dict[str, str], config: Config) -> None:
-    """A container that was promised a part of a GPU must not get all of it, unless somebody else sees to that."""
-    if config.vgpu_variables == "ignore":
-        return
-    for name, value in environment.items():
-        if value and name.startswith(SLICES):
-            raise InputError(
-                _short(name), _short(value), "this version gives whole GPUs only",
-                "remove it, or set vgpu-variables = \"ignore\" in [nvc] if something else limits the container",
-            )  # fmt: skip
+def _slice(
+    container: Container, config: Config, devices: tuple[str, ...]
+) -> tuple[SliceRequest | None, tuple[str, ...]]:
+    """The part of each device that the container gets, None for all of it; and the devices, to which cGPU's own
+    variable can add.
+
+    A container that was promised a part must not get all of it, unless somebody else sees to that.
+    """
+    environment = container.environment
+    asking = [name for name, value in environment.items() if value and _asks_for_slice(name)]
+    default = config.vgpu_memory or config.vgpu_memory_max
+    obeyed = asking and config.vgpu_variables != "ignore"
+    if not obeyed and not default:
+        return None, devices
+    if obeyed and config.vgpu_variables == "refuse":
+        raise InputError(
+            _short(asking[0]), _short(environment[asking[0]]),
+            "the configuration lets containers ask for whole GPUs only",
+            "remove it, or change vgpu-variables in [nvc]",
+        )  # fmt: skip
+    from nvc.vgpu.sizes import parse_size
+    from nvc.vgpu.variables import library_path, slice_from
+
+    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
+    wanted = slice_from(environment, largest) if obeyed else None
+    if wanted is not None:
+        devices = _added(devices, _cgpu_devices(container, config))
+    elif default:
+        size = parse_size("vgpu-memory" if config.vgpu_memory else "vgpu-memory-max", default)
+        wanted = SliceRequest((size,), library_path=library_path(environment), largest=largest)
+    return wanted and wanted.replace(uncounted=config.vgpu_uncounted), devices
+
+
+def _asks_for_slice(name: str) -> bool:
+    return name.startswith(SLICES) and name != "NVC_VGPU_LOG"
+
+
+def _cgpu_devices(container: Container, config: Config) -> tuple[str, ...]:
+    """The devices that cGPU's own variables name: of a container that may use variables, and where they count."""
+    environment = container.environment
+    counts = config.vgpu_variables == "obey" and _may_use_environment(container, config)
+    if not (counts and environment.get(CGPU_DEVICES)):
+        return ()
+    from nvc.vgpu.variables import cgpu_devices
+
+    return cgpu_devices(environment)
+
+
+def _added(devices: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    _check(CGPU_DEVICES, list(more))
+    return ("all",) if "all" in (*devices, *more) else tuple(dict.fromkeys((*devices, *more)))

@@ -74,7 +74,10 @@ class Config(Value):
     log: str = ""
     timeout: float = 10.0  # seconds
     inventory: bool = True
-    vgpu_variables: str = "refuse"  # or ignore
+    vgpu_variables: str = "obey"  # or refuse, ignore
+    vgpu_memory: str = ""  # a size: the slice of containers that ask for none
+    vgpu_memory_max: str = ""  # a size: more is refused
+    vgpu_uncounted: bool = False
 
 
 def load(named: str = "", directory: str = "") -> Config:

@@ -144,6 +144,17 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
+def _size(value: Any) -> str:
+    if _text(value):
+        from nvc.vgpu.sizes import parse_size
+
+        try:
+            parse_size("", value)
+        except InputError as error:
+            raise _Bad(f"{one_line(value)}: {error.cause}; {error.hint}") from None
+    return str(value)
+
+
 def _one_of(*allowed: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in allowed:
@@ -189,5 +200,6 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "seconds": _seconds,
     "mode": _one_of(*MODES),
     "compat_mode": _one_of(*COMPAT_MODES),
-    "refusal": _one_of("refuse", "ignore"),
+    "slices": _one_of("obey", "refuse", "ignore"),
+    "size": _size,
 }

@@ -73,6 +73,9 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "log": ("log", "log"),
         "timeout": ("timeout", "seconds"),
         "inventory": ("inventory", "bool"),
-        "vgpu-variables": ("vgpu_variables", "refusal"),
+        "vgpu-variables": ("vgpu_variables", "slices"),
+        "vgpu-memory": ("vgpu_memory", "size"),
+        "vgpu-memory-max": ("vgpu_memory_max", "size"),
+        "vgpu-uncounted": ("vgpu_uncounted", "bool"),
     },
 }

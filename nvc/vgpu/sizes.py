@@ -67,10 +67,10 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
 
 def parse_number(name: str, text: str, low: int, high: int) -> int:
     """A whole number from `low` to `high`. Raises InputError."""
-    number = _number(name, text, text)
-    if not low <= number <= high:
+    sound = text and DIGITS.issuperset(text) and len(text) <= 18 and (text == "0" or text[0] != "0")
+    if not sound or not low <= int(text) <= high:
         raise InputError(name, text, f"want a number from {low} to {high}")
-    return number
+    return int(text)
 
 
 def size_text(count: int) -> str:

@@ -91,6 +91,8 @@ class Slice(Value):
 def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
     """The devices of a container in the order in which they were asked for, each with its limit.
 
+    A device for which no size is given is given whole, as far as the operator grants that.
+
     Raises InputError naming the option or variable for a size that does not suit its device or that the operator
     does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
     """
@@ -111,15 +113,22 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
         if asked is None and place in sliced and wanted.memory:
             asked = wanted.memory[sliced.index(place) if len(wanted.memory) > 1 else 0]
         if asked is None:
-            found.append(device)
+            # Whole, but nobody gets more than the operator grants.
+            found.append(device.replace(limit=_granted(wanted.largest, device)))
             continue
         limit = amount(asked, device)
-        if wanted.largest is not None and limit > amount(wanted.largest, device):
-            raise InputError(
-                asked.name, asked.text, f"{wanted.largest.name} allows {wanted.largest.text}", "ask for less"
-            )
+        if limit > _granted(wanted.largest, device):
+            allowed = wanted.largest.text if wanted.largest else ""
+            raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
         found.append(device.replace(limit=limit))
     return tuple(found)
+
+
+def _granted(largest: Size | None, device: SliceDevice) -> int:
+    """What the operator lets anybody have of a device: NO_LIMIT, or bytes that it has."""
+    if largest is None or not largest.part and device.memory and largest.bytes >= device.memory:
+        return NO_LIMIT
+    return amount(largest, device)
 
 
 def amount(size: Size, device: SliceDevice) -> int:

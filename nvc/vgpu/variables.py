@@ -29,6 +29,7 @@ _KNOWN = (MEMORY, CORES, WEIGHT, POLICY)
 _INDEXED = (MEMORY, CORES)
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
+VALUE_MAX = 80
 LATER = "sharing compute time comes with the daemon: this version limits memory only"
 
 
@@ -38,20 +39,29 @@ def slice_from(environment: dict[str, str], largest: Size | None = None) -> Slic
     `largest` is what the operator grants at most. An empty value is as good as none. Raises InputError naming the
     variable.
     """
+    # What is longer than any sound value is cut: it may have a megabyte, and be quoted in an error.
+    lists = ("LD_LIBRARY_PATH", CGPU_DEVICES)
+    environment = {name: text if name in lists else text[:VALUE_MAX] for name, text in environment.items()}
     _check_own_names(environment)
     cgpu = not _disabled(environment)
     _check_shares(environment, cgpu)
-    path = tuple(item for item in environment.get("LD_LIBRARY_PATH", "").split(":") if item.startswith("/"))
+    path = library_path(environment)
     for name in (MEMORY, HAMI_MEMORY):
         everywhere, at = _memory(environment, name)
         if everywhere or at:
-            return SliceRequest(everywhere, at, library_path=path[:64], largest=largest)
+            return SliceRequest(everywhere, at, library_path=path, largest=largest)
     text = environment.get(CGPU_MEMORY, "") if cgpu else ""
     if not text:
         return None
     whole = environment.get(CGPU_WHOLE, "")
     size = parse_part(CGPU_MEMORY, text, CGPU_WHOLE, whole) if whole else parse_gibibytes(CGPU_MEMORY, text)
-    return SliceRequest((size,), (), cgpu_devices(environment), library_path=path[:64], largest=largest)
+    return SliceRequest((size,), (), cgpu_devices(environment), library_path=path, largest=largest)
+
+
+def library_path(environment: dict[str, str]) -> tuple[str, ...]:
+    """Where the image's programs look for libraries first, as far as its configuration says."""
+    items = environment.get("LD_LIBRARY_PATH", "")[:65536].split(":")
+    return tuple(item for item in items if item.startswith("/"))[:64]
 
 
 def cgpu_devices(environment: dict[str, str]) -> tuple[str, ...]:
@@ -98,7 +108,7 @@ def _check_own_names(environment: dict[str, str]) -> None:
         indexed = base in _INDEXED and _index(index) is not None
         if name not in _KNOWN and not indexed and name != f"{OWN}LOG":
             raise InputError(
-                name[:80], value[:80], "no such variable", f"known are {', '.join(_KNOWN)}, NVC_VGPU_LOG"
+                name[:80], value, "no such variable", f"known are {', '.join(_KNOWN)}, NVC_VGPU_LOG"
             )
 
 
@@ -130,9 +140,9 @@ def _memory(environment: dict[str, str], name: str) -> tuple[tuple[Size, ...], t
         if value and variable != name and variable.startswith(f"{name}_"):
             index = _index(variable[len(name) + 1 :])
             if index is None:
-                raise InputError(variable[:80], value[:80], f"want {name}_0 to {name}_{DEVICES - 1}")
-            at.append((index, parse_size(variable, value[:80])))
-    return ((parse_size(name, everywhere[:80]),) if everywhere else ()), tuple(sorted(at))
+                raise InputError(variable[:80], value, f"want {name}_0 to {name}_{DEVICES - 1}")
+            at.append((index, parse_size(variable, value)))
+    return ((parse_size(name, everywhere),) if everywhere else ()), tuple(sorted(at))
 
 
 def _index(text: str) -> int | None:
@@ -144,5 +154,5 @@ def _index(text: str) -> int | None:
 def _disabled(environment: dict[str, str]) -> bool:
     value = environment.get(CGPU_DISABLE, "")
     if value not in (*_TRUE, *_FALSE):
-        raise InputError(CGPU_DISABLE, value[:80], "want true or false")
+        raise InputError(CGPU_DISABLE, value[:VALUE_MAX], "want true or false")
     return value in _TRUE

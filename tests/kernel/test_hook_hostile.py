@@ -200,7 +200,10 @@ def test_a_loader_cache_of_rubbish(hook: Hook, image: Image) -> None:
         {"NVIDIA_MIG_CONFIG_DEVICES": "all"},
         {"NVIDIA_IMEX_CHANNELS": "-1"},
         {"CUDA_VERSION": "$(reboot)"},
-        {"NVC_VGPU_MEMORY": "4g"},
+        {"NVC_VGPU_MEMORY": "4gb"},
+        {"NVC_VGPU_MEMROY": "4g"},
+        {"CUDA_DEVICE_MEMORY_LIMIT_64": "4g"},
+        {"ALIYUN_COM_GPU_MEM_CONTAINER": "x" * (1 << 20)},
     ],
     ids=lambda variables: next(iter(variables)) + "=" + repr(next(iter(variables.values())))[:20],
 )

@@ -83,6 +83,10 @@ def settings(text: str) -> dict[str, Any]:
             {"log": "/l", "timeout": 2.0, "inventory": False},
         ),
         ('[nvc]\nvgpu-variables = "ignore"', {"vgpu_variables": "ignore"}),
+        (
+            '[nvc]\nvgpu-memory = "25%"\nvgpu-memory-max = "40GiB"\nvgpu-uncounted = true',
+            {"vgpu_memory": "25%", "vgpu_memory_max": "40GiB", "vgpu_uncounted": True},
+        ),
     ],
 )
 def test_keys(text: str, wanted: dict[str, Any]) -> None:
@@ -114,7 +118,9 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ("[nvc]\ntimeout = nan", "want seconds"),
         ("[nvc]\ntimeout = true", "want seconds"),
         ('[nvc]\nlog = "relative"', "want an absolute path"),
-        ('[nvc]\nvgpu-variables = "maybe"', "want one of refuse, ignore"),
+        ('[nvc]\nvgpu-variables = "maybe"', "want one of obey, refuse, ignore"),
+        ('[nvc]\nvgpu-memory = "10gb"', "vgpu-memory: 10gb: a unit of 1000 or of 1024.; write 10GiB"),
+        ("[nvc]\nvgpu-memory-max = 10", "want a text"),
         ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
         ("[nvc.log-file]\nx = 1", r"unknown key: .*\[nvc.log-file\] x"),
     ],

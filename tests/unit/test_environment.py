@@ -266,8 +266,9 @@ def test_what_the_configuration_adds() -> None:
     ],
 )
 def test_a_part_of_a_gpu_is_not_turned_into_a_whole_one(name: str) -> None:
-    text = refusal({name: "1" * 1000})
+    text = refusal({name: "1" * 1000}, Config(vgpu_variables="refuse"))
     assert name in text and "vgpu-variables" in text
+    assert name in refusal({name: "1" * 1000})
     assert request({name: "4g"}, Config(vgpu_variables="ignore")).devices == ("all",)
     assert asked({name: "4g"}) is None  # no GPU, no part of one
     assert request({name: ""}).devices == ("all",)
@@ -292,3 +293,42 @@ def test_any_values_are_understood_or_refused(environment: Any, privileged: bool
         assert str(error).isprintable() and len(str(error)) < 1000
     else:
         assert found is None or all(item and not item.startswith("-") for item in found.devices)
+
+
+def test_a_slice_is_asked_for_by_variables() -> None:
+    found = request({"NVC_VGPU_MEMORY": "4g", "LD_LIBRARY_PATH": "/opt/a:relative:/opt/b"}).vgpu
+    assert found is not None and found.memory[0].bytes == 4 << 30 and not found.uncounted
+    assert found.library_path == ("/opt/a", "/opt/b")
+    assert request({"NVC_VGPU_MEMORY": "4g"}, Config(vgpu_uncounted=True)).vgpu.uncounted  # type: ignore[union-attr]
+    assert request({"NVC_VGPU_LOG": "1"}).vgpu is None
+    assert request({"NVC_VGPU_LOG": "1"}, Config(vgpu_variables="refuse")).vgpu is None
+
+
+def test_the_operator_has_the_last_word_on_slices() -> None:
+    """A default for those that ask for nothing, a bound for those that ask."""
+    for config, size in (
+        (Config(vgpu_memory="2GiB"), 2),
+        (Config(vgpu_memory="2GiB", vgpu_variables="ignore"), 2),
+        (Config(vgpu_memory_max="8GiB"), 8),
+        (Config(vgpu_memory="2GiB", vgpu_memory_max="8GiB"), 2),
+    ):
+        found = request({}, config).vgpu
+        assert found is not None and found.memory[0].bytes == size << 30
+    found = request({"NVC_VGPU_MEMORY": "9g"}, Config(vgpu_memory="2GiB", vgpu_memory_max="8GiB")).vgpu
+    assert (
+        found is not None and found.memory[0].bytes == 9 << 30
+    )  # held against the bound when GPUs are known
+    assert found.largest is not None and found.largest.bytes == 8 << 30
+
+
+def test_cgpu_names_devices_of_its_own() -> None:
+    """Those are given in slices, beside whole ones of NVIDIA's variable."""
+    cgpu = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}
+    both = asked({"NVIDIA_VISIBLE_DEVICES": "0", **cgpu})
+    assert both is not None and both.devices == ("0", "1") and both.vgpu.devices == ("1",)  # type: ignore[union-attr]
+    alone = asked(cgpu)
+    assert alone is not None and alone.devices == ("1",)
+    assert asked(cgpu, Config(vgpu_variables="ignore")) is None
+    assert asked(cgpu, Config(accept_environment_unprivileged=False)) is None
+    with pytest.raises(InputError, match="ALIYUN_COM_GPU_VISIBLE_DEVICES"):
+        asked({**cgpu, "ALIYUN_COM_GPU_VISIBLE_DEVICES": "a b"})

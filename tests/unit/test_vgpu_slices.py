@@ -1,0 +1,102 @@
+"""From sizes to limits of devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
+
+from nvc.errors import DeviceError, InputError
+from nvc.request import Request, Size, SliceRequest
+from nvc.selection import select
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.sizes import parse_size
+from nvc.vgpu.slices import resolve
+
+GIB = 1 << 30
+
+
+def size(text: str) -> Size:
+    return parse_size("SIZE", text)
+
+
+def host() -> Any:
+    first, second = gpus()
+    mig = tuple(device.replace(memory=9984) for device in second.mig)
+    return facts(gpus=(first.replace(memory=81559), second.replace(memory=81559, mig=mig)))
+
+
+def limits(selectors: tuple[str, ...], found: Any = None, **wanted: Any) -> dict[str, int]:
+    found = found or host()
+    made = resolve(found, select(found, Request(devices=selectors)), SliceRequest(**wanted))
+    return {device.uuid: device.limit for device in made}
+
+
+def test_one_size_for_all_devices() -> None:
+    assert limits(("all",), memory=(size("9g"),)) == {
+        UUID_0: 9 * GIB, MIG_UUID_0: 9 * GIB, MIG_UUID_1: 9 * GIB,
+    }  # fmt: skip
+
+
+def test_sizes_follow_the_order_of_the_request() -> None:
+    asked = limits(("1:1", "0"), memory=(size("1g"), size("50%")))
+    assert asked == {MIG_UUID_1: GIB, UUID_0: 81559 // 2 << 20}
+    assert list(asked) == [MIG_UUID_1, UUID_0]
+
+
+def test_a_place_wins_and_who_is_not_named_gets_all() -> None:
+    assert limits(("0", "1:0"), memory=(size("1g"),), memory_at=((1, size("2g")),)) == {
+        UUID_0: GIB, MIG_UUID_0: 2 * GIB,
+    }  # fmt: skip
+    assert limits(("0", "1:0"), memory_at=((1, size("2g")),))[UUID_0] == NO_LIMIT
+
+
+def test_only_some_devices_are_sliced() -> None:
+    found = facts(gpus=(host().gpus[0], host().gpus[1].replace(mig=(), mig_enabled=False)))
+    assert limits(("all",), found, memory=(size("1g"),), devices=("1",)) == {UUID_0: NO_LIMIT, UUID_1: GIB}
+    with pytest.raises(DeviceError, match="not a device of this container"):
+        limits(("0",), found, memory=(size("1g"),), devices=("1",))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("100%", 81559 << 20), ("25%", 81559 // 4 << 20), ("1%", 815 << 20)]
+)
+def test_parts_are_whole_mebibytes(text: str, expected: int) -> None:
+    assert limits(("0",), memory=(size(text),)) == {UUID_0: expected}
+
+
+def test_all_there_is_and_more() -> None:
+    assert limits(("0",), memory=(size("81559m"),)) == {UUID_0: 81559 << 20}
+    with pytest.raises(InputError, match=r"SIZE: 81560m: GPU-.* has 81559 MiB"):
+        limits(("0",), memory=(size("81560m"),))
+    with pytest.raises(InputError, match="9984"):
+        limits(("1:0",), memory=(size("10g"),))
+
+
+def test_numbers_that_do_not_match() -> None:
+    with pytest.raises(InputError, match="2 sizes for 1 devices"):
+        limits(("0",), memory=(size("1g"), size("1g")))
+    with pytest.raises(InputError, match="the container has 1 devices, counted from 0"):
+        limits(("0",), memory_at=((1, size("1g")),))
+
+
+def test_a_device_that_does_not_tell_its_memory() -> None:
+    assert limits(("0",), facts(), memory=(size("1g"),)) == {UUID_0: GIB}
+    with pytest.raises(InputError, match="does not tell"):
+        limits(("0",), facts(), memory=(size("10%"),))
+
+
+def test_what_the_operator_grants() -> None:
+    assert limits(("0",), memory=(size("4g"),), largest=size("4g")) == {UUID_0: 4 * GIB}
+    for largest in ("4g", "5%"):
+        with pytest.raises(InputError, match=f"SIZE: 5g: the operator grants {largest}"):
+            limits(("0",), memory=(size("5g"),), largest=size(largest))
+    assert limits(("0", "1:0"), memory_at=((0, size("1g")),), largest=size("2g")) == {
+        UUID_0: GIB, MIG_UUID_0: 2 * GIB,
+    }  # fmt: skip
+    assert limits(("1:0",), memory_at=(), largest=size("40g")) == {MIG_UUID_0: NO_LIMIT}
+
+
+def test_no_device_no_slice() -> None:
+    assert limits((), memory=(size("1g"),)) == {}

@@ -1,0 +1,134 @@
+"""Variables of three systems, and what of them counts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.errors import InputError
+from nvc.request import SliceRequest
+from nvc.vgpu.variables import slice_from
+
+GIB = 1 << 30
+CGPU = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
+
+
+def asked(**environment: str) -> SliceRequest:
+    found = slice_from(environment)
+    assert found is not None
+    return found
+
+
+def memory(**environment: str) -> list[int]:
+    return [size.bytes for size in asked(**environment).memory]
+
+
+def refusal(**environment: str) -> str:
+    with pytest.raises(InputError) as raised:
+        slice_from(environment)
+    return str(raised.value)
+
+
+def test_nothing_is_nothing() -> None:
+    assert slice_from({}) is None
+    assert slice_from({"NVC_VGPU_MEMORY": "", "CUDA_DEVICE_MEMORY_LIMIT": "", "PATH": "/bin"}) is None
+    assert slice_from({"CUDA_DEVICE_SM_LIMIT": "0", "NVC_VGPU_CORES": "100", "NVC_VGPU_WEIGHT": "1"}) is None
+    assert slice_from({"NVC_VGPU_POLICY": "native", "NVC_VGPU_LOG": "1"}) is None
+
+
+def test_each_system_is_understood() -> None:
+    assert memory(NVC_VGPU_MEMORY="10GiB") == [10 * GIB]
+    assert memory(CUDA_DEVICE_MEMORY_LIMIT="3000m") == [3000 << 20]
+    assert memory(CUDA_DEVICE_MEMORY_LIMIT="3g") == [3 * GIB]
+    assert memory(**CGPU) == [3 * GIB]
+    part = asked(**CGPU, ALIYUN_COM_GPU_MEM_DEV="15").memory[0]
+    assert (part.part, part.whole) == (3, 15)
+
+
+def test_the_first_system_wins_and_an_index_wins_over_none() -> None:
+    everything = {"NVC_VGPU_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g", **CGPU}
+    assert memory(**everything) == [GIB]
+    assert memory(**{**everything, "NVC_VGPU_MEMORY": ""}) == [2 * GIB]
+    found = asked(NVC_VGPU_MEMORY="1g", NVC_VGPU_MEMORY_3="4g", NVC_VGPU_MEMORY_0="50%")
+    assert [(place, size.bytes, size.part) for place, size in found.memory_at] == [
+        (0, 0, 50),
+        (3, 4 * GIB, 0),
+    ]
+    assert asked(CUDA_DEVICE_MEMORY_LIMIT_1="1g").memory == ()
+
+
+def test_what_hami_sets_by_itself_is_no_cap() -> None:
+    assert memory(
+        CUDA_DEVICE_MEMORY_LIMIT_0="", CUDA_DEVICE_MEMORY_LIMIT="1g", CUDA_DEVICE_SM_LIMIT="0"
+    ) == [GIB]
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"NVC_VGPU_CORES": "50"}, "NVC_VGPU_CORES"),
+        ({"NVC_VGPU_CORES_1": "50"}, "NVC_VGPU_CORES_1"),
+        ({"NVC_VGPU_WEIGHT": "2"}, "NVC_VGPU_WEIGHT"),
+        ({"NVC_VGPU_POLICY": "fair"}, "NVC_VGPU_POLICY"),
+        ({"NVC_VGPU_POLICY": "3"}, "NVC_VGPU_POLICY"),
+        ({"CUDA_DEVICE_SM_LIMIT": "30"}, "CUDA_DEVICE_SM_LIMIT"),
+        ({"CUDA_DEVICE_SM_LIMIT_0": "30"}, "CUDA_DEVICE_SM_LIMIT_0"),
+        ({"ALIYUN_COM_GPU_SCHD_WEIGHT": "4"}, "ALIYUN_COM_GPU_SCHD_WEIGHT"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(environment: dict[str, str], name: str) -> None:
+    text = refusal(**environment)
+    assert f"{name}: " in text and "comes with the daemon" in text
+
+
+@pytest.mark.parametrize(
+    ("environment", "cause"),
+    [
+        ({"NVC_VGPU_MEMORY": "0"}, "NVC_VGPU_MEMORY: 0: no memory at all"),
+        ({"NVC_VGPU_MEMORY_0": "10gb"}, "NVC_VGPU_MEMORY_0: 10gb"),
+        ({"NVC_VGPU_MEMORY_64": "1g"}, "NVC_VGPU_MEMORY_64: 1g: no such variable"),
+        ({"NVC_VGPU_MEMORY_00": "1g"}, "no such variable"),
+        ({"NVC_VGPU_MEMROY": "1g"}, "NVC_VGPU_MEMROY: 1g: no such variable"),
+        ({"NVC_VGPU_WEIGHT_0": "1"}, "no such variable"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "0m"}, "CUDA_DEVICE_MEMORY_LIMIT: 0m: no memory at all"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_x": "1g"}, "want CUDA_DEVICE_MEMORY_LIMIT_0 to"),
+        ({"CUDA_DEVICE_SM_LIMIT": "200"}, "want a number from 1 to 100"),
+        ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3g"}, "ALIYUN_COM_GPU_MEM_CONTAINER: 3g"),
+        ({**CGPU, "ALIYUN_COM_GPU_MEM_DEV": "2"}, "want 1 to 2, which ALIYUN_COM_GPU_MEM_DEV says"),
+        ({**CGPU, "ALIYUN_COM_GPU_MEM_DEV": "-1"}, "ALIYUN_COM_GPU_MEM_DEV: -1"),
+        ({"CGPU_DISABLE": "maybe"}, "CGPU_DISABLE: maybe: want true or false"),
+        ({"NVC_VGPU_POLICY": "6"}, "NVC_VGPU_POLICY: 6: want fair"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_it(environment: dict[str, str], cause: str) -> None:
+    assert cause in refusal(**environment)
+
+
+def test_cgpu_can_be_switched_off_and_nothing_else_by_that() -> None:
+    assert slice_from({**CGPU, "CGPU_DISABLE": "true", "ALIYUN_COM_GPU_SCHD_WEIGHT": "9"}) is None
+    assert memory(**CGPU, CGPU_DISABLE="false") == [3 * GIB]
+    assert memory(NVC_VGPU_MEMORY="1g", CGPU_DISABLE="1") == [GIB]
+
+
+def test_cgpu_devices() -> None:
+    assert asked(**CGPU, ALIYUN_COM_GPU_VISIBLE_DEVICES="0, 2,").devices == ("0", "2")
+    assert asked(**CGPU, ALIYUN_COM_GPU_VISIBLE_DEVICES="all").devices == ("all",)
+    assert asked(**CGPU).devices == ()
+
+
+NAMES = st.sampled_from(
+    ["NVC_VGPU_MEMORY", "NVC_VGPU_MEMORY_1", "NVC_VGPU_X", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT_2",
+     "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV", "CGPU_DISABLE", "NVC_VGPU_POLICY"]
+)  # fmt: skip
+VALUES = st.one_of(st.text(max_size=12), st.sampled_from(["1g", "25%", "3", "true", "0", "100"]))
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=5))
+def test_any_variables_are_a_slice_or_an_error_that_names_one(environment: dict[str, str]) -> None:
+    try:
+        found = slice_from(environment)
+    except InputError as error:
+        assert any(name in str(error) for name in environment)
+        return
+    assert found is None or found.memory or found.memory_at
