@@ -33,7 +33,8 @@ struct applier {
     int tmpfs;         /* directory of the tmpfs being filled */
     bool tmpfs_is_new; /* not attached yet */
     const char *tmpfs_path;
-    int old_cache; /* directory that still holds the old loader cache, -1 */
+    const char *first_tmpfs; /* path of the first one attached, or NULL */
+    int old_cache;           /* directory that still holds the old loader cache, -1 */
 };
 
 /* Where something is or will be: an open parent directory and a name that is not followed. */
@@ -62,6 +63,7 @@ int place_rename(struct place *place, const char *from);
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
+int clone_tree(int fd, uint64_t attributes);
 int open_mountpoint(struct applier *a, struct place *place, bool directory);
 int cover_with_clone(struct applier *a, struct place *place, int tree);
 #define MOUNT_IDENTITY 64

@@ -4,6 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
+#include <linux/openat2.h>
+#include <linux/mount.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +158,47 @@ static int replace_cache(struct applier *a, struct place *place, const uint8_t *
     return 0;
 }
 
+/* Where the directory cannot be written, as in a read-only volume, the cache is bound over the old one. It lies
+ * in the tmpfs of /proc/driver, which is in this mount namespace: only there can it be cloned (open_tree(2)). */
+static int bind_cache(struct applier *a, struct place *place, const uint8_t *bytes, size_t size)
+{
+    const uint64_t attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    int result = -1, tree = -1, target = -1, file = -1;
+    int directory = a->first_tmpfs == NULL ? -1
+                                           : open_in_root(a->target->rootfs, a->first_tmpfs,
+                                                          O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+
+    if (directory < 0 || !in_own_tmpfs(directory) ||
+        (unlinkat(directory, CACHE_TEMPORARY, 0) < 0 && errno != ENOENT) ||
+        (file = openat(directory, CACHE_TEMPORARY, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                       0444)) < 0 ||
+        write_all(file, bytes, size) < 0) {
+        fail(a, directory < 0 ? EROFS : errno, "write loader cache", place->path);
+    } else {
+        close(file);
+        file = openat(directory, CACHE_TEMPORARY, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        tree = file < 0 ? -1 : clone_tree(file, attributes);
+        if (tree < 0)
+            fail(a, errno, "clone loader cache", place->path);
+        else
+            target = open_mountpoint(a, place, false);
+        if (target >= 0)
+            result = attach(a, tree, place, target);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        int fd = (int[]){directory, file, tree, target}[i];
+        if (fd >= 0)
+            close(fd);
+    }
+    return result;
+}
+
+static bool is_writable(struct place *place)
+{
+    return faccessat(place->parent, ".", W_OK, AT_EACCESS) == 0 || errno != EROFS ||
+           place_writer(place) >= 0;
+}
+
 int op_ldcache(struct applier *a, struct op *op)
 {
     struct nvc_ldcache_entry entries[ENTRIES_MAX];
@@ -178,8 +222,10 @@ int op_ldcache(struct applier *a, struct op *op)
         result = fail(a, -result, "merge loader cache", op->target);
     else if (old != NULL && new_size == old_size && memcmp(merged, old, new_size) == 0)
         result = 0;
-    else
+    else if (is_writable(&place))
         result = replace_cache(a, &place, merged, new_size);
+    else
+        result = bind_cache(a, &place, merged, new_size);
     free(merged);
     free(old);
     place_close(&place);

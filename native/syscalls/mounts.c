@@ -18,7 +18,7 @@
 #endif
 #define PROPAGATION_PRIVATE (1u << 18) /* MS_PRIVATE: nothing that the host mounts below a source arrives */
 
-static int clone_tree(int fd, uint64_t attributes)
+int clone_tree(int fd, uint64_t attributes)
 {
     struct mount_attr attr = {.attr_set = attributes, .propagation = PROPAGATION_PRIVATE};
     int tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);

@@ -227,5 +227,7 @@ int op_attach(struct applier *a, struct op *op)
     }
     close(a->tmpfs);
     a->tmpfs = -1;
+    if (result == 0 && a->first_tmpfs == NULL)
+        a->first_tmpfs = a->tmpfs_path;
     return result;
 }

@@ -39,7 +39,7 @@ def volume(scratch: str) -> Callable[[Any, str, str], str]:
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("destination", [LIBS, "/etc", "/usr"])
+@pytest.mark.parametrize("destination", [LIBS, "/usr"])
 def test_a_read_only_volume_is_not_written(
     runc_bundle: Any, scratch: str, volume: Any, destination: str, readonly: bool
 ) -> None:
@@ -52,6 +52,30 @@ def test_a_read_only_volume_is_not_written(
         with pytest.raises(NvcError, match="read-only file system; the image, or a volume"):
             apply(plan_of(f"{scratch}/driver"), container.pid, bundle.rootfs)
         assert (snapshot(path), snapshot(bundle.rootfs), mounts(container.pid)) == before
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_loader_cache_in_a_read_only_volume_is_covered(
+    runc_bundle: Any, scratch: str, volume: Any, readonly: bool
+) -> None:
+    bundle = runc_bundle()
+    bundle.config["root"]["readonly"] = readonly
+    path = volume(bundle, "/etc", "ro")
+    with open(f"{path}/ld.so.cache", "wb") as out, open(f"{bundle.rootfs}/etc/ld.so.cache", "rb") as image:
+        out.write(image.read())
+    plan = plan_of(f"{scratch}/driver")
+    with bundle.created("runc") as container:
+        before = snapshot(path)
+        apply(plan, container.pid, bundle.rootfs)
+        assert snapshot(path) == before
+        container.start()
+        count = f"busybox tr '\\0' '\\n' < /etc/ld.so.cache | grep -c '^{LIBS}/libt'"
+        assert container.exec(count).stdout == "20\n"
+        assert apply(plan, container.pid, bundle.rootfs).changes == 0
+        refused = plan.replace(ops=(*plan.ops, Symlink("anything", "/usr")))
+        with pytest.raises(NvcError):
+            apply(refused, container.pid, bundle.rootfs)
+        assert container.exec(count).stdout == "20\n"
 
 
 def profile_plan(driver: str, content: bytes, *more: Any) -> Any:
