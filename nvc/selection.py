@@ -47,7 +47,9 @@ def select(facts: HostFacts, request: Request) -> Selection:
             continue
         if item.lower() == "all":
             gpus.update((gpu.index, gpu) for gpu in facts.gpus)
-            mig.update(((gpu.index, device.index), (gpu, device)) for gpu in facts.gpus for device in gpu.mig)
+            mig.update(
+                ((gpu.index, device.index), (gpu, device)) for gpu in facts.gpus for device in gpu.mig
+            )
             everything = True
             break  # as the peers do: what follows `all` is not looked at
         found = _find(facts.gpus, item)

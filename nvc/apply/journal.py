@@ -33,7 +33,10 @@ class Journal:
         if self.fd < 0:
             return
         if not self.keep:
-            os.unlink(self.path)
+            try:
+                os.unlink(self.path)
+            except FileNotFoundError:
+                pass  # somebody cleaned /run: as good
         os.close(self.fd)
         self.fd = -1
 
