@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 from typing import Any
 
-from . import REPO, need, run
+from . import CLEAN_ENV, REPO, need, run
 
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 MIB = 1 << 20
@@ -66,3 +69,68 @@ def limits_of(pid: int) -> list[int]:
         return [device.memory_limit for device in quota.read(fd)]
     finally:
         os.close(fd)
+
+
+class Inside:
+    """vgpu_tool (tests/native) in a running container: commands of the CUDA driver, one a line."""
+
+    def __init__(self, container: Any, tool: str, *variables: str) -> None:
+        place = os.path.join(container.bundle.rootfs, "tmp/vgpu_tool")
+        if not os.path.exists(place):
+            shutil.copy(tool, place)
+        words = [
+            *container.bundle.command("runc"),
+            "exec",
+            container.name,
+            "/bin/env",
+            *variables,
+            "/tmp/vgpu_tool",
+        ]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
+        )
+
+    def code(self, command: str) -> int:
+        """The driver's result."""
+        return int(self._answer(command)[0])
+
+    def ask(self, command: str) -> list[int]:
+        """The numbers of an answer; the driver must succeed."""
+        code, *rest = self._answer(command)
+        assert code == "0", f"{command}: {code}"
+        return [int(word) for word in rest]
+
+    def start(self) -> Inside:
+        """With a context on device 0."""
+        for command in ("init", "primary 0"):
+            self.ask(command)
+        return self
+
+    def _answer(self, command: str) -> list[str]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        words = self.process.stdout.readline().split()
+        assert words, f"the process ended with {self.process.wait()}"
+        return words
+
+    def end(self) -> None:
+        """Let it end by itself, or see that it has."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+
+def cli(launcher: str, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `nvc-cli vgpu ...`."""
+    return run(launcher, "vgpu", *words, check=check, **options)
+
+
+def listed(launcher: str, pid: int) -> dict[str, Any]:
+    """What `vgpu ls` says of the slice of a process."""
+    found = json.loads(cli(launcher, "ls", "--format", "json").stdout)["slices"]
+    return next(one for one in found if pid in one["pids"])

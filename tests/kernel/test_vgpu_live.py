@@ -1,0 +1,234 @@
+"""Slices while their containers run: what programs in them get, and what the operator sees and changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.configure import BASIC, Configure
+from support.vgpu import GIB, MIB, Inside, cli, ensure_shim, entry_of, limits_of, listed
+from support.vgpushim import compile_tool
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import layout, registry
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def configure(launcher: str, sim_root: Callable[..., str]) -> Configure:
+    return Configure(launcher, sim_root(gpus=2))
+
+
+@pytest.fixture
+def sliced(
+    runc_bundle: Any, rootfs: Any, configure: Configure, tool: str
+) -> Iterator[Callable[..., tuple[Any, Inside]]]:
+    """Factory: a running container with a slice of GPU 0, and a program with a context in it."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def make(memory: str, *words: str) -> tuple[Any, Inside]:
+            path = rootfs()
+            with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+                out.write("12.0\n")
+            container = stack.enter_context(runc_bundle(path).created("runc"))
+            container.start()
+            wanted = ("--device=0", *BASIC[1:], f"--vgpu-memory={memory}", *words)
+            configure(container.pid, path, wanted)
+            inside = Inside(container, tool)
+            stack.callback(inside.end)
+            return container, inside.start()
+
+        yield make
+
+
+def fill(inside: Inside, step: int = 128) -> int:
+    """Take memory until there is no more; MiB that were had."""
+    for number in range(1, 1000):
+        code = inside.code(f"alloc {chr(33 + number % 90)} {step}m")
+        if code:
+            assert code == OUT_OF_MEMORY
+            return (number - 1) * step
+    raise AssertionError("there is no end to it")
+
+
+def test_a_ten_gibibyte_gpu(sliced: Any) -> None:
+    container, inside = sliced("10GiB")
+    shown = container.exec("nvidia-smi").stdout
+    assert "/ 10240MiB" in shown and "81559" not in shown
+    free, total = inside.ask("info")
+    assert total == 10 * GIB and free < total
+    assert inside.ask("total 0") == [10 * GIB]
+    assert 9 * 1024 <= fill(inside) < 10 * 1024
+    assert inside.ask("info")[0] < 128 * MIB
+
+
+def test_two_slices_of_one_gpu(sliced: Any) -> None:
+    _, one = sliced("2GiB")
+    _, other = sliced("3GiB")
+    assert 1024 < fill(one) < 2048
+    assert 2048 < fill(other) < 3072
+    assert (one.ask("total 0"), other.ask("total 0")) == ([2 * GIB], [3 * GIB])
+
+
+def test_limits_change_while_a_program_runs(sliced: Any, launcher: str) -> None:
+    container, inside = sliced("1g")
+    assert inside.code("alloc a 2g") == OUT_OF_MEMORY
+    assert cli(launcher, "set", str(container.pid), "--memory", "4g").stderr == ""
+    assert inside.ask("total 0") == [4 * GIB]
+    assert inside.code("alloc a 2g") == 0
+    said = cli(launcher, "set", str(container.pid), "--memory", "2g").stderr
+    assert "more than the new limit of 2 GiB: new allocations fail until enough is freed" in said
+    assert inside.code("alloc b 2m") == OUT_OF_MEMORY and inside.ask("info") == [0, 2 * GIB]
+    assert inside.code("free a") == 0
+    assert inside.code("alloc b 2m") == 0
+    cli(launcher, "set", str(container.pid), "--unlimited", "--device", "0")
+    assert inside.ask("total 0")[0] > 70 * GIB
+    cli(launcher, "set", str(container.pid), "--memory", "25%")
+    assert limits_of(container.pid) == [81559 // 4 << 20]
+
+
+def test_what_is_seen_from_outside(sliced: Any, launcher: str) -> None:
+    container, inside = sliced("4g")
+    inside.ask("alloc a 1g")
+    seen = listed(launcher, container.pid)
+    device = seen["devices"][0]
+    free, total = inside.ask("info")
+    assert (device["limit"], device["used"]) == (4 * GIB, total - free)
+    assert seen["running"] and seen["processes"][0]["name"] == "vgpu_tool"
+    short = seen["name"]
+    shown = cli(launcher, "show", short).stdout
+    assert "limit 4 GiB of 81559 MiB" in shown and "1 of 2 use a GPU" in shown
+    assert (
+        json.loads(cli(launcher, "show", str(container.pid), "--format=json").stdout)["key"] == seen["key"]
+    )
+    once = cli(launcher, "top", "--once").stdout
+    assert short in once and "vgpu_tool" in once and "\x1b" not in once
+    assert short in cli(launcher, "ls").stdout
+
+
+def test_a_killed_program_holds_nothing(sliced: Any, launcher: str) -> None:
+    container, inside = sliced("4g")
+    inside.ask("alloc a 3g")
+    victim = next(pid for pid in listed(launcher, container.pid)["pids"] if name_of(pid) == "vgpu_tool")
+    os.kill(victim, signal.SIGKILL)
+    inside.process.wait(timeout=60)
+    seen = listed(launcher, container.pid)
+    assert seen["devices"][0]["used"] == 0 and seen["processes"] == []
+
+
+def name_of(pid: int) -> str:
+    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def test_the_shim_is_proved_active(sliced: Any, launcher: str) -> None:
+    container, _ = sliced("1g")
+    done = cli(launcher, "check", "--all", "--format=json")
+    found = {report["name"]: report for report in json.loads(done.stdout)["processes"]}
+    assert found["vgpu_tool"]["status"] == "active"
+    assert found["vgpu_tool"]["shims"][0].startswith(f"{LIBS}/libcuda.so")
+    assert f"{container.pid} sleep: not loaded" in cli(launcher, "check", str(container.pid)).stdout
+
+
+def test_a_way_around_is_named(sliced: Any, launcher: str, tool: str) -> None:
+    """The private library, loaded by itself; and a file that was put there after the container began."""
+    container, _ = sliced("1g")
+    other = Inside(container, tool, f"LD_LIBRARY_PATH={LIBS}/nvc")
+    other.code("init")
+    os.makedirs(f"{container.bundle.rootfs}/usr/lib64", exist_ok=True)
+    container.exec(f"busybox cp {LIBS}/nvc/libcuda.so.1 /usr/lib64/libcuda.so.777")
+    done = cli(launcher, "check", "--all", check=False)
+    other.end()
+    assert done.returncode == 1
+    assert (
+        f"not covered  {LIBS}/nvc/libcuda.so.1: the driver's libcuda.so.1, reached without the shim"
+        in done.stdout
+    )
+    assert "should a program load it" in done.stdout and "/usr/lib64/libcuda.so.777" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "rm ledger; busybox mkfifo ledger",
+        "rm ledger; busybox mkdir ledger",
+        "rm ledger; ln -s /etc/passwd ledger",
+        "rm ledger; ln -s /dev/zero ledger",
+        "rm ledger",
+        "busybox truncate -s 100 ledger",
+        "echo rubbish > ledger",
+    ],
+)
+def test_a_spoilt_ledger_is_said_and_nothing_hangs(sliced: Any, launcher: str, damage: str) -> None:
+    container, inside = sliced("1g")
+    inside.end()
+    container.exec(f"cd {LIBS}/nvc/ledger && {damage}")
+    seen = listed(launcher, container.pid)
+    assert seen["problem"].startswith("ledger: ") and seen["devices"][0]["used"] is None
+    done = cli(launcher, "set", str(container.pid), "--memory=2g")
+    assert "what is in use is not known" in done.stderr and limits_of(container.pid) == [2 * GIB]
+
+
+def test_numbers_of_a_liar_stay_numbers(sliced: Any, launcher: str) -> None:
+    container, inside = sliced("1g")
+    inside.ask("alloc a 2m")
+    path = f"/proc/{container.pid}/root{LIBS}/nvc/ledger/ledger"
+    with open(path, "r+b") as ledger:
+        ledger.seek(layout.LEDGER_HEADER.size + layout.SLOT_HEADER.size)
+        ledger.write(b"\xff" * 24)
+    assert listed(launcher, container.pid)["devices"][0]["used"] == (1 << 63) - 1
+    assert "999%" in cli(launcher, "ls").stdout
+
+
+def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> None:
+    container, inside = sliced("1g")
+    seen = listed(launcher, container.pid)
+    refused = cli(launcher, "rm", seen["name"], check=False)
+    assert refused.returncode == 1 and "--force" in refused.stderr and entry_of(container.pid)
+    inside.end()
+    container.call("delete", "--force", container.name)
+    assert cli(launcher, "rm", "--gone").stdout.split() == [seen["key"]]
+    assert cli(launcher, "show", seen["key"], check=False).returncode == 1
+    assert not os.path.exists(seen["quota"])
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("set", "nobody", "--memory=1g"), "no such slice"),
+        (("set", "SLICE", "--memory=0"), "--memory: 0: no memory at all"),
+        (("set", "SLICE", "--memory=10gb"), "write 10GiB"),
+        (("set", "SLICE", "--memory=90g"), "has 81559 MiB"),
+        (("set", "SLICE", "--memory=1g,2g"), "2 sizes for 1 devices"),
+        (("set", "SLICE", "--memory=1g", "--device=1"), "not a device of this slice"),
+        (("set", "SLICE"), "want either --memory or --unlimited"),
+        (("set", "SLICE", "--memory=1g", "--unlimited"), "want either --memory or --unlimited"),
+        (("set", "SLICE", "--memory=1g", "--cores=50"), "comes with the daemon"),
+        (("rm",), "want either SLICE or --gone"),
+        (("check", "999999999"), "no such slice"),
+    ],
+)
+def test_refused(sliced: Any, launcher: str, words: tuple[str, ...], cause: str) -> None:
+    container, _ = sliced("1g")
+    name = listed(launcher, container.pid)["name"]
+    done = cli(launcher, *[name if word == "SLICE" else word for word in words], check=False)
+    assert done.returncode == 1 and cause in done.stderr and limits_of(container.pid) == [GIB]
