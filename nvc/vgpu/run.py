@@ -62,7 +62,7 @@ def run(
     others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
     environment = dict(program.environment)
     environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
-    slice_devices = (*measured(chosen, facts.driver_label), *others)
+    slice_devices = measured((*chosen, *others), facts.driver_label)
 
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()

@@ -1,0 +1,223 @@
+"""A slice for a plain program, and what a context takes: by the installed nvc-cli on the host itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, need, run
+from support.configure import BASIC, Configure
+from support.vgpu import GIB, MIB, cli, ensure_shim
+from support.vgpushim import compile_tool
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import registry
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str]) -> str:
+    root: str = sim_root(gpus=2)
+    return root
+
+
+@pytest.fixture
+def sliced(launcher: str, driver: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a program with a slice of the simulated driver, whose libraries it finds by LD_LIBRARY_PATH."""
+
+    def start(*words: str, memory: str = "1g", **options: Any) -> subprocess.CompletedProcess[str]:
+        env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}", **options.pop("env", {})}
+        head = (f"--root={driver}", "vgpu", "run", f"--memory={memory}")
+        return run(launcher, *head, *words, env=env, **options)
+
+    return start
+
+
+def entries(driver: str) -> list[str]:
+    """Slices of programs that have this driver; others may run tests on this machine."""
+    base, found = registry.base_directory(), []
+    for name in registry.entry_names(base):
+        try:
+            if registry.read_entry(f"{base}/{name}").libs_dir.startswith(driver):
+                found.append(name)
+        except registry.RegistryError:
+            continue  # it has gone meanwhile
+    return found
+
+
+def test_a_program_gets_a_slice(sliced: Any, driver: str, tool: str) -> None:
+    done = sliced("--", tool, stdin=None, input="init\nprimary 0\ninfo\ntotal 0\nalloc a 1g\nalloc b 64m\n")
+    answers = [line.split() for line in done.stdout.splitlines()]
+    assert answers[2][2] == answers[3][1] == str(GIB)
+    assert [answer[0] for answer in answers] == ["0", "0", "0", "0", "2", "0"]
+    assert "/ 1024MiB" in sliced("--", f"{driver}/usr/bin/nvidia-smi").stdout
+
+
+def test_nothing_of_it_is_seen_by_others(sliced: Any, driver: str) -> None:
+    before = entries(driver), sorted(os.listdir(f"{driver}{LIBS}"))
+    with open("/proc/self/mountinfo", encoding="utf-8") as lines:
+        mounts = lines.read()
+    inside = sliced("--", "ls", f"{driver}{LIBS}/nvc").stdout.split()
+    assert inside == ["ledger", "libcuda.so.1", "libnvidia-ml.so.1", "quota"]
+    assert (entries(driver), sorted(os.listdir(f"{driver}{LIBS}"))) == before
+    with open("/proc/self/mountinfo", encoding="utf-8") as lines:
+        assert lines.read() == mounts
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    assert "81559MiB" in run(f"{driver}/usr/bin/nvidia-smi", env=env).stdout
+
+
+def test_the_callers_environment_directory_and_words(sliced: Any, scratch: str) -> None:
+    shown = (
+        'printf "%s|" "$FOO" "$PYTHONPATH" "$PWD" "$@"; env | grep -c NVC_CALLERS; ls /proc/self/fd | wc -l'
+    )
+    env = {"FOO": "a b\nc", "PYTHONPATH": "/hostile"}
+    done = sliced("--", "sh", "-c", shown, "sh", "--memory", "-x", env=env, cwd=scratch, check=False)
+    assert done.stdout.split("|") == ["a b\nc", "/hostile", scratch, "--memory", "-x", "0\n4\n"]
+
+
+def test_devices_that_are_not_asked_for(sliced: Any, driver: str, tool: str) -> None:
+    """Hidden by CUDA's own variable, and without memory for who looks behind that."""
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    listed = run(f"{driver}/usr/bin/nvidia-smi", "-L", env=env).stdout
+    uuids = [line.split("UUID: ")[1].rstrip(")") for line in listed.splitlines()]
+    assert sliced("--device=1", "--", "printenv", "CUDA_VISIBLE_DEVICES").stdout.strip() == uuids[1]
+    script = f"unset CUDA_VISIBLE_DEVICES; exec {tool}"
+    done = sliced("--device=1", "--", "sh", "-c", script, stdin=None, input="init\nprimary 0\n")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143), ("true", 0)]
+)
+def test_exit_codes(sliced: Any, driver: str, script: str, code: int) -> None:
+    assert sliced("--", "sh", "-c", script, check=False).returncode == code
+    assert entries(driver) == []
+
+
+def test_rights(sliced: Any) -> None:
+    script = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status"
+    done = sliced("--user=65534:65533", "--", "sh", "-c", script)
+    assert done.stdout.split() == ["65534", "65533", "65533", "NoNewPrivs:", "1"]
+
+
+def started(launcher: str, driver: str, script: str) -> subprocess.Popen[str]:
+    """A slice whose program has begun: its first line is read."""
+    words = [launcher, f"--root={driver}", "vgpu", "run", "--memory=1g", "--", "sh", "-c", script]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_signals_reach_the_program(launcher: str, driver: str) -> None:
+    script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.01; done"
+    process = started(launcher, driver, script)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "caught\n" and process.returncode == 3
+
+
+def test_it_ends_with_its_parent(launcher: str, driver: str) -> None:
+    process = started(launcher, driver, "echo ready; exec sleep 600")
+    process.kill()
+    assert process.communicate(timeout=60)[0] == ""  # nobody holds the pipe any more
+
+
+def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
+    process = started(launcher, driver, "echo ready; read line; exit 0")
+    seen = json.loads(cli(launcher, "ls", "--format=json").stdout)["slices"][-1]
+    assert seen["rootfs"] is None and seen["devices"][0]["limit"] == GIB
+    cli(launcher, "set", seen["name"], "--memory=2g")
+    again = json.loads(cli(launcher, "show", seen["name"], "--format=json").stdout)
+    assert [device["limit"] for device in again["devices"]] == [2 * GIB, 2 * GIB]
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--", "/no/such/program"), "run: /no/such/program: no such file or directory"),
+        (("--memory=0", "--", "true"), "--memory: 0: no memory at all"),
+        (("--memory=90g", "--", "true"), "has 81559 MiB"),
+        (("--cores=50", "--", "true"), "comes with the daemon"),
+        (("--device=9", "--", "true"), "unknown device"),
+        (("--user=nobody-at-all", "--", "true"), "no such user or group"),
+        ((), "Missing argument"),
+    ],
+)
+def test_refused(sliced: Any, driver: str, words: tuple[str, ...], cause: str) -> None:
+    done = sliced(*words, check=False)
+    assert done.returncode == 1 and cause in done.stderr and entries(driver) == []
+
+
+def test_only_root(sliced: Any) -> None:
+    done = sliced("--", "true", check=False, user=65534, group=65534)
+    assert done.returncode == 1 and "only root can" in done.stderr
+
+
+def test_the_shim_is_proved_where_programs_start(sliced: Any, launcher: str, driver: str) -> None:
+    assert ": active" in sliced("--", launcher, "vgpu", "check").stdout
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    done = run(launcher, "vgpu", "check", env=env, check=False)
+    assert done.returncode == 1 and "reached without the shim" in done.stdout
+    assert run(launcher, "vgpu", "check").stdout.rstrip().endswith(": not loaded")
+
+
+def test_what_a_context_takes_is_measured_and_kept(
+    launcher: str, sim_root: Callable[..., str], scratch: str
+) -> None:
+    """In a mount namespace with a /var/lib of its own."""
+    root = sim_root(gpus=2, mig=("", "3g.40gb,2x2g.20gb"))
+    script = f"""
+        mount -t tmpfs tmpfs /var/lib
+        {launcher} --root={root} vgpu calibrate --format=json > {scratch}/first
+        {launcher} --root={root} vgpu calibrate --device 0 > {scratch}/second
+        cp /var/lib/nvc/calibration {scratch}/kept
+    """
+    run(need("unshare"), "-m", "sh", "-ec", script)
+    with open(f"{scratch}/first", encoding="utf-8") as file:
+        measured = json.load(file)["measurements"]
+    assert measured[0]["memory"] == 0 and len({one["memory"] for one in measured}) == 3
+    assert all(one["context"] > 100 * MIB and one["driver"].endswith("-sim") for one in measured)
+    with open(f"{scratch}/second", encoding="utf-8") as file:
+        assert "NVIDIA H100 80GB HBM3 (simulated)" in file.read()
+    with open(f"{scratch}/kept", encoding="utf-8") as file:
+        assert len(file.readlines()) == 3
+
+
+def test_measurements_reach_the_plan(launcher: str, driver: str, runc_bundle: Any) -> None:
+    with runc_bundle().created("runc") as container:
+        command = [*Configure(launcher, driver).command, "configure", f"--pid={container.pid}", *BASIC]
+        plan = [*command, "--vgpu-memory=10g", "--dry-run", "--format=json", container.bundle.rootfs]
+        script = f"""
+            mount -t tmpfs tmpfs /var/lib
+            {" ".join(plan)}
+            {launcher} --root={driver} vgpu calibrate > /dev/null
+            {" ".join(plan)}
+        """
+        shown = run(need("unshare"), "-m", "sh", "-ec", script).stdout
+    decoder, documents = json.JSONDecoder(), []
+    while shown.strip():
+        document, end = decoder.raw_decode(shown.lstrip())
+        documents.append(document["slice"]["devices"][0])
+        shown = shown.lstrip()[end:]
+    before, after = documents
+    assert (before["calibrated"], after["calibrated"]) == (False, True)
+    assert after["contextOverhead"] == 518 * MIB < before["contextOverhead"]
