@@ -1,0 +1,179 @@
+"""Slices that containers ask for by variables, given by nvc-hook under real runtimes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.bundle import RUNTIMES, Bundle
+from support.hook import Hook, ask
+from support.vgpu import GIB, ensure_shim, entry_of, limits_of
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import registry
+from nvc.vgpu.layout import NO_LIMIT
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+KINDS = ("prestart", "createRuntime", "createContainer")
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[..., Hook]:
+    def make(settings: str = "", **wanted: Any) -> Hook:
+        return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
+
+    return make
+
+
+@pytest.fixture
+def bundle(runc_bundle: Callable[..., Bundle], rootfs: Callable[..., str]) -> Bundle:
+    path = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    return runc_bundle(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="10GiB")
+    hook().add(bundle, kind)
+    with bundle.created(runtime) as container:
+        container.start()
+        assert limits_of(container.pid) == [10 * GIB, 10 * GIB]
+        smi = container.exec("nvidia-smi").stdout if runtime == "runc" else "10240MiB"
+        assert "10240MiB" in smi
+        assert (
+            registry.prune(LinuxKernel(), registry.base_directory()).count(entry_of(container.pid).key) == 0
+        )
+
+
+@pytest.mark.parametrize(
+    ("variables", "limits"),
+    [
+        ({"NVC_VGPU_MEMORY": "4g", "NVC_VGPU_MEMORY_1": "25%"}, [4 * GIB, 81559 // 4 << 20]),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "3000m", "CUDA_DEVICE_SM_LIMIT": "0"}, [3000 << 20] * 2),
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "3g"}, [3 * GIB, NO_LIMIT]),
+        ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_MEM_DEV": "79"}, [81559 * 3 // 79 << 20] * 2),
+        ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}, [3 * GIB] * 2),
+        ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}, [NO_LIMIT, 3 * GIB]),
+        ({"NVC_VGPU_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"}, [GIB] * 2),
+    ],
+)
+def test_every_system_of_variables(
+    hook: Any, bundle: Bundle, variables: dict[str, str], limits: list[int]
+) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        assert limits_of(container.pid) == limits
+
+
+def test_an_index_counts_in_the_order_of_the_request(hook: Any, bundle: Bundle) -> None:
+    ask(
+        bundle,
+        NVIDIA_VISIBLE_DEVICES="1,0",
+        CUDA_DEVICE_MEMORY_LIMIT_0="1g",
+        CUDA_DEVICE_MEMORY_LIMIT_1="2g",
+    )
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        assert [device.index for device in entry_of(container.pid).devices] == ["1", "0"]
+        assert limits_of(container.pid) == [GIB, 2 * GIB]
+
+
+@pytest.mark.parametrize("variables", [{}, {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "CGPU_DISABLE": "true"}])
+def test_who_asks_for_none_gets_whole_devices(hook: Any, bundle: Bundle, variables: dict[str, str]) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        assert entry_of(container.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "limits"),
+    [
+        ('vgpu-memory = "2GiB"', {}, [2 * GIB] * 2),
+        ('vgpu-memory-max = "2GiB"', {}, [2 * GIB] * 2),
+        ('vgpu-memory-max = "4GiB"', {"NVC_VGPU_MEMORY": "3g"}, [3 * GIB] * 2),
+        ('vgpu-memory = "2GiB"\nvgpu-variables = "ignore"', {"NVC_VGPU_MEMORY": "3g"}, [2 * GIB] * 2),
+    ],
+)
+def test_what_the_operator_says(
+    hook: Any, bundle: Bundle, settings: str, variables: dict[str, str], limits: list[int]
+) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
+    made = hook()
+    with open(made.config, "a", encoding="utf-8") as config:  # its last table is [nvc]
+        config.write(f"{settings}\n")
+    made.add(bundle)
+    with bundle.created("runc") as container:
+        assert limits_of(container.pid) == limits
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "cause"),
+    [
+        ("", {"NVC_VGPU_MEMORY": "0"}, "NVC_VGPU_MEMORY: 0: no memory at all"),
+        ("", {"NVC_VGPU_MEMORY": "90g"}, "NVC_VGPU_MEMORY: 90g: GPU-"),
+        (
+            "",
+            {"CUDA_DEVICE_MEMORY_LIMIT_2": "1g"},
+            "CUDA_DEVICE_MEMORY_LIMIT_2: 1g: the container has 2 devices",
+        ),
+        ("", {"CUDA_DEVICE_SM_LIMIT": "30"}, "CUDA_DEVICE_SM_LIMIT: 30"),
+        ('vgpu-memory-max = "2GiB"', {"NVC_VGPU_MEMORY": "3g"}, "the operator grants 2GiB"),
+        ('vgpu-variables = "refuse"', {"NVC_VGPU_MEMORY": "3g"}, "whole GPUs only"),
+    ],
+)
+def test_refused_before_the_container_exists(
+    hook: Any, bundle: Bundle, settings: str, variables: dict[str, str], cause: str
+) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
+    made = hook()
+    with open(made.config, "a", encoding="utf-8") as config:
+        config.write(f"{settings}\n")
+    made.add(bundle)
+    done = bundle.run("runc", "echo started", check=False)
+    assert done.returncode != 0 and cause in done.stderr and "started" not in done.stdout
+
+
+def test_libraries_of_the_image_are_found_by_its_variable(hook: Any, bundle: Bundle, shim: str) -> None:
+    made = hook()
+    os.makedirs(f"{bundle.rootfs}/opt/odd")
+    with (
+        open(f"{shim}/libcuda.so", "rb") as library,
+        open(f"{bundle.rootfs}/opt/odd/libcuda.so.1", "wb") as copy,
+    ):
+        copy.write(library.read())
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", LD_LIBRARY_PATH="/nowhere:/opt/odd")
+    made.add(bundle)
+    with bundle.created("runc") as container:
+        container.start()
+        root = f"/proc/{container.pid}/root"
+        assert os.path.samefile(f"{root}/opt/odd/libcuda.so.1", f"{shim}/libcuda.so")
+        assert os.readlink(f"{root}/opt/odd/nvc") == f"{LIBS}/nvc"
+
+
+def test_a_user_namespace(hook: Any, bundle: Bundle) -> None:
+    """The ledger belongs to the container's root, and everybody in it can write it."""
+    os.chmod(bundle.rootfs, 0o777)
+    bundle.user_namespace()
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", NVC_VGPU_LOG="/tmp/log")
+    hook().add(bundle)
+    for path, _, _ in os.walk(f"{bundle.rootfs}/usr"):
+        os.chmod(path, 0o777)
+    with bundle.created("runc") as container:
+        container.start()
+        assert limits_of(container.pid) == [GIB, GIB]
+        place = f"{LIBS}/nvc/ledger"
+        assert container.exec(f"stat -c %u:%a {place} {place}/ledger").stdout.split() == ["0:555", "0:666"]
+        assert "1024MiB" in container.exec("nvidia-smi").stdout
