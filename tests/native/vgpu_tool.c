@@ -333,6 +333,7 @@ int main(int count, char **arguments)
     if (!library)
         return fprintf(stderr, "%s\n", dlerror()), 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    setvbuf(stdin, NULL, _IONBF, 0); /* what is read ahead would be lost with an exec */
     while (fgets(line, sizeof(line), stdin)) {
         char *word[WORDS] = {0}, more[512] = "", *rest;
         int words = 0;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shutil
 import signal
 import struct
@@ -70,6 +71,8 @@ class Process:
 
     def receive(self) -> list[str]:
         assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], 60)
+        assert ready, "no answer"
         words = self.process.stdout.readline().split()
         assert words, f"the process ended with {self.process.wait()}"
         return words
@@ -176,7 +179,8 @@ class Slice:
     def agree(self, device: int = 0) -> int:
         """The bytes in use, on which ledger and driver must agree."""
         used = self.used(device)
-        assert used == self.taken(device)
+        taken = self.taken(device)
+        assert used == taken
         return used
 
     def said(self) -> list[str]:

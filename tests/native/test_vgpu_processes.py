@@ -1,0 +1,170 @@
+"""Processes that share a slice: they race, fork, exec, stop and die."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+
+
+def test_a_race_grants_what_fits_and_no_more(vgpu: Slice) -> None:
+    limit = 8 * CONTEXT + 2 * GIB
+    vgpu.limit(limit, GIB)
+    processes = [vgpu.start() for _ in range(8)]
+    for round_ in range(10):
+        for process in processes:
+            process.send(f"alloc a {512 * MIB}")
+        codes = [int(process.receive()[0]) for process in processes]
+        assert sorted(codes) == [0] * 4 + [OUT_OF_MEMORY] * 4, round_
+        assert vgpu.agree() == limit
+        for process, code in zip(processes, codes):
+            if code == 0:
+                process.do("free a")
+    assert vgpu.agree() == 8 * CONTEXT
+
+
+def test_what_a_killed_process_had_is_free_at_once(vgpu: Slice) -> None:
+    first, second = vgpu.start(), vgpu.start()
+    first.do("alloc a 700m")
+    assert second.code("alloc b 700m") == OUT_OF_MEMORY
+    first.kill()
+    second.do("alloc b 700m")
+    assert vgpu.agree() == CONTEXT + 700 * MIB
+    assert second.info() == (2 * GIB - CONTEXT - 700 * MIB, 2 * GIB)
+
+
+def test_a_process_that_ends_leaves_nothing(vgpu: Slice) -> None:
+    for _ in range(20):
+        process = vgpu.start().do("alloc a 1g")
+        process.end()
+    assert vgpu.used() == 0
+    last = vgpu.start()
+    assert vgpu.agree() == CONTEXT
+    last.do("alloc a 1g")
+
+
+def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
+    stopped, other = vgpu.start(), vgpu.start()
+    stopped.send("churn 4m 60000")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    for _ in range(50):
+        other.do("alloc a 16m", "free a")
+    os.kill(stopped.pid, signal.SIGCONT)
+    stopped.kill()
+    other.do("alloc a 1500m")
+
+
+def test_fork_before_the_driver_starts(vgpu: Slice) -> None:
+    process = vgpu.process()
+    assert process.code("fork 1m") != 0  # no context in the child
+    process.start().do("alloc a 64m")
+    assert vgpu.agree() == CONTEXT + 64 * MIB
+
+
+def test_fork_after_the_driver_started(vgpu: Slice) -> None:
+    """The child gets the driver's own error, and its end frees nothing of its parent's."""
+    process = vgpu.start().do("alloc a 64m")
+    assert process.code("fork 1m") == 3  # not initialized
+    assert vgpu.agree() == CONTEXT + 64 * MIB
+    process.do("unlock", "alloc b 64m", "free a")
+    assert vgpu.agree() == CONTEXT + 64 * MIB
+
+
+def test_a_child_that_lives_on_keeps_the_account(vgpu: Slice) -> None:
+    """It has the driver's descriptors too, so the memory is not free either."""
+    process = vgpu.start().do("alloc a 64m", "orphan c")
+    child = int(process.ask("show c")[0])
+    process.kill()
+    assert vgpu.used() == CONTEXT + 64 * MIB
+    os.kill(child, signal.SIGKILL)
+    vgpu.eventually(lambda: vgpu.used() == 0)
+    vgpu.start().do("alloc a 1500m")
+
+
+def test_exec_starts_afresh(vgpu: Slice) -> None:
+    process = vgpu.start().do("alloc a 64m")
+    process.send("exec")
+    process.start()
+    assert vgpu.agree() == CONTEXT
+
+
+def test_a_program_that_closes_all_descriptors(vgpu: Slice) -> None:
+    first = vgpu.start().do("alloc a 1000m", "closefrom")
+    first.code("free b")  # any call of ours finds out, and enters anew
+    first.info()
+    first.code("alloc b 1m")
+    assert vgpu.used() >= CONTEXT + 1000 * MIB
+    second = vgpu.process().do("init")
+    assert second.code("primary 0") == OUT_OF_MEMORY or second.code("alloc a 64m") == OUT_OF_MEMORY
+
+
+def test_all_slots_in_use(vgpu: Slice) -> None:
+    """Slots of the dead are used again, beyond any number of processes."""
+    keeper = vgpu.start()
+    for _ in range(40):
+        process = vgpu.start()
+        process.kill()
+    assert vgpu.agree() == CONTEXT
+    keeper.do("alloc a 1g")
+
+
+def test_memory_that_another_process_opens_counts_once(vgpu: Slice, scratch: str) -> None:
+    exporter, importer = vgpu.start(), vgpu.start()
+    handle = os.path.join(scratch, "handle")
+    exporter.do("alloc a 100m", f"ipcget a {handle}")
+    importer.do(f"ipcopen b {handle}")
+    assert vgpu.agree() == 2 * CONTEXT + 100 * MIB
+    importer.do("ipcclose b")
+    exporter.do("free a")
+    assert vgpu.agree() == 2 * CONTEXT
+
+
+def test_an_importer_bears_what_its_exporter_left(vgpu: Slice, scratch: str) -> None:
+    exporter, importer = vgpu.start(), vgpu.start()
+    handle = os.path.join(scratch, "handle")
+    exporter.do("alloc a 100m", f"ipcget a {handle}")
+    importer.do(f"ipcopen b {handle}")
+    exporter.kill()
+    # Somebody who looks, moves it.
+    vgpu.eventually(lambda: importer.info()[0] == 2 * GIB - CONTEXT - 100 * MIB)
+    assert vgpu.used() == CONTEXT + 100 * MIB
+    importer.do("ipcclose b")
+    assert vgpu.agree() == CONTEXT
+
+
+def test_an_exporter_that_frees_first(vgpu: Slice, scratch: str) -> None:
+    exporter, importer = vgpu.start(), vgpu.start()
+    handle = os.path.join(scratch, "handle")
+    exporter.do("alloc a 100m", f"ipcget a {handle}")
+    importer.do(f"ipcopen b {handle}")
+    exporter.do("free a")
+    assert vgpu.agree() == 2 * CONTEXT + 100 * MIB
+    importer.kill()
+    vgpu.eventually(lambda: exporter.info()[0] == 2 * GIB - CONTEXT)
+    assert vgpu.agree() == CONTEXT
+
+
+def test_descriptors_of_memory_in_another_process(vgpu: Slice) -> None:
+    exporter, importer = vgpu.start(), vgpu.start()
+    exporter.do("create v 64m 0 1 1", "export v f")
+    fd = exporter.ask("show f")[0]
+    importer.do(f"importfrom w {exporter.pid} {fd}", "reserve r 64m", "map r w 64m 0")
+    assert vgpu.agree() == 2 * CONTEXT + 64 * MIB
+    exporter.do("release v")
+    assert vgpu.agree() == 2 * CONTEXT + 64 * MIB  # the importer has it
+    importer.do("release w", "unmap r 64m")
+    assert vgpu.agree() == 2 * CONTEXT
+
+
+def test_limits_change_under_a_running_process(vgpu: Slice) -> None:
+    process = vgpu.start().do("alloc a 1g")
+    vgpu.limit(GIB, GIB)
+    assert process.code("alloc b 2m") == OUT_OF_MEMORY
+    assert process.info() == (0, GIB)
+    vgpu.limit(4 * GIB, GIB)
+    process.do("alloc b 2g")
+    assert process.info() == (4 * GIB - CONTEXT - 3 * GIB, 4 * GIB)
+    vgpu.limit(4 * GIB, GIB, correction=100 * MIB)  # what the host sees beyond the ledger
+    assert process.info()[0] == 4 * GIB - CONTEXT - 3 * GIB - 100 * MIB
+    process.do("free a", "free b")
