@@ -49,9 +49,19 @@ def processes_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, tuple[
     found = {}
     for entry in entries:
         pids = sorted(by_namespace.get(entry.namespace, ()))
-        if any(_sees(kernel, pid, entry) for pid in pids[:TRIES]):
+        if any(_sees(kernel, pid, entry) for pid in pids[:TRIES]) or (entry.pid in pids and _lives(entry)):
             found[entry.key] = tuple(pids)
     return found
+
+
+def _lives(entry: Entry) -> bool:
+    """Whether the process that the entry was made for is still there: its quota may not be bound yet."""
+    from nvc.vgpu.registry import start_of
+
+    try:
+        return start_of(f"/proc/{entry.pid}") == entry.start
+    except OSError:
+        return False
 
 
 def _sees(kernel: Kernel, pid: int, entry: Entry) -> bool:

@@ -4,7 +4,8 @@
     /run/nvc/vgpu/<key>/about    lines of `name value`
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
-An entry is alive as long as a process sees that very quota file at its place.
+An entry is alive as long as a process sees that very quota file at its place; before that is bound, as long as the
+process lives that it was made for.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Entry(Value):
 
     key: str
     directory: str  # of the entry, on the host
-    pid: int  # of the container's init when the slice was made
+    pid: int  # as /proc has it, of the process that the slice was made for
+    start: int  # when that process began, in clock ticks since boot
     rootfs: str  # as the host calls it; "" for a plain process
     libs_dir: str  # in the container
     created: int  # seconds since the epoch
@@ -215,7 +217,7 @@ def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: 
         Entry(
             key,
             "",
-            target.pid,
+            *_process_of(target),
             target.rootfs_path,
             libs_dir,
             int(time.time()),
@@ -224,9 +226,27 @@ def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: 
     )
 
 
+def _process_of(target: Target) -> tuple[int, int]:
+    """Number and start of the target's process, as /proc has them: in a createContainer hook its own ids differ."""
+    if target.proc < 0:
+        return os.getpid(), start_of("/proc/self")
+    path = f"/proc/self/fd/{target.proc}"
+    return int(os.readlink(path).rpartition("/")[2]), start_of(path)
+
+
+def start_of(directory: str) -> int:
+    """When the process of a directory of /proc began, in clock ticks since boot (proc(5)). Raises OSError."""
+    fd = os.open(f"{directory}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # The name may have blanks and parentheses; what follows its last one does not.
+        return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
+    finally:
+        os.close(fd)
+
+
 def text_of(entry: Entry) -> str:
     """An entry as its file `about`."""
-    lines = [f"pid {entry.pid}", f"created {entry.created}"]
+    lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
     return "".join(f"{line}\n" for line in lines)
@@ -234,7 +254,7 @@ def text_of(entry: Entry) -> str:
 
 def read_entry(path: str) -> Entry:
     """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
-    fields = {"pid": "0", "created": "0", "rootfs": "", "libraries": ""}
+    fields = {"pid": "0", "start": "0", "created": "0", "rootfs": "", "libraries": ""}
     devices = []
     try:
         fd = os.open(f"{path}/about", _READ)
@@ -250,7 +270,7 @@ def read_entry(path: str) -> Entry:
             elif name in fields:
                 fields[name] = value
         return Entry(
-            os.path.basename(path), path, int(fields["pid"]), _unquoted(fields["rootfs"]),
+            os.path.basename(path), path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices),
         )  # fmt: skip
     except (OSError, ValueError) as error:

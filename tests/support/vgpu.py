@@ -55,8 +55,13 @@ def entry_of(pid: int) -> Any:
     namespace = f"{os.stat(f'/proc/{pid}/ns/mnt').st_ino:x}-"
     base = registry.base_directory()
     for name in registry.entry_names(base):
-        if name.startswith(namespace):
-            return registry.read_entry(f"{base}/{name}")
+        if not name.startswith(namespace):
+            continue
+        entry = registry.read_entry(f"{base}/{name}")
+        bound = f"/proc/{pid}/root{entry.libs_dir}/nvc/quota"
+        # The number of a namespace may be that of one that is gone.
+        if os.path.exists(bound) and os.path.samefile(bound, entry.quota):
+            return entry
     return None
 
 
