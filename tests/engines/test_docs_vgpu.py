@@ -1,0 +1,35 @@
+"""docs/vgpu.md: every command as written, with docker and on the host itself."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from support import REPO
+from support.engines import DRIVER, Host
+
+#: The driver of this host is where nothing looks by itself.
+WRAPPER = f"""#!/bin/sh
+export LD_LIBRARY_PATH={DRIVER}/usr/lib/{os.uname().machine}-linux-gnu PATH="$PATH:{DRIVER}/usr/bin"
+exec /usr/local/bin/nvc-cli --root {DRIVER} "$@"
+"""
+
+
+def test_every_command(host: Host) -> None:
+    with open(os.path.join(REPO, "docs/vgpu.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+    asking, running, looking, measuring = blocks
+    host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
+    host.image()
+    host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)
+    host.sh("mkdir -p /var/lib/nvc")
+
+    shown = host.sh(asking, timeout=120).stdout
+    assert shown.count("10240MiB") == 2 and "4096MiB" in shown and "20389MiB" in shown
+    shown = host.sh(running).stdout
+    assert shown.count("10240MiB") == 2 and shown.count("GPU 0: ") == 1
+    shown = host.sh(looking).stdout
+    for text in ("limit 4 GiB of 81559 MiB", '"limit": 6442450944', '"limit": null', "none", ": active"):
+        assert text in shown, shown
+    assert " 518 " in host.sh(measuring).stdout
+    host.sh("systemctl stop docker; rm /usr/local/sbin/nvc-cli")
