@@ -1,0 +1,118 @@
+"""The files of the shims, as a loader and an old system see them."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.sections import NoteSection, SymbolTableSection
+from support import REPO
+from support.vgpushim import build
+
+BASELINE = (2, 17)
+LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+CLASSES = ("ACCOUNT", "GATE", "VIEW", "CALL", "PASS")
+
+
+def elf(path: str) -> ELFFile:
+    with open(path, "rb") as file:
+        return ELFFile(io.BytesIO(file.read()))
+
+
+def dynamic_symbols(path: str) -> set[str]:
+    """Names that a library defines."""
+    section = elf(path).get_section_by_name(".dynsym")
+    assert isinstance(section, SymbolTableSection)
+    return {s.name for s in section.iter_symbols() if s.name and s["st_shndx"] != "SHN_UNDEF"}
+
+
+def classified() -> dict[str, str]:
+    """Every entry of the table, and its class."""
+    found: dict[str, str] = {}
+    with open(os.path.join(REPO, "native/vgpu/entries.def"), encoding="ascii") as table:
+        for kind, name in re.findall(rf"^({'|'.join(CLASSES)})\((\w+)", table.read(), re.MULTILINE):
+            assert name not in found, name
+            found[name] = kind
+    return found
+
+
+def test_every_entry_of_the_driver_is_classified(simdriver: str) -> None:
+    driver = {
+        name for name in dynamic_symbols(os.path.join(simdriver, "libcuda.so")) if name.startswith("cu")
+    }
+    assert len(driver) > 600
+    assert driver - set(classified()) == set()
+
+
+def test_the_shim_has_what_the_table_wraps_and_nothing_else(shims: str) -> None:
+    wrapped = {name for name, kind in classified().items() if kind in ("ACCOUNT", "GATE", "VIEW")}
+    assert dynamic_symbols(os.path.join(shims, "libcuda.so")) == wrapped
+    nvml = dynamic_symbols(os.path.join(shims, "libnvidia-ml.so"))
+    assert nvml and all(name.startswith("nvml") for name in nvml)
+
+
+def test_variants_are_in_one_class() -> None:
+    """What differs by a version or by the kind of default stream does the same to memory."""
+    table = classified()
+    for name, kind in table.items():
+        base = re.sub(r"(_v\d+)?(_pts[zd]|_ptds)?$", "", name)
+        if base in table and name != base and "PASS" in (kind, table[base]) and kind != table[base]:
+            assert {kind, table[base]} <= {"PASS", "CALL"}, name
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_old_systems_can_load_it(
+    tmp_path_factory: pytest.TempPathFactory, compiler: str, library: str
+) -> None:
+    file = elf(os.path.join(build(str(tmp_path_factory.mktemp(compiler)), f"CC={compiler}"), library))
+    section = file.get_section_by_name(".gnu.version_r")
+    assert isinstance(section, GNUVerNeedSection)
+    for need, versions in section.iter_versions():
+        assert need.name in ("libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"), need.name
+        for version in versions:
+            number = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version.name)
+            assert number and (int(number[1]), int(number[2])) <= BASELINE, version.name
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_it_is_linked_as(shims: str, library: str) -> None:
+    file = elf(os.path.join(shims, library))
+    dynamic = file.get_section_by_name(".dynamic")
+    tags: dict[str, list[str]] = {}
+    for tag in dynamic.iter_tags():
+        tags.setdefault(tag.entry.d_tag, []).append(getattr(tag, "soname", getattr(tag, "needed", "")))
+    assert tags["DT_SONAME"] == [f"{library}.1"]
+    assert f"$ORIGIN/nvc/{library}.1" in tags["DT_NEEDED"]
+    assert "DT_RPATH" not in tags and "DT_RUNPATH" not in tags
+    assert not {"DT_INIT", "DT_INIT_ARRAY", "DT_FINI", "DT_FINI_ARRAY"} & set(tags)  # nothing runs by itself
+    assert "DT_VERDEF" not in tags  # or programs linked in the container would depend on a version
+    assert file.get_section_by_name(".text")["sh_size"] < 1 << 17
+
+
+@pytest.mark.parametrize(("library", "kind"), list(zip(LIBRARIES, (1, 2))))
+def test_it_says_what_it_is(shims: str, library: str, kind: int) -> None:
+    file = elf(os.path.join(shims, library))
+    notes = [
+        note
+        for section in file.iter_sections()
+        if isinstance(section, NoteSection)
+        for note in section.iter_notes()
+    ]
+    ours = [note for note in notes if note["n_name"] == "NVC"]
+    assert len(ours) == 1
+    assert ours[0]["n_descdata"] == bytes((1, 0, 0, 0, kind, 0, 0, 0))
+
+
+def test_nothing_of_threads_and_signals(shims: str) -> None:
+    """No thread is started and no signal handler installed; no symbol of either is even asked for."""
+    for library in LIBRARIES:
+        section = elf(os.path.join(shims, library)).get_section_by_name(".dynsym")
+        asked = {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF"}
+        assert not {
+            n for n in asked if n.startswith(("pthread_", "sig", "__sig", "dl")) and n != "dl_iterate_phdr"
+        }
