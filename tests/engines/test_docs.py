@@ -9,7 +9,7 @@ import pytest
 from support import REPO
 from support.engines import PODMAN, Host
 
-PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc")
+PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
 #: Headings of README.md, each with commands of its own.
 QUICK = ("Docker", "Podman", "runc")
 #: What must be seen in a page's output, each at least that many times.
@@ -20,6 +20,7 @@ SEEN = {
     "crio": {"runtime_path": 2, '"nvc-hook"': 1},
     "openshift": {"runtime_path": 2, '"nvc-hook"': 1},
     "runc": {"GPU 0: ": 2},
+    "simulated-driver": {"(simulated)": 10, "nvidia-cap": 2},
 }
 #: This machine's limits: no systemd, and less room than podman's defaults take.
 SHORT_OF = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
