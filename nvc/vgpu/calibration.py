@@ -89,7 +89,7 @@ def find(known: tuple[Measurement, ...], driver: str, device: str, memory: int) 
 
 def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
     """Keep measurements beside those of other drivers and devices. Raises CalibrationError."""
-    fresh = {(one.driver, one.device, one.memory) for one in measured}
+    fresh = {(one.driver, _printable(one.device), one.memory) for one in measured}
     kept = [one for one in load(path) if (one.driver, one.device, one.memory) not in fresh]
     text = "".join(one.line() for one in (*kept, *measured))
     temporary = f"{path}.{os.getpid()}"

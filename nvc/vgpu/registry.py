@@ -341,9 +341,14 @@ def locked(kernel: Kernel) -> int:
 
 
 def _quoted(text: str) -> str:
-    """One line of ASCII for any name, file names with foreign bytes too."""
-    return text.encode("unicode_escape").decode("ascii")
+    """One line of ASCII for any name, file names with foreign bytes too: other bytes as %xx."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02x}" for byte in raw)
 
 
 def _unquoted(text: str) -> str:
-    return text.encode("ascii").decode("unicode_escape")
+    first, *rest = text.split("%")
+    raw = first.encode("ascii") + b"".join(
+        bytes.fromhex(part[:2]) + part[2:].encode("ascii") for part in rest
+    )
+    return raw.decode("utf-8", "surrogateescape")

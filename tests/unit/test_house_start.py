@@ -87,6 +87,19 @@ def test_configure_loads_nothing_heavy(
     assert not {"nvc.discovery.full", "nvc.discovery.elf", "nvc.kernel.probe"} & again
 
 
+def test_a_slice_loads_nothing_heavy(
+    stage: str, sim_root: Callable[..., str], runc_bundle: Callable[..., Bundle]
+) -> None:
+    root = sim_root(gpus=2)
+    with runc_bundle().created("runc") as container:
+        wanted = ["--pid", str(container.pid), "--device", "all", "--compute", "--vgpu-memory", "1g,25%"]
+        command = ["--root", root, "configure", *wanted, container.bundle.rootfs]
+        loaded(stage, "nvc_cli", "nvc-cli", *command)
+        modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
+    assert foreign(stage, modules) == set() and "nvc.vgpu.registry" in modules
+    assert not {"nvc.vgpu.living", "nvc.vgpu.tenants"} & modules
+
+
 def test_a_hook_that_injects_loads_nothing_heavy(
     stage: str, scratch: str, sim_root: Callable[..., str], runc_bundle: Callable[..., Bundle]
 ) -> None:

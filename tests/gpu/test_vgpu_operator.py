@@ -1,0 +1,71 @@
+"""What an operator does with slices on a real driver: measure, run, look, change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, STAGE, need, run
+from support.bundle import Bundle
+from support.configure import BASIC, Configure
+from support.vgpu import GIB, MIB, cli, listed
+
+pytestmark = pytest.mark.gpu
+HERE = os.path.dirname(os.path.abspath(__file__))
+NVC = os.path.join(STAGE, "bin/nvc-cli")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("program") / "vgpu_take")
+    run(need("gcc"), "-O2", "-o", path, f"{HERE}/vgpu_take.c", "-ldl")
+    os.chmod(os.path.dirname(path), 0o755)
+    return path
+
+
+def test_what_a_context_takes(measured: Callable[[str, object], None]) -> None:
+    found = json.loads(cli(NVC, "calibrate", "--format=json").stdout)["measurements"]
+    for one in found:
+        measured(f"context of {one['device']}, MiB", one["context"] / MIB)
+        measured(f"first module of {one['device']}, MiB", one["module"] / MIB)
+        assert 50 * MIB < one["context"] < 2 * GIB and one["module"] < GIB
+
+
+def test_a_program_without_a_container(program: str, measured: Callable[[str, object], None]) -> None:
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    shown = cli(NVC, "run", "--memory=10GiB", "--", *query).stdout.split()
+    assert all(abs(int(total) - 10240) <= 2 for total in shown)
+    words = cli(NVC, "run", "--memory=10GiB", "--", program, "linear").stdout.split()
+    line = dict(zip(words[1::2], map(int, words[2::2])))
+    measured("vgpu run: MiB got of 10,240, code of the refusal", f"{line['got']}, {line['refused']}")
+    assert line["refused"] == 2 and 9000 < line["got"] < 10240
+    assert int(run(*query).stdout.split()[0]) > 10240
+
+
+def test_as_an_ordinary_user(program: str) -> None:
+    words = cli(NVC, "run", "--memory=10GiB", "--user=65534:65534", "--", program, "linear").stdout.split()
+    assert words[words.index("refused") + 1] == "2"
+
+
+def test_the_shim_is_proved_active() -> None:
+    done = cli(NVC, "run", "--memory=10GiB", "--", NVC, "vgpu", "check", "--format=json")
+    assert json.loads(done.stdout)["processes"][0]["status"] == "active"
+    here = run(NVC, "vgpu", "check", env=CLEAN_ENV, check=False)
+    assert here.returncode == 1 and "reached without the shim" in here.stdout
+
+
+def test_a_container_is_seen_and_changed(runc_bundle: Callable[..., Bundle]) -> None:
+    made: Any = runc_bundle()
+    with made.created("runc") as container:
+        container.start()
+        Configure(NVC, "/")(container.pid, made.rootfs, (*BASIC, "--vgpu-memory=10GiB"))
+        seen = listed(NVC, container.pid)
+        assert seen["devices"][0]["limit"] == 10 * GIB and seen["devices"][0]["used"] == 0
+        assert "10240MiB" in container.exec("nvidia-smi").stdout
+        cli(NVC, "set", seen["name"], "--memory=20GiB")
+        assert "20480MiB" in container.exec("nvidia-smi").stdout
+        assert seen["name"] in cli(NVC, "top", "--once").stdout
+        assert cli(NVC, "check", seen["name"], check=False).stdout.count("not covered") == 0

@@ -1,0 +1,76 @@
+"""The file that says what a slice is, with names of any kind."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.vgpu.calibration import Measurement, find, load, parse_line, store
+from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, read_entry, start_of, text_of
+
+NAMES = st.binary(max_size=40).map(os.fsdecode)
+
+
+def written(directory: str, text: str) -> str:
+    with open(os.path.join(directory, "about"), "w", encoding="utf-8", errors="surrogateescape") as out:
+        out.write(text)
+    return directory
+
+
+@given(NAMES, NAMES, st.text(max_size=20))
+def test_any_name_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, rootfs: str, libs: str, name: str
+) -> None:
+    path = str(tmp_path_factory.getbasetemp())
+    name = name.encode("utf-8", "replace").decode()
+    devices = (EntryDevice("GPU-1", "0:1", 5, name), EntryDevice("GPU-2", "1", 0, ""))
+    entry = Entry(os.path.basename(path), path, 7, 8, rootfs, libs, 9, devices)
+    text = text_of(entry)
+    assert text.isascii() and len(text.splitlines()) == 7
+    assert read_entry(written(path, text)) == entry
+
+
+@given(st.text(max_size=80))
+def test_a_spoilt_file_is_an_error_or_an_entry(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = written(str(tmp_path_factory.getbasetemp()), text.encode("utf-8", "replace").decode())
+    try:
+        assert read_entry(path).directory == path
+    except RegistryError as error:
+        assert "\n" not in str(error)
+
+
+def test_when_a_process_began() -> None:
+    assert 0 < start_of("/proc/1") <= start_of("/proc/self")
+    with pytest.raises(OSError):
+        start_of("/proc/0")
+
+
+def test_measurements_are_kept_by_driver_and_device(scratch: str) -> None:
+    path = f"{scratch}/new/calibration"
+    one = Measurement("580.1", "NVIDIA  H100\nx", 0, 5, 6)
+    other = Measurement("580.1", "NVIDIA  H100\nx", 10176, 3, 0)
+    assert load(path) == ()
+    store((one, other), path)
+    store((one.replace(context=9),), path)
+    kept = load(path)
+    assert [m.context for m in kept] == [3, 9]
+    assert find(kept, "580.1", "NVIDIA  H100\nx", 0) == kept[1]
+    assert find(kept, "580.2", "NVIDIA  H100\nx", 0) is None
+    os.chmod(path, 0o666)
+    assert load(path) == ()  # others could have written it
+
+
+@given(st.text(max_size=100))
+def test_a_line_is_a_measurement_or_nothing(line: str) -> None:
+    found = parse_line(line)
+    assert found is None or found.context >= 0
+
+
+def test_a_line_as_it_is_written() -> None:
+    one = Measurement("580.1-sim", "A  device B", 7, 5, 6)
+    assert parse_line(one.line().rstrip("\n")) == one
+    for bad in ("", "driver 1  context x  device y", "driver 1  context 5", "context 5  device y"):
+        assert parse_line(bad) is None
