@@ -122,7 +122,7 @@ def test_the_first_resolver(made: Slice, loader: str) -> None:
 
 
 def test_a_privileged_program_gets_no_driver(made: Slice, loader: str, scratch: str) -> None:
-    """The loader follows no $ORIGIN of a dependency for a set-user-ID program: it has no CUDA, and no way around."""
+    """The loader follows no $ORIGIN of a dependency for a set-user-ID program: no CUDA, and no way around."""
     trusted = os.path.dirname(run("gcc", "-print-file-name=libc.so.6").stdout.strip())
     trusted = os.path.realpath(trusted)
     for name in ("upper", "work"):
