@@ -107,6 +107,9 @@ def sim() -> None:
 @click.option("--without-cache", is_flag=True, help="Write no loader cache.")
 @click.option("--second-copy", is_flag=True, help="List the libraries twice in the loader cache.")
 @click.option("--stale-entry", is_flag=True, help="Name a missing library in the loader cache.")
+@click.option(
+    "--no-device-nodes", is_flag=True, help="No device nodes, so no root needed; GPUs stay hidden."
+)
 @click.option("--smi-wrapper", is_flag=True, help="Put a shell script before nvidia-smi on the PATH.")
 @click.option("--seed", default="", metavar="TEXT", help="UUIDs and serial numbers follow from it.")
 def create_command(directory: str, **given: Any) -> None:
@@ -139,6 +142,7 @@ def spec_of(given: dict[str, Any]) -> SimSpec:
         second_copy=given["second_copy"],
         stale_entry=given["stale_entry"],
         smi_wrapper=given["smi_wrapper"],
+        device_nodes=not given["no_device_nodes"],
         seed=given["seed"],
     )
 

@@ -6,7 +6,6 @@ The layout is native/simdriver/common/state.h's; a test compares both.
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import struct
 
@@ -56,32 +55,41 @@ def _lives(fd: int, slot: int) -> bool:
 
 
 def usage(path: str) -> list[Usage]:
-    """Who uses what now. A missing or foreign file has no users. Raises OSError."""
-    found: list[Usage] = []
+    """Who uses what now. A foreign file, or one that is too short, has no users. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        if os.fstat(fd).st_size < SIZE:
-            return []
-        with mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as data:
-            magic, version, size, _, slots_used, exports_used = _HEADER.unpack_from(data, 0)
-            if (magic, version, size) != (MAGIC, VERSION, SIZE):
-                return []
-            exported: dict[tuple[int, int], int] = {}
-            for index in range(min(exports_used, EXPORTS)):
-                start = _EXPORTS_AT + index * _EXPORT.size
-                identity, size, partition, owner, _ = _EXPORT.unpack_from(data, start)
-                if identity:
-                    exported[owner, partition] = exported.get((owner, partition), 0) + size
-            for slot in range(min(slots_used, SLOTS)):
-                start = _SLOTS_AT + slot * _SLOT_SIZE
-                token, pid, _ = _SLOT_HEAD.unpack_from(data, start)
-                if not token or not _lives(fd, slot):
-                    continue
-                uses = data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
-                for number, _, taken, managed, busy in _USE.iter_unpack(uses):
-                    if number:
-                        taken += exported.get((slot, number - 1), 0)
-                        found.append(Usage(pid, number - 1, taken, managed, busy))
+        # Read, not mapped: whoever may use the simulated GPUs may cut the file off meanwhile.
+        data = os.pread(fd, SIZE, 0)
+        return _users(data, fd) if len(data) == SIZE else []
     finally:
         os.close(fd)
+
+
+def _users(data: bytes, fd: int) -> list[Usage]:
+    magic, version, size, _, slots_used, exports_used = _HEADER.unpack_from(data, 0)
+    if (magic, version, size) != (MAGIC, VERSION, SIZE):
+        return []
+    exported = _exported(data, min(exports_used, EXPORTS))
+    found: list[Usage] = []
+    for slot in range(min(slots_used, SLOTS)):
+        start = _SLOTS_AT + slot * _SLOT_SIZE
+        token, pid, _ = _SLOT_HEAD.unpack_from(data, start)
+        if not token or not _lives(fd, slot):
+            continue
+        for number, _, taken, managed, busy in _USE.iter_unpack(
+            data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
+        ):
+            if number:
+                taken += exported.get((slot, number - 1), 0)
+                found.append(Usage(pid, number - 1, taken, managed, busy))
+    return found
+
+
+def _exported(data: bytes, count: int) -> dict[tuple[int, int], int]:
+    """Bytes that processes share, by (slot that they are shown under, partition)."""
+    found: dict[tuple[int, int], int] = {}
+    for index in range(count):
+        identity, size, partition, owner, _ = _EXPORT.unpack_from(data, _EXPORTS_AT + index * _EXPORT.size)
+        if identity:
+            found[owner, partition] = found.get((owner, partition), 0) + size
     return found

@@ -155,6 +155,7 @@ def test_utilization_follows_kernels(sim_root: Root, client: Start) -> None:
     one = client(root).start()
     assert query(root, "utilization.gpu", "-i", "0") == ["0"]
     one.call("time", "sim_spin_1ms", 1100)
+    one.call("launch", "sim_spin_10ms", 900)  # and on: it is asked while they run
     assert int(query(root, "utilization.gpu", "-i", "0")[0]) >= 80
     assert query(root, "utilization.gpu", "-i", "1") == ["0"]
 
@@ -163,6 +164,7 @@ def test_utilization_of_each_process(sim_root: Root, client: Start) -> None:
     root = sim_root()
     one, other = client(root).start(), client(root).start()
     one.call("time", "sim_spin_1ms", 2100)
+    one.call("launch", "sim_spin_10ms", 900)
     script = """
 import ctypes
 nvml = ctypes.CDLL("libnvidia-ml.so.1")

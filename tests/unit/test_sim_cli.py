@@ -90,7 +90,7 @@ def test_every_option_reaches_the_library() -> None:
     assert given("--combined-cache", "--second-copy", "--stale-entry", "--smi-wrapper") == SimSpec(
         cache="combined", second_copy=True, stale_entry=True, smi_wrapper=True
     )
-    assert given("--without-cache") == SimSpec(cache="none")
+    assert given("--without-cache", "--no-device-nodes") == SimSpec(cache="none", device_nodes=False)
 
 
 def test_contradictions() -> None:
