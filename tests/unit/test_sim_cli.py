@@ -7,9 +7,11 @@ import os
 
 import pytest
 from click.testing import CliRunner
+from support import REPO
 
 from nvc.errors import InputError
 from nvc.sim import SimSpec, create
+from nvc.sim.models import MODELS
 from nvc.sim.spec import gpus_of
 from nvc_cli.sim import parse_layouts, parse_numbers, parse_size, sim, spec_of
 
@@ -127,3 +129,14 @@ def test_show_of_nothing(tmp_path: os.PathLike[str]) -> None:
 def test_help_has_examples(words: tuple[str, ...]) -> None:
     code, text = invoke(*words)
     assert code == 0 and "Example" in text and "  nvc-cli sim " in text
+
+
+def test_the_page_has_every_option_and_model() -> None:
+    with open(os.path.join(REPO, "docs/simulated-driver.md"), encoding="utf-8") as file:
+        page = file.read()
+    for command in sim.commands.values():
+        assert f"sim {command.name}" in page
+        for option in command.params:
+            assert not option.opts[0].startswith("--") or option.opts[0] in page, option.opts
+    for model in MODELS:
+        assert f"`{model}`" in page
