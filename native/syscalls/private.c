@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -94,4 +95,9 @@ int nvc_writable_over(const char *directory)
         if (fds[i] >= 0)
             close(fds[i]);
     return result;
+}
+
+int nvc_prctl(int option, unsigned long value)
+{
+    return prctl(option, value, 0, 0, 0) < 0 ? -errno : 0;
 }

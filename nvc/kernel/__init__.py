@@ -109,6 +109,11 @@ def writable_over(directory: str) -> None:
     checked(lib.nvc_writable_over(directory.encode("utf-8", "surrogateescape")), directory)
 
 
+def process_control(option: int, value: int) -> None:
+    """prctl(2) with one argument. Raises OSError."""
+    checked(lib.nvc_prctl(option, value))
+
+
 class LinuxKernel:
     """The running kernel."""
 
@@ -199,6 +204,7 @@ __all__ = [
     "ffi",
     "lib",
     "private_mounts",
+    "process_control",
     "strerror",
     "writable_over",
 ]

@@ -13,6 +13,7 @@ import signal
 from nvc.errors import PermissionDenied
 from nvc.value import Value
 from nvc.vgpu.calibration import CalibrationError, Measurement
+from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.slices import resolve
 
 TYPE_CHECKING = False
@@ -103,8 +104,6 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
 
 def _fork(work: Callable[[], None], root: str, *close: int) -> int:
     """Run `work` in a process without rights, in the driver root; its id is returned."""
-    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -118,10 +117,9 @@ def _fork(work: Callable[[], None], root: str, *close: int) -> int:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-        prctl.set_no_new_privs(1)
-        prctl.set_pdeathsig(signal.SIGKILL)
-        if os.getppid() == parent:
-            work()
+        no_new_privileges()
+        die_with(parent)
+        work()
     finally:
         os._exit(1)
 

@@ -18,6 +18,7 @@ from nvc.selection import select
 from nvc.target import Layout, Target
 from nvc.value import Value
 from nvc.vgpu import layout, ledger, registry, shim
+from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.living import processes_of
 from nvc.vgpu.prepare import measured
@@ -84,10 +85,10 @@ def _child(
 ) -> None:
     """Become the program. What goes wrong before is told through `out`; never returns."""
     try:
-        _die_with(parent)
+        die_with(parent)
         _enter_slice(kernel, facts, devices, program.timeout)
         _become(program)
-        _die_with(parent)  # a change of ids forgets it (prctl(2))
+        die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
     except NvcError as error:
         text = str(error)
@@ -99,24 +100,14 @@ def _child(
     os._exit(1)
 
 
-def _die_with(parent: int) -> None:
-    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    prctl.set_pdeathsig(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _become(program: Program) -> None:
-    import prctl  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
     if program.gid >= 0:
         os.setgroups([])
         os.setresgid(program.gid, program.gid, program.gid)
     if program.uid >= 0:
         os.setresuid(program.uid, program.uid, program.uid)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and programs inherit that
-    prctl.set_no_new_privs(1)  # a set-user-id program could take the mounts away
+    no_new_privileges()
 
 
 def _enter_slice(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], timeout: float) -> None:
