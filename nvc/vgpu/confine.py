@@ -1,5 +1,5 @@
-"""What a process that runs somebody else's code is bound to. By python-prctl, or by the system call itself where the
-host's Python lacks it: there are no wheels, so a bundle has it for one version only."""
+"""What a process that runs somebody else's code is bound to. By python-prctl, or by the system call where the
+host's Python lacks it: there are no wheels of it, so a bundle has it for one version only."""
 
 from __future__ import annotations
 
