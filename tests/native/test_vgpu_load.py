@@ -131,10 +131,10 @@ def test_a_privileged_program_gets_no_driver(made: Slice, loader: str, scratch: 
     shutil.copy(loader, program)
     os.chmod(program, 0o4755)
     script = f"""set -e
-mount -t tmpfs none {scratch}/work
-mkdir {scratch}/work/upper {scratch}/work/work
-cp -r {made.libraries}/libcuda.so.1 {made.libraries}/nvc {scratch}/work/upper
-mount -t overlay none -o lowerdir={trusted},upperdir={scratch}/work/upper,workdir={scratch}/work/work {trusted}
+mount -t tmpfs none {scratch}/layers
+mkdir {scratch}/layers/upper {scratch}/layers/work
+cp -r {made.libraries}/libcuda.so.1 {made.libraries}/nvc {scratch}/layers/upper
+mount -t overlay none -o lowerdir={trusted},upperdir={scratch}/layers/upper,workdir={scratch}/layers/work {trusted}
 exec setpriv --reuid 65534 --regid 65534 --clear-groups {program} open libcuda.so.1
 """
     done = subprocess.run(
