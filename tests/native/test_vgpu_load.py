@@ -125,7 +125,7 @@ def test_a_privileged_program_gets_no_driver(made: Slice, loader: str, scratch: 
     """The loader follows no $ORIGIN of a dependency for a set-user-ID program: no CUDA, and no way around."""
     trusted = os.path.dirname(run("gcc", "-print-file-name=libc.so.6").stdout.strip())
     trusted = os.path.realpath(trusted)
-    for name in ("upper", "work"):
+    for name in ("upper", "layers"):
         os.mkdir(os.path.join(scratch, name))
     program = os.path.join(scratch, "privileged")
     shutil.copy(loader, program)
