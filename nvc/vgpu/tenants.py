@@ -58,9 +58,12 @@ def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
             warnings.append(str(error))
     living = processes_of(kernel, tuple(entries))
     firsts = [entry.key.partition("-")[0] for entry in entries]
+    taken = [key.partition("-")[0] for key in living]
     found = []
     for entry, first in zip(entries, firsts):
-        short = first if firsts.count(first) == 1 else entry.key
+        # The number of a namespace that is gone is given again: it then names the slice that lives.
+        alone = firsts.count(first) == 1 or entry.key in living and taken.count(first) == 1
+        short = first if alone else entry.key
         try:
             found.append(_tenant(kernel, entry, short, living.get(entry.key, ())))
         except (QuotaError, OSError) as error:

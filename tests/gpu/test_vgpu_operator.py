@@ -45,8 +45,11 @@ def test_a_program_without_a_container(program: str, measured: Callable[[str, ob
     assert int(run(*query).stdout.split()[0]) > 10240
 
 
-def test_as_an_ordinary_user(program: str) -> None:
-    words = cli(NVC, "run", "--memory=10GiB", "--user=65534:65534", "--", program, "linear").stdout.split()
+def test_as_an_ordinary_user(program: str, scratch: str) -> None:
+    run("cp", program, f"{scratch}/take")  # pytest's own directories are closed to others
+    words = cli(
+        NVC, "run", "--memory=10GiB", "--user=65534:65534", "--", f"{scratch}/take", "linear"
+    ).stdout.split()
     assert words[words.index("refused") + 1] == "2"
 
 
