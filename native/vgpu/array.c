@@ -2,7 +2,8 @@
  * themselves, as full as can be. */
 #include "charge.h"
 
-enum { LAYERED = 1, CUBEMAP = 4, SPARSE = 0x40, DEFERRED = 0x80, ROW = 64 };
+/* Rows of 64 bytes lie in blocks of 8 (measured on driver 580). */
+enum { LAYERED = 1, CUBEMAP = 4, SPARSE = 0x40, DEFERRED = 0x80, ROW = 64, ROWS = 8 };
 
 /* Bits of an element of compressed and packed formats, by number: blocks of 4 x 4 count per element. */
 static uint64_t format_bits(int format, uint64_t channels)
@@ -40,6 +41,7 @@ static uint64_t at_least_one(uint64_t value)
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *asked, unsigned int level)
 {
     uint64_t width = at_least_one(asked->Width >> level), height = at_least_one(asked->Height >> level);
+    height = height > 1 ? round_capped(height, ROWS) : height;
     bool layers = asked->Flags & (LAYERED | CUBEMAP);
     uint64_t depth = at_least_one(layers ? asked->Depth : asked->Depth >> level);
     uint64_t row = multiply_capped(width, format_bits(asked->Format, asked->NumChannels));

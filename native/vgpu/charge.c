@@ -88,6 +88,7 @@ static bool settle_later(int position)
             REAL(cuStreamQuery)((CUstream)(uintptr_t)item.other) == CUDA_ERROR_NOT_READY)
             continue;
         if (item_take(ITEM_LATER, item.key, &item)) {
+            atomic_fetch_sub(&process()->later, 1);
             refund(&item);
             found = true;
         }
@@ -98,8 +99,9 @@ static bool settle_later(int position)
 bool settle(int position)
 {
     struct process *in = process();
-    bool later = in && in->item_count && settle_later(position);
-    return gauges_read(position) || later;
+    bool later = in && atomic_load(&in->later) && settle_later(position);
+    bool closed = in && atomic_load(&in->exported) && exports_read(position);
+    return gauges_read(position) || later || closed;
 }
 
 void settle_after_wait(void)
@@ -122,8 +124,10 @@ static void leave_chunk(const struct item *item)
     struct item *chunk = item_find(ITEM_CHUNK, item->key / PAGE);
     if (chunk) {
         chunk->other -= item->other;
+        atomic_fetch_add(&process()->small_room[item->position], (int64_t)item->other);
         if (--chunk->count == 0) {
             bytes = chunk->bytes;
+            atomic_fetch_sub(&process()->small_room[item->position], (int64_t)bytes);
             item_remove(chunk);
         }
     }

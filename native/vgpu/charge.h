@@ -47,6 +47,9 @@ void settle_after_wait(void);
 /* Gives back what an item bears, its part of a chunk too. */
 void refund(const struct item *item);
 
+/* Refunds what was exported and whose descriptor is closed by now; true: there was some. */
+bool exports_read(int position);
+
 void array_leave_small(const struct item *item);
 
 /* Refunds and removes what ends with a context. */

@@ -1,6 +1,7 @@
 #include "gauge.h"
 
 #include "charge.h"
+#include "log.h"
 
 void gauge_watch(enum kind kind, uint64_t key, int position)
 {
@@ -10,11 +11,30 @@ void gauge_watch(enum kind kind, uint64_t key, int position)
         return;
     items_lock();
     bool known = item_find(kind, key) != NULL;
-    if (!known && item_insert(&item))
-        atomic_fetch_add(&in->gauges, 1);
+    uint32_t count = atomic_load(&in->gauges);
+    if (!known && item_insert(&item) && count < GAUGES) {
+        in->watched[count] = (struct watched){key, (uint8_t)kind, (uint8_t)position};
+        atomic_store(&in->gauges, count + 1);
+    }
     items_unlock();
+    if (!known && count >= GAUGES)
+        LOG_ONCE("more than %d pools: some are looked at only when they are used", GAUGES);
     if (!known)
         gauge_read(kind, key);
+}
+
+void gauge_forget(enum kind kind, uint64_t key)
+{
+    struct process *in = process();
+    items_lock();
+    uint32_t count = in ? atomic_load(&in->gauges) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (in->watched[i].kind == kind && in->watched[i].key == key) {
+            in->watched[i] = in->watched[count - 1];
+            atomic_store(&in->gauges, count - 1);
+            break;
+        }
+    items_unlock();
 }
 
 static bool ask_driver(enum kind kind, uint64_t key, uint64_t *bytes)
@@ -57,16 +77,11 @@ bool gauges_read(int position)
 {
     struct process *in = process();
     bool shrank = false;
-    if (!in || !atomic_load(&in->gauges))
-        return false;
-    for (uint64_t slot = 0; slot < item_slots(); slot++) {
-        struct item item = {0};
+    for (uint32_t i = 0; in && i < atomic_load_explicit(&in->gauges, memory_order_relaxed); i++) {
         items_lock();
-        const struct item *at = item_at(slot);
-        if (at && at->position == position && (at->kind == ITEM_POOL || at->kind == ITEM_GRAPHS))
-            item = *at;
+        struct watched one = in->watched[i];
         items_unlock();
-        if (item.kind != ITEM_FREE && gauge_read(item.kind, item.key) < 0)
+        if (one.position == position && gauge_read(one.kind, one.key) < 0)
             shrank = true;
     }
     return shrank;

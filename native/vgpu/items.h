@@ -34,6 +34,7 @@ struct item {
     uint64_t bytes;   /* committed */
     uint64_t context; /* whose end is its end; 0: none */
     uint64_t other;
+    uint64_t inode; /* of the descriptor `other` - 1 that an ITEM_MEMORY was exported by */
     uint32_t count;
     uint32_t share; /* see share.h; 0: not shared */
     uint8_t kind;

@@ -11,15 +11,9 @@ static uint64_t most_of(uint64_t size)
 /* Whether a small request may fit where small ones are already. */
 static bool may_fit_chunk(const struct target *to, uint64_t size)
 {
-    bool fits = false;
-    items_lock();
-    for (uint64_t slot = 0; slot < item_slots() && !fits; slot++) {
-        const struct item *item = item_at(slot);
-        fits =
-            item && item->kind == ITEM_CHUNK && item->position == to->position && item->other + size <= PAGE;
-    }
-    items_unlock();
-    return fits;
+    struct process *in = process();
+    return in && to->position != NO_POSITION &&
+           atomic_load_explicit(&in->small_room[to->position], memory_order_relaxed) >= (int64_t)size;
 }
 
 /* Enters a small allocation; true: its chunk is a new one. */
@@ -35,13 +29,15 @@ static bool enter_chunk(const struct item *item)
     if (chunk) {
         chunk->count++;
         chunk->other += item->other;
+        atomic_fetch_add(&process()->small_room[item->position],
+                         (int64_t)(fresh ? PAGE : 0) - (int64_t)item->other);
     }
     item_insert(item);
     items_unlock();
     return fresh;
 }
 
-/* Books what the driver gave. `reserved`: bytes that were asked for; 0: there was room in a chunk only. */
+/* Books what the driver gave. `reserved`: bytes that were asked for; 0: there may be room in a chunk. */
 static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size, uint64_t reserved)
 {
     struct item item = {.kind = ITEM_LINEAR,
@@ -61,10 +57,11 @@ static CUresult book(const struct target *to, CUdeviceptr address, uint64_t size
             account_withdraw(to->position, reserved);
         return CUDA_SUCCESS;
     }
-    if (reserved) {
+    if (reserved || charge(to->position, reserved = PAGE)) {
         account_commit(to->position, reserved);
         return CUDA_SUCCESS;
     }
+    /* It came to lie in a chunk of its own, for which there is no room. */
     account_force(to->position, PAGE);
     if (item_take(ITEM_LINEAR, address, &item) && REAL(cuMemFree_v2)(address) == CUDA_SUCCESS)
         refund(&item);
@@ -97,10 +94,11 @@ static CUresult book_pitch(const struct target *to, CUdeviceptr address, const s
 {
     uint64_t size = multiply_capped(*request->pitch, request->height);
     uint64_t bytes = size <= MIB ? PAGE : round_capped(size, PAGE);
-    if (reserved && bytes > reserved) {
+    if (bytes > reserved && (reserved || size > MIB)) {
         if (!charge(to->position, bytes - reserved)) {
             REAL(cuMemFree_v2)(address);
-            account_withdraw(to->position, reserved);
+            if (reserved)
+                account_withdraw(to->position, reserved);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         reserved = bytes;
@@ -118,11 +116,10 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
         return ask_driver(out, request);
     uint64_t reserved = most_of(request->size);
     bool small = request->size <= MIB && !request->managed;
-    if (!charge(to.position, reserved)) {
-        if (!small || to.position == NO_POSITION || !may_fit_chunk(&to, request->size))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        reserved = 0;
-    }
+    if (small && may_fit_chunk(&to, request->size))
+        reserved = 0; /* the common case: nothing is asked for */
+    else if (!charge(to.position, reserved))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_driver(out, request);
     if (result != CUDA_SUCCESS) {
         if (reserved)

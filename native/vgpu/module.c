@@ -160,17 +160,11 @@ static bool library_allows(CUlibrary library)
     return true;
 }
 
-static CUresult load_library(CUlibrary *out, uint64_t bytes, CUresult result)
+static CUresult load_library(const CUlibrary *out, uint64_t bytes, CUresult result)
 {
-    if (result != CUDA_SUCCESS)
-        return result;
-    enter_library(*out, bytes);
-    if (library_allows(*out))
-        return result;
-    REAL(cuLibraryUnload)(*out);
-    struct item item;
-    item_take(ITEM_LIBRARY, (uint64_t)(uintptr_t)*out, &item);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        enter_library(*out, bytes);
+    return result;
 }
 
 /* The first module of the process may be a library. */
@@ -215,8 +209,14 @@ CU_API CUresult cuLibraryGetGlobal(CUdeviceptr *out, size_t *size, CUlibrary lib
                                    : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A kernel is launched without its library being named; this is the last call that all of them make. */
+/* A kernel is launched without its library being named: one of these comes before. */
 CU_API CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
 {
     return library_allows(library) ? REAL(cuLibraryGetKernel)(out, library, name) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CU_API CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int room, CUlibrary library)
+{
+    return library_allows(library) ? REAL(cuLibraryEnumerateKernels)(out, room, library)
+                                   : CUDA_ERROR_OUT_OF_MEMORY;
 }

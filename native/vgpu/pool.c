@@ -162,7 +162,9 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
         item.kind = ITEM_LATER;
         item.key = item_number();
         item.other = (uint64_t)(uintptr_t)stream;
-        if (!item_put(&item))
+        if (item_put(&item))
+            atomic_fetch_add(&process()->later, 1);
+        else
             refund(&item);
     }
     mark_stale();
@@ -220,6 +222,7 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (known && result != CUDA_SUCCESS) {
         item_put(&item);
     } else if (known) {
+        gauge_forget(ITEM_POOL, key_of(pool));
         used = round_capped(used, POOL_STEP);
         item.bytes -= used < item.bytes ? used : item.bytes;
         refund(&item);

@@ -157,9 +157,17 @@ def test_memory_is_charged_where_it_lies(vgpu: Slice) -> None:
 
 def test_a_handle_that_comes_back(vgpu: Slice) -> None:
     """An import of what the process exports itself is another reference, whatever the driver calls it."""
-    process = vgpu.start().do("create v 64m 0 1 1", "export v f", "import w f", "release v")
+    process = vgpu.start().do("create v 64m 0 1 1", "export v f", "import w f", "close f", "release v")
     assert vgpu.agree() == CONTEXT + 64 * MIB
     process.do("release w")
+    assert vgpu.agree() == CONTEXT
+
+
+def test_a_descriptor_keeps_the_charge(vgpu: Slice) -> None:
+    """As it keeps the memory, with a real driver."""
+    process = vgpu.start().do("create v 64m 0 1 1", "export v f", "release v")
+    assert vgpu.used() == CONTEXT + 64 * MIB
+    process.do("close f", "info")
     assert vgpu.agree() == CONTEXT
 
 
@@ -227,9 +235,12 @@ def test_variables_of_modules(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT + GIB
     assert process.code("module n 4 1g") == OUT_OF_MEMORY
     process.do("unload m", "library l 4 512m")
+    assert vgpu.used() == CONTEXT  # nothing of it was used yet
+    process.do("kernel l")
     assert vgpu.used() == CONTEXT + 512 * MIB
-    assert process.code("library k 4 1g") == OUT_OF_MEMORY
-    process.do("dropkernels l")
+    process.do("library k 4 1g")
+    assert process.code("kernel k") == OUT_OF_MEMORY
+    process.do("dropkernels l", "dropkernels k")
     assert vgpu.agree() == CONTEXT
 
 

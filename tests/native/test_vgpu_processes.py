@@ -164,7 +164,7 @@ def test_descriptors_of_memory_in_another_process(vgpu: Slice) -> None:
     fd = exporter.ask("show f")[0]
     importer.do(f"importfrom w {exporter.pid} {fd}", "reserve r 64m", "map r w 64m 0")
     assert vgpu.agree() == 2 * CONTEXT + 64 * MIB
-    exporter.do("release v")
+    exporter.do("close f", "release v")
     assert vgpu.agree() == 2 * CONTEXT + 64 * MIB  # the importer has it
     importer.do("release w", "unmap r 64m")
     assert vgpu.agree() == 2 * CONTEXT

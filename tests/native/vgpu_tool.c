@@ -132,6 +132,8 @@ static CUresult vmm(char **word)
         kept[slot(word[2])] = (uint64_t)fd;
         return result;
     }
+    if (IS("close"))
+        return close((int)AT);
     if (IS("import"))
         return CU(cuMemImportFromShareableHandle)(&AT, (void *)(uintptr_t)kept[slot(word[2])], 1);
     if (IS("importfrom")) { /* a descriptor of another process, as if it had been sent */
@@ -200,6 +202,10 @@ static CUresult module(char **word)
     CUfunction function;
     if (IS("unload"))
         return CU(cuModuleUnload)(OBJECT);
+    if (IS("kernel")) {
+        CUkernel kernel;
+        return CU(cuLibraryGetKernel)(&kernel, OBJECT, "work");
+    }
     if (IS("dropkernels"))
         return CU(cuLibraryUnload)(OBJECT);
     if (!IS("module") && !IS("launch") && !IS("library"))
