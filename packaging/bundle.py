@@ -70,6 +70,13 @@ def unpack(path: str, target: str, only: str = "") -> None:
                 archive.extract(name, target)
 
 
+#: What tests/support/vgpushim.py compiles, on the host that it measures.
+SHIM_TOOL = {
+    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool.h"),
+    "native/vgpu": ("real.h", "abi.h", "entries.def"),
+}
+
+
 def native_packages(library: str, cache: str, sources: str) -> None:
     """site-cpXY for each version: what is compiled for one Python only."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -97,6 +104,10 @@ def tests(bundle: str) -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
+    for folder, names in SHIM_TOOL.items():
+        os.makedirs(os.path.join(bundle, folder), exist_ok=True)
+        for name in names:
+            shutil.copy(os.path.join(tree.REPO, folder, name), os.path.join(bundle, folder))
 
 
 def program(name: str) -> str:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvc.sim.layout import host_arch
 from nvc.sim.report import report
 from nvc.vgpu import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run
-from support.simdriver import SANITIZE, SOURCES, WARN
+from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -117,18 +116,20 @@ class Slice:
     """A directory with the shim as a container of a simulated driver has it."""
 
     def __init__(self, root: str, shims: str, tool: str) -> None:
-        self.root, self.shims, self.tool = root, shims, tool
+        gpus = report(root).gpus
+        uuids = [mig.uuid for gpu in gpus for mig in gpu.mig] or [gpu.uuid for gpu in gpus]
+        self.make(root, shims, tool, library_directory(root), uuids)
+
+    def make(self, root: str, shims: str, tool: str, real: str, uuids: list[str]) -> None:
+        """Lay it out below `root`, around the libraries in `real`."""
+        self.root, self.shims, self.tool, self.uuids = root, shims, tool, uuids
         self.libraries = os.path.join(root, "slice")
         self.log = os.path.join(root, "log")
         self.processes: list[Process] = []
         os.makedirs(self.path("nvc/ledger"))
-        real = os.path.join(root, "usr/lib", f"{host_arch()}-linux-gnu")
         for name in ("libcuda.so", "libnvidia-ml.so"):
             shutil.copy(os.path.join(shims, name), self.path(f"{name}.1"))
             shutil.copy(os.path.join(real, f"{name}.1"), self.path(f"nvc/{name}.1"))
-        self.uuids = [mig.uuid for gpu in report(root).gpus for mig in gpu.mig] or [
-            gpu.uuid for gpu in report(root).gpus
-        ]
         self.limit(*[2 * GIB] * len(self.uuids))
         with open(self.path("nvc/ledger/ledger"), "wb") as file:
             file.write(ledger.header())
