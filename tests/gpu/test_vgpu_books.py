@@ -1,5 +1,6 @@
-"""The shim's books beside what the driver says from outside, for every way to memory that can be taken here. One GPU, that
-nobody else uses meanwhile.
+"""The shim's books beside what the driver says from outside, for every way to memory that can be taken here.
+
+One GPU, that nobody else uses meanwhile.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def test_the_resolver_of_a_real_driver(slice_: Slice) -> None:
 def test_a_race(slice_: Slice) -> None:
     processes = [slice_.start() for _ in range(4)]
     for process in processes:
-        process.send("alloc a 4g")
+        process.send("alloc a 3g")
     codes = sorted(int(process.receive()[0]) for process in processes)
     assert codes == [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY]
     for process in processes:
