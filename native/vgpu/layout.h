@@ -3,7 +3,8 @@
  * against this file. Fixed-width fields only, one a line, little-endian, no padding.
  *
  * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/libcuda.so.1 (the real library), LIBDIR/nvc/quota (bound
- * read-only) and LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own). */
+ * read-only), LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own) and LIBDIR/nvc/daemon/socket, where
+ * nvcd listens when it runs (protocol.h; its directory is bound, so that a new socket is seen). */
 #ifndef NVC_VGPU_LAYOUT_H
 #define NVC_VGPU_LAYOUT_H
 
@@ -11,14 +12,19 @@
 
 #define VGPU_QUOTA_FILE "nvc/quota"
 #define VGPU_LEDGER_FILE "nvc/ledger/ledger"
+#define VGPU_DAEMON_FILE "nvc/daemon/socket"
 
 #define VGPU_QUOTA_MAGIC 0x41544f555143564eULL  /* "NVCQUOTA" */
 #define VGPU_LEDGER_MAGIC 0x524744454c43564eULL /* "NVCLEDGR" */
-#define VGPU_LAYOUT_VERSION 1
+#define VGPU_LAYOUT_VERSION 2
 #define VGPU_DEVICES 64  /* most GPUs and MIG devices of a container */
 #define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
 #define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
 #define VGPU_NO_LIMIT 0xffffffffffffffffULL
+
+/* Bits of `flags` of a device in the quota. */
+#define VGPU_DEVICE_PAUSED 1u /* launches wait until the bit is gone */
+#define VGPU_DEVICE_DENIED 2u /* memory too: nothing more is given, what is there stays */
 
 /* A device keeps its position for as long as the container lives: the ledger counts by that position. */
 struct vgpu_quota_device {
@@ -27,9 +33,9 @@ struct vgpu_quota_device {
     uint64_t context_overhead; /* bytes that a context takes when it is made, as calibrated */
     uint64_t module_overhead;  /* bytes that a process's first module takes on top of that */
     uint64_t
-        correction; /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
-    uint32_t cores; /* percent; 0: no cap */
-    uint32_t weight;
+        correction;  /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
+    uint32_t cores;  /* percent of the device's time; 0: no cap */
+    uint32_t weight; /* among the containers of the device */
     uint32_t policy; /* 0 fair, 1 preempt, 2 weight, 3 fixed, 4 soft, 5 native */
     uint32_t flags;
     uint64_t reserved[8];
@@ -79,6 +85,19 @@ struct vgpu_share {
     uint64_t importers[VGPU_SLOTS / 64];
 };
 
+/* The time of one device, for all processes of the container together. Times are of CLOCK_MONOTONIC, nanoseconds. */
+struct vgpu_budget {
+    int64_t credit;      /* of GPU time that may still be used; below zero: debt */
+    uint64_t refilled;   /* when the credit was last refilled */
+    uint64_t busy_until; /* GPU time up to this moment is charged, over all processes */
+    uint64_t charged;    /* GPU time in all */
+    uint64_t waited;     /* that launches were held back, in all */
+    uint64_t launches;   /* of kernels and graphs */
+    uint32_t ticket;     /* the next one to be drawn by who waits */
+    uint32_t served;     /* the one whose turn it is */
+    uint64_t reserved[9];
+};
+
 struct vgpu_ledger {
     uint64_t magic;
     uint32_t version;
@@ -90,6 +109,7 @@ struct vgpu_ledger {
     uint64_t reserved[3];
     struct vgpu_slot slots[VGPU_SLOTS];
     struct vgpu_share shares[VGPU_SHARES];
+    struct vgpu_budget budgets[VGPU_DEVICES];
 };
 
 _Static_assert(sizeof(struct vgpu_quota_device) == 128, "layout");
@@ -97,6 +117,8 @@ _Static_assert(sizeof(struct vgpu_quota) == 64 + 128 * VGPU_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
 _Static_assert(sizeof(struct vgpu_slot) == 64 + 32 * VGPU_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
-_Static_assert(sizeof(struct vgpu_ledger) == 64 + 2112 * VGPU_SLOTS + 152 * VGPU_SHARES, "layout");
+_Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
+_Static_assert(sizeof(struct vgpu_ledger) == 64 + 2112 * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
+               "layout");
 
 #endif

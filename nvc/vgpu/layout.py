@@ -9,7 +9,7 @@ import struct
 
 QUOTA_MAGIC = 0x41544F555143564E
 LEDGER_MAGIC = 0x524744454C43564E
-VERSION = 1
+VERSION = 2
 DEVICES = 64
 SLOTS = 512
 SHARES = 1024
@@ -20,6 +20,7 @@ PRIVATE = "nvc"
 QUOTA_FILE = "nvc/quota"
 LEDGER_DIRECTORY = "nvc/ledger"
 LEDGER_NAME = "ledger"
+DAEMON_DIRECTORY = "nvc/daemon"
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
@@ -37,7 +38,14 @@ SLOT_HEADER = struct.Struct("<IIQ16s32x")
 AMOUNT = struct.Struct("<QQQQ")
 SLOT_SIZE = SLOT_HEADER.size + DEVICES * AMOUNT.size
 SHARE_SIZE = 152
-LEDGER_SIZE = LEDGER_HEADER.size + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE
+#: credit, refilled, busy until, charged, waited, launches, ticket, served, reserved; times in nanoseconds.
+BUDGET = struct.Struct("<qQQQQQII72x")
+BUDGETS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE
+LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
+
+#: Bits of a device's flags in the quota: launches wait; no memory is given any more.
+PAUSED = 1
+DENIED = 2
 
 #: The share of a device's time: none of these is held to yet, see docs/vgpu.md.
 CORES_UNCAPPED = 0

@@ -31,6 +31,7 @@ class QuotaDevice(Value):
     cores: int = layout.CORES_UNCAPPED
     weight: int = layout.WEIGHT
     policy: int = layout.POLICY_NATIVE
+    flags: int = 0
 
     @property
     def unlimited(self) -> bool:
@@ -69,7 +70,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
     for device in devices:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
-            device.module_overhead, device.correction, device.cores, device.weight, device.policy, 0,
+            device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
@@ -87,7 +88,7 @@ def unpack(data: bytes) -> tuple[int, tuple[QuotaDevice, ...]]:
     devices = []
     for number in range(count):
         offset = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size
-        raw, *fields, _ = layout.QUOTA_DEVICE.unpack_from(data, offset)
+        raw, *fields = layout.QUOTA_DEVICE.unpack_from(data, offset)
         devices.append(QuotaDevice(uuid_text(raw), *fields))
     return sequence, tuple(devices)
 

@@ -86,7 +86,7 @@ def test_a_reader_never_sees_a_mixture(scratch: str) -> None:
         lambda data: data[:-1],
         lambda data: data + b"\0",
         lambda data: b"X" + data[1:],
-        lambda data: data[:8] + b"\2" + data[9:],
+        lambda data: data[:8] + b"\x63" + data[9:],
         lambda data: data[:24] + b"\x41" + data[25:],
     ],
 )

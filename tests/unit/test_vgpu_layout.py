@@ -17,14 +17,16 @@ FIELDS = {
     "vgpu_ledger": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "committed tentative inherited changes",
+    "vgpu_budget": "credit refilled busy_until charged waited launches ticket served reserved",
 }
-SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8}
+SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {
     "vgpu_quota": layout.QUOTA_HEADER,
     "vgpu_quota_device": layout.QUOTA_DEVICE,
     "vgpu_ledger": layout.LEDGER_HEADER,
     "vgpu_slot": layout.SLOT_HEADER,
     "vgpu_amount": layout.AMOUNT,
+    "vgpu_budget": layout.BUDGET,
 }
 CONSTANTS = {
     "VGPU_QUOTA_MAGIC": layout.QUOTA_MAGIC,
@@ -34,6 +36,8 @@ CONSTANTS = {
     "VGPU_SLOTS": layout.SLOTS,
     "VGPU_SHARES": layout.SHARES,
     "VGPU_NO_LIMIT": layout.NO_LIMIT,
+    "VGPU_DEVICE_PAUSED": layout.PAUSED,
+    "VGPU_DEVICE_DENIED": layout.DENIED,
     "sizeof(struct vgpu_quota)": layout.QUOTA_SIZE,
     "sizeof(struct vgpu_ledger)": layout.LEDGER_SIZE,
     "sizeof(struct vgpu_slot)": layout.SLOT_SIZE,
@@ -42,6 +46,7 @@ CONSTANTS = {
     "offsetof(struct vgpu_quota, devices)": layout.QUOTA_HEADER.size,
     "offsetof(struct vgpu_slot, amounts)": layout.SLOT_HEADER.size,
     "offsetof(struct vgpu_ledger, slots)": layout.LEDGER_HEADER.size,
+    "offsetof(struct vgpu_ledger, budgets)": layout.BUDGETS_OFFSET,
 }
 
 

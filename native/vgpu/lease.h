@@ -1,0 +1,20 @@
+/* The turn on a device, where nvcd hands it out. Without nvcd, and under the policy `native`, everybody always has it. */
+#ifndef NVC_VGPU_LEASE_H
+#define NVC_VGPU_LEASE_H
+
+#include "process.h"
+
+/* Whether this process may launch on the device now. Cheap. The first call for a device that is shared by a policy
+ * connects to nvcd, if it is there, and says that the device is wanted. */
+bool lease_held(int position);
+
+/* Waits until it may, at most until `until` (CLOCK_MONOTONIC, nanoseconds); true: it may. */
+bool lease_await(int position, uint64_t until);
+
+/* What the lease needs to know, supplied by the meter. It may be called from a thread of the shim's own that has no
+ * context. */
+bool meter_is_drained(int position);  /* nothing that this process launched on the device is unfinished */
+uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
+uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
+
+#endif

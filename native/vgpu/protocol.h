@@ -1,0 +1,41 @@
+/* What a process of a container and nvcd tell each other about the time of a device. One record of a SOCK_SEQPACKET
+ * socket is one message; little-endian, fixed width. Who the process is nvcd knows from the socket's credentials and
+ * from /proc, never from a message.
+ *
+ * With two or more tenants that want the same device, one at a time has a lease on it. The process says WANT when it has
+ * work for the device, or is about to have; it launches nothing before FREE or GRANT. After DROP it launches nothing more,
+ * waits for what runs, and says RELEASE; it may say that earlier when it has been idle. A process whose connection is
+ * lost goes on as if there were no nvcd, and may connect again. */
+#ifndef NVC_VGPU_PROTOCOL_H
+#define NVC_VGPU_PROTOCOL_H
+
+#include <stdint.h>
+
+#define NVCD_VERSION 1
+
+enum {
+    /* from the process */
+    NVCD_HELLO = 1,   /* first of all; `a`: NVCD_VERSION */
+    NVCD_WANT = 2,    /* `uuid`; `a`: GPU time that is waiting, as estimated */
+    NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it, `b`: 1 if no more is wanted */
+
+    /* from nvcd */
+    NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */
+    NVCD_FREE = 17,    /* `uuid`, `round`: a lease without an end until DROP, kept when idle */
+    NVCD_GRANT = 18,   /* `uuid`, `round`: a lease; `a`: its length */
+    NVCD_DROP = 19,    /* `uuid`, `round`: the lease is over */
+    NVCD_REFUSED = 20, /* `a`: an errno; nvcd closes the connection */
+};
+
+/* Times in nanoseconds. A `round` is a lease's number: an answer to an old one is ignored. */
+struct nvcd_message {
+    uint16_t kind;
+    uint16_t reserved;
+    uint32_t round;
+    uint8_t uuid[16]; /* as in the quota; zero where the kind has none */
+    uint64_t a, b;
+};
+
+_Static_assert(sizeof(struct nvcd_message) == 40, "layout");
+
+#endif
