@@ -125,7 +125,10 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
 
 def quota_device(device: SliceDevice) -> QuotaDevice:
     """What the quota says of a device of a slice."""
-    return QuotaDevice(device.uuid, device.limit, device.context_overhead, device.module_overhead)
+    return QuotaDevice(
+        device.uuid, device.limit, device.context_overhead, device.module_overhead,
+        cores=device.cores, weight=device.weight, policy=device.policy,
+    )  # fmt: skip
 
 
 def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:

@@ -7,7 +7,7 @@ from nvc.model import Identity
 from nvc.request import Request, Size
 from nvc.selection import select
 from nvc.value import Value
-from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
@@ -32,6 +32,9 @@ class SliceDevice(Value):
     context_overhead: int = 0  # bytes that a process takes by its context alone
     module_overhead: int = 0  # and by its first module
     calibrated: bool = False  # that was measured on this host
+    cores: int = CORES_UNCAPPED  # percent of its time
+    weight: int = WEIGHT  # among the containers of the device
+    policy: int = POLICY_NATIVE  # place in layout.POLICIES
 
     def text(self) -> str:
         """The device and its limit, for people."""
