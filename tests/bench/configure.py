@@ -122,7 +122,9 @@ def simulated_root(options: argparse.Namespace, directory: str) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Times `nvc-cli configure`, beside a peer if one is named.")
     parser.add_argument("--peer", default="", help="path of nvidia-container-cli")
-    parser.add_argument("--prefix", default=STAGE, help="installation of nvc (default: NVC_STAGE, else the stage)")
+    parser.add_argument(
+        "--prefix", default=STAGE, help="installation of nvc (default: NVC_STAGE, else the stage)"
+    )
     parser.add_argument("--root", default="", help="driver root (default: a simulated one is made)")
     parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
     parser.add_argument("--mig", default="", help="MIG layout of each simulated GPU: `7` is 7x1g.10gb")

@@ -30,7 +30,8 @@ def test_a_bad_quota(vgpu: Slice, damage: str) -> None:
     if damage == "missing":
         os.unlink(path)
     else:
-        change = {"version": (8, layout.VERSION + 1), "magic": (0, 0), "odd": (16, 7), "count": (24, 65)}.get(damage)
+        changes = {"version": (8, layout.VERSION + 1), "magic": (0, 0), "odd": (16, 7), "count": (24, 65)}
+        change = changes.get(damage)
         with open(path, "r+b") as file:
             if change:
                 file.seek(change[0])
