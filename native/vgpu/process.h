@@ -20,6 +20,14 @@ struct own {
 
 struct item;
 
+/* See lease.c. */
+struct lease {
+    _Atomic uint32_t state, waiters;
+    uint32_t round;
+    uint64_t charged; /* when it was granted */
+    uint8_t uuid[16];
+};
+
 struct process {
     struct lock account; /* guards all down to `table`; never held while the driver is called */
     int ledger_fd;       /* + 1 */
@@ -31,6 +39,12 @@ struct process {
     struct own own[VGPU_DEVICES];
     bool quota_good;
     struct vgpu_quota quota;
+
+    struct lease leases[VGPU_DEVICES];
+    _Atomic int channel;            /* descriptor of the connection with nvcd, + 1 */
+    uint64_t channel_inode;         /* of its socket */
+    _Atomic uint64_t channel_retry; /* no attempt to connect before then */
+    _Atomic uint64_t channel_heard; /* when nvcd last said something */
 
     struct lock table; /* guards the items: see items.h */
     struct item *items;

@@ -1,0 +1,260 @@
+/* The talk with nvcd. One thread, made with the connection, reads what nvcd says; whoever launches says WANT itself. Each
+ * answer is a word for each device that launches look at, and wait on. */
+#include "lease.h"
+
+#include "account.h"
+#include "channel.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+enum {
+    RETRY_NS = 1000000000, /* between two attempts to reach nvcd */
+    IDLE_NS = 1000000,     /* without work for so long, the lease is given back */
+    DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended */
+    HELD_STEP_NS = 500000, /* between two looks at whether there is work */
+    REST_STEP_NS = 1000000000,
+};
+
+/* An nvcd that lets a launch wait so long without a word is not working. */
+#define SILENCE_NS UINT64_C(3000000000)
+
+/* Of a device, for this process. */
+enum {
+    UNASKED, /* nvcd has not been told that the device is wanted */
+    WAITING, /* it has */
+    GRANTED,
+    FREE,     /* granted, until somebody else wants it */
+    DRAINING, /* over: what runs is to end first */
+};
+
+static void wake(struct lease *lease)
+{
+    syscall(SYS_futex, &lease->state, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void move(struct lease *lease, uint32_t state)
+{
+    atomic_store(&lease->state, state);
+    if (state != WAITING && state != DRAINING)
+        wake(lease);
+}
+
+/* Everybody goes on without nvcd; who launches in a second or later tries to reach it again. */
+static void part(struct process *in)
+{
+    atomic_store(&in->channel_retry, now_ns(CLOCK_MONOTONIC) + RETRY_NS);
+    channel_close(in);
+    for (int i = 0; i < VGPU_DEVICES; i++)
+        move(&in->leases[i], UNASKED);
+}
+
+static bool is_connected(const struct process *in)
+{
+    return atomic_load_explicit(&in->channel, memory_order_acquire) != 0;
+}
+
+static int position_of(const struct process *in, const uint8_t uuid[16])
+{
+    for (int i = 0; i < VGPU_DEVICES; i++)
+        if (atomic_load(&in->leases[i].state) != UNASKED && memcmp(in->leases[i].uuid, uuid, 16) == 0)
+            return i;
+    return NO_POSITION;
+}
+
+/* The lease is DRAINING meanwhile, so that nobody's WANT overtakes this message. */
+static bool release(struct process *in, int position, bool enough)
+{
+    struct lease *lease = &in->leases[position];
+    struct nvcd_message message = {.kind = NVCD_RELEASE,
+                                   .round = lease->round,
+                                   .a = meter_charged(position) - lease->charged,
+                                   .b = enough};
+    memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
+    bool sent = channel_send(in, &message);
+    move(lease, enough ? UNASKED : WAITING);
+    return sent;
+}
+
+static void granted(struct lease *lease, int position, const struct nvcd_message *message)
+{
+    lease->round = message->round;
+    lease->charged = meter_charged(position);
+    move(lease, message->kind == NVCD_FREE ? FREE : GRANTED);
+}
+
+/* False: the connection is of no more use. */
+static bool obey(struct process *in, const struct nvcd_message *message)
+{
+    int position = position_of(in, message->uuid);
+    atomic_store(&in->channel_heard, now_ns(CLOCK_MONOTONIC));
+    if (message->kind == NVCD_REFUSED)
+        return false;
+    if (position == NO_POSITION)
+        return true; /* a welcome; or what we gave back before it came */
+    struct lease *lease = &in->leases[position];
+    uint32_t state = atomic_load(&lease->state);
+    if (message->kind == NVCD_FREE || message->kind == NVCD_GRANT)
+        granted(lease, position, message);
+    else if (message->kind == NVCD_DROP && (state == GRANTED || state == FREE) &&
+             message->round == lease->round)
+        move(lease, DRAINING);
+    return true;
+}
+
+static bool is_quiet(int position, uint64_t now)
+{
+    uint64_t last = meter_last_launch(position);
+    return now > last && now - last > IDLE_NS && meter_is_drained(position);
+}
+
+/* Gives back what is drained or unused. Returns when to look again, in nanoseconds; 0: the connection is lost. */
+static long look_after(struct process *in)
+{
+    long next = REST_STEP_NS;
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    for (int i = 0; i < VGPU_DEVICES; i++) {
+        struct lease *lease = &in->leases[i];
+        uint32_t state = atomic_load_explicit(&lease->state, memory_order_relaxed);
+        bool good = true;
+        long step = REST_STEP_NS;
+        if (state == GRANTED && is_quiet(i, now) &&
+            atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
+            state = DRAINING;
+        if (state == DRAINING && meter_is_drained(i)) {
+            good = release(in, i, !atomic_load(&lease->waiters) && is_quiet(i, now));
+        } else if (state == DRAINING) {
+            step = DRAIN_STEP_NS;
+        } else if (state == GRANTED) {
+            step = HELD_STEP_NS;
+        } else if (state == WAITING) {
+            uint64_t heard = atomic_load(&in->channel_heard);
+            good = now < heard || now - heard < SILENCE_NS;
+        }
+        if (!good)
+            return 0;
+        next = step < next ? step : next;
+    }
+    return next;
+}
+
+static void *attend(void *argument)
+{
+    struct process *in = argument;
+    struct nvcd_message message;
+    long step = HELD_STEP_NS;
+    for (;;) {
+        struct pollfd wait = {.fd = channel_descriptor(in), .events = POLLIN};
+        struct timespec timeout = {.tv_sec = step / 1000000000, .tv_nsec = step % 1000000000};
+        if (wait.fd < 0)
+            break;
+        if (ppoll(&wait, 1, &timeout, NULL) > 0) {
+            int got = channel_receive(in, &message);
+            if (got < 0 || (got > 0 && !obey(in, &message)))
+                break;
+            if (got > 0)
+                continue; /* there may be more */
+        }
+        step = look_after(in);
+        if (step == 0)
+            break;
+    }
+    part(in);
+    return NULL;
+}
+
+/* The symbol of before glibc 2.34, which later ones have too. */
+#if !defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
+__asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
+#elif !defined(__SANITIZE_ADDRESS__) && defined(__aarch64__)
+__asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
+#endif
+
+/* A thread that takes no signal of the program's. */
+static bool start(struct process *in)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* of the calling thread, as pthread_sigmask of glibc 2.32 */
+    bool started = pthread_create(&thread, &attributes, attend, in) == 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+/* True: there is a connection, made by this call or before. */
+static bool meet(struct process *in)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
+    uint64_t retry = atomic_load_explicit(&in->channel_retry, memory_order_relaxed);
+    if (is_connected(in))
+        return true;
+    /* Whoever moves the time of the next attempt makes this one. */
+    if (now < retry || !atomic_compare_exchange_strong(&in->channel_retry, &retry, now + RETRY_NS))
+        return false;
+    atomic_store(&in->channel_heard, now_ns(CLOCK_MONOTONIC));
+    if (!channel_open(in))
+        return false;
+    if (start(in))
+        return true;
+    part(in);
+    return false;
+}
+
+static bool ask(struct process *in, int position)
+{
+    struct lease *lease = &in->leases[position];
+    struct vgpu_quota_device device;
+    uint32_t unasked = UNASKED;
+    if (!account_device(position, &device))
+        return false;
+    /* All threads write the same. */
+    memcpy(lease->uuid, device.uuid, sizeof(lease->uuid));
+    if (!atomic_compare_exchange_strong(&lease->state, &unasked, WAITING))
+        return true;
+    struct nvcd_message message = {.kind = NVCD_WANT};
+    memcpy(message.uuid, device.uuid, sizeof(message.uuid));
+    if (channel_send(in, &message))
+        return true;
+    channel_end(in);
+    return false;
+}
+
+bool lease_held(int position)
+{
+    struct process *in = process();
+    if (!in)
+        return true;
+    uint32_t state = atomic_load_explicit(&in->leases[position].state, memory_order_acquire);
+    if (state == GRANTED || state == FREE)
+        return true;
+    if (state == UNASKED)
+        return !meet(in) || !ask(in, position);
+    return !is_connected(in);
+}
+
+bool lease_await(int position, uint64_t until)
+{
+    struct process *in = process();
+    struct lease *lease = &in->leases[position];
+    bool held;
+    atomic_fetch_add(&lease->waiters, 1);
+    while (!(held = lease_held(position))) {
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        uint32_t state = atomic_load(&lease->state);
+        if (now >= until)
+            break;
+        struct timespec timeout = {.tv_sec = (time_t)((until - now) / 1000000000),
+                                   .tv_nsec = (long)((until - now) % 1000000000)};
+        if (state == WAITING || state == DRAINING)
+            syscall(SYS_futex, &lease->state, FUTEX_WAIT_PRIVATE, state, &timeout, NULL, 0);
+    }
+    atomic_fetch_sub(&lease->waiters, 1);
+    return held;
+}
