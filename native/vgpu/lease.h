@@ -12,8 +12,8 @@ bool lease_held(int position);
 bool lease_await(int position, uint64_t until);
 
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
-bool meter_is_drained(int position);      /* nothing that this process launched on the device is unfinished */
-uint64_t meter_charged(int position);     /* GPU time that this process was charged, nanoseconds in all */
+bool meter_is_drained(int position);  /* nothing that this process launched on the device is unfinished */
+uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
 uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
 
 #endif
