@@ -78,7 +78,7 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
             program.bind(op, op.target, sources.file(op), attributes)
         elif isinstance(op, BindHostFile):
             attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.identity is None else 0)
-            program.bind(op, op.target, sources.host_file(op), attributes)
+            program.bind(op, op.target, sources.host_file(op), attributes, op.is_directory)
         elif isinstance(op, BindSocket):
             fd = sources.socket(op)
             if fd >= 0:

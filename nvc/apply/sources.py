@@ -62,13 +62,13 @@ class Sources:
         return fd
 
     def host_file(self, op: BindHostFile) -> int:
-        """A regular file of nvc's own, on the host. Raises SourceChanged."""
+        """A regular file or a directory of nvc's own, on the host. Raises SourceChanged."""
         try:
             fd = self._keep(os.open(op.source, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
         except OSError as error:
             raise SourceChanged.of("open source", op.source, error) from None
         st = os.fstat(fd)
-        if not stat.S_ISREG(st.st_mode):
+        if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
             raise MountError("open source", op.source, "unexpected source file mode")
         found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
         if op.identity is not None and found != op.identity:

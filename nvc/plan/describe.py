@@ -134,7 +134,7 @@ def _operation(op: Op) -> dict[str, Any]:
         }
         return {**_bind("bindFile", op), "identity": identity}
     if isinstance(op, BindHostFile):
-        return _bind("bindHostFile", op)
+        return {**_bind("bindHostFile", op), "directory": op.is_directory}
     if isinstance(op, BindSocket):
         return {**_bind("bindSocket", op), "directory": op.is_directory}
     if isinstance(op, BindProc):

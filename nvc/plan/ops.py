@@ -25,14 +25,15 @@ class BindFile(Value):
 
 
 class BindHostFile(Value):
-    """Bind one of nvc's own files, `source` being a path of the host: ro, nosuid, nodev.
+    """Bind one of nvc's own files or directories, `source` being a path of the host: ro, nosuid, nodev.
 
-    Without an identity the file is made just before the plan is applied (a quota): noexec then.
+    Without an identity it is made just before the plan is applied (a quota, the place of a socket): noexec then.
     """
 
     source: str
     target: str
     identity: Identity | None
+    is_directory: bool = False
 
 
 class BindSocket(Value):

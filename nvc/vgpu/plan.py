@@ -44,6 +44,8 @@ def slice_ops(directory: str, slice: Slice) -> list[Op]:
         BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None),
         Ledger(f"{directory}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE),
     ]
+    if slice.daemon:  # a directory, so that a socket that is made later is seen
+        ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}
     for copy in slice.copies:
         path, identity = shims[copy.soname]

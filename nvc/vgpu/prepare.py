@@ -43,6 +43,7 @@ def prepare(
         links=found.links,
         hidden=found.hidden,
         uncounted=wanted.uncounted,
+        daemon=registry.daemon_directory(),
     )
 
 

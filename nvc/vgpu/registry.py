@@ -90,6 +90,18 @@ def base_directory() -> str:
     return path
 
 
+def daemon_directory() -> str:
+    """Where nvcd's socket for containers is, whether nvcd runs or not; made if need be.
+
+    It is bound into containers, so it is never removed. Raises InitializationError.
+    """
+    path = runtime_directory("nvcd", "tenant")
+    if not path:
+        raise InitializationError("make a slice", "/run/nvc/nvcd/tenant", "cannot be made", "run as root")
+    os.chmod(path, 0o755)  # programs of any user connect
+    return path
+
+
 def key_of(kernel: Kernel, target: Target) -> str:
     """The key of an open container."""
     fd = target.mount_namespace

@@ -133,7 +133,7 @@ def _enter_slice(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, .
     slice = Slice(
         devices, files.directory, files.files,
         f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
-        found.copies, tuple(sorted(places - {libs_dir})), found.hidden,
+        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, daemon=registry.daemon_directory(),
     )  # fmt: skip
     target.layout = Layout("", libs_dir, "", False)
     registration = registry.enter(kernel, target, slice, libs_dir)
@@ -164,6 +164,7 @@ def _plan(facts: HostFacts, slice: Slice, libraries: list[tuple[str, str]], libs
         real = os.path.realpath(path)
         ops.append(BindHostFile(real, f"{libs_dir}/{layout.PRIVATE}/{soname}", identity_of(os.stat(real))))
     ops.append(BindHostFile(slice.quota, f"{libs_dir}/{layout.QUOTA_FILE}", None))
+    ops.append(BindHostFile(slice.daemon, f"{libs_dir}/{layout.DAEMON_DIRECTORY}", None, True))
     ops.append(Ledger(f"{libs_dir}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE))
     ops += [BindHostFile(shims[copy.soname][0], copy.path, shims[copy.soname][1]) for copy in slice.copies]
     private = f"{libs_dir}/{layout.PRIVATE}"

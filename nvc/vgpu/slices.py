@@ -62,6 +62,7 @@ class Slice(Value):
     hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
+    daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
 
     def lines(self) -> list[str]:
         """For people, one fact a line."""

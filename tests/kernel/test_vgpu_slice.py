@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,7 +69,8 @@ def test_everything_is_in_its_place(
         assert os.path.samefile(f"{root}/nvc/quota", entry_of(pid).quota)
         assert "ro,nosuid,nodev,noexec" in mount_at(pid, "/nvc/quota")
         ledger = mount_at(pid, "/nvc/ledger")
-        assert "rw,nosuid,nodev,noexec" in ledger and "nr_inodes=2" in ledger and "size=1212k" in ledger
+        assert "rw,nosuid,nodev,noexec" in ledger and "nr_inodes=2" in ledger
+        assert f"size={-(-layout.LEDGER_SIZE // 4096) * 4}k" in ledger
         with open(f"{root}/nvc/ledger/ledger", "rb") as file:
             data = file.read()
         assert len(data) == layout.LEDGER_SIZE
@@ -77,6 +79,30 @@ def test_everything_is_in_its_place(
         )  # fmt: skip
         assert limits_of(pid) == [10 * GIB, 10 * GIB]
         assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
+
+
+def test_a_socket_of_the_daemon_is_seen_whenever_it_is_made(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    """The directory is bound, read-only for the container, whether nvcd runs or not."""
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, SLICE)
+        seen = f"/proc/{container.pid}/root{LIBS}/{layout.DAEMON_DIRECTORY}"
+        place = registry.daemon_directory()
+        assert os.path.samefile(seen, place) and os.stat(place).st_mode & 0o777 == 0o755
+        assert "ro,nosuid,nodev,noexec" in mount_at(container.pid, "/nvc/daemon")
+        name = f"test-{os.getpid()}"
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server, client:
+            server.bind(f"{place}/{name}")
+            try:
+                server.listen()
+                client.connect(f"{seen}/{name}")
+            finally:
+                os.unlink(f"{place}/{name}")
+        assert container.exec(f"touch {LIBS}/nvc/daemon/x", check=False).returncode != 0
 
 
 def test_what_cannot_be_counted_is_left_out_and_said_so(
