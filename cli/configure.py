@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from nvc import privileges
-from nvc.configure import configure, make_plan
 from nvc.errors import InputError
-from nvc.kernel import LinuxKernel
+from nvc.library import Container, Driver
 from nvc_cli import arguments
 
 TYPE_CHECKING = False
@@ -25,15 +24,13 @@ def run(session: Session) -> None:
     pid, rootfs = arguments.pid(values), arguments.rootfs(session.words.rest)
 
     privileges.reduce("configure", options.load_kmods)
-    kernel, log = LinuxKernel(), session.log
+    driver, container = Driver(options, log=session.log), Container(pid, rootfs)
     if "dry_run" in values:
-        plan, target = make_plan(kernel, options, request, pid, rootfs, log)
-        target.close()
-        _show(plan, form)
+        _show(driver.plan(container, request), form)
         return
-    outcome = configure(kernel, options, request, pid, rootfs, log)
-    log.step(f"{outcome.changes} changes")
-    log.warnings(outcome.warnings)
+    outcome = driver.configure(container, request)
+    session.log.step(f"{outcome.changes} changes")
+    session.log.warnings(outcome.warnings)
     if outcome.warnings:  # only after success: engines show a hook's first line as the cause of its failure
         from nvc_cli.output import warn
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from nvc import privileges, report
-from nvc.discovery import discover
 from nvc.errors import InputError
-from nvc.kernel import LinuxKernel
+from nvc.library import Driver
 from nvc_cli import arguments, output
 
 TYPE_CHECKING = False
@@ -24,8 +23,7 @@ def run(session: Session) -> None:
     options = arguments.driver_options(session.globals, own_ids=True)
 
     privileges.reduce("info", options.load_kmods)
-    facts = discover(LinuxKernel(), options)
-    session.log.facts(facts)
+    facts = Driver(options, log=session.log).facts
     if facts.simulated:
         output.say(session.program, f"simulated driver in {facts.driver_root}: none of these GPUs exists")
     output.warn(session.program, facts.warnings)

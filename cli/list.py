@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from nvc import privileges, report
-from nvc.discovery import discover
-from nvc.kernel import LinuxKernel
-from nvc.selection import select
+from nvc.library import Driver
 from nvc_cli import arguments, output
 
 TYPE_CHECKING = False
@@ -28,12 +26,10 @@ def run(session: Session) -> None:
         kinds.append("devices")
 
     privileges.reduce("list", options.load_kmods)
-    facts = discover(LinuxKernel(), options)
-    session.log.facts(facts)
-    selection = select(facts, request)
-    session.log.selection(selection)
+    driver = Driver(options, log=session.log)
+    facts = driver.facts
+    entries = driver.entries(request, tuple(kinds))
     output.warn(session.program, facts.warnings)
-    entries = report.entries(facts, selection, request, kinds)
     if form == "json":
         output.write(output.json_text(report.list_document(facts, entries)))
     elif form == "table":

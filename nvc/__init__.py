@@ -1,3 +1,98 @@
-"""nvc: NVIDIA GPUs, or slices of them, for containers."""
+"""nvc: NVIDIA GPUs, or slices of them, for containers.
+
+    with nvc.Driver() as driver, nvc.Container(pid, rootfs) as container:
+        driver.configure(container, nvc.Request(devices=("all",), capabilities=("utility", "compute")))
+
+Names below are loaded when they are used: a container start imports this package too, and needs none of them.
+"""
+
+from __future__ import annotations
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.apply.executor import Outcome
+    from nvc.errors import (
+        ContainerError,
+        DetectionError,
+        DeviceError,
+        InitializationError,
+        InputError,
+        InternalError,
+        LoaderCacheError,
+        MigConfigError,
+        MigMonitorError,
+        MountError,
+        NvcError,
+        PermissionDenied,
+        RequirementError,
+    )
+    from nvc.library import Container, Driver, tenants
+    from nvc.model import Binary, DeviceNode, Gpu, HostFacts, Library, MigDevice
+    from nvc.plan.ops import Plan
+    from nvc.request import DriverOptions, Request, Size, SliceRequest
+    from nvc.selection import Selection
+    from nvc.vgpu.sizes import parse_size
+    from nvc.vgpu.tenants import Tenant, TenantDevice
+
+_HOMES = {
+    "nvc.library": "Driver Container tenants",
+    "nvc.request": "DriverOptions Request SliceRequest Size",
+    "nvc.vgpu.sizes": "parse_size",
+    "nvc.model": "HostFacts Gpu MigDevice DeviceNode Library Binary",
+    "nvc.selection": "Selection",
+    "nvc.plan.ops": "Plan",
+    "nvc.apply.executor": "Outcome",
+    "nvc.vgpu.tenants": "Tenant TenantDevice",
+    "nvc.errors": "NvcError InputError PermissionDenied InitializationError ContainerError DetectionError "
+    "DeviceError MigConfigError MigMonitorError RequirementError MountError LoaderCacheError InternalError",
+}
+
+__all__ = [
+    "Binary",
+    "Container",
+    "ContainerError",
+    "DetectionError",
+    "DeviceError",
+    "DeviceNode",
+    "Driver",
+    "DriverOptions",
+    "Gpu",
+    "HostFacts",
+    "InitializationError",
+    "InputError",
+    "InternalError",
+    "Library",
+    "LoaderCacheError",
+    "MigConfigError",
+    "MigDevice",
+    "MigMonitorError",
+    "MountError",
+    "NvcError",
+    "Outcome",
+    "PermissionDenied",
+    "Plan",
+    "Request",
+    "RequirementError",
+    "Selection",
+    "Size",
+    "SliceRequest",
+    "Tenant",
+    "TenantDevice",
+    "parse_size",
+    "tenants",
+]
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names.split():
+            import importlib
+
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'nvc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,6 +18,7 @@ _PROBE_END = 0.1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     from nvc.apply.executor import Outcome
@@ -53,15 +54,38 @@ def configure(
     `oci_devices` is its bundle's linux.resources.devices, where known. Raises NvcError; the container is then
     as it was.
     """
+    return configure_target(kernel, options, request, opener(kernel, pid, rootfs), log, oci_devices)
+
+
+def opener(kernel: Kernel, pid: int, rootfs: str) -> Callable[[], Target]:
+    """What opens the container of `pid` when it is called."""
+
+    def open_now() -> Target:
+        from nvc.target import open_target
+
+        return open_target(kernel, pid, rootfs)
+
+    return open_now
+
+
+def configure_target(
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    opened: Callable[[], Target],
+    log: Log,
+    oci_devices: list[dict[str, object]] | None = None,
+) -> Outcome:
+    """The same for a container that `opened` opens, each time that it is called."""
     check_floor()
     try:
-        return _configure(kernel, options, request, pid, rootfs, log, oci_devices)
+        return _configure(kernel, options, request, opened, log, oci_devices)
     except SourceChanged as change:  # raised before anything was done
         if not options.inventory:
             raise
         log.step(f"{change}; what an earlier run found is stale, looking again")
         inventory.forget(options)
-        return _configure(kernel, options, request, pid, rootfs, log, oci_devices)
+        return _configure(kernel, options, request, opened, log, oci_devices)
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
@@ -72,12 +96,11 @@ def _configure(
     kernel: Kernel,
     options: DriverOptions,
     request: Request,
-    pid: int,
-    rootfs: str,
+    opened: Callable[[], Target],
     log: Log,
     oci_devices: list[dict[str, object]] | None,
 ) -> Outcome:
-    plan, target = make_plan(kernel, options, request, pid, rootfs, log)
+    plan, target = plan_target(kernel, options, request, opened, log)
     from nvc.apply.executor import apply_plan
 
     try:
@@ -123,21 +146,27 @@ def make_plan(
     kernel: Kernel, options: DriverOptions, request: Request, pid: int, rootfs: str, log: Log
 ) -> tuple[Plan, Target]:
     """The plan for one container, and the open container. Nothing has been changed."""
+    return plan_target(kernel, options, request, opener(kernel, pid, rootfs), log)
+
+
+def plan_target(
+    kernel: Kernel, options: DriverOptions, request: Request, opened: Callable[[], Target], log: Log
+) -> tuple[Plan, Target]:
+    """The same for a container that `opened` opens, once the request is known to be good."""
     facts = discover(kernel, options, meanwhile=_load_the_rest)
     log.done("discover")
     from nvc.compat import compat_libraries
     from nvc.plan.build import build_plan
     from nvc.requirements import check
     from nvc.selection import select
-    from nvc.target import open_target
 
     log.facts(facts)
     selection = select(facts, request)
     log.selection(selection)
     check(request.requirements, facts, selection)
     log.done("select")
-    target = open_target(kernel, pid, rootfs)
-    log.step(f"container process {target.pid}, rootfs {rootfs}")
+    target = opened()
+    log.step(f"container process {target.pid}, rootfs {target.rootfs_path}")
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     slice = None
     if request.vgpu is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.errors import ContainerError, InputError, NvcError
@@ -55,6 +56,16 @@ class Target:
         """
         st = os.stat(self.rootfs)
         return f"{st.st_dev:x}-{st.st_ino:x}-{kernel.birth_time(self.rootfs):x}"
+
+    def duplicate(self) -> Target:
+        """The same container, held by descriptors of its own. Raises OSError."""
+        copy = Target()
+        for name in self.__slots__:
+            setattr(copy, name, getattr(self, name))
+        for name in ("pidfd", "proc", "mount_namespace", "rootfs"):
+            fd = getattr(self, name)
+            setattr(copy, name, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) if fd >= 0 else -1)
+        return copy
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.apply", "nvc.sim"),
     ("nvc.vgpu",),
     ("nvc.configure", "nvc.debuglog", "nvc.testing"),
+    ("nvc.library",),
     ("nvc.cdi",),
     ("nvc.runtime", "nvc.engines"),
     ("nvc_cli", "nvc_hooks"),
