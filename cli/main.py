@@ -33,6 +33,7 @@ LAZY = {
     "cdi": ("nvc_cli.cdi", "cdi", "Describe devices for engines (Container Device Interface)"),
     "runtime": ("nvc_cli.runtime", "runtime", "Register nvc with container engines"),
     "vgpu": ("nvc_cli.vgpu", "vgpu", "Give programs a part of a GPU's memory"),
+    "config": ("nvc_cli.config", "config", "Show, change and check the configuration file"),
     "completion": ("nvc_cli.completion", "completion", "Print a completion script for a shell"),
     "help": ("nvc_cli.main", "help_command", "Show the help of a command"),
 }

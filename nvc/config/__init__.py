@@ -102,6 +102,24 @@ def load(named: str = "", directory: str = "") -> Config:
     return Config()
 
 
+def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
+    """All warnings and errors about a file, for somebody who is to correct it."""
+    from nvc.config.file import examine
+
+    try:
+        fd = os.open(path, _READ)
+    except OSError as error:
+        return (), (ConfigError("open", path, error.strerror.lower()),)
+    try:
+        _check(os.fstat(fd), path)
+        _, warnings, errors = examine(_read(fd, path), path)
+    except ConfigError as error:
+        return (), (error,)
+    finally:
+        os.close(fd)
+    return warnings, errors
+
+
 def driver_options(config: Config, channels: tuple[int, ...] = ()) -> DriverOptions:
     """Where the driver is and how it may be looked at; `channels` are the IMEX channels that may be made."""
     return DriverOptions(

@@ -26,22 +26,32 @@ class _Bad(ValueError):
 
 def parse(data: bytes, path: str) -> Config:
     """The settings in the file `path` with this content. Raises ConfigError, naming table and key."""
+    fields, warnings, errors = examine(data, path)
+    if errors:
+        raise errors[0]
+    return Config(**fields, warnings=warnings)
+
+
+def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tuple[ConfigError, ...]]:
+    """The fields that are set, warnings, and everything that is wrong. Raises ConfigError for what is not TOML."""
     fields: dict[str, Any] = {}
     warnings: list[str] = []
+    errors: list[ConfigError] = []
     for table, key, value in _flatten(_document(data, path), ""):
         name = f"[{table}] {key}" if table else key
         known = KEYS.get(table, {}).get(key)
         if known is None:
             if table == OURS or table.startswith(OURS + "."):
-                raise ConfigError("unknown key", path, name, _nearest(table, key))
-            warnings.append(f"{path}: unknown key {one_line(name)}")
+                errors.append(ConfigError("unknown key", path, name, _nearest(table, key)))
+            else:
+                warnings.append(f"{path}: unknown key {one_line(name)}")
             continue
         field, kind = known
         try:
             fields |= _checked(field, kind, value, warnings)
         except _Bad as bad:
-            raise ConfigError("invalid value", path, f"{name}: {bad}") from None
-    return Config(**fields, warnings=tuple(warnings))
+            errors.append(ConfigError("invalid value", path, f"{name}: {bad}"))
+    return fields, tuple(warnings), tuple(errors)
 
 
 def _document(data: bytes, path: str) -> dict[str, Any]:

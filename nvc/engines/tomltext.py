@@ -100,3 +100,21 @@ def _pruned(document: Any) -> Any:
         return document
     kept = {name: _pruned(value) for name, value in document.items()}
     return {name: value for name, value in kept.items() if value != {}}
+
+
+def value_text(value: Any) -> str:
+    """A value as TOML has it, on one line."""
+    import tomlkit
+
+    return str(tomlkit.item(value).as_string())
+
+
+def readings(text: str) -> list[Any]:
+    """What `text` is as a TOML value; [] where it is none."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return [tomlkit.value(text).unwrap()]
+    except (TOMLKitError, ValueError, RecursionError, AttributeError):
+        return []

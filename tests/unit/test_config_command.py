@@ -1,0 +1,170 @@
+"""`nvc-cli config`: what holds and why, one file changed with care, everything that is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import run
+
+from nvc.config.file import parse
+from nvc.config.keys import KEYS
+from nvc.config.origins import lines_of, settings, split
+
+TEXT = """# of the operator
+disable-require = true   # for now
+[nvidia-container-cli]
+no-cgroups = false
+environment = []
+
+[nvidia-container-runtime.modes."cdi"]
+spec-dirs = [
+    "/etc/cdi",
+]
+[nvc]
+log = '''
+/var/log/nvc
+'''
+timeout = 3 # seconds
+"""
+
+
+@pytest.fixture
+def file(scratch: str) -> str:
+    path = os.path.join(scratch, "config.toml")
+    with open(path, "w", encoding="ascii") as out:
+        out.write("# of the operator\n[nvc]\ntimeout = 3 # seconds\n")
+    os.chmod(path, 0o640)
+    return path
+
+
+@pytest.fixture
+def config(launcher: str) -> Any:
+    def call(*words: str, check: bool = True) -> Any:
+        return run(launcher, "config", *words, check=check)
+
+    return call
+
+
+def read(path: str) -> str:
+    with open(path, encoding="utf-8") as text:
+        return text.read()
+
+
+def test_lines() -> None:
+    found = lines_of(TEXT)
+    assert found["", "disable-require"] == 2
+    assert found["nvidia-container-cli", "environment"] == 5
+    assert found["nvidia-container-runtime.modes.cdi", "spec-dirs"] == 8
+    assert found["nvc", "log"] == 12 and found["nvc", "timeout"] == 15
+
+
+@given(st.text())
+def test_lines_of_anything(text: str) -> None:
+    assert all(0 < line <= text.count("\n") + len(text) + 1 for line in lines_of(text).values())
+
+
+def test_defaults_are_what_a_file_of_them_says() -> None:
+    """Each default, written down, is accepted and changes nothing."""
+    from nvc.engines import tomltext
+
+    text = ""
+    for item in settings(b"", ""):
+        if item.effective:
+            text = tomltext.assign(text, "", (*filter(None, item.table.split(".")), item.key), item.value)
+    assert parse(text.encode(), "") == parse(b"", "")
+
+
+def test_every_key_has_a_name() -> None:
+    names = [item.name for item in settings(b"", "")]
+    assert len(names) == len(set(names)) == sum(len(keys) for keys in KEYS.values())
+    assert all(
+        item == split(name) for name, item in zip(names, ((i.table, i.key) for i in settings(b"", "")))
+    )
+
+
+def test_show_origin(config: Any, file: str) -> None:
+    lines = config("show", "--origin", "--file", file).stdout.splitlines()
+    assert f"nvc.timeout = 3.0  # {file}:3" in lines
+    assert "nvc.inventory = true  # default" in lines
+    assert config("show", "--file", file, "nvc.timeout").stdout == "nvc.timeout = 3.0\n"
+
+
+def test_show_json(config: Any, file: str) -> None:
+    document = json.loads(
+        config("show", "--format", "json", "--file", file, "nvc.timeout", "nvc.log").stdout
+    )
+    assert document == {
+        "file": file,
+        "settings": [
+            {"key": "nvc.log", "value": "", "origin": None, "line": None, "effective": True},
+            {"key": "nvc.timeout", "value": 3.0, "origin": file, "line": 3, "effective": True},
+        ],
+    }
+
+
+def test_set_keeps_the_rest(config: Any, file: str) -> None:
+    config("set", "--file", file, "nvc.timeout", "20")
+    config("set", "--file", file, "nvidia-container-runtime.runtimes", '["crun"]')
+    config("set", "--file", file, "nvc.vgpu-memory", "10GiB")
+    text = read(file)
+    assert text.startswith('# of the operator\n[nvc]\ntimeout = 20 # seconds\nvgpu-memory = "10GiB"\n')
+    parsed = parse(text.encode(), file)
+    assert (parsed.timeout, parsed.runtimes, parsed.vgpu_memory) == (20.0, ("crun",), "10GiB")
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o640
+    config("set", "--file", file, "--unset", "nvc.timeout")
+    assert parse(read(file).encode(), file).timeout == 10.0
+
+
+def test_dry_run_changes_nothing(config: Any, file: str) -> None:
+    before = read(file)
+    assert (
+        "+timeout = 20 # seconds" in config("set", "--dry-run", "--file", file, "nvc.timeout", "20").stdout
+    )
+    assert read(file) == before
+
+
+def test_a_new_file(config: Any, scratch: str) -> None:
+    path = os.path.join(scratch, "etc/nvc/config.toml")
+    config("set", "--file", path, "nvc.timeout", "20")
+    assert read(path) == "[nvc]\ntimeout = 20\n" and stat.S_IMODE(os.stat(path).st_mode) == 0o644
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nvc.timeout", "0"), "more than 0"),
+        (("nvc.timeout", "soon"), "want seconds"),
+        (("nvc.tmeout", "3"), "the nearest is nvc.timeout"),
+        (("timeout", "3"), "unknown key"),
+        (("nvc.vgpu-memory", "10gb"), "10gb"),
+        (("nvc.timeout",), "want a VALUE"),
+        (("--unset", "nvc.timeout", "3"), "want a VALUE"),
+    ],
+)
+def test_set_refuses(config: Any, file: str, words: tuple[str, ...], says: str) -> None:
+    before = read(file)
+    done = config("set", "--file", file, *words, check=False)
+    assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
+    assert read(file) == before
+
+
+def test_check_names_everything(config: Any, file: str) -> None:
+    assert config("check", file).stdout == f"{file}: 0 errors, 0 warnings\n"
+    with open(file, "w", encoding="ascii") as out:
+        for table, keys in KEYS.items():
+            out.write(f"[{table}]\n" if table else "")
+            out.writelines(f"{key} = 1979-05-27\n" for key in keys)
+        out.write("[nvc.more]\nx = 1\n[else]\ny = 1\n")
+    done = config("check", file, check=False)
+    count = sum(len(keys) for keys in KEYS.values())
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == f"{file}: {count + 1} errors, 1 warnings"
+    assert all(f"{key}: want" in done.stdout for keys in KEYS.values() for key in keys)
+    os.chmod(file, 0o666)
+    assert "writable by others" in config("check", file, check=False).stdout
