@@ -109,7 +109,7 @@ def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        return (), (ConfigError("open", path, error.strerror.lower()),)
+        return (), (ConfigError("open", path, str(error.strerror).lower()),)
     try:
         _check(os.fstat(fd), path)
         _, warnings, errors = examine(_read(fd, path), path)
