@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MAX_REQUIREMENTS = 32  # as the peers
 MAX_IMEX_CHANNEL = 1 << 20
 MAX_TIMEOUT = 3600.0
+SLICE_OPTIONS = ("memory", "cores", "weight", "policy")
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
 
@@ -69,26 +70,28 @@ def request(values: Values) -> Request:
 
 
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
-    """What the options of a slice ask for, None where they ask for whole devices."""
-    from nvc.vgpu import variables
+    """What the options of a slice ask for, None where there are none."""
+    from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
     from nvc.vgpu.sizes import parse_size
 
-    key = prefix.replace("-", "_")
-    checks = {
-        "cores": variables.check_cores,
-        "weight": variables.check_weight,
-        "policy": variables.check_policy,
-    }
-    for name, check in checks.items():
-        if key + name in values:
-            check(f"--{prefix}{name}", text(values, key + name))
-    memory = text(values, f"{key}memory")
-    if f"{key}memory" not in values:
-        if flag(values, f"{key}uncounted"):
-            raise InputError(f"--{prefix}uncounted", cause=f"only with --{prefix}memory")
+    given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
+             if (prefix + name).replace("-", "_") in values}  # fmt: skip
+    uncounted = flag(values, f"{prefix}uncounted".replace("-", "_"))
+    if not given:
+        if uncounted:
+            raise InputError(
+                f"--{prefix}uncounted", cause=f"only with --{prefix}memory or another part of a device"
+            )
         return None
-    sizes = tuple(parse_size(f"--{prefix}memory", item) for item in memory.split(","))
-    return SliceRequest(sizes, uncounted=flag(values, f"{key}uncounted"))
+    sizes = given["memory"].split(",") if "memory" in given else []
+    caps = given["cores"].split(",") if "cores" in given else []
+    return SliceRequest(
+        memory=tuple(parse_size(f"--{prefix}memory", item) for item in sizes),
+        cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
+        weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
+        policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
+        uncounted=uncounted,
+    )
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

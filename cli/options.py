@@ -73,9 +73,15 @@ VGPU: tuple[Option, ...] = (
         "SIZE[,...]",
         "Use only so much memory: 10GiB or 25%; for all devices, or each",
     ),
-    ("vgpu-cores", "", VALUE, "PERCENT", "Only 100 in this version: compute time is not limited"),
-    ("vgpu-weight", "", VALUE, "N", "Only 1 in this version"),
-    ("vgpu-policy", "", VALUE, "NAME", "Only native in this version"),
+    (
+        "vgpu-cores",
+        "",
+        VALUE,
+        "PERCENT[,...]",
+        "Use at most so much of the time; for all devices, or each",
+    ),
+    ("vgpu-weight", "", VALUE, "N", "Share the time by weights, of which this has N (others: 1)"),
+    ("vgpu-policy", "", VALUE, "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5"),
     (
         "vgpu-uncounted",
         "",

@@ -30,6 +30,7 @@ SLICES = (
     "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
     "ALIYUN_COM_GPU_SCHD_WEIGHT",
 )  # fmt: skip
+NATIVE = 5  # the policy of who has no slice
 CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 
 DEFAULT_CAPABILITIES = ("compute", "utility")
@@ -247,9 +248,9 @@ def _slice(
     """
     environment = container.environment
     asking = [name for name, value in environment.items() if value and _asks_for_slice(name)]
-    default = config.vgpu_memory or config.vgpu_memory_max
+    default = _default_slice(config)
     obeyed = asking and config.vgpu_variables != "ignore"
-    if not obeyed and not default:
+    if not obeyed and (default is None or not _gives(default)):
         return None, devices
     if obeyed and config.vgpu_variables == "refuse":
         raise InputError(
@@ -257,17 +258,62 @@ def _slice(
             "the configuration lets containers ask for whole GPUs only",
             "remove it, or change vgpu-variables in [nvc]",
         )  # fmt: skip
-    from nvc.vgpu.sizes import parse_size
     from nvc.vgpu.variables import library_path, slice_from
 
-    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
-    wanted = slice_from(environment, largest) if obeyed else None
+    wanted = slice_from(environment) if obeyed else None
     if wanted is not None:
         devices = _added(devices, _cgpu_devices(container, config))
-    elif default:
-        size = parse_size("vgpu-memory" if config.vgpu_memory else "vgpu-memory-max", default)
-        wanted = SliceRequest((size,), library_path=library_path(environment), largest=largest)
+    if default is not None and (wanted is not None or _gives(default)):
+        wanted = _completed(wanted or SliceRequest(library_path=library_path(environment)), default)
     return wanted and wanted.replace(uncounted=config.vgpu_uncounted), devices
+
+
+def _default_slice(config: Config) -> SliceRequest | None:
+    """What the operator gives to who asks for nothing, and grants at most. None: whole devices."""
+    memory, cores = config.vgpu_memory or config.vgpu_memory_max, config.vgpu_cores or config.vgpu_cores_max
+    if not (memory or cores or config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy):
+        return None
+    from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
+    from nvc.vgpu.sizes import parse_size
+
+    name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
+    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
+    return SliceRequest(
+        memory=(parse_size(name, memory),) if memory else (),
+        cores=(parse_cores("vgpu-cores" if config.vgpu_cores else "vgpu-cores-max", str(cores)),)
+        if cores
+        else (),
+        weight=parse_weight("vgpu-weight", str(config.vgpu_weight)) if config.vgpu_weight else None,
+        policy=parse_policy("vgpu-policy", config.vgpu_policy) if config.vgpu_policy else None,
+        largest=largest,
+        most_cores=config.vgpu_cores_max,
+        most_weight=config.vgpu_weight_max,
+    )
+
+
+def _gives(default: SliceRequest) -> bool:
+    """Whether who asks for nothing gets a slice, and not only who asks has bounds."""
+    policy = default.policy
+    return bool(default.memory or default.cores or default.weight or policy and policy.value != NATIVE)
+
+
+def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:
+    """`wanted` with the operator's bounds, and the operator's values for what it says nothing of.
+
+    The operator's policy is for who says nothing of time: a cap or a weight asks for the policy that keeps it.
+    """
+    memory, cores = wanted.memory or wanted.memory_at, wanted.cores or wanted.cores_at
+    silent = not (cores or wanted.weight or wanted.policy)
+    completed: SliceRequest = wanted.replace(
+        memory=wanted.memory if memory else default.memory,
+        cores=wanted.cores if cores else default.cores,
+        weight=wanted.weight or default.weight,
+        policy=default.policy if silent else wanted.policy,
+        largest=default.largest,
+        most_cores=default.most_cores,
+        most_weight=default.most_weight,
+    )
+    return completed
 
 
 def _asks_for_slice(name: str) -> bool:

@@ -33,19 +33,31 @@ class Size(Value):
     whole: int = 1
 
 
-class SliceRequest(Value):
-    """A part of each device in place of all of it."""
+class Share(Value):
+    """A number that says what of a device's time somebody gets, and where that was said."""
 
-    memory: tuple[
-        Size, ...
-    ] = ()  # one for every device, or one for each in the order in which they were asked for
-    memory_at: tuple[
-        tuple[int, Size], ...
-    ] = ()  # for the device at this place in that order; wins over `memory`
+    name: str  # of the option or variable, for messages
+    text: str  # what it says
+    value: int
+
+
+class SliceRequest(Value):
+    """A part of each device in place of all of it. What is not given is not limited."""
+
+    # `memory` and `cores`: one for every device, or one for each in the order in which they were asked for.
+    # `..._at`: for the device at this place in that order; wins over the others.
+    memory: tuple[Size, ...] = ()
+    memory_at: tuple[tuple[int, Size], ...] = ()
+    cores: tuple[Share, ...] = ()  # percent of the device's time; 0: all of it
+    cores_at: tuple[tuple[int, Share], ...] = ()
+    weight: Share | None = None  # among the containers of a device
+    policy: Share | None = None  # its number
     devices: tuple[str, ...] = ()  # only these selectors; (): every device
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for
+    most_cores: int = 0  # likewise; 0: all
+    most_weight: int = 0
 
 
 class Request(Value):

@@ -77,6 +77,11 @@ class Config(Value):
     vgpu_variables: str = "obey"  # or refuse, ignore
     vgpu_memory: str = ""  # a size: the slice of containers that ask for none
     vgpu_memory_max: str = ""  # a size: more is refused
+    vgpu_cores: int = 0  # percent of a device's time for containers that ask for no cap; 0: all
+    vgpu_cores_max: int = 0  # more is refused; 0: all is granted
+    vgpu_weight: int = 0  # for containers that ask for none; 0: none
+    vgpu_weight_max: int = 0  # more is refused; 0: nothing is
+    vgpu_policy: str = ""  # for containers that ask for no share of time
     vgpu_uncounted: bool = False
 
 

@@ -158,11 +158,32 @@ def _size(value: Any) -> str:
     if _text(value):
         from nvc.vgpu.sizes import parse_size
 
-        try:
-            parse_size("", value)
-        except InputError as error:
-            raise _Bad(f"{one_line(value)}: {error.cause}; {error.hint}") from None
+        _understood(parse_size, value)
     return str(value)
+
+
+def _policy(value: Any) -> str:
+    if _text(value):
+        from nvc.vgpu.shares import parse_policy
+
+        _understood(parse_policy, value)
+    return str(value)
+
+
+def _understood(parse: Callable[[str, str], object], value: str) -> None:
+    try:
+        parse("", value)
+    except InputError as error:
+        raise _Bad(f"{one_line(value)}: {error.cause}; {error.hint}") from None
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _Bad(f"want a number from {low} to {high}")
+        return value
+
+    return check
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
@@ -212,4 +233,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "compat_mode": _one_of(*COMPAT_MODES),
     "slices": _one_of("obey", "refuse", "ignore"),
     "size": _size,
+    "cores": _whole(1, 100),
+    "weight": _whole(1, 1 << 16),
+    "policy": _policy,
 }

@@ -76,6 +76,11 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-variables": ("vgpu_variables", "slices"),
         "vgpu-memory": ("vgpu_memory", "size"),
         "vgpu-memory-max": ("vgpu_memory_max", "size"),
+        "vgpu-cores": ("vgpu_cores", "cores"),
+        "vgpu-cores-max": ("vgpu_cores_max", "cores"),
+        "vgpu-weight": ("vgpu_weight", "weight"),
+        "vgpu-weight-max": ("vgpu_weight_max", "weight"),
+        "vgpu-policy": ("vgpu_policy", "policy"),
         "vgpu-uncounted": ("vgpu_uncounted", "bool"),
     },
 }

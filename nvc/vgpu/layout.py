@@ -47,8 +47,10 @@ LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 PAUSED = 1
 DENIED = 2
 
-#: The share of a device's time: none of these is held to yet, see docs/vgpu.md.
+#: The share of a device's time.
 CORES_UNCAPPED = 0
 WEIGHT = 1
 POLICIES = ("fair", "preempt", "weight", "fixed", "soft", "native")
+POLICY_WEIGHT = 2
+POLICY_FIXED = 3
 POLICY_NATIVE = 5

@@ -69,4 +69,9 @@ def warnings(slice: Slice) -> tuple[str, ...]:
         for device in slice.devices
         if device.limit <= device.context_overhead
     ]
+    found += [
+        f"the policy of {device.uuid} is native: the cap of {device.cores}% does not hold"
+        for device in slice.devices
+        if device.cores and device.policy == layout.POLICY_NATIVE
+    ]
     return tuple(found)

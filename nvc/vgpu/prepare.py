@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nvc.vgpu import calibration, registry, shim
 from nvc.vgpu.copies import find_copies
+from nvc.vgpu.policies import governed
 from nvc.vgpu.slices import Slice, SliceDevice, resolve
 
 TYPE_CHECKING = False
@@ -35,7 +36,7 @@ def prepare(
         tuple(identity for _, _, identity in files.files),
     )
     return Slice(
-        devices=measured(devices, facts.driver_label),
+        devices=measured(governed(devices), facts.driver_label),
         shim_directory=files.directory,
         shims=files.files,
         quota=f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",

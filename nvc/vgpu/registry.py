@@ -18,7 +18,7 @@ from nvc.errors import InitializationError, NvcError
 from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.value import Value
-from nvc.vgpu import layout, quota
+from nvc.vgpu import layout, policies, quota
 from nvc.vgpu.quota import QuotaDevice
 
 TYPE_CHECKING = False
@@ -50,6 +50,7 @@ class EntryDevice(Value):
     index: str
     memory: int  # bytes; 0: not known
     name: str
+    asked_policy: int = layout.POLICY_NATIVE  # holds where the device has no policy of its own
 
 
 class Entry(Value):
@@ -113,13 +114,18 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     """Write the quota of a container, new or already running, before it is bound.
 
     In a running one each device keeps its position, and one that is no longer asked for its limit. Raises
-    RegistryError, InitializationError.
+    RegistryError, also for a slice that is one too many for a device, InitializationError, PolicyError.
     """
     base, key = base_directory(), key_of(kernel, target)
     path = f"{base}/{key}"
-    devices = tuple(quota_device(device) for device in slice.devices)
     lock = _locked(kernel, base)
     try:
+        if any(policies.read(device.uuid).text() for device in slice.devices):
+            from nvc.vgpu.admission import admit
+
+            admit(kernel, key, slice.devices)
+        # They were looked up before, but may have changed until the lock was held.
+        devices = tuple(quota_device(device) for device in policies.governed(slice.devices))
         os.fchmod(lock, 0o711)
         names = entry_names(base)
         if len(names) > MANY:
@@ -167,7 +173,7 @@ def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
         quota.write(fd, devices)
     finally:
         os.close(fd)
-    _write_about(temporary, text)
+    write_about(temporary, text)
     os.rename(temporary, path)
 
 
@@ -177,7 +183,8 @@ def _create(path: str, mode: int) -> int:
     return fd
 
 
-def _write_about(directory: str, text: str) -> None:
+def write_about(directory: str, text: str) -> None:
+    """Replace the file `about` of an entry. Raises OSError."""
     temporary = f"{directory}/.about"
     try:
         os.unlink(temporary)
@@ -206,7 +213,7 @@ def _change(
         known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
         entry = old_entry.replace(devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged))
-        _write_about(path, text_of(entry))
+        write_about(path, text_of(entry))
     finally:
         os.close(fd)
 
@@ -214,7 +221,7 @@ def _change(
         again = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             quota.write(again, old)
-            _write_about(path, text_of(old_entry))
+            write_about(path, text_of(old_entry))
         finally:
             os.close(again)
 
@@ -223,7 +230,7 @@ def _change(
 
 def entry_device(device: SliceDevice) -> EntryDevice:
     """What the registry keeps of a device."""
-    return EntryDevice(device.uuid, device.index, device.memory, device.name)
+    return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
 
 
 def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: str) -> str:
@@ -264,6 +271,11 @@ def text_of(entry: Entry) -> str:
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
+    lines += [
+        f"policy {place} {d.asked_policy}"
+        for place, d in enumerate(entry.devices)
+        if d.asked_policy != layout.POLICY_NATIVE
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -282,13 +294,16 @@ def read_entry(path: str) -> Entry:
             if name == "device":
                 uuid, index, memory, device = value.split(" ", 3)
                 devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
+            elif name == "policy":
+                place, policy = (int(word) for word in value.split(" ", 1))
+                devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
             elif name in fields:
                 fields[name] = value
         return Entry(
             os.path.basename(path), path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices),
         )  # fmt: skip
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, IndexError) as error:
         raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None
 
 

@@ -21,6 +21,7 @@ from nvc.vgpu import layout, ledger, registry, shim
 from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.living import processes_of
+from nvc.vgpu.policies import governed
 from nvc.vgpu.prepare import measured
 from nvc.vgpu.slices import Slice, SliceDevice, resolve
 
@@ -63,7 +64,7 @@ def run(
     others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
     environment = dict(program.environment)
     environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
-    slice_devices = measured((*chosen, *others), facts.driver_label)
+    slice_devices = measured((*governed(chosen), *others), facts.driver_label)
 
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()

@@ -7,16 +7,19 @@ from nvc.model import Identity
 from nvc.request import Request, Size
 from nvc.selection import select
 from nvc.value import Value
-from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.shares import ALL, check_together, default_policy, share_text
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from nvc.model import HostFacts
-    from nvc.request import SliceRequest
+    from nvc.request import Share, SliceRequest
     from nvc.selection import Selection
+
+    T = TypeVar("T", Size, Share)
 
 MIB = 1 << 20
 
@@ -35,11 +38,19 @@ class SliceDevice(Value):
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT  # among the containers of the device
     policy: int = POLICY_NATIVE  # place in layout.POLICIES
+    asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing of it may be used: it is in the quota for who looks behind CUDA_VISIBLE_DEVICES."""
+        return self.limit == 0
 
     def text(self) -> str:
         """The device and its limit, for people."""
         of = f" of {size_text(self.memory)}" if self.memory else ""
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
+        if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
+            share += f"; time: {share_text(self.cores, self.weight, self.policy)}"
         return f"{self.uuid}  {share}"
 
 
@@ -83,6 +94,9 @@ class Slice(Value):
                     "limit": None if device.limit == NO_LIMIT else device.limit,
                     "contextOverhead": device.context_overhead,
                     "calibrated": device.calibrated,
+                    "cores": device.cores or None,
+                    "weight": device.weight,
+                    "policy": POLICIES[device.policy],
                 }
                 for device in self.devices
             ],
@@ -93,39 +107,76 @@ class Slice(Value):
 
 
 def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
-    """The devices of a container in the order in which they were asked for, each with its limit.
+    """The devices of a container in the order in which they were asked for, each with its limit and its share.
 
-    A device for which no size is given is given whole, as far as the operator grants that.
+    A device for which nothing is given is given whole, as far as the operator grants that.
 
-    Raises InputError naming the option or variable for a size that does not suit its device or that the operator
+    Raises InputError naming the option or variable for a value that does not suit its device or that the operator
     does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
     """
     devices = _devices(selection)
     sliced = _sliced(facts, wanted, devices)
-    if len(wanted.memory) > 1 and len(wanted.memory) != len(sliced):
-        size = wanted.memory[0]
-        raise InputError(size.name, cause=f"{len(wanted.memory)} sizes for {len(sliced)} devices")
-    for place, size in wanted.memory_at:
+    sizes = _placed(wanted.memory, wanted.memory_at, devices, sliced, "sizes")
+    caps = _placed(wanted.cores, wanted.cores_at, devices, sliced, "caps")
+    return tuple(
+        _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
+        for place, device in enumerate(devices)
+    )
+
+
+def _placed(
+    given: tuple[T, ...],
+    given_at: tuple[tuple[int, T], ...],
+    devices: list[SliceDevice],
+    sliced: list[int],
+    what: str,
+) -> dict[int, T]:
+    """What was given for each place that something was given for."""
+    if len(given) > 1 and len(given) != len(sliced):
+        raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(sliced)} devices")
+    for place, value in given_at:
         if place >= len(devices):
             raise InputError(
-                size.name, size.text, f"the container has {len(devices)} devices, counted from 0"
+                value.name, value.text, f"the container has {len(devices)} devices, counted from 0"
             )
-    at = dict(wanted.memory_at)
-    found = []
-    for place, device in enumerate(devices):
-        asked = at.get(place)
-        if asked is None and place in sliced and wanted.memory:
-            asked = wanted.memory[sliced.index(place) if len(wanted.memory) > 1 else 0]
-        if asked is None:
-            # Whole, but nobody gets more than the operator grants.
-            found.append(device.replace(limit=_granted(wanted.largest, device)))
-            continue
-        limit = amount(asked, device)
-        if limit > _granted(wanted.largest, device):
-            allowed = wanted.largest.text if wanted.largest else ""
-            raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
-        found.append(device.replace(limit=limit))
-    return tuple(found)
+    found = {}
+    if given:
+        found = {place: given[number if len(given) > 1 else 0] for number, place in enumerate(sliced)}
+    return {**found, **dict(given_at)}
+
+
+def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
+    """Bytes that a device's slice has."""
+    granted = _granted(wanted.largest, device)
+    if asked is None:
+        return granted  # whole, but nobody gets more than the operator grants
+    limit = amount(asked, device)
+    if limit > granted:
+        allowed = wanted.largest.text if wanted.largest else ""
+        raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
+    return limit
+
+
+def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> SliceDevice:
+    """The device with what is given of its time."""
+    cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
+    if (cores or ALL) > most:
+        assert asked is not None
+        raise InputError(asked.name, asked.text, f"the operator grants {most}", "ask for less")
+    weight = wanted.weight
+    if weight is not None and wanted.most_weight and weight.value > wanted.most_weight:
+        raise InputError(
+            weight.name, weight.text, f"the operator grants {wanted.most_weight}", "ask for less"
+        )
+    if wanted.policy is None:
+        policy = default_policy(cores, weight is not None)
+    else:
+        policy = wanted.policy.value
+        check_together(cores, policy, wanted.policy.name, wanted.policy.text, device.uuid)
+    shared: SliceDevice = device.replace(
+        cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy
+    )
+    return shared
 
 
 def _granted(largest: Size | None, device: SliceDevice) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from nvc.errors import InputError
 from nvc.value import Value
-from nvc.vgpu import ledger, quota, registry
-from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu import ledger, registry
+from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, PAUSED, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.limits import read_quota
 from nvc.vgpu.living import processes_of, use_of
-from nvc.vgpu.quota import QuotaDevice, QuotaError
+from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
 
 TYPE_CHECKING = False
@@ -29,6 +28,10 @@ class TenantDevice(Value):
     memory: int  # all there is; 0: not known
     limit: int  # NO_LIMIT: all of it
     used: int  # as the processes say
+    cores: int = CORES_UNCAPPED  # percent of its time
+    weight: int = WEIGHT
+    policy: int = POLICY_NATIVE
+    paused: bool = False
 
 
 class Tenant(Value):
@@ -72,25 +75,26 @@ def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
 
 
 def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> Tenant:
-    limits = read_quota(entry)
-    count = min(len(limits), len(entry.devices))
+    now = read_quota(entry)
+    count = min(len(now), len(entry.devices))
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)
     devices = tuple(
-        TenantDevice(device.uuid, device.index, device.name, device.memory, limit.memory_limit, used)
-        for device, limit, used in zip(entry.devices, limits, totals)
+        TenantDevice(
+            device.uuid,
+            device.index,
+            device.name,
+            device.memory,
+            limit.memory_limit,
+            used,
+            limit.cores,
+            limit.weight,
+            limit.policy,
+            bool(limit.flags & PAUSED),
+        )  # fmt: skip
+        for device, limit, used in zip(entry.devices, now, totals)
     )
     return Tenant(entry, short, pids, devices, use.accounts, use.problem if pids else "")
-
-
-def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
-    """The limits of now, devices named as the registry has them. Raises QuotaError, OSError."""
-    fd = os.open(entry.quota, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = quota.read(fd)
-    finally:
-        os.close(fd)
-    return tuple(limit.replace(uuid=device.uuid) for limit, device in zip(found, entry.devices))
 
 
 def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
@@ -127,6 +131,10 @@ def document(tenant: Tenant) -> dict[str, Any]:
                 "name": device.name,
                 "memory": device.memory or None,
                 "limit": None if device.limit == NO_LIMIT else device.limit,
+                "cores": device.cores or None,
+                "weight": device.weight,
+                "policy": POLICIES[device.policy] if device.policy < len(POLICIES) else None,
+                "paused": device.paused,
                 "used": None if tenant.problem or not tenant.alive else device.used,
             }
             for device in tenant.devices

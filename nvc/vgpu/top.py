@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.shares import share_text
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ def slices(everybody: tuple[Tenant, ...], now: float) -> str:
                     device.index,
                     limit_text(device),
                     used_text(tenant, device),
-                    share_text(tenant, device),
+                    use_text(tenant, device),
                     processes_text(tenant) if first else "",
                     age_text(now - tenant.entry.created) if first else "",
                     (tenant.entry.rootfs or "(a program)") if first else "",
@@ -86,6 +87,12 @@ def limit_text(device: TenantDevice) -> str:
     return "none" if device.limit == NO_LIMIT else size_text(device.limit)
 
 
+def time_text(device: TenantDevice) -> str:
+    """What the slice may have of the device's time."""
+    text = share_text(device.cores, device.weight, device.policy)
+    return f"{text}, paused" if device.paused else text
+
+
 def used_text(tenant: Tenant, device: TenantDevice) -> str:
     """What is in use, `?` where it is not known, `-` where nobody is left."""
     if not tenant.alive:
@@ -93,7 +100,7 @@ def used_text(tenant: Tenant, device: TenantDevice) -> str:
     return "?" if tenant.problem else size_text(device.used)
 
 
-def share_text(tenant: Tenant, device: TenantDevice) -> str:
+def use_text(tenant: Tenant, device: TenantDevice) -> str:
     """Percent of the limit."""
     if not tenant.alive or tenant.problem or device.limit in (0, NO_LIMIT):
         return "-"

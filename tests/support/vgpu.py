@@ -9,6 +9,9 @@ import subprocess
 import sys
 from typing import Any
 
+from nvc.vgpu import quota
+from nvc.vgpu.layout import POLICIES
+
 from . import CLEAN_ENV, REPO, need, run
 
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
@@ -67,11 +70,18 @@ def entry_of(pid: int) -> Any:
 
 def limits_of(pid: int) -> list[int]:
     """The limits in the quota of the container of a process, in bytes."""
-    from nvc.vgpu import quota
-
     fd = os.open(entry_of(pid).quota, os.O_RDONLY)
     try:
         return [device.memory_limit for device in quota.read(fd)]
+    finally:
+        os.close(fd)
+
+
+def shares_of(pid: int) -> list[tuple[int, int, str, int]]:
+    """Cores, weight, policy and flags of each device in that quota."""
+    fd = os.open(entry_of(pid).quota, os.O_RDONLY)
+    try:
+        return [(d.cores, d.weight, POLICIES[d.policy], d.flags) for d in quota.read(fd)]
     finally:
         os.close(fd)
 

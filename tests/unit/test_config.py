@@ -87,6 +87,11 @@ def settings(text: str) -> dict[str, Any]:
             '[nvc]\nvgpu-memory = "25%"\nvgpu-memory-max = "40GiB"\nvgpu-uncounted = true',
             {"vgpu_memory": "25%", "vgpu_memory_max": "40GiB", "vgpu_uncounted": True},
         ),
+        (
+            "[nvc]\nvgpu-cores = 25\nvgpu-cores-max = 50\nvgpu-weight = 2\nvgpu-weight-max = 8",
+            {"vgpu_cores": 25, "vgpu_cores_max": 50, "vgpu_weight": 2, "vgpu_weight_max": 8},
+        ),
+        ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
     ],
 )
 def test_keys(text: str, wanted: dict[str, Any]) -> None:
@@ -121,6 +126,10 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvc]\nvgpu-variables = "maybe"', "want one of obey, refuse, ignore"),
         ('[nvc]\nvgpu-memory = "10gb"', "vgpu-memory: 10gb: a unit of 1000 or of 1024.; write 10GiB"),
         ("[nvc]\nvgpu-memory-max = 10", "want a text"),
+        ("[nvc]\nvgpu-cores = 0", "vgpu-cores: want a number from 1 to 100"),
+        ("[nvc]\nvgpu-cores-max = true", "vgpu-cores-max: want a number from 1 to 100"),
+        ('[nvc]\nvgpu-weight = "2"', "vgpu-weight: want a number from 1 to 65536"),
+        ('[nvc]\nvgpu-policy = "best"', "vgpu-policy: best: no such policy; the policies are fair"),
         ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
         ("[nvc.log-file]\nx = 1", r"unknown key: .*\[nvc.log-file\] x"),
     ],

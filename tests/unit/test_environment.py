@@ -321,6 +321,31 @@ def test_the_operator_has_the_last_word_on_slices() -> None:
     assert found.largest is not None and found.largest.bytes == 8 << 30
 
 
+def test_the_operator_has_the_last_word_on_time() -> None:
+    config = Config(vgpu_cores=25, vgpu_cores_max=50, vgpu_weight_max=8, vgpu_policy="fair")
+    silent = request({}, config).vgpu
+    assert silent is not None and silent.policy is not None
+    assert ([share.value for share in silent.cores], silent.policy.text, silent.most_cores) == (
+        [25],
+        "fair",
+        50,
+    )
+    capped = request({"NVC_VGPU_CORES": "40"}, config).vgpu
+    assert capped is not None and [share.value for share in capped.cores] == [40] and capped.policy is None
+    heavy = request({"NVC_VGPU_WEIGHT": "9"}, config).vgpu
+    assert heavy is not None and (heavy.weight.value, heavy.most_weight) == (9, 8)  # type: ignore[union-attr]
+    assert [share.text for share in heavy.cores] == ["25"]
+    both = request({"NVC_VGPU_CORES": "40"}, Config(vgpu_memory="2GiB")).vgpu
+    assert both is not None and both.memory[0].bytes == 2 << 30
+
+
+def test_bounds_alone_make_no_slice() -> None:
+    for config in (Config(vgpu_weight_max=4), Config(vgpu_policy="native")):
+        assert request({}, config).vgpu is None
+        assert request({"CUDA_DEVICE_SM_LIMIT": "0"}, config).vgpu is None
+    assert request({}, Config(vgpu_policy="weight")).vgpu is not None
+
+
 def test_cgpu_names_devices_of_its_own() -> None:
     """Those are given in slices, beside whole ones of NVIDIA's variable."""
     cgpu = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}

@@ -8,9 +8,13 @@ import pytest
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
 from nvc.errors import DeviceError, InputError
-from nvc.request import Request, Size, SliceRequest
+from nvc.request import Request, Share, Size, SliceRequest
 from nvc.selection import select
 from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.layout import POLICY_FIXED as FIXED
+from nvc.vgpu.layout import POLICY_NATIVE as NATIVE
+from nvc.vgpu.layout import POLICY_WEIGHT as WEIGHT
+from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
 from nvc.vgpu.sizes import parse_size
 from nvc.vgpu.slices import resolve
 
@@ -96,6 +100,46 @@ def test_what_the_operator_grants() -> None:
         UUID_0: GIB, MIG_UUID_0: 2 * GIB,
     }  # fmt: skip
     assert limits(("1:0",), memory_at=(), largest=size("40g")) == {MIG_UUID_0: NO_LIMIT}
+
+
+def shares(selectors: tuple[str, ...], **wanted: Any) -> list[tuple[int, int, int]]:
+    found = host()
+    made = resolve(found, select(found, Request(devices=selectors)), SliceRequest(**wanted))
+    return [(device.cores, device.weight, device.policy) for device in made]
+
+
+def cores(text: str) -> Share:
+    return parse_cores("CORES", text)
+
+
+def test_the_policy_follows_from_what_is_asked_for() -> None:
+    weight, soft = parse_weight("WEIGHT", "4"), parse_policy("POLICY", "soft")
+    assert shares(("0",), memory=(size("1g"),)) == [(0, 1, NATIVE)]
+    assert shares(("0",), weight=weight) == [(0, 4, WEIGHT)]
+    assert shares(("0", "1:0"), cores=(cores("50"), cores("100"))) == [(50, 1, FIXED), (0, 1, NATIVE)]
+    assert shares(("0", "1:0"), cores_at=((1, cores("30")),), weight=weight) == [
+        (0, 4, WEIGHT),
+        (30, 4, FIXED),
+    ]
+    assert shares(("0",), cores=(cores("50"),), policy=soft) == [(50, 1, 4)]
+
+
+def test_a_policy_that_contradicts_the_cap_is_refused() -> None:
+    for policy, caps, cause in (("native", (cores("50"),), "no cap holds"), ("fixed", (), "has no cap")):
+        with pytest.raises(InputError, match=f"POLICY: {policy}: .*{cause}"):
+            shares(("0",), cores=caps, policy=parse_policy("POLICY", policy))
+
+
+def test_what_the_operator_grants_of_the_time() -> None:
+    assert shares(("0", "1:0"), cores_at=((0, cores("20")),), most_cores=40) == [
+        (20, 1, FIXED),
+        (40, 1, FIXED),
+    ]
+    for text in ("41", "100"):
+        with pytest.raises(InputError, match=f"CORES: {text}: the operator grants 40"):
+            shares(("0",), cores=(cores(text),), most_cores=40)
+    with pytest.raises(InputError, match="WEIGHT: 3: the operator grants 2"):
+        shares(("0",), weight=parse_weight("WEIGHT", "3"), most_weight=2)
 
 
 def test_no_device_no_slice() -> None:

@@ -1,0 +1,106 @@
+"""`nvc-cli vgpu set`, `pause`, `resume`, `policy` and `rm`: slices as the operator wants them."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvc.errors import InputError
+from nvc_cli import output
+from nvc_cli.main import program_of
+from nvc_cli.vgpu_group import command, everybody, operator_kernel, slice_options, wanted_slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+DEVICE = click.option(
+    "--device", "devices", multiple=True, metavar="ID", help="Only this: index or UUID; repeatable."
+)
+
+
+@command(
+    "set",
+    "nvc-cli vgpu set f0000154 --memory 20GiB",
+    "nvc-cli vgpu set f0000154 --cores 50",
+    "nvc-cli vgpu set 4242 --device 1 --memory 50% --weight 4",
+)
+@click.argument("slice_name", metavar="SLICE")
+@click.option("--unlimited", is_flag=True, help="Lift the limit of memory.")
+@DEVICE
+@slice_options
+@click.pass_context
+def set_command(
+    ctx: click.Context, /, slice_name: str, unlimited: bool, devices: tuple[str, ...], **given: Any
+) -> None:
+    """Change what a slice may have while its processes run.
+
+    A limit of memory below what is in use takes nothing away: new allocations fail until enough is freed. A cap
+    or a weight without a policy goes with the policy that keeps it, unless one was named before.
+    """
+    wanted = wanted_slice(given)
+    if unlimited and given["memory"] is not None or not unlimited and wanted is None:
+        raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
+    from nvc.request import SliceRequest
+    from nvc.vgpu.change import set_limits
+    from nvc.vgpu.tenants import find
+
+    kernel = operator_kernel()
+    tenant = find(everybody(ctx, kernel), slice_name)
+    output.warn(program_of(ctx), set_limits(kernel, tenant, wanted or SliceRequest(), devices, unlimited))
+
+
+def _pausing(name: str, summary: str) -> click.Command:
+    @command(name, f"nvc-cli vgpu {name} f0000154", f"nvc-cli vgpu {name} 4242 --device 1")
+    @click.argument("slice_name", metavar="SLICE")
+    @DEVICE
+    @click.pass_context
+    def pausing(ctx: click.Context, slice_name: str, devices: tuple[str, ...]) -> None:
+        from nvc.vgpu.change import pause
+        from nvc.vgpu.tenants import find
+
+        kernel = operator_kernel()
+        pause(kernel, find(everybody(ctx, kernel), slice_name), devices, name == "pause")
+
+    pausing.help = summary
+    return pausing
+
+
+_pausing("pause", "Hold back what a slice launches from now on. What runs on the GPU ends first.")
+_pausing("resume", "Let a slice launch again.")
+
+
+@command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
+@click.argument("names", metavar="[SLICE...]", nargs=-1)
+@click.option("--gone", is_flag=True, help="Remove every slice without a process.")
+@click.option(
+    "--force", is_flag=True, help="Also one that runs: its limits stay, and cannot be changed any more."
+)
+@click.pass_context
+def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
+    """Forget slices. Those of containers that are gone are also removed when new ones are made."""
+    if bool(names) == gone:
+        raise click.UsageError("want either SLICE or --gone")
+    from nvc.vgpu import registry
+    from nvc.vgpu.tenants import find
+
+    kernel = operator_kernel()
+    lock = registry.locked(kernel)
+    try:
+        if gone:
+            removed = registry.prune(kernel, registry.base_directory())
+            output.write("".join(f"{key}\n" for key in removed))
+            return
+        all_slices = everybody(ctx, kernel)
+        chosen = [find(all_slices, name) for name in names]
+        for tenant in chosen:
+            if tenant.alive and not force:
+                raise InputError(
+                    "remove slice", tenant.short, f"runs: process {tenant.pids[0]}", "use --force"
+                )
+        for tenant in chosen:
+            registry.remove(tenant.entry)
+    finally:
+        os.close(lock)

@@ -1,0 +1,78 @@
+"""`nvc-cli vgpu`: the group of its commands, and what they have in common."""
+
+from __future__ import annotations
+
+import click
+
+from nvc import privileges
+from nvc.kernel import LinuxKernel
+from nvc_cli import arguments, output
+from nvc_cli.main import CONTEXT, program_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.request import SliceRequest
+    from nvc.vgpu.tenants import Tenant
+
+FORMAT = click.option(
+    "--format", "form", default="table", show_default=True, type=click.Choice(("table", "json"))
+)
+
+
+@click.group(
+    context_settings=CONTEXT,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py\n"
+    "  nvc-cli vgpu ls\n"
+    "  nvc-cli vgpu set f0000154 --memory 20GiB --cores 50\n"
+    "  nvc-cli vgpu policy 0 weight\n"
+    "  nvc-cli vgpu top",
+)
+def vgpu() -> None:
+    """Give programs a part of a GPU's memory and time, and look after those that have one.
+
+    Containers get slices by `configure --vgpu-memory` and its like, and by variables; see docs/vgpu.md.
+    """
+
+
+def command(name: str, *examples: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """A command of the group, whose help ends with examples."""
+    lines = "".join(f"  {example}\n" for example in examples)
+    epilog = f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}"
+    return vgpu.command(name, context_settings={**CONTEXT, **more}, epilog=epilog)
+
+
+def slice_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say what of a device somebody gets, as `configure` has them."""
+    for name, metavar, text in (
+        ("policy", "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5."),
+        ("weight", "N", "Share of the time by weights; who says nothing has 1."),
+        ("cores", "PERCENT[,...]", "At most so much of the time, for all devices or each; 100: no cap."),
+        ("memory", "SIZE[,...]", "10GiB or 25%, for all devices or each."),
+    ):
+        function = click.option(f"--{name}", default=None, metavar=metavar, help=text)(function)
+    return function
+
+
+def wanted_slice(given: dict[str, Any]) -> SliceRequest | None:
+    """What those options ask for."""
+    return arguments.slice_request({name: value for name, value in given.items() if value is not None}, "")
+
+
+def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
+    """Every slice; what cannot be read is a warning."""
+    from nvc.vgpu.tenants import tenants
+
+    found, warnings = tenants(kernel)
+    output.warn(program_of(ctx), warnings)
+    return found
+
+
+def operator_kernel() -> Kernel:
+    """The kernel for a command that looks at slices of others, or changes them: rights that it needs, no more."""
+    privileges.reduce("configure")
+    return LinuxKernel()

@@ -1,0 +1,114 @@
+"""Shares of a device's time: from options and variables to the quota, and changed while the container runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.bundle import Bundle
+from support.configure import BASIC, Configure
+from support.hook import Hook, ask
+from support.vgpu import GIB, cli, ensure_shim, limits_of, listed, shares_of
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import registry
+from nvc.vgpu.layout import NO_LIMIT, PAUSED
+
+NATIVE = (0, 1, "native", 0)
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def hook(stage: str, scratch: str, driver: str) -> Callable[[], Hook]:
+    return lambda: Hook(stage, scratch, driver)
+
+
+@pytest.fixture
+def bundle(rootfs: Any, runc_bundle: Any) -> Bundle:
+    path = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    made: Bundle = runc_bundle(path)
+    return made
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str]) -> str:
+    root: str = sim_root(gpus=2)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "shares"),
+    [
+        ({"NVC_VGPU_CORES": "50", "NVC_VGPU_CORES_1": "100"}, "", [(50, 1, "fixed", 0), NATIVE]),
+        ({"NVC_VGPU_MEMORY": "1g", "NVC_VGPU_WEIGHT": "4"}, "", [(0, 4, "weight", 0)] * 2),
+        ({"NVC_VGPU_POLICY": "1", "CUDA_DEVICE_SM_LIMIT": "30"}, "", [(30, 1, "preempt", 0)] * 2),
+        (
+            {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_SCHD_WEIGHT": "2"}, "",
+            [(0, 2, "weight", 0)] * 2,
+        ),
+        ({}, 'vgpu-cores = 20\nvgpu-policy = "soft"', [(20, 1, "soft", 0)] * 2),
+    ],
+)  # fmt: skip
+def test_variables_and_settings(
+    hook: Callable[[], Hook], bundle: Bundle, variables: dict[str, str], settings: str, shares: list[Any]
+) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
+    made = hook()
+    with open(made.config, "a", encoding="utf-8") as config:  # its last table is [nvc]
+        config.write(f"{settings}\n")
+    made.add(bundle)
+    with bundle.created("runc") as container:
+        assert shares_of(container.pid) == shares
+
+
+def test_options_and_live_changes(bundle: Bundle, launcher: str, driver: str) -> None:
+    with bundle.created("runc") as container:
+        pid = str(container.pid)
+        wanted = (*BASIC, "--vgpu-cores=50,25", "--vgpu-weight=3")
+        shown = Configure(launcher, driver)(container.pid, bundle.rootfs, (*wanted, "--dry-run")).stdout
+        assert "all of 81559 MiB; time: fixed, at most 25% of its time, weight 3" in shown
+        Configure(launcher, driver)(container.pid, bundle.rootfs, wanted)
+        assert shares_of(container.pid) == [(50, 3, "fixed", 0), (25, 3, "fixed", 0)]
+        assert limits_of(container.pid) == [NO_LIMIT] * 2
+
+        cli(launcher, "set", pid, "--cores=100,40")
+        assert shares_of(container.pid) == [(0, 3, "weight", 0), (40, 3, "fixed", 0)]
+        cli(launcher, "set", pid, "--device=1", "--policy=soft", "--weight=7", "--memory=1g")
+        assert shares_of(container.pid) == [(0, 3, "weight", 0), (40, 7, "soft", 0)]
+        assert limits_of(container.pid) == [NO_LIMIT, GIB]
+        cli(launcher, "pause", pid, "--device=0")
+        assert [share[3] for share in shares_of(container.pid)] == [PAUSED, 0]
+        assert listed(launcher, container.pid)["devices"][0]["paused"]
+        assert "soft, at most 40% of its time, weight 7" in cli(launcher, "show", pid).stdout
+        cli(launcher, "pause", pid)
+        cli(launcher, "resume", pid)
+        assert [share[3] for share in shares_of(container.pid)] == [0, 0]
+
+
+def test_a_change_is_made_whole_or_not_at_all(bundle: Bundle, launcher: str, driver: str) -> None:
+    with bundle.created("runc") as container:
+        Configure(launcher, driver)(container.pid, bundle.rootfs, (*BASIC, "--vgpu-cores=50,100"))
+        before = shares_of(container.pid)
+        done = cli(launcher, "set", str(container.pid), "--policy=fixed", check=False)
+        assert done.returncode == 1 and "--policy: fixed: " in done.stderr and "no cap" in done.stderr
+        assert shares_of(container.pid) == before
+
+
+def test_only_root_changes_anything(bundle: Bundle, launcher: str, driver: str) -> None:
+    with bundle.created("runc") as container:
+        Configure(launcher, driver)(container.pid, bundle.rootfs, (*BASIC, "--vgpu-cores=50"))
+        before = shares_of(container.pid)
+        for words in (("set", str(container.pid), "--cores=90"), ("pause", str(container.pid))):
+            done = cli(launcher, *words, check=False, user=65534, group=65534)
+            assert done.returncode == 1 and done.stderr.startswith("nvc-cli: "), done.stderr
+        assert shares_of(container.pid) == before
+        assert os.stat(registry.base_directory()).st_mode & 0o022 == 0
