@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage simdriver shim install demo test bench bundle fuzz stress clean
+.PHONY: help setup build native stage man simdriver shim install demo test bench bundle fuzz stress clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -63,6 +63,9 @@ $(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher packaging/tree.py $(VENV)/.ready
 
 install: stage ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
 	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+
+man: stage ## man pages and completion scripts, in build/man and build/completions
+	@$(RUN) packaging/manpages.py $(BUILD) $(STAGE)/lib/nvc/python
 
 demo: stage ## a container with two simulated H100s, run by runc
 	@packaging/demo/run

@@ -14,7 +14,10 @@ from support.engines import Host
     ("page", "said"),
     [
         ("hooks", ("unsupported capabilities found in 'compute,video,magic'", "exit status 1")),
-        ("configuration", ("+timeout = 30  # seconds", "nvc.timeout = 10.0  # default", "0 errors, 0 warnings")),
+        (
+            "configuration",
+            ("+timeout = 30  # seconds", "nvc.timeout = 10.0  # default", "0 errors, 0 warnings"),
+        ),
     ],
 )
 def test_a_page(host: Host, page: str, said: tuple[str, ...]) -> None:

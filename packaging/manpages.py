@@ -1,0 +1,177 @@
+"""Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
+
+nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
+`--help` read; nvc-hook(8) and nvc-cdi-hook(8) from their usage texts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
+
+HEAD = '.TH {name} {section} "" "nvc {version}" "{manual}"\n'
+MANUALS = {1: "User Commands", 8: "System Administration"}
+FILES = """.SH FILES
+.TP
+.I /etc/nvc/config.toml
+Settings of hooks, runtime and daemon; see
+.BR nvc-cli-config (1).
+.TP
+.I /run/nvc
+What was found on this host, the slices of containers, and the daemon's sockets.
+"""
+STATUS = """.SH EXIT STATUS
+0 if all went well, 1 after an error, which is one line on standard error; 64 for a wrong call. Where a command
+says otherwise, its text does.
+"""
+
+
+def escape(text: str) -> str:
+    """Text as roff takes it (groff_man(7)): no line begins with a control character."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("\b", "")
+    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in text.splitlines())
+
+
+def paragraphs(text: str) -> str:
+    """A help text: what click is told not to fold stays as it is."""
+    parts = []
+    for part in inspect.cleandoc(text.replace("\f", "")).split("\n\n"):
+        kept = part.startswith("\b")
+        body = escape(part.lstrip("\b\n"))
+        parts.append(f".PP\n.nf\n{body}\n.fi\n" if kept else f".PP\n{body}\n")
+    return "".join(parts)
+
+
+def bold(text: str) -> str:
+    """One line in bold."""
+    return f".B {escape(text)}\n"
+
+
+def options(command: click.Command, context: click.Context, title: str = ".SH OPTIONS\n") -> str:
+    """The options in the order of the help."""
+    records = [item.get_help_record(context) for item in command.get_params(context)]
+    rows = "".join(f".TP\n{bold(names)}{escape(text)}\n" for names, text in filter(None, records))
+    return title + rows if rows else ""
+
+
+def examples(command: click.Command) -> str:
+    """The examples, as typed."""
+    lines = list(getattr(command, "examples", ()))
+    if not lines and command.epilog:
+        lines = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
+    body = "".join(f"{escape(line)}\n" for line in lines)
+    return f".SH EXAMPLES\n.nf\n{body}.fi\n" if body else ""
+
+
+def synopsis(command: click.Command, context: click.Context) -> str:
+    """The first line of the help."""
+    return bold(f"{context.command_path} {' '.join(command.collect_usage_pieces(context))}")
+
+
+def sections(group: click.Group, context: click.Context) -> str:
+    """The commands of a command, each with its options."""
+    import click
+
+    text = ""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, context, name, **command.context_settings)
+        text += f".SS {escape(name)}\n{synopsis(command, inner)}{paragraphs(command.help or '')}"
+        text += options(command, inner, "")
+        lines = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+        if lines:
+            text += ".PP\nExamples:\n.PP\n.nf\n" + "".join(f"{escape(line)}\n" for line in lines) + ".fi\n"
+        if isinstance(command, click.Group):
+            text += sections(command, inner)
+    return text
+
+
+def page(name: str, section: int, summary: str, version: str, body: str) -> str:
+    """A whole page."""
+    head = HEAD.format(name=name.upper(), section=section, version=version, manual=MANUALS[section])
+    summary = summary[:1].lower() + summary[1:] if not summary[1:2].isupper() else summary
+    return f"{head}.SH NAME\n{name} \\- {escape(summary.rstrip('.'))}\n{body}"
+
+
+def command_page(name: str, command: click.Command, context: click.Context, version: str, see: str) -> str:
+    """The page of nvc-cli, or of one of its commands."""
+    import click
+
+    summary = (command.help or "").strip().split("\n")[0].lstrip("\b")
+    body = f".SH SYNOPSIS\n{synopsis(command, context)}.SH DESCRIPTION\n{paragraphs(command.help or '')}"
+    body += options(command, context)
+    if context.parent is None:
+        assert isinstance(command, click.Group)
+        body += ".SH COMMANDS\n"
+        for inner in command.list_commands(context):
+            body += f".TP\n.BR nvc\\-cli\\-{inner} (1)\n{escape(summary_of(command, context, inner))}\n"
+    elif isinstance(command, click.Group):
+        body += ".SH COMMANDS\n" + sections(command, context)
+    body += examples(command) + STATUS + FILES + f".SH SEE ALSO\n{see}"
+    return page(name, 1, summary, version, body)
+
+
+def summary_of(tree: click.Group, context: click.Context, name: str) -> str:
+    """One line about a command."""
+    command = tree.get_command(context, name)
+    return (command.help or "").strip().split("\n")[0] if command else ""
+
+
+def usage_page(name: str, usage: str, version: str) -> str:
+    """The page of a hook: its usage text."""
+    lines = usage.splitlines()
+    at = lines.index("")
+    call, rest = lines[:at], "\n".join(lines[at + 1 :]).strip()
+    summary = rest.split(".")[0].replace("\n", " ")
+    body = (
+        f".SH SYNOPSIS\n.nf\n{escape(chr(10).join(call))}\n.fi\n.SH DESCRIPTION\n.nf\n{escape(rest)}\n.fi\n"
+    )
+    return page(name, 8, summary, version, body + FILES + ".SH SEE ALSO\n.BR nvc\\-cli (1)\n")
+
+
+def write(directory: str, name: str, text: str) -> None:
+    """One file."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as out:
+        out.write(text)
+
+
+def main(directory: str, *path: str) -> None:
+    """All pages into DIRECTORY/man, scripts into DIRECTORY/completions."""
+    sys.path[:0] = path
+    import click
+    from click.shell_completion import get_completion_class
+
+    import nvc
+    from nvc_cli.main import COMPLETE_VARIABLE, tree
+    from nvc_hooks import boot, cdi
+
+    pages = os.path.join(directory, "man")
+    root = click.Context(tree, info_name="nvc-cli", **tree.context_settings)
+    names = [name for name in tree.list_commands(root) if name != "help"]
+    see = "".join(f".BR nvc\\-cli\\-{name} (1),\n" for name in names) + ".BR nvc\\-hook (8)\n"
+    write(pages, "nvc-cli.1", command_page("nvc-cli", tree, root, nvc.__version__, see))
+    for name in names:
+        command = tree.get_command(root, name)
+        assert command is not None
+        context = click.Context(command, root, name, **command.context_settings)
+        text = command_page(f"nvc-cli-{name}", command, context, nvc.__version__, ".BR nvc\\-cli (1)\n")
+        write(pages, f"nvc-cli-{name}.1", text)
+    write(pages, "nvc-hook.8", usage_page("nvc-hook", boot.USAGE, nvc.__version__))
+    write(pages, "nvc-cdi-hook.8", usage_page("nvc-cdi-hook", cdi.USAGE, nvc.__version__))
+    for shell, name in (("bash", "nvc-cli"), ("zsh", "_nvc-cli"), ("fish", "nvc-cli.fish")):
+        found = get_completion_class(shell)
+        assert found is not None
+        script = found(tree, {}, "nvc-cli", COMPLETE_VARIABLE)
+        folder = os.path.join(directory, "completions", shell)
+        write(folder, name, script.source_template % script.source_vars())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
