@@ -14,10 +14,17 @@ static _Thread_local struct {
     int depth;
 } stack;
 
+/* What a handle stands for; NULL: another thread may have destroyed it. */
+static struct context *context_at(void *handle)
+{
+    if (handle_is(handle, KIND_GREEN))
+        return ((struct green *)handle)->device->primary;
+    return handle_is(handle, KIND_CONTEXT) ? handle : NULL;
+}
+
 struct context *context_current(void)
 {
-    struct context *top = stack.depth ? stack.at[stack.depth - 1] : NULL;
-    return handle_is(top, KIND_CONTEXT) ? top : NULL; /* another thread may have destroyed it */
+    return context_at(stack.depth ? stack.at[stack.depth - 1] : NULL);
 }
 
 static CUresult push(struct context *context)
@@ -158,7 +165,7 @@ CU_API CUresult cuCtxDestroy(CUcontext context)
 
 static CUresult push_checked(struct context *context)
 {
-    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CU_REQUIRE(context_at(context), CUDA_ERROR_INVALID_CONTEXT);
     return push(context);
 }
 
@@ -193,7 +200,7 @@ CU_API CUresult cuCtxPopCurrent(CUcontext *out)
 
 static CUresult set_current(struct context *context)
 {
-    CU_REQUIRE(!context || handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    CU_REQUIRE(!context || context_at(context), CUDA_ERROR_INVALID_CONTEXT);
     if (stack.depth)
         stack.depth--;
     return context ? push(context) : CUDA_SUCCESS;
@@ -207,7 +214,7 @@ CU_API CUresult cuCtxSetCurrent(CUcontext context)
 static CUresult get_current(CUcontext *out)
 {
     CU_ARGUMENT(out);
-    *out = context_current();
+    *out = context_current() ? stack.at[stack.depth - 1] : NULL;
     return CUDA_SUCCESS;
 }
 
@@ -219,7 +226,8 @@ CU_API CUresult cuCtxGetCurrent(CUcontext *out)
 static CUresult get_device(CUdevice *out, struct context *context)
 {
     CU_ARGUMENT(out);
-    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    context = context_at(context);
+    CU_REQUIRE(context, CUDA_ERROR_INVALID_CONTEXT);
     *out = context->device->ordinal;
     return CUDA_SUCCESS;
 }
@@ -236,7 +244,8 @@ CU_API CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext context)
 
 static CUresult synchronize(struct context *context)
 {
-    CU_REQUIRE(handle_is(context, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
+    context = context_at(context);
+    CU_REQUIRE(context, CUDA_ERROR_INVALID_CONTEXT);
     CU_REQUIRE(!context_is_capturing(context), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     engine_wait_context(context);
     return context->error;

@@ -153,7 +153,7 @@ CU_API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     CU_CALL(set_peer(peer, false));
 }
 
-static CUresult retain(CUcontext *out, struct device *device)
+CUresult primary_retain(CUcontext *out, struct device *device)
 {
     CU_ARGUMENT(out);
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
@@ -168,7 +168,7 @@ static CUresult retain(CUcontext *out, struct device *device)
 
 CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
-    CU_CALL(retain(out, device_at(device)));
+    CU_CALL(primary_retain(out, device_at(device)));
 }
 
 static CUresult reset(struct device *device)
@@ -180,7 +180,7 @@ static CUresult reset(struct device *device)
     return CUDA_SUCCESS;
 }
 
-static CUresult release(struct device *device)
+CUresult primary_release(struct device *device)
 {
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
     CU_REQUIRE(device->primary, CUDA_ERROR_INVALID_CONTEXT);
@@ -189,12 +189,12 @@ static CUresult release(struct device *device)
 
 CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    CU_CALL(release(device_at(device)));
+    CU_CALL(primary_release(device_at(device)));
 }
 
 CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    CU_CALL(release(device_at(device)));
+    CU_CALL(primary_release(device_at(device)));
 }
 
 CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)

@@ -31,6 +31,8 @@ enum kind {
     KIND_USER_OBJECT,
     KIND_LINK,
     KIND_VIEW,
+    KIND_GREEN,
+    KIND_RESOURCE,
 };
 
 /* Device memory of this process: one sparse file, mapped whole. Addresses in it are the device pointers. */
@@ -130,6 +132,11 @@ struct context {
     struct stream *legacy;
     struct module *modules;
     struct context *next;
+};
+
+/* Another handle of the primary context: what is made in it belongs there. */
+struct green {
+    struct device *device;
 };
 
 struct stream {
@@ -295,5 +302,9 @@ CUresult context_create(struct device *device, unsigned int flags, struct contex
 void context_destroy(struct context *context);
 void context_fail(struct context *context, CUresult error);
 CUresult context_local(struct context *context, uint64_t bytes_per_thread);
+
+/* context_settings.c */
+CUresult primary_retain(struct context **out, struct device *device);
+CUresult primary_release(struct device *device);
 
 #endif

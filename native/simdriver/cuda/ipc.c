@@ -1,6 +1,6 @@
 /* Memory of another process, by handles that name a descriptor of it. As with the real driver, both processes must
  * be in one pid namespace, and the importer must be allowed to look into the exporter. */
-#include "memory.h"
+#include "pool.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #define HANDLE_MAGIC UINT32_C(0x63706973) /* "sipc" */
 
-/* What the 64 bytes of a handle hold. */
+/* What the 64 bytes of a handle hold, of memory of either kind. */
 struct handle {
     uint32_t magic;
     int32_t pid, fd;
@@ -25,19 +25,12 @@ struct handle {
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "CUDA layout");
 
-static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
+static CUresult describe(struct handle *out, const struct memory *memory)
 {
-    CU_CONTEXT(context);
-    struct memory *memory = memory_find(address);
     struct stat st;
-    CU_ARGUMENT(out && memory && memory->kind == MEMORY_DEVICE);
     const struct space *space = &memory->device->space;
     CU_REQUIRE(syscall(SYS_fstat, space->fd, &st) == 0, CUDA_ERROR_OPERATING_SYSTEM);
-    if (!memory->export_id && memory->charged) {
-        CU_TRY(ledger_export(memory->device, memory->charged, &memory->export_id));
-        memory->charged = 0;
-    }
-    struct handle handle = {
+    *out = (struct handle){
         .magic = HANDLE_MAGIC,
         .pid = getpid(),
         .fd = space->fd,
@@ -47,6 +40,20 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
         .export_id = memory->export_id,
         .inode = st.st_ino,
     };
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    CU_CONTEXT(context);
+    struct memory *memory = memory_find(address);
+    struct handle handle;
+    CU_ARGUMENT(out && memory && memory->kind == MEMORY_DEVICE);
+    if (!memory->export_id && memory->charged) {
+        CU_TRY(ledger_export(memory->device, memory->charged, &memory->export_id));
+        memory->charged = 0;
+    }
+    CU_TRY(describe(&handle, memory));
     memset(out, 0, sizeof(*out));
     memcpy(out, &handle, sizeof(handle));
     return CUDA_SUCCESS;
@@ -146,11 +153,56 @@ void ipc_closed(struct memory *memory)
         ledger_drop(memory->export_id);
 }
 
+/* Memory of a pool stays its exporter's, who is to free it last. */
+static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
+{
+    CU_CONTEXT(context);
+    struct memory *memory = memory_find(address);
+    struct handle handle;
+    CU_ARGUMENT(out && memory && memory->kind == MEMORY_POOL && !memory->freed_on && memory->pool->shared);
+    CU_TRY(describe(&handle, memory));
+    memset(out, 0, sizeof(*out));
+    memcpy(out, &handle, sizeof(handle));
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
+{
+    CU_CALL(export_pointer(out, address));
+}
+
+static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemPoolPtrExportData *data)
+{
+    struct handle handle;
+    CU_CONTEXT(context);
+    CU_ARGUMENT(out && data && handle_is(pool, KIND_POOL) && pool->imported);
+    memcpy(&handle, data, sizeof(handle));
+    CU_REQUIRE(handle.magic == HANDLE_MAGIC && handle.size && device_of(handle.partition) == pool->device,
+               CUDA_ERROR_INVALID_VALUE);
+    struct memory *memory = memory_new(context, MEMORY_IMPORTED, handle.size);
+    CU_REQUIRE(memory, CUDA_ERROR_OUT_OF_MEMORY);
+    memory->device = pool->device;
+    memory->pool = pool;
+    CUresult result = map_foreign(&handle, memory);
+    if (result != CUDA_SUCCESS) {
+        free(memory);
+        return result;
+    }
+    memory_enter(memory);
+    *out = memory->range.base;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)
+{
+    CU_CALL(import_pointer(out, pool, data));
+}
+
 static CUresult close_handle(CUdeviceptr address)
 {
     CU_CONTEXT(context);
     struct memory *memory = memory_find(address);
-    CU_ARGUMENT(memory && memory->kind == MEMORY_IMPORTED && memory->range.base == address);
+    CU_ARGUMENT(memory && memory->kind == MEMORY_IMPORTED && !memory->pool && memory->range.base == address);
     memory_release(memory);
     return CUDA_SUCCESS;
 }

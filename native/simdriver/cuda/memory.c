@@ -195,7 +195,7 @@ static CUresult release(CUdeviceptr address)
     struct memory *memory = memory_find(address);
     CU_ARGUMENT(memory && memory->range.base == address);
     CU_ARGUMENT(memory->kind == MEMORY_DEVICE || memory->kind == MEMORY_MANAGED ||
-                memory->kind == MEMORY_POOL);
+                memory->kind == MEMORY_POOL || (memory->kind == MEMORY_IMPORTED && memory->pool));
     CU_ARGUMENT(!memory->freed_on);
     CU_TRY(capture_allows_unsafe());
     /* Memory of pools needs no wait, except for earlier frees of it that its stream has not come to yet. */

@@ -9,6 +9,8 @@ struct stretch;
 struct pool {
     struct device *device;
     bool is_default, dead;
+    bool shared;       /* may be exported */
+    bool imported;     /* gives no memory: what another process exports of it is mapped */
     bool lazy;         /* memory comes with pool_back(), before that there are addresses only */
     uint64_t max_size; /* 0: no limit */
     uint64_t threshold;

@@ -36,7 +36,7 @@ CU_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream str
 
 static CUresult allocate_from(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    CU_REQUIRE(handle_is(pool, KIND_POOL), CUDA_ERROR_INVALID_VALUE);
+    CU_REQUIRE(handle_is(pool, KIND_POOL) && !pool->imported, CUDA_ERROR_INVALID_VALUE);
     return allocate(out, size, pool, stream);
 }
 
@@ -58,7 +58,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     struct memory *memory = memory_find(address);
     CU_ARGUMENT(memory && memory->range.base == address && !memory->freed_on);
     CU_ARGUMENT(memory->kind == MEMORY_POOL || memory->kind == MEMORY_DEVICE ||
-                memory->kind == MEMORY_MANAGED);
+                memory->kind == MEMORY_MANAGED || (memory->kind == MEMORY_IMPORTED && memory->pool));
     if (stream->capture)
         return capture_free(stream, address);
     return pool_free_later(memory, stream);
@@ -77,12 +77,15 @@ CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
     CU_ARGUMENT(out && properties && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED);
-    CU_REQUIRE(properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE, CUDA_ERROR_NOT_SUPPORTED);
+    CU_REQUIRE(properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+                   properties->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+               CUDA_ERROR_NOT_SUPPORTED);
     CU_REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
     struct device *device = device_at(properties->location.id);
     CU_REQUIRE(device, CUDA_ERROR_INVALID_DEVICE);
     CU_TRY(pool_create(device, out));
     (*out)->max_size = round_up(properties->maxSize, PAGE);
+    (*out)->shared = properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
     return CUDA_SUCCESS;
 }
 
