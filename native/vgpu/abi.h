@@ -34,7 +34,10 @@ enum {
 };
 
 enum { CU_LOCATION_DEVICE = 1 };
-enum { CU_POOL_RESERVED = 5, CU_POOL_USED = 7 };
+enum { CU_POOL_THRESHOLD = 4, CU_POOL_RESERVED = 5, CU_POOL_USED = 7 };
+enum { CU_CAPTURE_RELAXED = 2, CU_EVENT_NO_TIMING = 2 };
+enum { CU_POINTER_MEMORY_TYPE = 2, CU_POINTER_ORDINAL = 9, CU_POINTER_POOL = 17, CU_TYPE_HOST = 1 };
+enum { CU_OPERATION_MAP = 1 };
 enum { CU_GRAPH_MEMORY_RESERVED = 2 };
 enum { CU_NODE_GRAPH = 4, CU_NODE_KERNEL = 0, CU_NODE_ALLOC = 10 };
 enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_HEAP = 2 };
@@ -122,6 +125,25 @@ typedef struct {
     uint8_t reserved[64];
 } CUipcMemHandle;
 
+typedef struct {
+    uint8_t reserved[64];
+} CUmemPoolPtrExportData;
+
+typedef struct {
+    int resourceType;
+    void *resource; /* array or mipmap */
+    int subresourceType;
+    union {
+        uint64_t align;
+        unsigned int all[8];
+    } subresource;
+    int memOperationType, memHandleType;
+    CUmemGenericAllocationHandle memHandle;
+    unsigned long long offset;
+    unsigned int deviceBitMask, flags, reserved[2];
+} CUarrayMapInfo;
+
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "CUDA layout");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUDA layout");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUDA layout");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");

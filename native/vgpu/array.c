@@ -189,6 +189,8 @@ static CUresult destroy(void *array, bool mipmap)
         refund(&item);
     else if (known)
         item_put(&item);
+    else if (result == CUDA_SUCCESS)
+        bound_drop((uint64_t)(uintptr_t)array); /* a sparse one */
     return result;
 }
 

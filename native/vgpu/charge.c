@@ -1,10 +1,13 @@
 #include "charge.h"
 
 #include "gauge.h"
+#include "local.h"
 #include "log.h"
 #include "share.h"
 
 #include <string.h>
+
+enum { WAITS = 4 }; /* after so many, what was freed is taken for given back or kept on purpose */
 
 /* A MIG device has a UUID of its own, which the first version of the call does not tell. */
 static bool read_uuid(CUdevice ordinal, CUuuid *uuid)
@@ -45,7 +48,12 @@ bool target_current(struct target *out)
     if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context ||
         REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
         return false;
+    struct process *in = process();
+    struct item view;
     out->context = (uint64_t)(uintptr_t)context;
+    if (in && atomic_load_explicit(&in->views, memory_order_relaxed) &&
+        item_get(ITEM_VIEW, out->context, &view))
+        out->context = view.other; /* what is made in a green context lives as long as the primary one */
     return true;
 }
 
@@ -73,35 +81,33 @@ bool charge(int position, uint64_t bytes)
     return verdict == ACCOUNT_GRANTED;
 }
 
-/* Linear memory that was freed in stream order, once the stream is there. */
-static bool settle_later(int position)
+int capture_relax(void)
 {
-    bool found = false;
-    for (uint64_t slot = 0, slots = item_slots(); slot < slots; slot++) {
-        struct item item = {0};
-        items_lock();
-        const struct item *at = item_at(slot);
-        if (at && at->kind == ITEM_LATER && at->position == position)
-            item = *at;
-        items_unlock();
-        if (item.kind != ITEM_LATER ||
-            REAL(cuStreamQuery)((CUstream)(uintptr_t)item.other) == CUDA_ERROR_NOT_READY)
-            continue;
-        if (item_take(ITEM_LATER, item.key, &item)) {
-            atomic_fetch_sub(&process()->later, 1);
-            refund(&item);
-            found = true;
-        }
-    }
-    return found;
+    int mode = CU_CAPTURE_RELAXED;
+    return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_CAPTURE_RELAXED;
+}
+
+void capture_restore(int mode)
+{
+    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
 bool settle(int position)
 {
     struct process *in = process();
-    bool later = in && atomic_load(&in->later) && settle_later(position);
+    int mode = capture_relax();
+    bool later = in && atomic_load(&in->later) && later_read(position);
     bool closed = in && atomic_load(&in->exported) && exports_read(position);
-    return gauges_read(position) || later || closed;
+    bool shrank = gauges_read(position);
+    capture_restore(mode);
+    return shrank || later || closed;
+}
+
+void settle_soon(void)
+{
+    struct process *in = process();
+    if (in)
+        atomic_store_explicit(&in->stale, WAITS, memory_order_relaxed);
 }
 
 void settle_after_wait(void)
@@ -138,7 +144,9 @@ static void leave_chunk(const struct item *item)
 
 void refund(const struct item *item)
 {
-    if (item->small && item->kind == ITEM_ARRAY)
+    if (item->kind == ITEM_BOUND)
+        memory_drop(item->other);
+    else if (item->small && item->kind == ITEM_ARRAY)
         array_leave_small(item);
     else if (item->small)
         leave_chunk(item);
@@ -176,6 +184,7 @@ void context_spare(uint64_t context)
 
 void context_bury(uint64_t context)
 {
+    local_forget();
     for (uint64_t slot = 0; slot < item_slots();) {
         struct item item = {0};
         items_lock();
@@ -185,9 +194,12 @@ void context_bury(uint64_t context)
             item_remove(at); /* another may have moved here */
         }
         items_unlock();
-        if (item.kind == ITEM_FREE)
+        if (item.kind == ITEM_FREE) {
             slot++;
-        else
-            refund(&item);
+            continue;
+        }
+        if (item.kind == ITEM_LATER)
+            atomic_fetch_sub(&process()->later, 1); /* its event went with the context */
+        refund(&item);
     }
 }

@@ -41,14 +41,35 @@ bool charge(int position, uint64_t bytes);
 /* Brings everything up to date that the driver gives back without being asked. True: that was something. */
 bool settle(int position);
 
+/* Something was freed that the driver gives back at one of the next synchronisations. */
+void settle_soon(void);
+
 /* The same after a synchronisation, if anything can be there to settle. */
 void settle_after_wait(void);
+
+/* What the shim asks the driver on its own account must not end another thread's capture: between these two it does
+ * not. */
+int capture_relax(void);
+void capture_restore(int mode);
 
 /* Gives back what an item bears, its part of a chunk too. */
 void refund(const struct item *item);
 
 /* Refunds what was exported and whose descriptor is closed by now; true: there was some. */
 bool exports_read(int position);
+
+/* Linear memory that a stream is to free counts until it has: `item` is that of the memory. */
+void later_free(const struct item *item, CUstream stream, bool per_thread);
+bool later_read(int position); /* true: some was freed */
+
+/* Memory of a pool was freed, which may have been exported. */
+void pool_freed(CUdeviceptr address);
+
+/* One reference less to what cuMemCreate made; its charge goes with the last. */
+void memory_drop(uint64_t number);
+
+/* The memory that a sparse array was given is no longer held by it. */
+void bound_drop(uint64_t resource);
 
 void array_leave_small(const struct item *item);
 

@@ -190,6 +190,21 @@ CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice devi
     return result;
 }
 
+CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
+{
+    struct item item, primary;
+    CUresult result = REAL(cuCtxFromGreenCtx)(out, green);
+    if (result != CUDA_SUCCESS || !item_get(ITEM_GREEN, (uint64_t)(uintptr_t)green, &item) ||
+        !item_get(ITEM_PRIMARY, item.other + 1, &primary))
+        return result;
+    struct item view = {.kind = ITEM_VIEW, .key = key_of(*out), .other = primary.context};
+    item.bytes = view.key;
+    item_put(&item);
+    if (item_put(&view))
+        atomic_store(&process()->views, 1);
+    return result;
+}
+
 static CUresult destroy_green(CUgreenCtx context, CUdevice device)
 {
     struct item item;
@@ -208,6 +223,9 @@ CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
     if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
         return REAL(cuGreenCtxDestroy)(context);
     CUresult result = destroy_green(context, (CUdevice)item.other);
+    struct item view;
+    if (result == CUDA_SUCCESS && item.bytes)
+        item_take(ITEM_VIEW, item.bytes, &view);
     if (result != CUDA_SUCCESS)
         item_put(&item);
     return result;

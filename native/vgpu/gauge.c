@@ -47,10 +47,30 @@ static bool ask_driver(enum kind kind, uint64_t key, uint64_t *bytes)
            CUDA_SUCCESS;
 }
 
+/* The program destroyed the pool before its last memory was free: the driver is told once that is. */
+static bool end_pool(uint64_t key)
+{
+    CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
+    struct item item;
+    uint64_t used = 1, reserved = 1;
+    if (REAL(cuMemPoolGetAttribute)(pool, CU_POOL_USED, &used) != CUDA_SUCCESS || used ||
+        REAL(cuMemPoolTrimTo)(pool, 0) != CUDA_SUCCESS ||
+        REAL(cuMemPoolGetAttribute)(pool, CU_POOL_RESERVED, &reserved) != CUDA_SUCCESS || reserved ||
+        !item_take(ITEM_POOL, key, &item))
+        return false;
+    gauge_forget(ITEM_POOL, key);
+    REAL(cuMemPoolDestroy)(pool);
+    refund(&item);
+    return true;
+}
+
 int64_t gauge_read(enum kind kind, uint64_t key)
 {
     uint64_t bytes, ticket = item_number(), before = 0;
     int position = NO_POSITION;
+    struct item pool;
+    if (kind == ITEM_POOL && item_get(kind, key, &pool) && pool.count && end_pool(key))
+        return -(int64_t)pool.bytes;
     if (!ask_driver(kind, key, &bytes))
         return 0;
     bytes = ROUND_UP(bytes, PAGE);
@@ -81,8 +101,13 @@ bool gauges_read(int position)
         items_lock();
         struct watched one = in->watched[i];
         items_unlock();
-        if (one.position == position && gauge_read(one.kind, one.key) < 0)
+        if (one.position != position)
+            continue;
+        uint32_t count = atomic_load_explicit(&in->gauges, memory_order_relaxed);
+        if (gauge_read(one.kind, one.key) < 0)
             shrank = true;
+        if (atomic_load_explicit(&in->gauges, memory_order_relaxed) < count)
+            i--; /* it is gone, and another has its place */
     }
     return shrank;
 }

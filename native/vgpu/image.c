@@ -14,12 +14,15 @@ enum {
     FAT_COMPRESSED = 0xa000
 };
 
-static uint64_t elf_bytes(const char *image, bool code)
+#define MOST (UINT64_C(1) << 40)
+
+static uint64_t elf_bytes(const char *image, uint64_t room, bool code)
 {
     Elf64_Ehdr header;
     uint64_t sum = 0;
     memcpy(&header, image, sizeof(header));
-    if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr))
+    if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
+        header.e_shoff > room || header.e_shnum * sizeof(Elf64_Shdr) > room - header.e_shoff)
         return 0;
     for (unsigned int i = 0; i < header.e_shnum; i++) {
         Elf64_Shdr section;
@@ -112,14 +115,16 @@ struct fat_entry {
 };
 
 /* Of several images for several GPUs one is taken: the largest stands for it. */
-static uint64_t fat_bytes(const char *image, bool code)
+static uint64_t fat_bytes(const char *image, uint64_t room, bool code)
 {
     struct fat fat;
     struct fat_entry entry;
     uint64_t most = 0;
     memcpy(&fat, image, sizeof(fat));
+    if (fat.header_size > room || fat.size > room - fat.header_size)
+        return 0;
     const char *at = image + fat.header_size, *end = at + fat.size;
-    while (fat.size < UINT64_C(1) << 40 && (size_t)(end - at) >= sizeof(entry)) {
+    while ((size_t)(end - at) >= sizeof(entry)) {
         memcpy(&entry, at, sizeof(entry));
         if (entry.header_size < sizeof(entry) || entry.header_size > (uint64_t)(end - at) ||
             entry.size > (uint64_t)(end - at) - entry.header_size)
@@ -128,7 +133,7 @@ static uint64_t fat_bytes(const char *image, bool code)
         bool plain = !(entry.flags & FAT_COMPRESSED) && entry.size > sizeof(Elf64_Ehdr);
         uint64_t bytes = 0;
         if (plain && entry.kind == FAT_ELF && memcmp(data, ELFMAG, SELFMAG) == 0)
-            bytes = elf_bytes(data, code);
+            bytes = elf_bytes(data, entry.size, code);
         else if (plain && entry.kind == FAT_PTX && memchr(data, '\0', entry.size))
             bytes = ptx_bytes(data);
         most = bytes > most ? bytes : most;
@@ -137,11 +142,12 @@ static uint64_t fat_bytes(const char *image, bool code)
     return most;
 }
 
-uint64_t image_bytes(const void *image, bool code)
+uint64_t image_bytes(const void *image, size_t size, bool code)
 {
     uint32_t magic;
+    uint64_t room = size ? size : MOST;
     memcpy(&magic, image, sizeof(magic));
-    if (magic == FAT_WRAPPER) {
+    if (magic == FAT_WRAPPER && !size) {
         const void *inner;
         memcpy(&inner, (const char *)image + 8, sizeof(inner));
         if (!inner)
@@ -150,9 +156,9 @@ uint64_t image_bytes(const void *image, bool code)
         memcpy(&magic, image, sizeof(magic));
     }
     if (magic == (uint32_t)FAT_MAGIC)
-        return fat_bytes(image, code);
+        return fat_bytes(image, room, code);
     if (memcmp(&magic, ELFMAG, SELFMAG) == 0)
-        return elf_bytes(image, code);
+        return elf_bytes(image, room, code);
     for (int i = 0; i < 4; i++) {
         unsigned char c = ((const unsigned char *)image)[i];
         if (!isprint(c) && !isspace(c))

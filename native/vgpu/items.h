@@ -8,18 +8,21 @@ enum kind {
     ITEM_FREE,
     ITEM_LINEAR,  /* key: address */
     ITEM_CHUNK,   /* key: address >> 21; `count` small allocations, `other` bytes of them */
-    ITEM_LATER,   /* key: a number; linear memory that the stream `other` is yet to free */
-    ITEM_POOL,    /* key: pool; `bytes` that it has reserved */
+    ITEM_LATER,   /* key: a number; linear memory that is free when the event `other` is due */
+    ITEM_POOL,    /* key: pool; `bytes` that it has reserved, `count` 1 once the program destroyed it */
+    ITEM_EXPORT,  /* key: address in a pool that was exported; `share` */
     ITEM_GRAPHS,  /* key: ordinal + 1; `bytes` that graphs have reserved */
     ITEM_EXEC,    /* key: instance of a graph; `other` bytes of its memory nodes, `count` 1 once it ran */
     ITEM_MEMORY,  /* key: a number; what cuMemCreate made, `count` handles and mappings */
     ITEM_HANDLE,  /* key: handle; `other` number of the memory, `count` references */
     ITEM_MAPPING, /* key: address; `other` likewise, `bytes` mapped */
+    ITEM_BOUND,   /* key: of array and memory; `other` number of the memory, `bytes` is the array */
     ITEM_ARRAY,   /* key: array */
     ITEM_SMALL,   /* key: position + 1; `other` bytes of arrays that share chunks */
     ITEM_CONTEXT, /* key: context */
     ITEM_PRIMARY, /* key: ordinal + 1; `context` */
-    ITEM_GREEN,   /* key: green context; `other` ordinal */
+    ITEM_GREEN,   /* key: green context; `other` ordinal, `bytes` the context that was made of it */
+    ITEM_VIEW,    /* key: context that was made of a green one; `other` the primary context */
     ITEM_LOCAL,   /* key: context; `other` bytes a thread */
     ITEM_HEAP,    /* key: context */
     ITEM_PRINTF,  /* key: context */

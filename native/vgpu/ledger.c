@@ -25,7 +25,7 @@ static int move_up(int fd)
         high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
     if (high < 0)
         return fd;
-    close(fd);
+    file_close(fd);
     return high;
 }
 
@@ -58,7 +58,7 @@ bool ledger_open(struct process *in)
     in->slot = 0;
     if (!place_join(VGPU_LEDGER_FILE, path))
         return false;
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY);
+    int fd = file_open(path, O_RDWR);
     if (fd < 0) {
         LOG_ONCE("%s: %s; allocations are denied", path, strerror(errno));
         return false;
@@ -67,7 +67,7 @@ bool ledger_open(struct process *in)
     if (!file_status(fd, &status) || status.st_size < (off_t)sizeof(struct vgpu_ledger) ||
         !map_file(in, fd, &status)) {
         LOG_ONCE("%s is truncated or of another version: allocations are denied", path);
-        close(fd);
+        file_close(fd);
         return false;
     }
     in->ledger_fd = fd + 1;
@@ -151,40 +151,39 @@ static void zero_slot(struct vgpu_slot *slot)
 static void take_name(struct vgpu_slot *slot)
 {
     char name[sizeof(slot->name)] = "";
-    int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
-    ssize_t length = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
+    int fd = file_open("/proc/self/comm", O_RDONLY);
+    ssize_t length = fd >= 0 ? file_read(fd, name, sizeof(name) - 1, 0) : 0;
     if (fd >= 0)
-        close(fd);
+        file_close(fd);
     name[length > 0 ? length - 1 : 0] = '\0'; /* the line's end */
     memcpy(slot->name, name, sizeof(name));
 }
 
-/* Slots that look used are tried only when no other is left. */
+/* The lowest that nobody lives in: all that were ever used are added up with every allocation. */
 static bool claim(struct process *in)
 {
-    for (int pass = 0; pass < 2; pass++)
-        for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
-            struct vgpu_slot *slot = &in->ledger->slots[i];
-            if ((pass == 0 && SHARED_READ(slot->pid)) || !ledger_lock_byte(in, i))
-                continue;
-            if (SHARED_READ(slot->pid) && !share_bury(in, i)) {
-                ledger_unlock_byte(in, i);
-                continue;
-            }
-            zero_slot(slot);
-            in->slot = i + 1;
-            uint32_t high = SHARED_READ(in->ledger->high_water);
-            while (high <= i && !__atomic_compare_exchange_n(&in->ledger->high_water, &high, i + 1, false,
-                                                             __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-                ;
-            take_name(slot);
-            SHARED_WRITE(slot->claimed, now_ns(CLOCK_BOOTTIME));
-            SHARED_WRITE(slot->pid, (uint32_t)getpid());
-            for (int position = 0; position < VGPU_DEVICES; position++)
-                if (in->own[position].committed | in->own[position].tentative)
-                    ledger_publish(in, position);
-            return true;
+    for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
+        struct vgpu_slot *slot = &in->ledger->slots[i];
+        if (!ledger_lock_byte(in, i))
+            continue;
+        if (SHARED_READ(slot->pid) && !share_bury(in, i)) {
+            ledger_unlock_byte(in, i);
+            continue;
         }
+        zero_slot(slot);
+        in->slot = i + 1;
+        uint32_t high = SHARED_READ(in->ledger->high_water);
+        while (high <= i && !__atomic_compare_exchange_n(&in->ledger->high_water, &high, i + 1, false,
+                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            ;
+        take_name(slot);
+        SHARED_WRITE(slot->claimed, now_ns(CLOCK_BOOTTIME));
+        SHARED_WRITE(slot->pid, (uint32_t)getpid());
+        for (int position = 0; position < VGPU_DEVICES; position++)
+            if (in->own[position].committed | in->own[position].tentative)
+                ledger_publish(in, position);
+        return true;
+    }
     LOG_ONCE("more than %d processes of this container use a GPU: allocations are denied", VGPU_SLOTS);
     return false;
 }

@@ -164,8 +164,13 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
         refund(&item);
     else if (known)
         item_put(&item);
-    else
+    else {
+        if (result == CUDA_SUCCESS) {
+            pool_freed(address);
+            settle_soon();
+        }
         settle_after_wait();
+    }
     return result;
 }
 

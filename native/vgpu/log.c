@@ -1,5 +1,7 @@
 #include "log.h"
 
+#include "system.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -26,10 +28,10 @@ void log_line(const char *format, ...)
     if (size > sizeof(text) - 2)
         size = sizeof(text) - 2;
     text[size++] = '\n';
-    int fd = target[0] == '/' ? open(target, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0644) : 2;
-    ssize_t written = fd >= 0 ? write(fd, text, size) : 0;
+    int fd = target[0] == '/' ? file_open(target, O_WRONLY | O_APPEND | O_CREAT) : 2;
+    ssize_t written = fd >= 0 ? syscall(SYS_write, fd, text, size) : 0;
     (void)written; /* nobody to tell */
     if (fd > 2)
-        close(fd);
+        file_close(fd);
     errno = before;
 }

@@ -17,19 +17,19 @@ static uint64_t file_bytes(const char *path)
 {
     struct stat status;
     uint64_t bytes = 0;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY) : -1;
+    int fd = path ? file_open(path, O_RDONLY) : -1;
     if (fd >= 0 && file_status(fd, &status) && S_ISREG(status.st_mode) && status.st_size > 64) {
         /* A byte more than the file, so that text ends. */
         char *image = malloc((size_t)status.st_size + 8);
-        ssize_t got = image ? pread(fd, image, (size_t)status.st_size, 0) : -1;
+        ssize_t got = image ? file_read(fd, image, (size_t)status.st_size, 0) : -1;
         if (got == status.st_size) {
             image[got] = '\0';
-            bytes = image_bytes(image, loads_code_at_once());
+            bytes = image_bytes(image, (size_t)got, loads_code_at_once());
         }
         free(image);
     }
     if (fd >= 0)
-        close(fd);
+        file_close(fd);
     return bytes;
 }
 
@@ -103,7 +103,7 @@ static void end(const struct loading *loading, uint64_t key, bool loaded, bool l
 
 static uint64_t data_bytes(const void *image)
 {
-    return image ? image_bytes(image, loads_code_at_once()) : 0;
+    return image ? image_bytes(image, 0, loads_code_at_once()) : 0;
 }
 
 LOAD(cuModuleLoad, file_bytes(path), (CUmodule * out, const char *path), (out, path))
@@ -113,18 +113,18 @@ LOAD(cuModuleLoadDataEx, data_bytes(image),
      (out, image, count, options, values))
 LOAD(cuModuleLoadFatBinary, data_bytes(image), (CUmodule * out, const void *image), (out, image))
 
-static CUresult unload(uint64_t key, CUresult result)
-{
-    struct item item;
-    local_forget();
-    if (result == CUDA_SUCCESS && item_take(ITEM_MODULE, key, &item))
-        refund(&item);
-    return result;
-}
-
+/* Out of the books before the driver gives its handle to another. */
 CU_API CUresult cuModuleUnload(CUmodule module)
 {
-    return unload((uint64_t)(uintptr_t)module, REAL(cuModuleUnload)(module));
+    struct item item;
+    bool known = item_take(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item);
+    CUresult result = REAL(cuModuleUnload)(module);
+    local_forget();
+    if (known && result == CUDA_SUCCESS)
+        refund(&item);
+    else if (known)
+        item_put(&item);
+    return result;
 }
 
 /* A library gets to a device with its first use there: `other` says by a bit which devices bear it. */
@@ -188,9 +188,12 @@ LIBRARY(cuLibraryLoadFromFile, file_bytes(path), const char *, path)
 CU_API CUresult cuLibraryUnload(CUlibrary library)
 {
     struct item item;
+    bool known = item_take(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item);
     CUresult result = REAL(cuLibraryUnload)(library);
     local_forget();
-    if (result != CUDA_SUCCESS || !item_take(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item))
+    if (known && result != CUDA_SUCCESS)
+        item_put(&item);
+    if (!known || result != CUDA_SUCCESS)
         return result;
     for (int position = 0; position < VGPU_DEVICES; position++)
         if (item.other >> position & 1)

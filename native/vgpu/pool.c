@@ -3,8 +3,6 @@
 #include "charge.h"
 #include "gauge.h"
 
-enum { WAITS = 4 }; /* after so many, what was freed is taken for given back or kept on purpose */
-
 static uint64_t key_of(CUmemoryPool pool)
 {
     return (uint64_t)(uintptr_t)pool;
@@ -14,13 +12,6 @@ static uint64_t attribute(CUmemoryPool pool, int which)
 {
     uint64_t value = 0;
     return REAL(cuMemPoolGetAttribute)(pool, which, &value) == CUDA_SUCCESS ? value : 0;
-}
-
-static void mark_stale(void)
-{
-    struct process *in = process();
-    if (in)
-        atomic_store_explicit(&in->stale, WAITS, memory_order_relaxed);
 }
 
 /* One request, by whichever of the four entries it came. */
@@ -54,6 +45,21 @@ static bool is_capturing(CUstream stream, bool per_thread)
     return result == CUDA_SUCCESS && status != 0;
 }
 
+/* The pool grew, and may not. */
+static CUresult undo(CUdeviceptr address, const struct request *request, CUmemoryPool pool)
+{
+    int mode = capture_relax();
+    ask_to_free(address, request->stream, request->per_thread);
+    if (request->per_thread)
+        REAL(cuStreamSynchronize_ptsz)(request->stream);
+    else
+        REAL(cuStreamSynchronize)(request->stream);
+    REAL(cuMemPoolTrimTo)(pool, 0);
+    gauge_read(ITEM_POOL, key_of(pool));
+    capture_restore(mode);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Nothing is to be had but what the pool keeps: undone, should it grow for that all the same. */
 static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
                                 bool named)
@@ -64,14 +70,28 @@ static CUresult allocate_inside(CUdeviceptr *out, const struct request *request,
     CUresult result = ask_driver(out, request, named);
     if (result != CUDA_SUCCESS || gauge_read(ITEM_POOL, key_of(pool)) <= 0)
         return result;
-    ask_to_free(*out, request->stream, request->per_thread);
-    if (request->per_thread)
-        REAL(cuStreamSynchronize_ptsz)(request->stream);
-    else
-        REAL(cuStreamSynchronize)(request->stream);
-    REAL(cuMemPoolTrimTo)(pool, 0);
-    gauge_read(ITEM_POOL, key_of(pool));
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return undo(*out, request, pool);
+}
+
+/* A pool that no known call has told of: where its memory is says where it belongs to. Managed memory, which no device
+ * may be named for, is the stream's device's. */
+static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request, struct target *to)
+{
+    unsigned int type = 0;
+    int ordinal = -1;
+    struct account_view view;
+    CUresult result = ask_driver(out, request, true);
+    if (result != CUDA_SUCCESS ||
+        REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, *out) != CUDA_SUCCESS ||
+        type == CU_TYPE_HOST)
+        return result;
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, *out) == CUDA_SUCCESS && ordinal >= 0 &&
+        !target_device(ordinal, to))
+        return result;
+    gauge_watch(ITEM_POOL, key_of(request->pool), to->position);
+    if (account_view(to->position, &view) && view.used <= view.limit)
+        return result;
+    return undo(*out, request, request->pool);
 }
 
 /* What pools keep for later is given back before anything is refused, as the driver does. */
@@ -79,13 +99,14 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
 {
     if (charge(to->position, bytes))
         return true;
-    if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED) ||
-        REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) != CUDA_SUCCESS)
+    if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED))
         return false;
-    return charge(to->position, bytes);
+    int mode = capture_relax();
+    bool trimmed = REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) == CUDA_SUCCESS;
+    capture_restore(mode);
+    return trimmed && charge(to->position, bytes);
 }
 
-/* A pool of the host, or of managed memory that no device is named for, is not watched. */
 static bool is_watched(CUmemoryPool pool, struct target *to)
 {
     struct item item;
@@ -111,7 +132,7 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
     if (!named)
         gauge_watch(ITEM_POOL, key_of(pool), to.position);
     if (!is_watched(pool, &to))
-        return ask_driver(out, request, named);
+        return allocate_unknown(out, request, &to);
     uint64_t most = round_capped(request->size, POOL_STEP);
     if (!charge_or_trim(&to, pool, most))
         return allocate_inside(out, request, pool, named);
@@ -158,16 +179,11 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
         item_put(&item);
     else if (known && item.small)
         refund(&item); /* another may get its address before it is found to be free */
-    else if (known) {
-        item.kind = ITEM_LATER;
-        item.key = item_number();
-        item.other = (uint64_t)(uintptr_t)stream;
-        if (item_put(&item))
-            atomic_fetch_add(&process()->later, 1);
-        else
-            refund(&item);
-    }
-    mark_stale();
+    else if (known)
+        later_free(&item, stream, per_thread);
+    else if (result == CUDA_SUCCESS)
+        pool_freed(address);
+    settle_soon();
     return result;
 }
 
@@ -184,16 +200,37 @@ CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 static void watch(CUmemoryPool pool, const CUmemLocation *where)
 {
     struct target to;
-    if (where->type == CU_LOCATION_DEVICE && target_device(where->id, &to))
+    if (where && where->type == CU_LOCATION_DEVICE && target_device(where->id, &to))
         gauge_watch(ITEM_POOL, key_of(pool), to.position);
 }
 
 CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
+    struct target to;
+    if (properties && properties->location.type == CU_LOCATION_DEVICE &&
+        target_device(properties->location.id, &to) && to.position == NO_POSITION)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemPoolCreate)(out, properties);
     if (result == CUDA_SUCCESS)
         watch(*out, &properties->location);
     return result;
+}
+
+static CUresult watch_of_device(const CUmemoryPool *out, CUdevice device, CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        watch(*out, &(CUmemLocation){CU_LOCATION_DEVICE, device});
+    return result;
+}
+
+CU_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
+{
+    return watch_of_device(out, device, REAL(cuDeviceGetDefaultMemPool)(out, device));
+}
+
+CU_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
+{
+    return watch_of_device(out, device, REAL(cuDeviceGetMemPool)(out, device));
 }
 
 CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
@@ -212,19 +249,48 @@ CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int typ
     return result;
 }
 
-/* What was allocated from it and lives on keeps its part of the charge until the process ends. */
+/* False: one that the driver refuses to destroy. The current pool of a device is its default one again. */
+static bool retire(CUmemoryPool pool, int position)
+{
+    struct process *in = process();
+    uint64_t none = 0;
+    for (CUdevice ordinal = 0; in && ordinal < ORDINALS; ordinal++) {
+        CUmemoryPool first, now;
+        if (atomic_load_explicit(&in->positions[ordinal], memory_order_relaxed) != position + 1 ||
+            REAL(cuDeviceGetDefaultMemPool)(&first, ordinal) != CUDA_SUCCESS ||
+            REAL(cuDeviceGetMemPool)(&now, ordinal) != CUDA_SUCCESS)
+            continue;
+        if (first == pool)
+            return false;
+        if (now == pool)
+            REAL(cuDeviceSetMemPool)(ordinal, first);
+    }
+    return REAL(cuMemPoolSetAttribute)(pool, CU_POOL_THRESHOLD, &none) == CUDA_SUCCESS;
+}
+
+/* What was allocated from it lives on, of which a pool that is gone tells nothing: so it goes later, see gauge.c. */
 CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     struct item item;
-    uint64_t used = pool ? attribute(pool, CU_POOL_USED) : 0;
-    bool known = item_take(ITEM_POOL, key_of(pool), &item);
+    bool known = item_get(ITEM_POOL, key_of(pool), &item);
+    if (known && item.count)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (known && attribute(pool, CU_POOL_USED) && retire(pool, item.position)) {
+        items_lock();
+        struct item *now = item_find(ITEM_POOL, key_of(pool));
+        if (now)
+            now->count = 1;
+        items_unlock();
+        gauge_read(ITEM_POOL, key_of(pool)); /* it may have become free meanwhile */
+        settle_soon();
+        return CUDA_SUCCESS;
+    }
+    known = item_take(ITEM_POOL, key_of(pool), &item);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (known && result != CUDA_SUCCESS) {
         item_put(&item);
     } else if (known) {
         gauge_forget(ITEM_POOL, key_of(pool));
-        used = round_capped(used, POOL_STEP);
-        item.bytes -= used < item.bytes ? used : item.bytes;
         refund(&item);
     }
     return result;

@@ -59,6 +59,9 @@ struct process {
     _Atomic int64_t small_room[VGPU_DEVICES]; /* bytes that chunks have left, were they of one piece */
     _Atomic uint32_t gauges;                  /* of `watched`, in use */
     _Atomic uint32_t imports;                 /* pieces of memory of unknown exporters */
+    _Atomic uint32_t pointers;                /* of pools, that are exported */
+    _Atomic uint32_t views;                   /* contexts that were made of green ones */
+    _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
     _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
 };

@@ -17,14 +17,14 @@ static bool open_quota(struct process *in)
     in->quota_fd = 0;
     if (!place_join(VGPU_QUOTA_FILE, path))
         return false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    int fd = file_open(path, O_RDONLY);
     if (fd < 0) {
         LOG_ONCE("%s: %s; allocations are denied", path, strerror(errno));
         return false;
     }
     int high = fcntl(fd, F_DUPFD_CLOEXEC, 600);
     if (high >= 0) {
-        close(fd);
+        file_close(fd);
         fd = high;
     }
     in->quota_fd = fd + 1;
@@ -39,7 +39,7 @@ static bool header_is_good(const struct vgpu_quota *quota)
 
 static bool read_at(const struct process *in, void *out, size_t size)
 {
-    return in->quota_fd && pread(in->quota_fd - 1, out, size, 0) == (ssize_t)size;
+    return in->quota_fd && file_read(in->quota_fd - 1, out, size, 0) == (ssize_t)size;
 }
 
 static bool read_header(struct process *in, struct vgpu_quota *header)

@@ -124,6 +124,21 @@ bool share_give_up(uint32_t number)
     return moved;
 }
 
+void share_end(uint32_t number)
+{
+    struct process *in = process();
+    if (!in || !number || number > VGPU_SHARES)
+        return;
+    lock_take(&in->account);
+    if (ledger_open(in) && in->slot && enter(in)) {
+        struct vgpu_share *share = &in->ledger->shares[number - 1];
+        if (owns(in, share, in->slot - 1) && !share->inherited)
+            memset(share, 0, sizeof(*share));
+        leave(in);
+    }
+    lock_drop(&in->account);
+}
+
 uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
 {
     struct process *in = process();

@@ -1,4 +1,5 @@
-/* Calls of the system in a form that glibc 2.17 has too, and a lock that fork() cannot leave behind held. */
+/* Calls of the system in a form that glibc 2.17 has too, and a lock that fork() cannot leave behind held. They are no
+ * cancellation points: a thread that ended in one would leave a lock held. */
 #ifndef NVC_VGPU_SYSTEM_H
 #define NVC_VGPU_SYSTEM_H
 
@@ -27,7 +28,22 @@ static inline uint64_t now_ns(clockid_t clock)
 
 static inline void sleep_us(long microseconds)
 {
-    nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+    syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
+}
+
+static inline int file_open(const char *path, int flags)
+{
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NOCTTY, 0644);
+}
+
+static inline void file_close(int fd)
+{
+    syscall(SYS_close, fd);
+}
+
+static inline ssize_t file_read(int fd, void *out, size_t size, uint64_t offset)
+{
+    return syscall(SYS_pread64, fd, out, size, offset);
 }
 
 /* Zero is free, 1 held, 2 held and waited for. Lies in memory that fork() wipes: see process.h. */

@@ -43,8 +43,7 @@ bool exports_read(int position)
     return found;
 }
 
-/* One reference less to a piece of memory; its charge goes with the last. */
-static void drop_reference(uint64_t number)
+void memory_drop(uint64_t number)
 {
     struct item last = {0};
     items_lock();
@@ -129,7 +128,7 @@ CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         add_handle(handle, number);
         items_unlock();
     }
-    drop_reference(number); /* or the one too many that add_handle() took */
+    memory_drop(number); /* or the one too many that add_handle() took */
     return result;
 }
 
@@ -221,7 +220,7 @@ static void unmap_books(uint64_t address, uint64_t end)
     while (address < end) {
         struct item item;
         if (item_take(ITEM_MAPPING, address, &item)) {
-            drop_reference(item.other);
+            memory_drop(item.other);
             address += item.bytes ? item.bytes : PAGE;
         } else {
             address += PAGE; /* of no interest */
@@ -293,4 +292,63 @@ CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out
     add_handle(*out, memory.key);
     items_unlock();
     return result;
+}
+
+/* A sparse array holds what it was given, until it is destroyed: what is unmapped from it before counts until then. */
+static void bind(const CUarrayMapInfo *info)
+{
+    uint64_t resource = (uint64_t)(uintptr_t)info->resource;
+    items_lock();
+    const struct item *handle = item_find(ITEM_HANDLE, info->memHandle);
+    struct item *memory = handle ? item_find(ITEM_MEMORY, handle->other) : NULL;
+    struct item made = {.kind = ITEM_BOUND, .bytes = resource};
+    if (memory) {
+        made.other = memory->key;
+        made.key = resource * UINT64_C(0x9e3779b97f4a7c15) + made.other;
+        if (!item_find(ITEM_BOUND, made.key)) {
+            memory->count++;
+            if (item_insert(&made))
+                atomic_fetch_add(&process()->bound, 1);
+        }
+    }
+    items_unlock();
+}
+
+static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUresult result)
+{
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+        if (list[i].memOperationType == CU_OPERATION_MAP)
+            bind(&list[i]);
+    return result;
+}
+
+CU_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    return map_array(list, count, REAL(cuMemMapArrayAsync)(list, count, stream));
+}
+
+CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    return map_array(list, count, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream));
+}
+
+void bound_drop(uint64_t resource)
+{
+    struct process *in = process();
+    for (uint64_t slot = 0; in && atomic_load(&in->bound) && slot < item_slots();) {
+        struct item bound = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->kind == ITEM_BOUND && at->bytes == resource) {
+            bound = *at;
+            item_remove(at);
+        }
+        items_unlock();
+        if (bound.kind == ITEM_FREE) {
+            slot++;
+            continue;
+        }
+        atomic_fetch_sub(&in->bound, 1);
+        memory_drop(bound.other);
+    }
 }

@@ -14,7 +14,7 @@ enum { NAMES = 128, WORDS = 12 };
 
 static void *library;
 static uint64_t kept[NAMES];
-static void *kept_object[NAMES];
+static void *kept_objects[NAMES];
 
 void *entry(const char *name)
 {
@@ -52,6 +52,18 @@ uint64_t *kept_number(const char *name)
     return &kept[slot(name)];
 }
 
+void **kept_object(const char *name)
+{
+    return &kept_objects[slot(name)];
+}
+
+int open_descriptor(const char *pid, const char *fd)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%s/fd/%s", pid, fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
 static void *primary;
 
 void *primary_context(void)
@@ -60,7 +72,7 @@ void *primary_context(void)
 }
 
 #define AT kept[slot(word[1])]
-#define OBJECT kept_object[slot(word[1])]
+#define OBJECT kept_objects[slot(word[1])]
 
 static CUresult linear(char **word)
 {
@@ -79,6 +91,11 @@ static CUresult linear(char **word)
 }
 
 static CUstream stream;
+
+CUstream *tool_stream(void)
+{
+    return &stream;
+}
 
 static CUresult pools(char **word)
 {
@@ -100,7 +117,7 @@ static CUresult pools(char **word)
         return ((set)entry("cuMemPoolSetAttribute"))(OBJECT, 4, &all);
     }
     if (IS("frompool"))
-        return CU(cuMemAllocFromPoolAsync)(&AT, number(word[2]), kept_object[slot(word[3])], stream);
+        return CU(cuMemAllocFromPoolAsync)(&AT, number(word[2]), kept_objects[slot(word[3])], stream);
     if (IS("trim"))
         return CU(cuMemPoolTrimTo)(OBJECT, number(word[2]));
     if (IS("droppool"))
@@ -138,9 +155,7 @@ static CUresult vmm(char **word)
     if (IS("import"))
         return CU(cuMemImportFromShareableHandle)(&AT, (void *)(uintptr_t)kept[slot(word[2])], 1);
     if (IS("importfrom")) { /* a descriptor of another process, as if it had been sent */
-        char path[64];
-        snprintf(path, sizeof(path), "/proc/%s/fd/%s", word[2], word[3]);
-        int fd = open(path, O_RDWR | O_CLOEXEC);
+        int fd = open_descriptor(word[2], word[3]);
         return CU(cuMemImportFromShareableHandle)(&AT, (void *)(intptr_t)fd, 1);
     }
     return -1;
@@ -246,7 +261,7 @@ static CUresult graphs(char **word)
                    : ((add_free)entry("cuGraphAddMemFreeNode"))(&end, OBJECT, &allocation, 1, params.dptr);
     }
     if (IS("instance"))
-        return CU(cuGraphInstantiateWithFlags)((CUgraphExec *)&OBJECT, kept_object[slot(word[2])], 0);
+        return CU(cuGraphInstantiateWithFlags)((CUgraphExec *)&OBJECT, kept_objects[slot(word[2])], 0);
     if (IS("run"))
         return CU(cuGraphLaunch)(OBJECT, stream);
     if (IS("dropinstance"))
@@ -258,7 +273,7 @@ static CUresult graphs(char **word)
     typedef CUresult (*begin)(CUstream, int);
     typedef CUresult (*finish)(CUstream, CUgraph *);
     if (IS("capture"))
-        return ((begin)entry("cuStreamBeginCapture_v2"))(stream, 2);
+        return ((begin)entry("cuStreamBeginCapture_v2"))(stream, word[1] ? (int)number(word[1]) : 2);
     if (IS("captured"))
         return ((finish)entry("cuStreamEndCapture"))(stream, (CUgraph *)&OBJECT);
     return -1;
@@ -340,8 +355,8 @@ static CUresult views(char **word, char *more)
 
 static CUresult run(char **word, char *more)
 {
-    static CUresult (*const groups[])(char **) = {linear, pools,  vmm, arrays,    contexts,
-                                                  module, graphs, ipc, processes, crowds};
+    static CUresult (*const groups[])(char **) = {linear, pools, vmm,       arrays, contexts, module,
+                                                  graphs, ipc,   processes, crowds, paths};
     CUresult result = views(word, more);
     for (size_t i = 0; result == -1 && i < sizeof(groups) / sizeof(groups[0]); i++)
         result = groups[i](word);

@@ -10,10 +10,14 @@
 void *entry(const char *name);
 uint64_t number(const char *text);
 uint64_t *kept_number(const char *name); /* address or handle kept under a letter */
+void **kept_object(const char *name);
 void *primary_context(void);
+CUstream *tool_stream(void);
+int open_descriptor(const char *pid, const char *fd); /* of another process, as if it had been sent */
 
 /* -1: not a command of this group. */
 CUresult processes(char **word);
 CUresult crowds(char **word);
+CUresult paths(char **word);
 
 #endif

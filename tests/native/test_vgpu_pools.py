@@ -1,0 +1,109 @@
+"""Pools by every way that a program can get one, also one of another process."""
+
+from __future__ import annotations
+
+import os
+
+from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+
+INVALID = 1
+LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
+
+
+def test_the_default_pool_by_its_own_name(vgpu: Slice) -> None:
+    """rows: M20 M22"""
+    process = vgpu.start().do("defaultpool p 0")
+    assert process.code("frompool a 1800m p") == OUT_OF_MEMORY
+    process.do("frompool a 500m p")
+    assert vgpu.agree() == CONTEXT + 512 * MIB
+    assert process.code("frompool b 1g p") == OUT_OF_MEMORY
+    process.do("freeasync a", "sync")
+    assert vgpu.agree() == CONTEXT
+
+
+def test_a_pool_of_a_device_that_is_not_listed(vgpu: Slice) -> None:
+    vgpu.limit(2 * GIB)
+    process = vgpu.start()
+    assert process.code("pool p 1") == OUT_OF_MEMORY
+    process.do("defaultpool q 1")
+    assert process.code("frompool a 64m q") == OUT_OF_MEMORY
+    assert vgpu.taken(1) == 0
+
+
+def test_a_pool_of_another_device(vgpu: Slice) -> None:
+    """rows: M22 M27"""
+    process = vgpu.start().do("pool p 1", "frompool a 100m p")
+    assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 128 * MIB)
+    assert process.code("frompool b 2g p") == OUT_OF_MEMORY
+    process.do("freeasync a", "sync", "droppool p")
+    assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 0)
+
+
+def test_a_pool_that_is_destroyed_before_its_memory_is_free(vgpu: Slice) -> None:
+    """rows: M22 M47"""
+    process = vgpu.start()
+    for _ in range(5):
+        process.do("pool p 0", "keep p", "frompool a 600m p", "frompool b 10m p", "droppool p")
+        assert process.code("droppool p") == INVALID
+        assert vgpu.agree() == CONTEXT + 640 * MIB
+        process.do("freeasync a", "sync")
+        assert vgpu.used() >= vgpu.taken()
+        process.do("freeasync b", "sync")
+        assert vgpu.agree() == CONTEXT
+
+
+def test_the_current_pool_is_destroyed(vgpu: Slice) -> None:
+    process = vgpu.start().do("pool p 0", "usepool 0 p", "async a 100m", "droppool p", "async b 100m")
+    process.do("freeasync a", "sync")
+    assert vgpu.agree() == CONTEXT + 128 * MIB  # of the default pool, which is the current one again
+    process.do("freeasync b", "sync")
+    assert vgpu.agree() == CONTEXT
+
+
+def test_the_default_pool_cannot_be_destroyed(vgpu: Slice) -> None:
+    process = vgpu.start().do("async a 100m", "defaultpool p 0")
+    assert process.code("droppool p") == INVALID
+    process.do("async b 10m", "freeasync a", "freeasync b", "sync")
+    assert vgpu.agree() == CONTEXT
+
+
+def test_memory_of_a_pool_that_is_freed_without_a_stream(vgpu: Slice) -> None:
+    """The books of others are right before this process asks for anything again. rows: M21"""
+    process = vgpu.start().do("async a 1g", "sync", "free a", "wait")
+    assert vgpu.agree() == CONTEXT
+    other = vgpu.process().do("init")
+    other.do("primary 0", f"alloc a {LEFT - CONTEXT}")
+    process.info()
+
+
+def test_memory_of_a_pool_in_two_processes(vgpu: Slice) -> None:
+    """rows: M23"""
+    exporter, importer = vgpu.start(), vgpu.start()
+    data = os.path.join(vgpu.root, "data")
+    exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
+    before = vgpu.agree()
+    assert before == 2 * CONTEXT + 512 * MIB
+    (fd,) = exporter.ask("show f")
+    importer.do(f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
+    assert vgpu.agree() == before
+    assert importer.code("frompool c 10m q") == INVALID
+    assert vgpu.agree() == before
+    importer.do("free b", f"importpointer b q {data}", "freeasync b", "sync", "droppool q")
+    assert vgpu.agree() == before
+    exporter.do("freeasync a", "sync", "droppool p")
+    assert vgpu.agree() == 2 * CONTEXT
+
+
+def test_the_exporter_of_a_pool_ends_first(vgpu: Slice) -> None:
+    """Whoever has the memory still bears it. rows: M23"""
+    exporter, importer = vgpu.start(), vgpu.start()
+    data = os.path.join(vgpu.root, "data")
+    exporter.do("sharedpool p 0", "frompool a 500m p", "exportpool p f", f"exportpointer a {data}")
+    (fd,) = exporter.ask("show f")
+    importer.do(f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
+    exporter.kill()
+    importer.info()
+    assert vgpu.used() == CONTEXT + 500 * MIB
+    assert importer.code(f"alloc z {LEFT - 400 * MIB}") == OUT_OF_MEMORY
+    importer.do("freeasync b", "sync")
+    assert vgpu.agree() == CONTEXT
