@@ -1,6 +1,6 @@
 """Times training steps of PyTorch: native, in a slice, in a slice with a share of time, and under another shim.
 
-Contenders take turns, each in a process of its own, since clocks and neighbours change: compare ratios. On a machine
+Contenders take turns, each in a process of its own, since clocks and neighbours change: compare ratios. On a host
 with a GPU and PyTorch, as root:
 
     python3 tests/bench/training.py --nvc /usr/local/bin/nvc-cli [--peer-shim /path/to/libvgpu.so] [--cores 50]
