@@ -72,7 +72,7 @@ def unpack(path: str, target: str, only: str = "") -> None:
 
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
-    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool.h"),
+    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool.h"),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }
 
