@@ -10,7 +10,16 @@ from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, output, vgpu_control, vgpu_watch
 from nvc_cli.carried import callers_environment
 from nvc_cli.main import program_of
-from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel, slice_options, vgpu, wanted_slice
+from nvc_cli.vgpu_group import (
+    FORMAT,
+    command,
+    everybody,
+    operator_kernel,
+    reduced_kernel,
+    slice_options,
+    vgpu,
+    wanted_slice,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +115,7 @@ def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, 
     if names and everything:
         raise click.UsageError("want either processes or --all")
     environment = callers_environment()
-    kernel = operator_kernel()
+    kernel = operator_kernel() if names or everything else reduced_kernel()
     from nvc.vgpu.check import check_loading
     from nvc.vgpu.survey import Survey, survey
 

@@ -9,7 +9,7 @@ import click
 from nvc.errors import InputError
 from nvc_cli import output
 from nvc_cli.main import program_of
-from nvc_cli.vgpu_group import command, everybody, operator_kernel, slice_options, wanted_slice
+from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel, slice_options, wanted_slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +70,65 @@ def _pausing(name: str, summary: str) -> click.Command:
 
 _pausing("pause", "Hold back what a slice launches from now on. What runs on the GPU ends first.")
 _pausing("resume", "Let a slice launch again.")
+
+
+@command(
+    "policy",
+    "nvc-cli vgpu policy",
+    "nvc-cli vgpu policy 0 weight --total-weight 16",
+    "nvc-cli vgpu policy all --max-instances 8 --slice 20ms",
+    "nvc-cli vgpu policy 0 --reset",
+)
+@click.argument("gpu", metavar="[GPU", default="all")
+@click.argument("name", metavar="[NAME|0-5]]", default=None, required=False)
+@click.option("--max-instances", default=None, metavar="N", help="At most so many slices; 0: any number.")
+@click.option("--total-weight", default=None, metavar="N", help="What all weights may come to; 0: anything.")
+@click.option("--slice", "slice_", default=None, metavar="TIME", help="Length of a turn under nvcd: 10ms.")
+@click.option("--reset", is_flag=True, help="Lay down nothing: each slice's own policy holds.")
+@FORMAT
+@click.pass_context
+def policy_command(
+    ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
+    slice_: str | None, reset: bool, form: str,
+) -> None:  # fmt: skip
+    """Show or lay down how a GPU is shared: for the slices that run on it and those to come.
+
+    GPU is anything that `configure --device` accepts, also a MIG device. A policy that is laid down wins
+    over those that slices ask for; `none` leaves it to them. What is laid down lasts until the host is started again.
+    """
+    from nvc.discovery import discover
+    from nvc.vgpu import policies
+    from nvc.vgpu.govern import governed, lay_down, parse_duration
+    from nvc.vgpu.shares import parse_policy
+    from nvc.vgpu.sizes import parse_number
+
+    changes: dict[str, int] = {}
+    if name is not None:
+        changes["policy"] = policies.NONE if name == "none" else parse_policy("NAME", name).value
+    if max_instances is not None:
+        changes["max_instances"] = parse_number("--max-instances", max_instances, 0, policies.INSTANCES_MAX)
+    if total_weight is not None:
+        changes["total_weight"] = parse_number("--total-weight", total_weight, 0, policies.TOTAL_WEIGHT_MAX)
+    if slice_ is not None:
+        changes["slice_us"] = parse_duration("--slice", slice_)
+    if reset and changes:
+        raise click.UsageError("want either --reset or something to lay down")
+    kernel = operator_kernel()
+    facts = discover(kernel, ctx.obj["options"])
+    selectors = tuple(item for item in gpu.split(",") if item)
+    found = governed(kernel, facts, selectors)
+    if reset or changes:
+        uuids = tuple(device.uuid for device in found)
+        nothing = policies.DevicePolicy()
+        told = lay_down(kernel, uuids, lambda old: nothing if reset else old.replace(**changes))
+        output.warn(program_of(ctx), told)
+        return
+    if form == "json":
+        output.write(output.json_text({"devices": [device.document() for device in found]}))
+        return
+    from nvc.vgpu.top import policies_table
+
+    output.write(output.emphasised(policies_table(found)))
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")

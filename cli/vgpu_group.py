@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import posix
+
 import click
 
 from nvc import privileges
+from nvc.errors import PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, output
 from nvc_cli.main import CONTEXT, program_of
@@ -73,6 +76,16 @@ def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
 
 
 def operator_kernel() -> Kernel:
-    """The kernel for a command that looks at slices of others, or changes them: rights that it needs, no more."""
+    """The kernel for a command that looks at slices of others, or changes them: rights that it needs, no more.
+
+    Raises PermissionDenied for anybody but root.
+    """
+    if posix.geteuid() != 0:
+        raise PermissionDenied("look at slices", cause="only root can")
+    return reduced_kernel()
+
+
+def reduced_kernel() -> Kernel:
+    """The same for anybody."""
     privileges.reduce("configure")
     return LinuxKernel()

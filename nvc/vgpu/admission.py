@@ -12,6 +12,8 @@ from nvc.vgpu.registry import RegistryError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
+    from nvc.vgpu.quota import QuotaDevice
+    from nvc.vgpu.registry import Entry
     from nvc.vgpu.slices import SliceDevice
 
 
@@ -23,8 +25,8 @@ class Sharer(Value):
     weight: int
 
 
-def sharers(kernel: Kernel) -> dict[str, tuple[Sharer, ...]]:
-    """The slices with processes on each device, by the device's UUID. Entries that cannot be read are left out."""
+def living_slices(kernel: Kernel) -> list[tuple[Entry, tuple[QuotaDevice, ...]]]:
+    """The slices with processes, and their limits. Entries that cannot be read are left out."""
     base = registry.base_directory()
     entries = []
     for name in registry.entry_names(base):
@@ -33,16 +35,23 @@ def sharers(kernel: Kernel) -> dict[str, tuple[Sharer, ...]]:
         except RegistryError:
             continue
     living = processes_of(kernel, tuple(entries))
-    found: dict[str, tuple[Sharer, ...]] = {}
+    found = []
     for entry in entries:
         if entry.key not in living:
             continue
         try:
-            shares = limits.read_quota(entry)
+            found.append((entry, limits.read_quota(entry)))
         except (OSError, quota.QuotaError):
             continue
+    return found
+
+
+def sharers(kernel: Kernel) -> dict[str, tuple[Sharer, ...]]:
+    """Who shares each device, by the device's UUID."""
+    found: dict[str, tuple[Sharer, ...]] = {}
+    for entry, shares in living_slices(kernel):
         for share in shares:
-            if share.memory_limit:
+            if share.memory_limit:  # none: it is there for who looks behind CUDA_VISIBLE_DEVICES
                 one = Sharer(entry.key, share.cores, share.weight)
                 found[share.uuid] = (*found.get(share.uuid, ()), one)
     return found

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvc.vgpu.slices import SliceDevice
 
 NONE = -1
-INSTANCES_MAX = 4096
+INSTANCES_MAX = 64  # nvcd takes turns among so many
 TOTAL_WEIGHT_MAX = 1 << 20
 SLICE_US = (1_000, 1_000_000)  # least and most
 FILE_MAX = 4096

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.layout import NO_LIMIT, POLICIES
 from nvc.vgpu.shares import share_text
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.vgpu.govern import Governed
     from nvc.vgpu.tenants import Tenant, TenantDevice
 
 HEAD = ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "PROCESSES", "AGE", "ROOTFS")
@@ -79,6 +80,31 @@ def devices(everybody: tuple[Tenant, ...]) -> str:
         device = shown[uuid]
         memory = size_text(device.memory) if device.memory else "?"
         rows.append((device.index, uuid, memory, str(count), size_text(promised), size_text(used)))
+    return aligned(rows)
+
+
+def policies_table(governed: tuple[Governed, ...]) -> str:
+    """One line for each device: what is laid down for it, and what of that is taken."""
+    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "TURN")]
+    for device in governed:
+        own = device.laid_down
+        turn = "-"
+        if own.slice_us:
+            turn = f"{own.slice_us // 1000}ms" if own.slice_us % 1000 == 0 else f"{own.slice_us}us"
+        free = device.free_weight
+        rows.append(
+            (
+                device.index,
+                device.uuid,
+                POLICIES[own.policy] if own.policy >= 0 else "-",
+                f"{len(device.sharers)} of {own.max_instances}"
+                if own.max_instances
+                else str(len(device.sharers)),
+                f"{device.weight} of {own.total_weight}" if own.total_weight else str(device.weight),
+                "-" if free is None else str(free),
+                turn,
+            )
+        )
     return aligned(rows)
 
 

@@ -1,0 +1,141 @@
+"""Devices as the operator governs them: who shares each, and what is laid down for it, now and from now on."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import InputError
+from nvc.request import Request, SliceRequest
+from nvc.selection import select
+from nvc.value import Value
+from nvc.vgpu import policies, registry
+from nvc.vgpu.admission import Sharer, living_slices, sharers
+from nvc.vgpu.layout import POLICIES, POLICY_FIXED
+from nvc.vgpu.limits import edit
+from nvc.vgpu.policies import DevicePolicy
+from nvc.vgpu.registry import RegistryError
+from nvc.vgpu.slices import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+
+#: Units of a duration on the command line, in microseconds.
+UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
+
+
+class Governed(Value):
+    """One device of the host."""
+
+    uuid: str
+    index: str
+    name: str
+    laid_down: DevicePolicy
+    sharers: tuple[Sharer, ...]
+
+    @property
+    def weight(self) -> int:
+        """Of all who share it, together."""
+        return sum(one.weight for one in self.sharers)
+
+    @property
+    def free_weight(self) -> int | None:
+        """What is left of the total; None: there is no total."""
+        total = self.laid_down.total_weight
+        return max(total - self.weight, 0) if total else None
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        laid_down = self.laid_down
+        return {
+            "uuid": self.uuid,
+            "index": self.index,
+            "name": self.name,
+            "policy": None if laid_down.policy == policies.NONE else POLICIES[laid_down.policy],
+            "instances": len(self.sharers),
+            "maxInstances": laid_down.max_instances or None,
+            "weight": self.weight,
+            "totalWeight": laid_down.total_weight or None,
+            "freeWeight": self.free_weight,
+            "sliceUs": laid_down.slice_us or None,
+        }
+
+
+def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[Governed, ...]:
+    """The devices that `selectors` name, in that order. Raises DeviceError, PolicyError."""
+    found = resolve(facts, select(facts, Request(devices=selectors)), SliceRequest())
+    shared = sharers(kernel)
+    return tuple(
+        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), shared.get(d.uuid, ())) for d in found
+    )
+
+
+def lay_down(
+    kernel: Kernel, uuids: tuple[str, ...], change: Callable[[DevicePolicy], DevicePolicy]
+) -> tuple[str, ...]:
+    """Change what is laid down for devices, for the slices that run too. Returned is what is to be told.
+
+    Raises InputError for a policy that a slice cannot have, RegistryError, PolicyError. Then nothing has changed.
+    """
+    lock = registry.locked(kernel)
+    try:
+        slices = living_slices(kernel)
+        new = {uuid: change(policies.read(uuid)) for uuid in uuids}
+        told: list[str] = []
+        for uuid, laid_down in new.items():
+            shares = [
+                share for _, found in slices for share in found if share.uuid == uuid and share.memory_limit
+            ]
+            uncapped = sum(not share.cores for share in shares)
+            if laid_down.policy == POLICY_FIXED and uncapped:
+                raise InputError(
+                    uuid, cause=f"{uncapped} of its slices have no cap for the policy fixed",
+                    hint="`nvc-cli vgpu set SLICE --cores N` gives one",
+                )  # fmt: skip
+            told += _too_much(uuid, laid_down, len(shares), sum(share.weight for share in shares))
+        for uuid, laid_down in new.items():
+            policies.write(uuid, laid_down)
+        for entry, shares_of_entry in slices:
+            changed = tuple(
+                share.replace(policy=_effective(new[share.uuid], device.asked_policy))
+                if share.uuid in new and share.memory_limit
+                else share
+                for share, device in zip(shares_of_entry, entry.devices)
+            )
+            if changed != shares_of_entry:
+                edit(entry, changed, tuple(device.asked_policy for device in entry.devices))
+    except OSError as error:
+        raise RegistryError.of("change policy", error.filename or "", error) from None
+    finally:
+        os.close(lock)
+    return tuple(told)
+
+
+def _effective(laid_down: DevicePolicy, asked: int) -> int:
+    return asked if laid_down.policy == policies.NONE else laid_down.policy
+
+
+def _too_much(uuid: str, laid_down: DevicePolicy, count: int, weight: int) -> list[str]:
+    told = []
+    if laid_down.max_instances and count > laid_down.max_instances:
+        told.append(f"{uuid}: {count} slices share it already; no more are let in until some have ended")
+    if laid_down.total_weight and weight > laid_down.total_weight:
+        told.append(
+            f"{uuid}: its slices have a weight of {weight} already; no more are let in until some ended"
+        )
+    return told
+
+
+def parse_duration(name: str, text: str) -> int:
+    """Microseconds of `10ms`, `5000us` or `1s`, within what a turn may last. Raises InputError."""
+    low, high = policies.SLICE_US
+    for unit, length in UNITS:
+        digits = text.removesuffix(unit)
+        if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
+            if low <= int(digits) * length <= high:
+                return int(digits) * length
+    raise InputError(name, text, f"want {low // 1000}ms to {high // 1000}ms", "write 10ms")

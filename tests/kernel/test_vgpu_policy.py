@@ -1,0 +1,223 @@
+"""`nvc-cli vgpu policy`: what the operator lays down for a device, for slices that run and those to come."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, run
+from support.configure import BASIC, Configure
+from support.vgpu import cli, ensure_shim, shares_of
+
+from nvc.kernel import LinuxKernel
+from nvc.sim.report import report
+from nvc.vgpu import policies, registry
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str], scratch: str) -> Iterator[str]:
+    """GPUs of this test alone, since what is laid down goes by UUID."""
+    root = sim_root(gpus=2, seed=scratch)
+    yield root
+    for uuid in uuids(root):
+        policies.write(uuid, policies.DevicePolicy())
+
+
+def uuids(root: str) -> list[str]:
+    return [gpu.uuid for gpu in report(root).gpus]
+
+
+class Tenants:
+    """Programs that each have a slice of GPU 0."""
+
+    def __init__(self, launcher: str, driver: str) -> None:
+        self.launcher, self.driver = launcher, driver
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> int:
+        """A process with a slice; its id."""
+        script = "echo $$; read line"
+        command = [
+            self.launcher,
+            f"--root={self.driver}",
+            "vgpu",
+            "run",
+            "--device=0",
+            *words,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
+        )
+        self.processes.append(process)
+        assert process.stdout is not None
+        return int(process.stdout.readline())
+
+    def refused(self, *words: str) -> str:
+        command = [self.launcher, f"--root={self.driver}", "vgpu", "run", "--device=0", *words, "--", "true"]
+        done = run(*command, check=False)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def end(self) -> None:
+        while self.processes:
+            self.processes.pop().communicate(timeout=60)
+
+
+@pytest.fixture
+def tenants(launcher: str, driver: str) -> Iterator[Tenants]:
+    made = Tenants(launcher, driver)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def policy(launcher: str, driver: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    return lambda *words, **more: run(launcher, f"--root={driver}", "vgpu", "policy", *words, **more)
+
+
+def shown(policy: Any, gpu: str = "0") -> dict[str, Any]:
+    (device,) = json.loads(policy(gpu, "--format=json").stdout)["devices"]
+    found: dict[str, Any] = device
+    return found
+
+
+def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) -> None:
+    assert policy("0", "weight", "--max-instances=8", "--total-weight=16", "--slice=20ms").stdout == ""
+    device = shown(policy)
+    assert (device["policy"], device["maxInstances"], device["totalWeight"]) == ("weight", 8, 16)
+    assert (device["freeWeight"], device["sliceUs"], device["instances"]) == (16, 20000, 0)
+    path = f"{policies.directory()}/{uuids(driver)[0]}"
+    with open(path, encoding="ascii") as file:
+        assert file.read() == "policy weight\nmax-instances 8\ntotal-weight 16\nslice-us 20000\n"
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    first, second = policy().stdout.splitlines()[1:]
+    assert first.split()[2:] == ["weight", "0", "of", "8", "0", "of", "16", "16", "20ms"]
+    assert second.split()[2:] == ["-", "0", "0", "-", "-"]
+    policy("0", "none")
+    assert shown(policy)["policy"] is None and shown(policy)["maxInstances"] == 8
+    policy("0", "--reset")
+    assert not os.path.exists(path)
+
+
+def test_it_holds_for_slices_that_run_and_those_to_come(
+    policy: Any, tenants: Tenants, launcher: str
+) -> None:
+    one = tenants.start("--memory=1g")
+    policy("0", "1")
+    two = tenants.start("--weight=3")
+    assert [share[2] for share in shares_of(one)] == ["preempt", "native"]  # the other GPU is hidden
+    assert shares_of(two)[0] == (0, 3, "preempt", 0)
+    said = cli(launcher, "set", str(two), "--policy=soft").stderr
+    assert "the policy preempt is laid down for the device and holds" in said
+    policy("all", "none")
+    assert [shares_of(pid)[0][2] for pid in (one, two)] == ["native", "soft"]
+
+
+def test_no_more_slices_than_there_may_be(
+    policy: Any, tenants: Tenants, launcher: str, driver: str, runc_bundle: Any
+) -> None:
+    policy("0", "--max-instances=2")
+    tenants.start("--memory=1g")
+    assert "2 slices" not in policy("0").stderr
+    tenants.start("--cores=20")
+    cause = "2 slices share it, of at most 2; `nvc-cli vgpu policy` shows that"
+    assert cause in tenants.refused("--memory=1g")
+    with runc_bundle().created("runc") as container:
+        configure = Configure(launcher, driver)
+        wanted = ("--device=0", *BASIC[1:], "--vgpu-memory=1g")
+        assert cause in configure.refusal(container.pid, container.bundle.rootfs, wanted)
+        assert shown(policy)["instances"] == 2
+        said = policy("0", "--max-instances=1").stderr
+        assert "2 slices share it already" in said
+        tenants.end()
+        configure(container.pid, container.bundle.rootfs, wanted)
+        configure(container.pid, container.bundle.rootfs, wanted)  # the same container is not one more
+
+
+def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: str) -> None:
+    policy("0", "weight", "--total-weight=8")
+    pid = tenants.start("--weight=5")
+    tenants.start("--memory=1g")
+    assert shown(policy)["freeWeight"] == 2
+    assert "a weight of 3, and 2 of 8 is free" in tenants.refused("--weight=3")
+    done = cli(launcher, "set", str(pid), "--weight=8", check=False)
+    assert done.returncode == 1 and "a weight of 8, and 7 of 8 is free" in done.stderr
+    cli(launcher, "set", str(pid), "--weight=7")
+    assert shown(policy)["freeWeight"] == 0
+    assert shares_of(pid)[0] == (0, 7, "weight", 0)
+
+
+def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Tenants, launcher: str) -> None:
+    pid = tenants.start("--memory=1g")
+    done = policy("0", "fixed", check=False)
+    assert done.returncode == 1 and "1 of its slices have no cap for the policy fixed" in done.stderr
+    assert shown(policy)["policy"] is None
+    cli(launcher, "set", str(pid), "--cores=40")
+    policy("0", "fixed")
+    assert "its policy is fixed, and the slice has no cap" in tenants.refused("--memory=1g")
+    done = cli(launcher, "set", str(pid), "--cores=100", check=False)
+    assert done.returncode == 1 and "has no cap" in done.stderr and shares_of(pid)[0][0] == 40
+
+
+def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: str, runc_bundle: Any) -> None:
+    policy("0", "native")
+    with runc_bundle().created("runc") as container:
+        wanted = ("--device=0", *BASIC[1:], "--vgpu-cores=30")
+        configure = Configure(launcher, driver)
+        assert (
+            "the cap of 30% does not hold"
+            in configure(container.pid, container.bundle.rootfs, wanted).stderr
+        )
+        assert shares_of(container.pid) == [(30, 1, "native", 0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("0", "best"), "NAME: best: no such policy; the policies are fair (0)"),
+        (("0", "6"), "NAME: 6: no such policy"),
+        (("0", "--max-instances=-1"), "--max-instances: -1: want a number from 0 to 64"),
+        (("0", "--total-weight=1k"), "--total-weight: 1k: want a number from 0 to"),
+        (("0", "--slice=10"), "--slice: 10: want 1ms to 1000ms; write 10ms"),
+        (("0", "--slice=0ms"), "--slice: 0ms: want 1ms"),
+        (("9",), "9: unknown device"),
+        (("0", "fair", "--reset"), "either --reset or something"),
+    ],
+)
+def test_refused(policy: Any, driver: str, words: tuple[str, ...], cause: str) -> None:
+    done = policy(*words, check=False)
+    assert done.returncode == 1 and cause in done.stderr
+    assert not any(os.path.exists(f"{policies.directory()}/{uuid}") for uuid in uuids(driver))
+
+
+def test_only_root(policy: Any) -> None:
+    done = policy(check=False, user=65534, group=65534)
+    assert done.returncode == 1 and "only root can" in done.stderr
+
+
+def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Tenants, driver: str) -> None:
+    path = f"{policies.directory()}/{uuids(driver)[0]}"
+    for content, cause in (
+        ("policy fiar\n", "fiar: no such policy"),
+        ("total weight 4\n", "no such setting"),
+    ):
+        with open(path, "w", encoding="ascii") as out:
+            out.write(content)
+        assert cause in tenants.refused("--memory=1g")
+    os.chmod(path, 0o666)
+    assert "not a file of root's alone" in tenants.refused("--memory=1g")
+    os.unlink(path)

@@ -1,0 +1,59 @@
+"""Files that say what is laid down for a device."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.errors import InputError
+from nvc.vgpu.govern import parse_duration
+from nvc.vgpu.policies import (
+    INSTANCES_MAX,
+    NONE,
+    SLICE_US,
+    TOTAL_WEIGHT_MAX,
+    DevicePolicy,
+    PolicyError,
+    parse,
+    read,
+)
+
+POLICIES = st.builds(
+    DevicePolicy,
+    st.integers(NONE, 5),
+    st.integers(0, INSTANCES_MAX),
+    st.integers(0, TOTAL_WEIGHT_MAX),
+    st.just(0) | st.integers(*SLICE_US),
+)
+
+
+@given(POLICIES)
+def test_what_is_written_is_read(policy: DevicePolicy) -> None:
+    assert parse(policy.text()) == policy
+
+
+@given(st.text(max_size=60))
+def test_other_text_is_an_error_or_sound(text: str) -> None:
+    try:
+        found = parse(text)
+    except InputError:
+        return
+    assert parse(found.text()) == found
+
+
+@pytest.mark.parametrize("uuid", ["", "../x", "GPU-1/2", "GPU-\n", "x" * 81])
+def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
+    with pytest.raises(PolicyError, match="not a UUID"):
+        read(uuid)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("10ms", 10_000), ("1s", 1_000_000), ("1500us", 1500)])
+def test_durations(text: str, wanted: int) -> None:
+    assert parse_duration("--slice", text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InputError, match="want 1ms to 1000ms"):
+        parse_duration("--slice", text)
