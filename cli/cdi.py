@@ -6,13 +6,15 @@ import os
 import posixpath
 
 import click
+from click.core import ParameterSource
 
 from nvc import privileges
 from nvc.cdi.document import STRATEGIES, DocumentOptions
-from nvc.cdi.generate import findings, generate, installed_hook
+from nvc.cdi.generate import findings, generate, installed_hook, slicing_of
 from nvc.cdi.hookspec import NAMES
 from nvc.cdi.names import class_problem, vendor_problem
-from nvc.cdi.refresh import refresh
+from nvc.cdi.refresh import refresh, remove
+from nvc.cdi.sliced import CLASS
 from nvc.cdi.store import (
     DIRECTORIES,
     CdiError,
@@ -117,12 +119,17 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
     epilog="\b\nExamples:\n"
     "  nvc-cli cdi generate\n"
     "  nvc-cli cdi generate --output /etc/cdi/nvidia.yaml --device-name-strategy uuid\n"
+    "  nvc-cli cdi generate --slices --output /etc/cdi/slices.yaml\n"
     "  nvc-cli cdi generate --device-id 0 --capabilities compute,utility --output /etc/cdi/one.json",
 )
 @click.option("--output", "-o", default="-", metavar="FILE", help="Default: standard output.")
+@click.option(
+    "--slices", is_flag=True,
+    help="Slices of the devices, in the sizes of [[nvc.vgpu]] in config.toml; class vgpu unless one is named.",
+)  # fmt: skip
 @_making
 @click.pass_context
-def generate_command(ctx: click.Context, /, output: str, **given: Any) -> None:
+def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: Any) -> None:
     """Write the specification of this host's devices.
 
     The lowest version of the format is used that can express it. A file is replaced at once or not at all, and
@@ -130,9 +137,14 @@ def generate_command(ctx: click.Context, /, output: str, **given: Any) -> None:
     """
     form = given["form"] or ("yaml" if output.endswith((".yaml", ".yml")) else "json")
     options, request, how = _asked(ctx, given)
+    slicing = slicing_of(load_config()) if slices else None
+    if slices and slicing is None:
+        raise InputError("--slices", cause="the configuration has no [[nvc.vgpu]]", hint="see docs/vgpu.md")
+    if slices and ctx.get_parameter_source("device_class") is ParameterSource.DEFAULT:
+        how = how.replace(device_class=CLASS)
     place = None if output == "-" else split_path(output)
     privileges.reduce("info", options.load_kmods)
-    document, facts = generate(LinuxKernel(), options, request, how)
+    document, facts = generate(LinuxKernel(), options, request, how, slicing)
     _tell(ctx, facts)
     _put(document, form, place, check=True)
 
@@ -152,18 +164,26 @@ def generate_command(ctx: click.Context, /, output: str, **given: Any) -> None:
 def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given: Any) -> None:
     """Bring the specification in a directory up to date, if it is not.
 
+    Where config.toml defines sizes of slices, that of class vgpu too; where it does not, one is removed.
     The systemd units in packaging/systemd call this at boot and when the driver changes.
     """
     if not output_dir.startswith("/"):
         raise InputError("--output-dir", output_dir, "want an absolute path")
     options, request, how = _asked(ctx, given)
+    both = how.device_class != CLASS
+    slicing = slicing_of(load_config()) if both else None
     privileges.reduce("info", options.load_kmods)
-    done = refresh(
-        LinuxKernel(), options, request, how, output_dir.rstrip("/"), given["form"] or "json", wait
-    )
-    output.warn(program_of(ctx), done.warnings)
-    what = "written" if done.changed else "unchanged"
-    output.write(f"{done.path}: {what}, {done.devices} devices\n")
+    kernel, directory, form = LinuxKernel(), output_dir.rstrip("/"), given["form"] or "json"
+    done = [refresh(kernel, options, request, how, directory, form, wait)]
+    output.warn(program_of(ctx), done[0].warnings)
+    how = how.replace(device_class=CLASS)
+    if slicing is not None:
+        done.append(refresh(kernel, options, request, how, directory, form, 0, slicing))
+    elif both and (gone := remove(kernel, how, directory, form)):
+        output.write(f"{gone}: removed\n")
+    for file in done:
+        what = "written" if file.changed else "unchanged"
+        output.write(f"{file.path}: {what}, {file.devices} devices\n")
 
 
 @cdi.command(

@@ -238,6 +238,14 @@ def _imex_channels(container: Container, config: Config, notes: list[str]) -> tu
     return tuple(int(item) for item in meaning)
 
 
+def slice_request(container: Container, config: Config) -> SliceRequest | None:
+    """The part of each device that a container gets whose devices somebody else gives it; None: all of each.
+
+    Raises InputError.
+    """
+    return _slice(container, config, ())[0]
+
+
 def _slice(
     container: Container, config: Config, devices: tuple[str, ...]
 ) -> tuple[SliceRequest | None, tuple[str, ...]]:

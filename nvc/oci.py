@@ -52,6 +52,7 @@ class Container(Value):
     mounts: tuple[Mount, ...] = ()
     devices: list[dict[str, object]] | None = None  # linux.resources.devices, unchecked
     annotations: dict[str, str] = {}
+    mount_label: str = ""  # of SELinux, for file systems that are made for it
 
 
 def read_state(fd: int = 0) -> State:
@@ -76,10 +77,15 @@ def read_state(fd: int = 0) -> State:
 
 def read_container(bundle: str) -> Container:
     """The facts of the bundle's config.json. Raises ContainerError, which names the place at fault."""
+    return read_bundle(bundle)[0]
+
+
+def read_bundle(bundle: str) -> tuple[Container, dict[str, Any]]:
+    """The facts of the bundle's config.json, and all of it. Raises ContainerError."""
     path = f"{bundle}/config.json"
     try:
         document = parse(_read_regular(path), MAX_CONFIG)
-        return container_of(document, bundle)
+        return container_of(document, bundle), document
     except OSError as error:
         raise ContainerError.of("read bundle", path, error) from None
     except (JsonError, Malformed) as error:
@@ -98,7 +104,8 @@ def container_of(document: Any, bundle: str) -> Container:
         raise Malformed("root.path is missing")
     if not _is_path(root):
         raise Malformed("root.path is not a path")
-    resources = _table(_table(document, "linux", "linux"), "resources", "linux.resources")
+    linux = _table(document, "linux", "linux")
+    resources = _table(linux, "resources", "linux.resources")
     return Container(
         root if root.startswith("/") else f"{bundle}/{root}",
         _environment(process),
@@ -106,6 +113,7 @@ def container_of(document: Any, bundle: str) -> Container:
         tuple(_mounts(document)),
         _devices(resources),
         _annotations(document),
+        _typed(linux, "mountLabel", str, "linux.mountLabel") or "",
     )
 
 

@@ -7,27 +7,29 @@ selected GPUs alone, and the application profile of EGL.
 
 from __future__ import annotations
 
-from nvc.cdi.hookspec import Step, hook_entries
+from nvc.cdi.hookspec import OPTION, STEP, Step, hook_entries
+from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
 from nvc.errors import DeviceError
 from nvc.plan.build import build_plan
-from nvc.plan.ops import BindDevice, BindFile, BindProc, BindSocket, Symlink, UpdateLoaderCache
+from nvc.plan.ops import BindDevice, BindFile, BindHostFile, BindProc, BindSocket, Symlink, UpdateLoaderCache
 from nvc.selection import Selection
 from nvc.target import Layout
 from nvc.value import Value
+from nvc.vgpu.slices import Slice, library_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from nvc.cdi.sliced import Slicing
     from nvc.model import Gpu, HostFacts, MigDevice
     from nvc.plan.ops import Op
     from nvc.request import Request
 
 STRATEGIES = ("index", "uuid", "type-index")
 
-_AS_HOST = Layout("", "", "", False, as_host=True)
 _FILE = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 _SOCKET = ["nosuid", "nodev", "noexec", "rbind", "rprivate"]
 _GRAPHICS = ("graphics", "display")
@@ -44,6 +46,8 @@ class DocumentOptions(Value):
     disabled_hooks: tuple[str, ...] = ()
     additional_gids: bool = False
     stamp: str = ""
+    #: Where the hook that makes slices looks for the driver, as its options.
+    driver_arguments: tuple[str, ...] = ()
 
 
 class NodeStatus(Value):
@@ -62,35 +66,47 @@ def build_document(
     request: Request,
     options: DocumentOptions,
     nodes: dict[str, NodeStatus],
+    slicing: Slicing | None = None,
 ) -> dict[str, Any]:
     """The specification for the selected devices, in the lowest version that can express it.
 
-    `nodes` has the status of device nodes by path, those that exist. Raises DeviceError when there is no
-    device to name: engines refuse a file without one.
+    `nodes` has the status of device nodes by path, those that exist. With `slicing` the devices are slices of
+    those, named `<device>:<size>`. Raises DeviceError when there is no device to name: engines refuse a file
+    without one.
     """
-    common = build_plan(facts, Selection(), request, _AS_HOST)
+    layout = Layout("", library_directory(facts), "", False, as_host=True)
+    slice = Slice((), "", slicing.shims, "", uncounted=slicing.uncounted) if slicing else None
+    common = build_plan(facts, Selection(), request, layout, (), slice)
     writer = _Writer(facts, options, nodes)
     shared = frozenset(common.ops)
+    parts = {} if slicing is None else sliced(facts, slicing)
     devices = []
-    everything: list[dict[str, Any]] = []
+    everything: dict[str, list[dict[str, Any]]] = {}
     for names, gpu, mig in _named(selection, options.strategies):
         chosen = Selection((gpu,), ((gpu, mig),) if mig else ())
-        plan = build_plan(facts, chosen, request, _AS_HOST)
+        plan = build_plan(facts, chosen, request, layout, (), slice)
         dri = gpu.dri_nodes if any(name in request.capabilities for name in _GRAPHICS) else ()
         # Under WSL the one node is every GPU's and the control node: a device without it would change nothing.
         own = BindDevice(gpu.node.path, gpu.node.path, gpu.node.major, gpu.node.minor)
-        edits = writer.device_edits([op for op in plan.ops if op == own or op not in shared], dri)
-        everything.append(edits)
-        devices += [{"name": name, "containerEdits": edits} for name in names]
+        ops = [op for op in plan.ops if op == own or op not in shared]
+        if slicing is None:
+            edits = writer.device_edits(ops, dri)
+            everything.setdefault("all", []).append(edits)
+            devices += [{"name": name, "containerEdits": edits} for name in names]
+            continue
+        for size, part in parts.get(mig.uuid if mig else gpu.uuid, ()):
+            edits = writer.device_edits(ops, dri, f"--{OPTION}={written(part)}")
+            everything.setdefault(f"all:{size}", []).append(edits)
+            devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]
     if not devices:
         raise DeviceError("no device", cause="neither a GPU nor a MIG device is there to be named")
     if options.all_device:
-        devices.append({"name": "all", "containerEdits": merged(everything)})
+        devices += [{"name": name, "containerEdits": merged(all_of)} for name, all_of in everything.items()]
     document: dict[str, Any] = {
         "cdiVersion": "",
         "kind": f"{options.vendor}/{options.device_class}",
         "devices": devices,
-        "containerEdits": writer.common_edits(common.ops, request),
+        "containerEdits": writer.common_edits(common.ops, request, slicing is not None),
     }
     document["cdiVersion"] = lowest_version(document)
     return document
@@ -120,27 +136,41 @@ class _Writer:
         self.options = options
         self.nodes = nodes
 
-    def device_edits(self, ops: list[Op], dri: tuple[str, ...]) -> dict[str, Any]:
-        """The edits that one device adds to the common ones."""
+    def device_edits(self, ops: list[Op], dri: tuple[str, ...], slice: str = "") -> dict[str, Any]:
+        """The edits that one device adds to the common ones; `slice` is what its hook is to make of it."""
         nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
         for path in dri:
             status = self.nodes.get(path)
             if status is not None:
                 nodes.append(self._node(path, status.major, status.minor))
         edits: dict[str, Any] = {"deviceNodes": nodes}
+        steps = []
         if self.facts.simulated:
             paths = [f"--entry={op.source}" for op in ops if isinstance(op, BindProc)]
-            step = Step("simulate-proc", (f"--driver-root={self.facts.driver_root}", *paths))
-            edits["hooks"] = hook_entries(self.options.hook_path, (step,), self.options.stamp)
+            steps.append(Step("simulate-proc", (f"--driver-root={self.facts.driver_root}", *paths)))
+        if slice:
+            steps.append(Step(STEP, (*self.options.driver_arguments, slice)))
+        if steps:
+            edits["hooks"] = hook_entries(self.options.hook_path, tuple(steps), self.options.stamp)
         return self._with_gids(edits)
 
-    def common_edits(self, ops: tuple[Op, ...], request: Request) -> dict[str, Any]:
-        """The edits of every container that uses one of the devices."""
+    def common_edits(self, ops: tuple[Op, ...], request: Request, slices: bool) -> dict[str, Any]:
+        """The edits of every container that uses one of the devices, which are `slices` or whole ones."""
         mounts = [self._mount(op.source, op.target, _FILE) for op in ops if isinstance(op, BindFile)]
+        # The shim, on files of ours. The quota is a container's own: the hook mounts it.
+        mounts += [
+            {"hostPath": op.source, "containerPath": op.target, "options": list(_FILE)}
+            for op in ops
+            if isinstance(op, BindHostFile) and op.identity is not None
+        ]
         mounts += [self._mount(op.source, op.target, _SOCKET) for op in ops if isinstance(op, BindSocket)]
         mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))
         nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
-        steps = [step for step in self._steps(ops, request) if step.name not in self.options.disabled_hooks]
+        steps = [
+            step
+            for step in self._steps(ops, request, slices)
+            if step.name not in self.options.disabled_hooks
+        ]
         edits: dict[str, Any] = {
             # A prestart hook that is registered too sees this and leaves the container alone.
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
@@ -150,11 +180,13 @@ class _Writer:
         }
         return self._with_gids({name: value for name, value in edits.items() if value})
 
-    def _steps(self, ops: tuple[Op, ...], request: Request) -> Iterable[Step]:
+    def _steps(self, ops: tuple[Op, ...], request: Request, slices: bool) -> Iterable[Step]:
+        if not slices:  # whose variables may still ask for one
+            yield Step(STEP, self.options.driver_arguments)
         links = [f"--link={op.text}::{op.target}" for op in ops if isinstance(op, Symlink)]
         if links:
             yield Step("create-symlinks", tuple(links))
-        if "compute" in request.capabilities and request.cuda_compat_mode != "disabled":
+        if "compute" in request.capabilities and request.cuda_compat_mode != "disabled" and not slices:
             yield Step("enable-cuda-compat", (f"--host-driver-version={self.facts.driver_version}",))
         entries = [entry for op in ops if isinstance(op, UpdateLoaderCache) for entry in op.entries]
         folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in entries)
@@ -212,12 +244,25 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_hook(hooks: list[dict[str, Any]], hook: dict[str, Any]) -> None:
-    """Device hooks differ in their arguments alone, each of which may be repeated."""
+    """Device hooks of the same steps differ in arguments alone, each of which may be repeated."""
     for other in hooks:
-        if other["path"] == hook["path"] and other["args"][:2] == hook["args"][:2]:
-            other["args"] = list(dict.fromkeys([*other["args"], *hook["args"]]))
+        ours, theirs = _steps_of(other["args"]), _steps_of(hook["args"])
+        if other["path"] == hook["path"] and [step[0] for step in ours] == [step[0] for step in theirs]:
+            both = [dict.fromkeys(one + two) for one, two in zip(ours, theirs)]
+            other["args"] = [word for step in both for word in step]
             return
     hooks.append(dict(hook))
+
+
+def _steps_of(args: list[str]) -> list[list[str]]:
+    """The program, then each step with its arguments."""
+    steps: list[list[str]] = []
+    for word in args:
+        if word.startswith("--"):
+            steps[-1].append(word)
+        else:
+            steps.append([word])
+    return steps
 
 
 def _below(root: str, path: str) -> str:

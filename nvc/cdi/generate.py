@@ -8,6 +8,7 @@ import sys
 
 from nvc.cdi.document import DocumentOptions, NodeStatus, build_document
 from nvc.cdi.hookspec import CHAINING
+from nvc.cdi.sliced import Slicing, sizes_of
 from nvc.cdi.stamp import staleness, stamp_of_document, stamp_of_facts
 from nvc.cdi.store import CdiError
 from nvc.discovery import discover
@@ -15,12 +16,15 @@ from nvc.discovery.hostroot import HostRoot
 from nvc.errors import InternalError
 from nvc.requirements import check
 from nvc.selection import select
+from nvc.vgpu import shim
+from nvc.vgpu.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.request import DriverOptions, Request
@@ -39,22 +43,59 @@ def installed_hook() -> str:
     raise CdiError("find hook", CHAINING, "not installed beside nvc-cli", "name it with --hook-path")
 
 
+def slicing_of(config: Config) -> Slicing | None:
+    """What documents of slices are made of, None where the configuration defines no sizes.
+
+    The shim is named by the link to its newest version. Raises InitializationError without a shim.
+    """
+    sizes = sizes_of(config)
+    if not sizes:
+        return None
+    current = f"{shim.directory()}/{shim.CURRENT}"
+    shims = tuple(
+        (soname, f"{current}/{os.path.basename(path)}", identity)
+        for soname, path, identity in shim.installed().files
+    )
+    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
+    return Slicing(sizes, shims, config.vgpu_uncounted, largest)
+
+
+def driver_arguments(options: DriverOptions) -> tuple[str, ...]:
+    """Where the driver is, as options of the hook that makes slices."""
+    found = [f"--driver-root={options.root}", f"--ldcache={options.ldcache}"]
+    return (*found, *(f"--library-directory={path}" for path in options.library_directories))
+
+
 def generate(
-    kernel: Kernel, options: DriverOptions, request: Request, how: DocumentOptions
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    how: DocumentOptions,
+    slicing: Slicing | None = None,
 ) -> tuple[dict[str, Any], HostFacts]:
-    """The document for this host, stamped, and the facts that it rests on. Raises NvcError."""
+    """The document for this host, stamped, and the facts that it rests on; with `slicing`, of slices.
+
+    Raises NvcError.
+    """
     facts = discover(kernel, options)
-    return document_of(kernel, facts, request, how), facts
+    return document_of(kernel, facts, request, how, options, slicing), facts
 
 
-def document_of(kernel: Kernel, facts: HostFacts, request: Request, how: DocumentOptions) -> dict[str, Any]:
-    """The document for `facts`, stamped. Raises DeviceError, RequirementError."""
+def document_of(
+    kernel: Kernel,
+    facts: HostFacts,
+    request: Request,
+    how: DocumentOptions,
+    options: DriverOptions,
+    slicing: Slicing | None = None,
+) -> dict[str, Any]:
+    """The document for `facts`, which were found by `options`, stamped. Raises DeviceError, RequirementError."""
     from nvc.cdi.validate import problems
 
     selection = select(facts, request)
     check(request.requirements, facts, selection)
-    how = how.replace(stamp=stamp_of_facts(facts).text())
-    document = build_document(facts, selection, request, how, dict(_node_status(kernel, facts)))
+    how = how.replace(stamp=stamp_of_facts(facts).text(), driver_arguments=driver_arguments(options))
+    document = build_document(facts, selection, request, how, dict(_node_status(kernel, facts)), slicing)
     wrong = problems(document)
     if wrong:
         raise InternalError("make specification", "", wrong[0])

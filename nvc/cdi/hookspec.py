@@ -18,8 +18,16 @@ STAMP = "NVC_CDI_STAMP"
 #: The program that takes several steps in one call: each process costs a container start 10 ms.
 CHAINING = "nvc-cdi-hook"
 
+#: The hook that limits what a container takes of its devices, and its option that names a device and a limit.
+STEP, OPTION = "slice-memory", "slice"
 #: Hooks of common edits, in the order in which they are to run.
-NAMES = ("create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification")
+NAMES = (
+    STEP,
+    "create-symlinks",
+    "enable-cuda-compat",
+    "update-ldcache",
+    "disable-device-node-modification",
+)
 
 
 class Step(Value):

@@ -6,7 +6,8 @@ import os
 import time
 
 from nvc.cdi.generate import generate
-from nvc.cdi.store import CdiError, check_conflicts, open_directory, text_of, write_in
+from nvc.cdi.stamp import stamp_of_document
+from nvc.cdi.store import CdiError, check_conflicts, open_directory, read_spec, text_of, write_in
 from nvc.errors import DetectionError, DeviceError, InitializationError
 from nvc.value import Value
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.cdi.document import DocumentOptions
+    from nvc.cdi.sliced import Slicing
     from nvc.kernel import Kernel
     from nvc.request import DriverOptions, Request
 
@@ -40,9 +42,10 @@ def refresh(
     directory: str,
     form: str,
     wait: float,
+    slicing: Slicing | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Refreshed:
-    """Write `directory`/<vendor>-<class>.<form>, unless it is right already.
+    """Write `directory`/<vendor>-<class>.<form>, unless it is right already; with `slicing`, one of slices.
 
     A driver that does not answer yet, or shows no device yet, is asked again for `wait` seconds: at boot this
     may come before the driver is ready. Raises NvcError; a file that was there is then still there.
@@ -51,7 +54,7 @@ def refresh(
     delay = FIRST_PAUSE
     while True:
         try:
-            return _once(kernel, options, request, how, directory, form)
+            return _once(kernel, options, request, how, directory, form, slicing)
         except (InitializationError, DetectionError, DeviceError):
             left = until - time.monotonic()
             if left <= 0:
@@ -68,6 +71,7 @@ def _once(
     how: DocumentOptions,
     directory: str,
     form: str,
+    slicing: Slicing | None,
 ) -> Refreshed:
     name = f"{how.vendor}-{how.device_class}.{form}"
     path = f"{directory}/{name}"
@@ -80,9 +84,32 @@ def _once(
             raise CdiError.of(
                 "lock specification directory", directory, error, "another refresh is at work"
             ) from None
-        document, facts = generate(kernel, options, request, how)
+        document, facts = generate(kernel, options, request, how, slicing)
         check_conflicts(fd, directory, name, document)
         changed = write_in(fd, name, text_of(document, form).encode("utf-8", "surrogateescape"), path)
         return Refreshed(path, changed, len(document["devices"]), facts.warnings)
+    finally:
+        os.close(fd)
+
+
+def remove(kernel: Kernel, how: DocumentOptions, directory: str, form: str) -> str:
+    """Remove the specification of `how` from a directory if nvc wrote it; its path, or "" where there is none.
+
+    Raises CdiError.
+    """
+    name = f"{how.vendor}-{how.device_class}.{form}"
+    path = f"{directory}/{name}"
+    if not os.path.isfile(path):
+        return ""
+    fd = open_directory(directory, create=False, private=True)
+    try:
+        kernel.lock(fd, LOCK_TIMEOUT)
+        document = read_spec(path).document
+        if not document or stamp_of_document(document) is None:
+            return ""
+        os.unlink(name, dir_fd=fd)
+        return path
+    except OSError as error:
+        raise CdiError.of("remove specification", path, error) from None
     finally:
         os.close(fd)

@@ -83,6 +83,8 @@ class Config(Value):
     vgpu_weight_max: int = 0  # more is refused; 0: nothing is
     vgpu_policy: str = ""  # for containers that ask for no share of time
     vgpu_uncounted: bool = False
+    #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
+    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
 
 
 def load(named: str = "", directory: str = "") -> Config:

@@ -186,6 +186,15 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     return check
 
 
+def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
+    from nvc.config.vgpu import devices_of
+
+    try:
+        return devices_of(value)
+    except ValueError as error:
+        raise _Bad(one_line(error)) from None
+
+
 def _one_of(*allowed: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in allowed:
@@ -236,4 +245,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "cores": _whole(1, 100),
     "weight": _whole(1, 1 << 16),
     "policy": _policy,
+    "vgpus": _vgpus,
 }

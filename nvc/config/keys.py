@@ -82,5 +82,6 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-weight-max": ("vgpu_weight_max", "weight"),
         "vgpu-policy": ("vgpu_policy", "policy"),
         "vgpu-uncounted": ("vgpu_uncounted", "bool"),
+        "vgpu": ("vgpu_devices", "vgpus"),
     },
 }

@@ -105,7 +105,7 @@ def _library_ops(placed: list[tuple[Library, str]], layout: Layout, slice: Slice
     ops: list[Op] = []
     for library, directory in placed:
         if is_shimmed(library, slice):
-            ops += library_ops(library, directory, slice)
+            ops += library_ops(library, directory, layout.libs_dir, slice)
         else:
             ops.append(BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity))
     return ops + slice_ops(layout.libs_dir, slice)

@@ -44,7 +44,7 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
     if not names:
         request = request_from(container, config, notes)
         way = "cdi" if mode in ("cdi", "jit-cdi") else "hook"
-        return None if request is None else Choice(way, _whole(request) if way == "cdi" else request)
+        return None if request is None else Choice(way, request)
     if mode in ("hook", "legacy"):
         raise InputError(VISIBLE, names[0][:80], f"a CDI device, and the mode is {mode}",
                          "set mode = \"auto\" in [nvidia-container-runtime]")  # fmt: skip
@@ -55,15 +55,7 @@ def choose(container: Container, config: Config, notes: list[str]) -> Choice | N
     if own:
         config = config.replace(accept_environment_unprivileged=True)
         request = request_from(_asking(container, own), config, notes)
-    return Choice("cdi", request if request is None else _whole(request), others)
-
-
-def _whole(request: Request) -> Request:
-    """`request`, which CDI's edits can only meet if it is for whole devices. Raises InputError."""
-    if request.vgpu is not None:
-        raise InputError("a slice of a GPU", cause="is given by the hook, not by CDI's edits",
-                         hint="ask for devices without a kind, and set mode = \"auto\"")  # fmt: skip
-    return request
+    return Choice("cdi", request, others)
 
 
 def _qualified(container: Container, config: Config) -> tuple[list[str], bool]:

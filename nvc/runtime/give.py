@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvc.configure import Log
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
-    from nvc.request import Request
+    from nvc.request import DriverOptions, Request
     from nvc.runtime.choice import Choice
     from nvc.selection import Selection
 
@@ -41,7 +41,8 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
     kernel, spec = LinuxKernel(), Spec(document)
     request, edits = choice.request, _named(choice.names, config.cdi_spec_dirs) if choice.names else []
     if request is not None:
-        facts = discover(kernel, driver_options(config, request.imex_channels))
+        options = driver_options(config, request.imex_channels)
+        facts = discover(kernel, options)
         log.facts(facts)
         selection = select(facts, request)
         log.selection(selection)
@@ -52,7 +53,7 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
         else:
             _check_expressible(request)
             spec.remove_givers()
-            edits += _made(kernel, facts, request, programs)
+            edits += _made(kernel, facts, request, programs, options)
     for part in edits:
         apply_edits(spec, part)
 
@@ -101,16 +102,18 @@ def _owner(path: str) -> dict[str, int]:
     return {"fileMode": status.st_mode & 0o777, "uid": status.st_uid, "gid": status.st_gid}
 
 
-def _made(kernel: Kernel, facts: HostFacts, request: Request, programs: str) -> Edits:
+def _made(
+    kernel: Kernel, facts: HostFacts, request: Request, programs: str, options: DriverOptions
+) -> Edits:
     """The edits of a specification that names the requested devices and nothing else; none: the driver alone."""
     from nvc.cdi.document import DocumentOptions
     from nvc.cdi.generate import document_of
 
     how = DocumentOptions(f"{programs}/nvc-cdi-hook", strategies=("uuid",), all_device=False)
     if not request.devices:
-        document = document_of(kernel, facts, request.replace(devices=("all",)), how)
+        document = document_of(kernel, facts, request.replace(devices=("all",)), how, options)
         return [document["containerEdits"]]
-    document = document_of(kernel, facts, request, how)
+    document = document_of(kernel, facts, request, how, options)
     return [*(device["containerEdits"] for device in document["devices"]), document["containerEdits"]]
 
 

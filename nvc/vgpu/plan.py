@@ -27,15 +27,19 @@ def is_shimmed(library: Library, slice: Slice) -> bool:
     return any(library.soname == soname for soname, _, _ in slice.shims)
 
 
-def library_ops(library: Library, directory: str, slice: Slice) -> list[Op]:
-    """The shim where the library would be, and the library itself where only the shim looks for it."""
+def library_ops(library: Library, directory: str, main: str, slice: Slice) -> list[Op]:
+    """The shim in the `directory` where the library would be, and the library itself where only the shim looks
+    for it: below `main`, the library directory."""
     _, path, identity = next(shim for shim in slice.shims if shim[0] == library.soname)
     name = library.path.rpartition("/")[2]
-    private = f"{directory}/{layout.PRIVATE}/{library.soname}"
-    return [
+    private = f"{main}/{layout.PRIVATE}"
+    ops: list[Op] = [
         BindHostFile(path, f"{directory}/{name}", identity),
-        BindFile(library.path, private, library.identity),
+        BindFile(library.path, f"{private}/{library.soname}", library.identity),
     ]
+    if directory != main:
+        ops.append(Symlink(private, f"{directory}/{layout.PRIVATE}"))
+    return ops
 
 
 def slice_ops(directory: str, slice: Slice) -> list[Op]:

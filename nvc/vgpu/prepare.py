@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from nvc.discovery.hostroot import identity_of
 from nvc.vgpu import calibration, registry, shim
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.policies import governed
@@ -10,7 +13,7 @@ from nvc.vgpu.slices import Slice, SliceDevice, resolve
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.model import HostFacts
+    from nvc.model import HostFacts, Identity
     from nvc.request import SliceRequest
     from nvc.selection import Selection
     from nvc.target import Target
@@ -27,14 +30,25 @@ def prepare(
     devices = resolve(facts, selection, wanted)
     if not devices:
         return None
+    return slice_of(kernel, facts, devices, target, target.layout.libs_dir, wanted)
+
+
+def slice_of(
+    kernel: Kernel,
+    facts: HostFacts,
+    devices: tuple[SliceDevice, ...],
+    target: Target,
+    libs_dir: str,
+    wanted: SliceRequest,
+) -> Slice:
+    """The slice of an open container that has these devices and the driver's libraries in `libs_dir`.
+
+    Of `wanted` only counts what does not concern devices. Nothing is changed. Raises InitializationError without a
+    shim, MountError for an image with too many copies of libcuda.
+    """
     files = shim.installed()
-    found = find_copies(
-        kernel,
-        target.rootfs,
-        target.layout.libs_dir,
-        wanted.library_path,
-        tuple(identity for _, _, identity in files.files),
-    )
+    known = tuple(identity for _, _, identity in files.files)
+    found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known)
     return Slice(
         devices=measured(governed(devices), facts.driver_label),
         shim_directory=files.directory,
@@ -64,3 +78,16 @@ def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice
                 )
             )
     return tuple(found)
+
+
+def empty_file() -> tuple[str, Identity]:
+    """A file without content that covers libraries which a container is not to have; made if need be.
+
+    Raises InitializationError, OSError.
+    """
+    path = f"{registry.base_directory()}/empty"
+    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o444)
+    try:
+        return path, identity_of(os.fstat(fd))
+    finally:
+        os.close(fd)

@@ -11,11 +11,13 @@ import stat
 import nvc
 from nvc.errors import InitializationError, NvcError
 from nvc.model import Identity
+from nvc.rundir import in_user_namespace
 from nvc.value import Value
 
 #: SONAME and file name of each.
 FILES = (("libcuda.so.1", "libcuda.so"), ("libnvidia-ml.so.1", "libnvidia-ml.so"))
 CURRENT = "current"
+_OVERFLOW_ID = 65534
 
 
 class Shim(Value):
@@ -47,12 +49,17 @@ def installed(base: str = "") -> Shim:
             st = os.lstat(path)
         except OSError as error:
             raise _missing(path, error) from None
-        if not stat.S_ISREG(st.st_mode) or st.st_uid not in (0, os.geteuid()) or st.st_mode & 0o022:
+        if not stat.S_ISREG(st.st_mode) or not _is_ours(st.st_uid) or st.st_mode & 0o022:
             raise InitializationError(
                 "find the vGPU shim", path, "not a file that only root can change", "reinstall nvc"
             )
         files.append((soname, path, Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)))
     return Shim(place, tuple(files))
+
+
+def _is_ours(uid: int) -> bool:
+    """Whether a file belongs to root or to us; in a user namespace the host's root shows as nobody."""
+    return uid in (0, os.geteuid()) or uid == _OVERFLOW_ID and in_user_namespace()
 
 
 def _missing(path: str, error: OSError) -> NvcError:

@@ -114,7 +114,7 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     Raises InputError naming the option or variable for a value that does not suit its device or that the operator
     does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
     """
-    devices = _devices(selection)
+    devices = devices_of(selection)
     sliced = _sliced(facts, wanted, devices)
     sizes = _placed(wanted.memory, wanted.memory_at, devices, sliced, "sizes")
     caps = _placed(wanted.cores, wanted.cores_at, devices, sliced, "caps")
@@ -147,11 +147,11 @@ def _placed(
 
 def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
     """Bytes that a device's slice has."""
-    granted = _granted(wanted.largest, device)
+    most = granted(wanted.largest, device)
     if asked is None:
-        return granted  # whole, but nobody gets more than the operator grants
+        return most  # whole, but nobody gets more than the operator grants
     limit = amount(asked, device)
-    if limit > granted:
+    if limit > most:
         allowed = wanted.largest.text if wanted.largest else ""
         raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
     return limit
@@ -179,7 +179,7 @@ def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> S
     return shared
 
 
-def _granted(largest: Size | None, device: SliceDevice) -> int:
+def granted(largest: Size | None, device: SliceDevice) -> int:
     """What the operator lets anybody have of a device: NO_LIMIT, or bytes that it has."""
     if largest is None or not largest.part and device.memory and largest.bytes >= device.memory:
         return NO_LIMIT
@@ -201,7 +201,16 @@ def amount(size: Size, device: SliceDevice) -> int:
     return max(device.memory * size.part // size.whole // MIB * MIB, MIB)
 
 
-def _devices(selection: Selection) -> list[SliceDevice]:
+def library_directory(facts: HostFacts) -> str:
+    """Where the driver root has libcuda, or libnvidia-ml where it has no libcuda; "" where it has neither."""
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        for library in facts.libraries:
+            if library.soname == soname:
+                return library.path[: library.path.rindex("/")]
+    return ""
+
+
+def devices_of(selection: Selection) -> list[SliceDevice]:
     """Whole GPUs, and MIG devices in place of the GPU that they are a part of."""
     found = []
     for gpu in selection.gpus:
@@ -218,7 +227,7 @@ def _sliced(facts: HostFacts, wanted: SliceRequest, devices: list[SliceDevice]) 
     """The places of the devices that `wanted.memory` is for."""
     if not wanted.devices:
         return list(range(len(devices)))
-    chosen = {device.uuid for device in _devices(select(facts, Request(devices=wanted.devices)))}
+    chosen = {device.uuid for device in devices_of(select(facts, Request(devices=wanted.devices)))}
     missing = chosen - {device.uuid for device in devices}
     if missing:
         raise DeviceError("make a slice", min(missing), "not a device of this container")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.engines import IMAGE, Host
+from support.engines import CONFIG_TOML, IMAGE, Host
 
 BOTH = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
 OPENED = "No such device or address"  # no driver answers behind a simulated node
@@ -56,6 +56,31 @@ def test_the_other_gpu_is_denied(host: Host, options: str) -> None:
     script = "busybox mknod /dev/nvidia0 c 195 0; cat /dev/nvidia0; cat /dev/nvidia1; true"
     errors = host.sh(f"docker run --rm {options} {IMAGE} sh -c '{script}'").stderr.splitlines()
     assert DENIED in errors[0] and OPENED in errors[1], errors
+
+
+SIZES = '[[nvc.vgpu]]\nname = "small"\nmemory = "4GiB"\n'
+
+
+@pytest.mark.parametrize(
+    ("variables", "memory"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES=nvidia.com/vgpu=0:small", "4096"),
+        ("NVIDIA_VISIBLE_DEVICES=nvidia.com/vgpu=all:small", "4096 4096"),
+        ("NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=1 NVC_VGPU_MEMORY=3g", "3072"),
+        ("NVIDIA_VISIBLE_DEVICES=1 NVC_VGPU_MEMORY=3g", "3072"),
+    ],
+)
+def test_slices(host: Host, variables: str, memory: str) -> None:
+    """As CDI devices by their names, and by variables: with devices that CDI's edits give, and by the hook."""
+    host.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)
+    try:
+        host.sh("nvc-cli --root /run/sim cdi refresh")
+        options = "--runtime nvc " + " ".join(f"-e {variable}" for variable in variables.split())
+        query = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+        assert docker_run(host, options, query) == memory.split()
+    finally:
+        host.write("/etc/nvc/config.toml", CONFIG_TOML)
+        host.sh("rm -r /var/run/cdi")
 
 
 def test_no_gpus_without_a_request(host: Host) -> None:

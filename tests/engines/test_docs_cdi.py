@@ -45,8 +45,10 @@ def machine(host: Host) -> Host:
 def test_every_command_of_the_page(machine: Host) -> None:
     assert len(COMMANDS) > 10
     said = {command: machine.sh(command).stdout for command in COMMANDS}
-    smi = [out.count("GPU-") for command, out in said.items() if command.startswith("podman")]
+    smi = [out.count("GPU-") for command, out in said.items() if command.endswith("nvidia-smi -L")]
     assert smi == [2, 1]
+    parts = [out for command, out in said.items() if command.endswith("ubuntu nvidia-smi")]
+    assert "10240MiB" in parts[0] and "20389MiB" in parts[1]
     listed = said[f"nvc-cli --root {DRIVER} cdi list"].split()
     assert {"nvidia.com/gpu=all", "nvidia.com/gpu=0", "nvidia.com/gpu=1"} <= set(listed)
 

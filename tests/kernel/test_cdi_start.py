@@ -43,6 +43,7 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
     python = [interpreter, "-I", "-S", "-B", "-c"]
     code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
     words = [
+        "slice-memory", "--driver-root=/",
         "create-symlinks", f"--link=libcuda.so.1::{LIBS}/libcuda.so",
         "enable-cuda-compat", f"--host-driver-version={VERSION}",
         "update-ldcache", f"--folder={LIBS}", "disable-device-node-modification",
@@ -57,7 +58,6 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
     assert foreign == set()
     unneeded = (
         "nvc.cgroup.",
-        "nvc.inventory",
         "nvc.discovery.find",
         "nvc.discovery.full",
         "nvc.plan.build",

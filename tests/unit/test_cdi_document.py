@@ -193,7 +193,10 @@ def test_every_hook_has_an_environment_and_an_absolute_path(hook_path: str, simu
 
 
 def test_our_hook_takes_all_steps_in_one_process() -> None:
-    steps = ["create-symlinks", "enable-cuda-compat", "update-ldcache", "disable-device-node-modification"]
+    steps = [
+        "slice-memory", "create-symlinks", "enable-cuda-compat", "update-ldcache",
+        "disable-device-node-modification",
+    ]  # fmt: skip
     (hook,) = hooks(document())
     assert [word for word in hook["args"][1:] if not word.startswith("--")] == steps
     separate = hooks(document(hook_path="/usr/bin/nvidia-cdi-hook"))
@@ -201,7 +204,7 @@ def test_our_hook_takes_all_steps_in_one_process() -> None:
 
 
 def test_hooks_can_be_left_out() -> None:
-    made = document(disabled_hooks=("enable-cuda-compat", "update-ldcache"))
+    made = document(disabled_hooks=("slice-memory", "enable-cuda-compat", "update-ldcache"))
     assert [word for word in hooks(made)[0]["args"] if not word.startswith("--")] == [
         "nvc-cdi-hook", "create-symlinks", "disable-device-node-modification",
     ]  # fmt: skip

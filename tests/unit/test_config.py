@@ -92,6 +92,15 @@ def settings(text: str) -> dict[str, Any]:
             {"vgpu_cores": 25, "vgpu_cores_max": 50, "vgpu_weight": 2, "vgpu_weight_max": 8},
         ),
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
+            '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'
+            'devices = ["0", "1:0"]\ncores = 50\nweight = 2\npolicy = "fixed"',
+            {
+                "vgpu_devices": (
+                    ("small", "10GiB", ("all",), 0, 1, ""),
+                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed"),
+                )
+            },
+        ),
     ],
 )
 def test_keys(text: str, wanted: dict[str, Any]) -> None:
@@ -132,6 +141,20 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvc]\nvgpu-policy = "best"', "vgpu-policy: best: no such policy; the policies are fair"),
         ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
         ("[nvc.log-file]\nx = 1", r"unknown key: .*\[nvc.log-file\] x"),
+        ('[nvc.vgpu]\nname = "a"', r"\[nvc\] vgpu: want tables, each beginning with \[\[nvc.vgpu\]\]"),
+        ('[[nvc.vgpu]]\nmemory = "1g"', "vgpu: a table without a name"),
+        ('[[nvc.vgpu]]\nname = "1a"\nmemory = "1g"', "vgpu: 1a: want a name"),
+        ('[[nvc.vgpu]]\nname = "all"\nmemory = "1g"', "vgpu: all: want a name"),
+        ('[[nvc.vgpu]]\nname = "a:b"\nmemory = "1g"', "vgpu: a:b: want a name"),
+        ('[[nvc.vgpu]]\nname = "a"', "vgpu: a: memory: want a size"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "10gb"', "vgpu: a: memory: 10gb: a unit of 1000"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nsize = 1', "vgpu: a: unknown key size"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 101', "vgpu: a: cores: want a number from 0"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nweight = true', "vgpu: a: weight: want a number from 1"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\npolicy = "best"', "vgpu: a: policy: want one of fair"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\npolicy = "fixed"', "vgpu: a: policy: fixed: a has no cap"),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ndevices = []', "vgpu: a: devices: want"),
+        (2 * '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\n', "vgpu: a: two tables of that name"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, cause: str) -> None:

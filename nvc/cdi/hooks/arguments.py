@@ -22,12 +22,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "chmod": ("mode", "path"),
     "disable-device-node-modification": (),
     "simulate-proc": ("driver-root", "entry"),
+    "slice-memory": ("slice", "driver-root", "ldcache", "library-directory"),
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
     "create-symlinks": ("link",),
     "enable-cuda-compat": ("host-driver-version",),
     "chmod": ("mode", "path"),
     "simulate-proc": ("driver-root",),
+    "slice-memory": ("driver-root",),
 }
 #: Before or among the options of any step.
 SPEC = "container-spec"

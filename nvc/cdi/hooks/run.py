@@ -6,11 +6,13 @@ import os
 
 from nvc.apply.executor import apply_plan
 from nvc.cdi.hooks.arguments import container_path
+from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
 from nvc.cdi.hooks.place import OTHER, is_foreign_readonly, kind_at
-from nvc.errors import ContainerError, DetectionError, InputError
+from nvc.cdi.hookspec import STEP
+from nvc.errors import ContainerError, DetectionError, InputError, SourceChanged
 from nvc.kernel import LinuxKernel
-from nvc.oci import read_container, read_state
+from nvc.oci import read_bundle, read_state
 from nvc.plan.ops import LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.privileges import reduce
 from nvc.target import SELF, open_target, shares_mount_namespace
@@ -19,7 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nvc.apply.executor import Outcome
     from nvc.cdi.hooks.arguments import Call, Step
+    from nvc.cdi.hooks.slices import Asked, Limits
     from nvc.kernel import Kernel
     from nvc.plan.ops import Op
     from nvc.target import Target
@@ -34,17 +38,17 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
     Raises NvcError: the container is then as it was.
     """
     kernel = LinuxKernel()
-    target = _container(kernel, call.spec)
+    target, asked, sliced = _container(kernel, call)
     try:
-        build = _Building(kernel, target)
-        for step in call.steps:
-            build.add(step)
-        plan = build.plan()
-        if call.debug:
-            from nvc.plan.describe import describe
+        try:
+            build, outcome = _run(kernel, target, call, asked, sliced, log)
+        except SourceChanged:  # raised before anything was done: what an earlier run found is stale
+            if asked is None:
+                raise
+            from nvc import inventory
 
-            log(describe(plan))
-        outcome = apply_plan(kernel, plan, target)
+            inventory.forget(asked.options)
+            build, outcome = _run(kernel, target, call, asked, sliced, log)
         warnings = (*build.warnings, *outcome.warnings)
         for step in call.steps:
             if step.name == "chmod":
@@ -57,18 +61,61 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
         target.close()
 
 
-def _container(kernel: Kernel, spec: str) -> Target:
-    """The container whose namespaces this process is in, held open. Raises ContainerError."""
-    if spec:
+def _run(
+    kernel: Kernel,
+    target: Target,
+    call: Call,
+    asked: Asked | None,
+    sliced: bool,
+    log: Callable[[str], None],
+) -> tuple[_Building, Outcome]:
+    """Build the plan of a call and apply it; with a slice, its quota first."""
+    build = _Building(kernel, target, sliced)
+    if asked is not None:
+        from nvc.cdi.hooks.slices import limits
+
+        build.limits = limits(kernel, target, asked)
+    for step in call.steps:
+        build.add(step)
+    plan = build.plan()
+    if call.debug:
+        from nvc.plan.describe import describe
+
+        log(describe(plan))
+    if build.limits is None:
+        return build, apply_plan(kernel, plan, target)
+    from nvc.vgpu.registry import enter
+
+    registration = enter(kernel, target, build.limits.slice, build.limits.libs_dir)
+    try:
+        return build, apply_plan(kernel, plan, target)
+    except BaseException:
+        registration.undo()
+        raise
+
+
+def _container(kernel: Kernel, call: Call) -> tuple[Target, Asked | None, bool]:
+    """The container whose namespaces this process is in, held open; what limits it, and whether something does.
+
+    Raises ContainerError, InputError.
+    """
+    if call.spec:
         try:
-            fd = os.open(spec, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(call.spec, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise ContainerError.of("read container state", spec, error) from None
+            raise ContainerError.of("read container state", call.spec, error) from None
         state = read_state(fd)
         os.close(fd)
     else:
         state = read_state()
-    rootfs = read_container(state.bundle).rootfs
+    container, document = read_bundle(state.bundle)
+    rootfs = container.rootfs
+    limited, sliced = None, bool(slices_of(document))
+    if any(step.name == STEP for step in call.steps):
+        from nvc.cdi.hooks.slices import asked
+
+        limited = asked(container, document, call.steps)
+        sliced = sliced or limited is not None
     reduce("configure", kernel=kernel)
     if _is_outside(kernel, state.pid):
         raise ContainerError("open container", rootfs, "this is not its mount namespace", HINT)
@@ -76,7 +123,7 @@ def _container(kernel: Kernel, spec: str) -> Target:
     if not kernel.is_mount_root(target.rootfs):
         target.close()
         raise ContainerError("open rootfs", rootfs, "is no mount of this namespace", HINT)
-    return target
+    return target, limited, sliced
 
 
 def _is_outside(kernel: Kernel, pid: int) -> bool:
@@ -93,9 +140,11 @@ def _is_outside(kernel: Kernel, pid: int) -> bool:
 class _Building:
     """Collects operations: what is mounted first, then links, then the loader cache."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: Kernel, target: Target, sliced: bool) -> None:
         self.kernel = kernel
         self.target = target
+        self.sliced = sliced
+        self.limits: Limits | None = None
         self.driver_root = "/"
         self.mounts: list[Op] = []
         self.links: dict[str, Symlink] = {}
@@ -115,6 +164,9 @@ class _Building:
             self.folders += [container_path(step.name, "folder", folder) for folder in step.all("folder")]
         elif step.name == "enable-cuda-compat":
             self._enable_compat(step)
+        elif step.name == STEP:
+            if self.limits is not None:
+                self.mounts += self.limits.ops
         elif step.name == "disable-device-node-modification":
             from nvc.cdi.hooks.procfs import unmodifiable_ops
 
@@ -142,7 +194,17 @@ class _Building:
         if entries:
             ops.append(UpdateLoaderCache(tuple(entries.values())[:ENTRIES_MAX]))
         root = self.driver_root
-        return Plan("/", root, "/", "", (), tuple(dict.fromkeys(ops)))
+        if self.limits is None:
+            return Plan("/", root, "/", "", (), tuple(dict.fromkeys(ops)))
+        from nvc.vgpu.plan import warnings
+
+        facts, slice = self.limits.facts, self.limits.slice
+        devices = tuple(device.uuid for device in slice.devices)
+        slice = slice.replace(left_out=tuple(sorted(self.limits.hidden)))
+        return Plan(
+            facts.driver_root, root, "/", facts.driver_label, devices, tuple(dict.fromkeys(ops)),
+            warnings(slice), slice,
+        )  # fmt: skip
 
     def _link(self, value: str) -> None:
         text, colons, path = value.partition("::")
@@ -173,6 +235,8 @@ class _Building:
             raise InputError(step.name, f"--host-driver-version={version}", "want a driver version")
         directory = container_path(step.name, "cuda-compat-container-root", root) if root else ""
         self.compat_asked = True
+        if self.sliced:
+            return
         self.compat += self._compat(version, directory, step.last("host-cuda-version"))
 
     def _compat(self, version: str, directory: str, cuda: str = "") -> Iterable[tuple[str, str]]:
@@ -185,10 +249,15 @@ class _Building:
     def _update_cache(self) -> None:
         found = mounted_libraries(self.kernel, self.target.rootfs, self.folders, frozenset(self.links))
         self.warnings += found.warnings
+        hidden = self.limits.hidden if self.limits else frozenset()
+        gone = {link.target for link in found.links if link.text in hidden}
         for link in found.links:
-            self._place(link)
-        self.entries = {(entry.soname, entry.arch): entry for entry in found.entries}
-        if not self.compat_asked and found.driver_version:
+            if link.target not in gone:
+                self._place(link)
+        self.entries = {
+            (entry.soname, entry.arch): entry for entry in found.entries if entry.path not in gone
+        }
+        if not self.compat_asked and not self.sliced and found.driver_version:
             # In a call of its own, enable-cuda-compat has put its entries first already: there they stay.
             directory = self._first_compat()
             if directory:

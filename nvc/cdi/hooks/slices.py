@@ -1,0 +1,221 @@
+"""slice-memory: what the devices of a container are limited to, and the operations by which it is.
+
+A document cannot have what is one container's own: quota and ledger. Nor does it know which of its devices one
+container has, or what that container's variables say. All of this is in the bundle, so it is looked up there, and
+each call of this hook finds the same, however many devices the container has and in whatever order hooks run.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.cdi.hooks.bundle import malformed, slices_of
+from nvc.cdi.hookspec import OPTION, STEP
+from nvc.cdi.sliced import parsed
+from nvc.config import driver_options, load
+from nvc.environment import slice_request
+from nvc.errors import DeviceError, InputError
+from nvc.kernel import O_PATH
+from nvc.request import SliceRequest
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.cdi.hooks.arguments import Step
+    from nvc.config import Config
+    from nvc.kernel import Kernel
+    from nvc.model import Gpu, HostFacts, Library, MigDevice
+    from nvc.oci import Container
+    from nvc.plan.ops import Op
+    from nvc.request import DriverOptions
+    from nvc.selection import Selection
+    from nvc.target import Target
+    from nvc.vgpu.slices import Slice, SliceDevice
+
+
+class Asked(Value):
+    """What a container is to be limited to."""
+
+    slices: tuple[str, ...]  # by CDI devices, as their hooks have them
+    wanted: SliceRequest  # by its variables, or the operator's defaults
+    options: DriverOptions
+    nodes: tuple[tuple[int, int], ...]  # its character devices, in the order in which it was given them
+
+
+class Limits(Value):
+    """The slice of one container, and how it gets it."""
+
+    facts: HostFacts
+    slice: Slice
+    libs_dir: str
+    ops: tuple[Op, ...]
+    hidden: frozenset[str]  # names of libraries that are covered, since they are not counted
+
+
+def asked(container: Container, document: dict[str, Any], steps: tuple[Step, ...]) -> Asked | None:
+    """What limits the container of a bundle, None where nothing does. `steps` are those of this call.
+
+    The sizes of CDI devices decide; variables count where there is none. Raises InputError, ContainerError.
+    """
+    own = next((step for step in steps if step.name == STEP), None)
+    if own is None:
+        return None
+    slices = dict.fromkeys(value for step in steps if step.name == STEP for value in step.all(OPTION))
+    slices.update(dict.fromkeys(slices_of(document)))
+    config = load()
+    wanted = _bounds(container, config) if slices else slice_request(container, config)
+    if wanted is None:
+        return None
+    return Asked(tuple(slices), wanted, _options(config, own), _nodes(document))
+
+
+def _bounds(container: Container, config: Config) -> SliceRequest:
+    """What holds for every slice of a container, whatever its devices say."""
+    from nvc.vgpu.sizes import parse_size
+    from nvc.vgpu.variables import library_path
+
+    return SliceRequest(
+        largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
+        most_cores=config.vgpu_cores_max,
+        most_weight=config.vgpu_weight_max,
+        library_path=library_path(container.environment),
+        uncounted=config.vgpu_uncounted,
+    )
+
+
+def _options(config: Config, step: Step) -> DriverOptions:
+    """Where the driver is: as the document says, which was made from it. Modules are not loaded here."""
+    options = driver_options(config)
+    directories = tuple(step.all("library-directory"))
+    found: DriverOptions = options.replace(
+        root=step.last("driver-root"),
+        ldcache=step.last("ldcache", options.ldcache),
+        load_kmods=False,
+        library_directories=directories,
+    )
+    return found
+
+
+def _nodes(document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The container's character devices. Raises ContainerError."""
+    linux = document.get("linux") or {}
+    found: dict[tuple[int, int], None] = {}
+    for entry in linux.get("devices") or ():
+        if type(entry) is not dict:
+            raise malformed("linux.devices has an entry that is no object")
+        major, minor = entry.get("major"), entry.get("minor")
+        if entry.get("type") in ("c", "u") and type(major) is int and type(minor) is int:
+            found[major, minor] = None
+    return tuple(found)
+
+
+def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
+    """The slice that was asked for, None where the container has no device of this driver. Raises NvcError."""
+    from nvc.discovery import discover
+    from nvc.vgpu.prepare import slice_of
+    from nvc.vgpu.slices import library_directory
+
+    facts = discover(kernel, asked.options)
+    devices = _devices(facts, asked)
+    libs_dir = library_directory(facts)
+    if not devices or not libs_dir:
+        return None
+    slice = slice_of(kernel, facts, devices, target, libs_dir, asked.wanted)
+    ops, hidden = _ops(kernel, target, facts, slice, libs_dir)
+    return Limits(facts, slice, libs_dir, tuple(ops), hidden)
+
+
+def _devices(facts: HostFacts, asked: Asked) -> tuple[SliceDevice, ...]:
+    """The container's devices with their limits. Raises InputError, DeviceError."""
+    from nvc.vgpu.shares import ALL
+    from nvc.vgpu.slices import resolve
+
+    slices: dict[str, tuple[int, int, int, int]] = {}
+    for text in asked.slices:
+        uuid, *values = parsed(text)
+        if uuid in slices:
+            raise InputError("nvidia.com/vgpu", uuid, "two slices of one device", "ask for one of them")
+        slices[uuid] = values[0], values[1], values[2], values[3]
+    found = []
+    for device in resolve(facts, _selection(facts, asked.nodes, frozenset(slices)), asked.wanted):
+        part = slices.pop(device.uuid, None)
+        if part is None:
+            found.append(device)
+            continue
+        limit, cores, weight, policy = part
+        # What the operator grants at most holds for sizes that were defined before it, too.
+        limit = min(limit, device.limit)
+        if device.cores and (cores or ALL) > device.cores:
+            cores, policy = device.cores, device.policy
+        weight = min(weight, asked.wanted.most_weight or weight)
+        shared = {"cores": cores, "weight": weight, "policy": policy, "asked_policy": policy}
+        found.append(device.replace(limit=limit, **shared))
+    if slices:
+        raise DeviceError(min(slices), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
+    return tuple(found)
+
+
+def _selection(facts: HostFacts, nodes: tuple[tuple[int, int], ...], slices: frozenset[str]) -> Selection:
+    """The devices whose nodes a container has, in its order, and those of `slices`."""
+    from nvc.selection import Selection
+
+    places = {number: place for place, number in enumerate(nodes)}
+    gpus: list[tuple[int, Gpu]] = []
+    mig: list[tuple[int, Gpu, MigDevice]] = []
+    for gpu in facts.gpus:
+        place = places.get((gpu.node.major, gpu.node.minor), len(places))
+        parts = []
+        for part in gpu.mig:
+            at = [
+                places.get((node.major, node.minor), len(places))
+                for node in (part.gi_node, part.ci_node)
+                if node is not None
+            ]
+            if part.uuid in slices or at and max(at) < len(places):
+                parts.append((max(at, default=0), gpu, part))
+        mig += parts
+        whole = not gpu.mig_enabled and (place < len(places) or gpu.uuid in slices)
+        if whole or parts:
+            gpus.append((place if whole else min(parts[0][0], place), gpu))
+    gpus.sort(key=lambda item: item[0])
+    mig.sort(key=lambda item: item[0])
+    return Selection(tuple(gpu for _, gpu in gpus), tuple((gpu, part) for _, gpu, part in mig))
+
+
+def _ops(
+    kernel: Kernel, target: Target, facts: HostFacts, slice: Slice, libs_dir: str
+) -> tuple[list[Op], frozenset[str]]:
+    """The shim over what the document has mounted, what lies beside it, and a cover for what is not counted."""
+    from nvc.plan.ops import BindHostFile
+    from nvc.vgpu.plan import is_counted, is_shimmed, library_ops, slice_ops
+    from nvc.vgpu.prepare import empty_file
+
+    ops: list[Op] = []
+    covered: list[Library] = []
+    for library in facts.libraries + facts.libraries32:
+        if not _is_there(kernel, target.rootfs, library.path):
+            continue
+        directory = os.path.dirname(library.path)
+        if library in facts.libraries and is_shimmed(library, slice):
+            ops += library_ops(library, directory, libs_dir, slice)
+        elif not slice.uncounted and (library in facts.libraries32 or not is_counted(library)):
+            covered.append(library)
+    ops += slice_ops(libs_dir, slice)
+    if covered:
+        path, identity = empty_file()
+        ops += [BindHostFile(path, library.path, identity) for library in covered]
+    return ops, frozenset(os.path.basename(library.path) for library in covered)
+
+
+def _is_there(kernel: Kernel, rootfs: int, path: str) -> bool:
+    """Whether a file has content: what is left of an earlier container's mounts has none."""
+    try:
+        fd = kernel.open_in_root(rootfs, path, O_PATH)
+    except OSError:
+        return False
+    try:
+        return os.fstat(fd).st_size > 0
+    finally:
+        os.close(fd)

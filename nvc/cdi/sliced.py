@@ -1,0 +1,99 @@
+"""Sizes of slices that an operator has defined, and what of a device each is. Pure."""
+
+from __future__ import annotations
+
+from nvc.cdi.hookspec import OPTION
+from nvc.errors import InputError
+from nvc.request import Request, Size
+from nvc.selection import select
+from nvc.value import Value
+from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.shares import default_policy
+from nvc.vgpu.sizes import parse_number, parse_size
+from nvc.vgpu.slices import SliceDevice, amount, devices_of, granted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.config import Config
+    from nvc.model import HostFacts, Identity
+
+#: The class of devices that are slices: nvidia.com/vgpu.
+CLASS = "vgpu"
+_LARGEST = 1 << 50  # bytes
+
+
+class SliceSize(Value):
+    """One table [[nvc.vgpu]]."""
+
+    name: str
+    memory: Size
+    devices: tuple[str, ...] = ("all",)  # selectors of the devices that come in this size
+    cores: int = CORES_UNCAPPED
+    weight: int = WEIGHT
+    policy: int = POLICY_NATIVE
+
+
+class Slicing(Value):
+    """What a document of slices is made of, beside the host's facts."""
+
+    sizes: tuple[SliceSize, ...]
+    shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
+    uncounted: bool = False  # with libraries whose memory is not counted
+    largest: Size | None = None  # what anybody gets at most
+
+
+def sizes_of(config: Config) -> tuple[SliceSize, ...]:
+    """The sizes that the configuration defines."""
+    found = []
+    for name, text, devices, cores, weight, policy in config.vgpu_devices:
+        memory = parse_size(f"[[nvc.vgpu]] {name}", text)
+        number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
+        found.append(SliceSize(name, memory, devices, cores, weight, number))
+    return tuple(found)
+
+
+def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, SliceDevice]]]:
+    """For each device by UUID: the names of its sizes, and the device with the size's limit.
+
+    A size for `all` devices leaves out those that are too small for it. Raises InputError for one that a device
+    which was named has not, or that is more than anybody is to get; DeviceError for an unknown device.
+    """
+    found: dict[str, list[tuple[str, SliceDevice]]] = {}
+    for size in slicing.sizes:
+        fits = 0
+        problem = None
+        for device in devices_of(select(facts, Request(devices=size.devices))):
+            try:
+                limit = amount(size.memory, device)
+            except InputError as error:
+                if size.devices != ("all",):
+                    raise
+                problem = error
+                continue
+            if slicing.largest is not None and limit > granted(slicing.largest, device):
+                raise InputError(
+                    size.memory.name, size.memory.text, f"vgpu-memory-max is {slicing.largest.text}"
+                )
+            fits += 1
+            part = device.replace(limit=limit, cores=size.cores, weight=size.weight, policy=size.policy)
+            found.setdefault(device.uuid, []).append((size.name, part))
+        if problem is not None and not fits:
+            raise problem
+    return found
+
+
+def written(device: SliceDevice) -> str:
+    """A slice of a device as the hook's argument."""
+    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}"
+
+
+def parsed(text: str) -> tuple[str, int, int, int, int]:
+    """UUID, limit, cores, weight and policy of an argument. Raises InputError."""
+    option = f"--{OPTION}"
+    uuid, equals, rest = text[:200].partition("=")
+    parts = rest.split(",")
+    if not uuid or not equals or len(parts) != 4:
+        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY")
+    limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
+    cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
+    return uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1)

@@ -1,0 +1,91 @@
+"""The tables [[nvc.vgpu]]: the sizes that CDI devices come in. Imported only when the file has changed."""
+
+from __future__ import annotations
+
+from nvc.errors import InputError
+from nvc.vgpu.layout import CORES_UNCAPPED, POLICIES, WEIGHT
+from nvc.vgpu.shares import WEIGHT_MAX, check_together
+from nvc.vgpu.sizes import parse_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEYS = ("name", "memory", "devices", "cores", "weight", "policy")
+NAME_MAX = 63
+TABLES_MAX = 64
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_IN_NAME = _LETTERS | frozenset("0123456789_-.")
+
+
+def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
+    """The tables as tuples in the order of Config.vgpu_devices. Raises ValueError, naming table and key."""
+    if type(value) is not list or not all(type(table) is dict for table in value):
+        raise ValueError("want tables, each beginning with [[nvc.vgpu]]")
+    if len(value) > TABLES_MAX:
+        raise ValueError(f"{len(value)} tables, at most {TABLES_MAX}")
+    found: dict[str, tuple[Any, ...]] = {}
+    for table in value:
+        name = _name(table.get("name"))
+        if name in found:
+            raise ValueError(f"{name}: two tables of that name")
+        for key in table:
+            if key not in KEYS:
+                raise ValueError(f"{name}: unknown key {key}, known are {', '.join(KEYS)}")
+        cores = _number(name, "cores", table.get("cores", CORES_UNCAPPED), 0, 100) % 100
+        found[name] = (
+            name,
+            _memory(name, table.get("memory")),
+            _devices(name, table.get("devices", "all")),
+            cores,
+            _number(name, "weight", table.get("weight", WEIGHT), 1, WEIGHT_MAX),
+            _policy(name, table.get("policy", ""), cores),
+        )
+    return tuple(found.values())
+
+
+def _name(name: Any) -> str:
+    if type(name) is not str or not name:
+        raise ValueError("a table without a name")
+    sound = name[0] in _LETTERS and _IN_NAME.issuperset(name) and name[-1] not in "_-." and name != "all"
+    if not sound or len(name) > NAME_MAX:
+        raise ValueError(
+            f"{name}: want a name of letters, digits, '_', '-' and '.' that begins with a letter"
+        )
+    return name
+
+
+def _memory(name: str, text: Any) -> str:
+    if type(text) is not str or not text:
+        raise ValueError(f'{name}: memory: want a size, like "10GiB" or "25%"')
+    try:
+        parse_size("", text)
+    except InputError as error:
+        raise ValueError(f"{name}: memory: {text}: {error.cause}; {error.hint}") from None
+    return text
+
+
+def _devices(name: str, value: Any) -> tuple[str, ...]:
+    items = [value] if type(value) is str else value
+    if type(items) is not list or not items or not all(type(item) is str and item for item in items):
+        raise ValueError(f'{name}: devices: want "all" or a list of indices, UUIDs or GPU:MIG')
+    return tuple(items)
+
+
+def _number(name: str, key: str, value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{name}: {key}: want a number from {low} to {high}")
+    return value
+
+
+def _policy(name: str, value: Any, cores: int) -> str:
+    """The policy; "": the one that suits cores and weight."""
+    if value == "":
+        return ""
+    if value not in POLICIES:
+        raise ValueError(f"{name}: policy: want one of {', '.join(POLICIES)}")
+    try:
+        check_together(cores, POLICIES.index(value), "policy", value, name)
+    except InputError as error:
+        raise ValueError(f"{name}: policy: {value}: {error.cause}; {error.hint}") from None
+    return str(value)

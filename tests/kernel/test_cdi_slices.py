@@ -1,0 +1,157 @@
+"""Containers that low-level runtimes give slices by the edits of a document, without an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.bundle import RUNTIMES, Bundle
+from support.hook import ask
+from support.plans import mounts
+from support.vgpu import GIB, Inside, ensure_shim, entry_of, limits_of
+from support.vgpushim import compile_tool
+
+from nvc.cdi.document import DocumentOptions
+from nvc.cdi.generate import document_of
+from nvc.cdi.sliced import SliceSize, Slicing
+from nvc.discovery import discover
+from nvc.kernel import LinuxKernel
+from nvc.request import DriverOptions, Request
+from nvc.runtime.spec import Spec, apply_edits
+from nvc.vgpu import registry
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.shim import installed
+from nvc.vgpu.sizes import parse_size
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+
+
+@pytest.fixture
+def give(stage: str, scratch: str, sim_root: Callable[..., str]) -> Iterator[Callable[..., None]]:
+    """Factory: `give(bundle, "0:small")` applies the edits of devices; those without a size are whole."""
+    shim = ensure_shim(stage, scratch)
+    root = sim_root(gpus=2)
+
+    def edit(bundle: Bundle, *names: str, first: str = "common") -> None:
+        kernel, options = LinuxKernel(), DriverOptions(root=root)
+        how = DocumentOptions(os.path.join(stage, "bin/nvc-cdi-hook"))
+        request = Request(devices=("all",), capabilities=("utility", "compute"))
+        facts = discover(kernel, options)
+        files = installed(os.path.dirname(shim)).files
+        small = SliceSize("small", parse_size("small", "4GiB"), cores=50, weight=3, policy=3)
+        spec = Spec(bundle.config)
+        for slicing in (None, Slicing((small,), files)):
+            wanted = [name for name in names if name.endswith(":small") == (slicing is not None)]
+            if not wanted:
+                continue
+            document = document_of(kernel, facts, request, how, options, slicing)
+            edits = [item["containerEdits"] for name in wanted for item in document["devices"]
+                     if item["name"] == name]  # fmt: skip
+            assert len(edits) == len(wanted)
+            edits.insert(0 if first == "common" else len(edits), document["containerEdits"])
+            for part in edits:
+                apply_edits(spec, part)
+
+    yield edit
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.mark.parametrize("first", ["common", "devices"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_slice(runc_bundle: Any, give: Any, tool: str, runtime: str, first: str) -> None:
+    """In whatever order an engine applies the edits."""
+    bundle = runc_bundle()
+    give(bundle, "0:small", "1:small", first=first)
+    with bundle.created(runtime) as container:
+        container.start()
+        assert limits_of(container.pid) == [4 * GIB, 4 * GIB]
+        entry = entry_of(container.pid)
+        assert [device.index for device in entry.devices] == ["0", "1"] and entry.libs_dir == LIBS
+        points = [line.split()[2].removeprefix(bundle.rootfs) for line in mounts(container.pid)]
+        assert points.count(f"{LIBS}/nvc/quota") == points.count(f"{LIBS}/nvc/ledger") == 1
+        if runtime == "crun":
+            return
+        inside = Inside(container, tool).start()
+        assert inside.code(f"alloc a 5g") == OUT_OF_MEMORY
+        inside.ask(f"alloc a 3g")
+        inside.end()
+
+
+def test_shares_of_time_are_in_the_quota(runc_bundle: Any, give: Any) -> None:
+    from nvc.vgpu import quota
+
+    bundle = runc_bundle()
+    give(bundle, "1:small")
+    with bundle.created("runc") as container:
+        with open(entry_of(container.pid).quota, "rb") as file:
+            (device,) = quota.read(file.fileno())
+        assert (device.cores, device.weight, device.policy) == (50, 3, 3)
+
+
+def test_a_whole_device_beside_a_slice_stays_whole(runc_bundle: Any, give: Any) -> None:
+    bundle = runc_bundle()
+    give(bundle, "0", "1:small")
+    with bundle.created("runc") as container:
+        container.start()
+        assert sorted(limits_of(container.pid)) == [4 * GIB, NO_LIMIT]
+        root = f"/proc/{container.pid}/root{LIBS}"
+        assert os.path.getsize(f"{root}/libnvidia-opencl.so.580.159.04") == 0
+
+
+def test_variables_make_a_slice_of_whole_devices(runc_bundle: Any, give: Any, tool: str) -> None:
+    bundle = runc_bundle()
+    give(bundle, "1", "0")
+    ask(bundle, NVC_VGPU_MEMORY="2g", NVC_VGPU_MEMORY_0="1g")
+    with bundle.created("runc") as container:
+        container.start()
+        assert [device.index for device in entry_of(container.pid).devices] == ["1", "0"]
+        assert limits_of(container.pid) == [GIB, 2 * GIB]
+        inside = Inside(container, tool, "CUDA_VISIBLE_DEVICES=1").start()
+        assert inside.code(f"alloc a 2g") == OUT_OF_MEMORY
+        inside.end()
+
+
+def test_without_its_hooks_the_shim_gives_nothing(runc_bundle: Any, give: Any, tool: str) -> None:
+    """An engine that leaves hooks out has mounted the shim, which finds no quota."""
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    hooks = bundle.config["hooks"]["createContainer"]
+    kept = [hook for hook in hooks if "slice-memory" not in hook["args"]]
+    simulating = [hook["args"].index("slice-memory") for hook in hooks if "slice-memory" in hook["args"]]
+    kept += [{**hook, "args": hook["args"][: simulating[0]]} for hook in hooks if hook not in kept]
+    bundle.config["hooks"]["createContainer"] = kept
+    with bundle.created("runc") as container:
+        container.start()
+        assert entry_of(container.pid) is None
+        inside = Inside(container, tool)
+        inside.ask("init")
+        assert inside.code("primary 0") == OUT_OF_MEMORY
+        inside.end()
+
+
+def test_a_user_namespace_of_nobody_who_is_logged_in(runc_bundle: Any, rootfs: Any, give: Any) -> None:
+    """Its hooks may write nowhere on the host: no quota can be kept, so nothing is started."""
+    bundle = runc_bundle(rootfs())
+    for path, _, _ in os.walk(bundle.rootfs):
+        os.chmod(path, 0o777)
+    bundle.user_namespace()
+    give(bundle, "0:small")
+    done = bundle.run("runc", "echo started", check=False)
+    assert done.returncode != 0 and "/run/nvc/vgpu: cannot be made" in done.stderr
+
+
+def test_a_device_that_is_gone_is_named(runc_bundle: Any, give: Any) -> None:
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    for hook in bundle.config["hooks"]["createContainer"]:
+        hook["args"] = [word.replace("--slice=GPU-", "--slice=GPU-f") for word in hook["args"]]
+    done = bundle.run("runc", "echo started", check=False)
+    assert done.returncode != 0 and "no such device any more; run `nvc-cli cdi refresh`" in done.stderr

@@ -1,0 +1,162 @@
+"""Documents of slices, and what the hook that makes them reads in a bundle."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.cdi import device, schema_problems
+from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, facts, gpus
+
+from nvc.cdi.document import DocumentOptions, build_document
+from nvc.cdi.hooks.bundle import slices_of
+from nvc.cdi.sliced import SliceSize, Slicing, parsed, sizes_of, sliced, written
+from nvc.cdi.validate import problems
+from nvc.config.file import parse
+from nvc.errors import ContainerError, DeviceError, InputError
+from nvc.model import HostFacts
+from nvc.request import Request
+from nvc.selection import select
+from nvc.vgpu.sizes import parse_size
+from nvc.vgpu.slices import SliceDevice
+
+SHIMS = tuple(
+    (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")
+)
+GIB = 1 << 30
+
+
+def host() -> HostFacts:
+    """A GPU of 80 GiB, and one with two MIG devices of 10 and 20 GiB."""
+    whole, cut = gpus()
+    mig = tuple(part.replace(memory=10240 * (part.index + 1)) for part in cut.mig)
+    made: HostFacts = facts(gpus=(whole.replace(memory=81920), cut.replace(memory=81920, mig=mig)))
+    return made
+
+
+def size(name: str, memory: str, *devices: str, **more: Any) -> SliceSize:
+    return SliceSize(name, parse_size(name, memory), devices or ("all",), **more)
+
+
+def document(*sizes: SliceSize, uncounted: bool = False, **options: Any) -> dict[str, Any]:
+    request = Request(devices=("all",), capabilities=("utility", "compute", "video"))
+    how = DocumentOptions(
+        "/usr/bin/nvc-cdi-hook", device_class="vgpu", stamp="1,2,/", driver_arguments=("--driver-root=/",),
+        strategies=("index",), **options,
+    )  # fmt: skip
+    made = host()
+    return build_document(made, select(made, request), request, how, {}, Slicing(sizes, SHIMS, uncounted))
+
+
+def test_one_device_for_each_device_and_size() -> None:
+    made = document(size("small", "5GiB"), size("big", "15GiB"), size("half", "50%", "0"))
+    assert [item["name"] for item in made["devices"]] == [
+        "0:small", "0:big", "0:half", "1:0:small", "1:1:small", "1:1:big", "all:small", "all:big", "all:half",
+    ]  # fmt: skip
+    assert schema_problems(made) == [] and problems(made) == [] and made["kind"] == "nvidia.com/vgpu"
+    (hook,) = device(made, "0:half")["hooks"]
+    assert hook["args"] == [
+        "nvc-cdi-hook", "slice-memory", "--driver-root=/", f"--slice={UUID_0}={40 * GIB},0,1,5",
+    ]  # fmt: skip
+
+
+def test_all_of_a_size_is_one_hook_of_every_device() -> None:
+    (hook,) = device(document(size("small", "5GiB", cores=50, weight=2, policy=3)), "all:small")["hooks"]
+    assert hook["args"].count("--driver-root=/") == 1
+    found = [parsed(word[8:]) for word in hook["args"] if word.startswith("--slice=")]
+    assert len(found) == 3 and {values[1:] for values in found} == {(5 * GIB, 50, 2, 3)}
+    assert [values[0] for values in found][1] == MIG_UUID_0
+
+
+def test_steps_of_two_devices_do_not_mix() -> None:
+    request = Request(devices=("all",), capabilities=("compute",))
+    how = DocumentOptions("/usr/bin/nvc-cdi-hook", driver_arguments=("--driver-root=/sim",))
+    made = facts(simulated=True, driver_root="/sim", gpus=host().gpus)
+    built = build_document(made, select(made, request), request, how, {}, Slicing((size("a", "1g"),), SHIMS))
+    (hook,) = device(built, "all:a")["hooks"]
+    entries, _, slices = " ".join(hook["args"]).partition(" slice-memory ")
+    assert entries.count("--entry=") == 6 and entries.count("--driver-root=/sim") == 1
+    assert slices.count("--slice=") == 3 and slices.count("--driver-root=/sim") == 1
+
+
+@pytest.mark.parametrize("uncounted", [False, True])
+def test_the_shim_is_mounted_and_what_it_stands_for_beside_it(uncounted: bool) -> None:
+    made = document(size("small", "5GiB"), uncounted=uncounted)
+    mounts = {item["containerPath"]: item["hostPath"] for item in made["containerEdits"]["mounts"]}
+    assert mounts[f"{LIBS}/libcuda.so.{VERSION}"] == "/opt/nvc/vgpu/current/libcuda.so"
+    assert mounts[f"{LIBS}/nvc/libcuda.so.1"] == f"/run/driver{LIBS}/libcuda.so.{VERSION}"
+    assert mounts[f"{LIBS}/nvc/libnvidia-ml.so.1"] == f"/run/driver{LIBS}/libnvidia-ml.so.{VERSION}"
+    assert not [path for path in mounts if "quota" in path or "ledger" in path]
+    (hook,) = made["containerEdits"]["hooks"]
+    assert "enable-cuda-compat" not in hook["args"]
+
+
+def test_sizes_that_no_device_or_not_the_named_one_has() -> None:
+    with pytest.raises(InputError, match="big"):
+        sliced(host(), Slicing((size("big", "15GiB", "1:0"),), SHIMS))
+    with pytest.raises(InputError, match="huge"):
+        sliced(host(), Slicing((size("huge", "100GiB"),), SHIMS))
+    with pytest.raises(DeviceError, match="7"):
+        sliced(host(), Slicing((size("a", "1g", "7"),), SHIMS))
+    with pytest.raises(InputError, match="vgpu-memory-max is 2g"):
+        sliced(host(), Slicing((size("a", "3g"),), SHIMS, largest=parse_size("max", "2g")))
+
+
+def test_the_configuration_says_which() -> None:
+    text = b'[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 30\npolicy = "fixed"'
+    (found,) = sizes_of(parse(text, "/c"))
+    assert (found.name, found.memory.bytes, found.cores, found.weight, found.policy) == ("a", GIB, 30, 1, 3)
+
+
+def test_what_is_written_is_read() -> None:
+    part = SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30, weight=7, policy=2)
+    assert parsed(written(part)) == (UUID_0, GIB, 30, 7, 2)
+
+
+@given(st.text(max_size=300))
+def test_any_argument_is_read_or_refused(text: str) -> None:
+    try:
+        uuid, limit, cores, weight, policy = parsed(text)
+    except InputError:
+        return
+    assert uuid and limit >= 1 << 20 and cores <= 100 and weight >= 1 and policy <= 5
+
+
+def entry(*words: Any) -> dict[str, Any]:
+    return {"path": "/x", "args": list(words)}
+
+
+def test_slices_of_every_hook_are_found() -> None:
+    hooks = [
+        entry(
+            "nvc-cdi-hook", "simulate-proc", "--slice=no", "slice-memory", "--driver-root=/", "--slice=a=1"
+        ),
+        entry("other", "slice-memory", "--slice=b=2", "update-ldcache", "--slice=no"),
+        {"path": "/y"},
+    ]
+    assert slices_of({"hooks": {"createContainer": hooks, "prestart": [entry("x", "slice-memory")]}}) == [
+        "a=1", "b=2",
+    ]  # fmt: skip
+    assert slices_of({}) == slices_of({"hooks": None}) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.just("slice-memory"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["hooks", "createContainer", "args", "x"]), inner, max_size=3)
+    ),
+)
+
+
+@given(st.dictionaries(st.just("hooks"), JSON))
+def test_any_bundle_is_understood_or_refused(document: dict[str, Any]) -> None:
+    json.dumps(document)
+    try:
+        found = slices_of(document)
+    except ContainerError:
+        return
+    assert all(type(text) is str for text in found)
