@@ -80,8 +80,8 @@ def test_a_slice(runc_bundle: Any, give: Any, tool: str, runtime: str, first: st
         if runtime == "crun":
             return
         inside = Inside(container, tool).start()
-        assert inside.code(f"alloc a 5g") == OUT_OF_MEMORY
-        inside.ask(f"alloc a 3g")
+        assert inside.code("alloc a 5g") == OUT_OF_MEMORY
+        inside.ask("alloc a 3g")
         inside.end()
 
 
@@ -115,7 +115,7 @@ def test_variables_make_a_slice_of_whole_devices(runc_bundle: Any, give: Any, to
         assert [device.index for device in entry_of(container.pid).devices] == ["1", "0"]
         assert limits_of(container.pid) == [GIB, 2 * GIB]
         inside = Inside(container, tool, "CUDA_VISIBLE_DEVICES=1").start()
-        assert inside.code(f"alloc a 2g") == OUT_OF_MEMORY
+        assert inside.code("alloc a 2g") == OUT_OF_MEMORY
         inside.end()
 
 

@@ -12,7 +12,7 @@ from support.rootfs import multiarch
 LIBS = f"/usr/lib/{multiarch()}"
 VERSION = "580.159.04"
 #: What Python itself, or nvc's C core, brings along, or has in C.
-PERMITTED = "_cffi_backend _json errno gc marshal os posix stat struct time"
+PERMITTED = "_cffi_backend _json errno fcntl gc marshal os posix stat struct time"
 #: Runs the hook as the launcher does, and tells what was loaded at its end.
 RECORD = """
 import sys

@@ -14,10 +14,14 @@ _HOOKS_MAX = 4096
 
 def slices_of(document: dict[str, Any]) -> list[str]:
     """The slices that hooks of the bundle are to make, as their arguments. Raises ContainerError."""
-    hooks = document.get("hooks") or {}
+    hooks = document.get("hooks")
     entries = hooks.get("createContainer") if type(hooks) is dict else None
+    if entries is None:
+        return []
+    if type(entries) is not list or len(entries) > _HOOKS_MAX:
+        raise malformed("hooks.createContainer is no list, or too long a one")
     found = []
-    for entry in (entries or ())[:_HOOKS_MAX]:
+    for entry in entries:
         words = entry.get("args") if type(entry) is dict else None
         if words is None:
             continue

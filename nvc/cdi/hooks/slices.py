@@ -100,11 +100,11 @@ def _options(config: Config, step: Step) -> DriverOptions:
 
 def _nodes(document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     """The container's character devices. Raises ContainerError."""
-    linux = document.get("linux") or {}
+    entries = (document.get("linux") or {}).get("devices") or []
+    if type(entries) is not list or not all(type(entry) is dict for entry in entries):
+        raise malformed("linux.devices is no list of objects")
     found: dict[tuple[int, int], None] = {}
-    for entry in linux.get("devices") or ():
-        if type(entry) is not dict:
-            raise malformed("linux.devices has an entry that is no object")
+    for entry in entries:
         major, minor = entry.get("major"), entry.get("minor")
         if entry.get("type") in ("c", "u") and type(major) is int and type(minor) is int:
             found[major, minor] = None
