@@ -145,7 +145,7 @@ def test_a_user_namespace_of_nobody_who_is_logged_in(runc_bundle: Any, rootfs: A
     bundle.user_namespace()
     give(bundle, "0:small")
     done = bundle.run("runc", "echo started", check=False)
-    assert done.returncode != 0 and "/run/nvc/vgpu: cannot be made" in done.stderr
+    assert done.returncode != 0 and ": cannot be made" in done.stderr
 
 
 def test_a_device_that_is_gone_is_named(runc_bundle: Any, give: Any) -> None:

@@ -92,6 +92,7 @@ def settings(text: str) -> dict[str, Any]:
             {"vgpu_cores": 25, "vgpu_cores_max": 50, "vgpu_weight": 2, "vgpu_weight_max": 8},
         ),
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
+        (
             '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'
             'devices = ["0", "1:0"]\ncores = 50\nweight = 2\npolicy = "fixed"',
             {
@@ -152,7 +153,10 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 101', "vgpu: a: cores: want a number from 0"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nweight = true', "vgpu: a: weight: want a number from 1"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\npolicy = "best"', "vgpu: a: policy: want one of fair"),
-        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\npolicy = "fixed"', "vgpu: a: policy: fixed: a has no cap"),
+        (
+            '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\npolicy = "fixed"',
+            "vgpu: a: policy: fixed: a has no cap",
+        ),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ndevices = []', "vgpu: a: devices: want"),
         (2 * '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\n', "vgpu: a: two tables of that name"),
     ],
