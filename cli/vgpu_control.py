@@ -94,7 +94,7 @@ def policy_command(
     """Show or lay down how a GPU is shared: for the slices that run on it and those to come.
 
     GPU is anything that `configure --device` accepts, also a MIG device. A policy that is laid down wins
-    over those that slices ask for; `none` leaves it to them. What is laid down lasts until the host is started again.
+    over those that slices ask for; `none` leaves it to them. What is laid down lasts until the host restarts.
     """
     from nvc.discovery import discover
     from nvc.vgpu import policies
