@@ -76,6 +76,8 @@ class Session(Value):
 class UsageError(InputError):
     """A wrong number of words: the usage text follows the message."""
 
+    code = "NVC-1002"
+
 
 def main(program: str = "nvc-cli") -> NoReturn:
     """Run the command of `sys.argv` and end the process without the interpreter's slow farewell."""
@@ -173,5 +175,5 @@ def _misused(program: str, error: UsageError, command: str) -> int:
     from nvc_cli.output import say
     from nvc_cli.usage import hint, usage
 
-    say(program, f"{error}\n{usage(program, command)}{hint(program, command)}".rstrip())
+    say(program, f"{error.line()}\n{usage(program, command)}{hint(program, command)}".rstrip())
     return error.exit_code

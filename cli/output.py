@@ -17,6 +17,7 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 class OutputError(NvcError):
     """Standard output does not take what was to be printed."""
 
+    code = "NVC-2201"
     stage = "output"
 
 
@@ -77,11 +78,11 @@ def _coloured() -> bool:
 def report(program: str, error: Exception) -> int:
     """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
     if isinstance(error, NvcError) and not isinstance(error, InternalError):
-        say(program, error)
+        say(program, error.line())
         return error.exit_code
     if not isinstance(error, InternalError):
         error = InternalError("unexpected error", cause=f"{type(error).__name__}: {error}")
-    say(program, error)
+    say(program, error.line())
     try:
         sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
         sys.stderr.flush()

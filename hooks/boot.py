@@ -34,6 +34,8 @@ MISUSED = 2
 class UsageError(InputError):
     """The command line is wrong: the usage text follows the message."""
 
+    code = "NVC-1002"
+
 
 def main(program: str = "nvc-hook") -> NoReturn:
     """Run what `sys.argv` says and end the process without the interpreter's slow farewell."""
@@ -56,7 +58,7 @@ def run(program: str, argv: list[str]) -> int:
             return cdi.main(argv)
         return _run(argv)
     except UsageError as error:
-        say(f"{program}: {error}\n{USAGE}")
+        say(f"{program}: {error.line()}\n{USAGE}")
         return MISUSED
     except KeyboardInterrupt:
         return 130
@@ -124,10 +126,10 @@ def _bool(name: str, value: str) -> bool:
 def _failed(program: str, error: Exception) -> int:
     """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
     if isinstance(error, NvcError) and not isinstance(error, InternalError):
-        say(f"{program}: {error}\n")
+        say(f"{program}: {error.line()}\n")
         return error.exit_code
     cause = error if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-    say(f"{program}: internal error: {one_line(cause)}; {InternalError.hint}\n")
+    say(f"{program}: internal error: {one_line(cause)}; {InternalError.hint} [{InternalError.code}]\n")
     try:
         sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
     except OSError:

@@ -33,7 +33,7 @@ def main(program: str = "nvc-runtime") -> NoReturn:
     except Exception as error:
         if not isinstance(error, NvcError):
             error = InternalError("edit bundle", type(error).__name__, error)
-        say(f"{program}: {error}\n")
+        say(f"{program}: {error.line()}\n")
         code = 1
     posix._exit(code)
 

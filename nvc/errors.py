@@ -17,6 +17,9 @@
 
 The text has the shape `<stage> error: <step>: <path>: <cause>; <hint>`, on one line, which is what
 callers of nvidia-container-cli parse and what engines show. Exit code 1 for every handled failure, as there.
+
+Each class has a code that never changes its meaning: `nvc-cli explain CODE` says more (nvc/doctor/codes.py). The code,
+and the check of `nvc-cli doctor` that looks into such errors, follow the text where it reaches a person.
 """
 
 from __future__ import annotations
@@ -32,8 +35,10 @@ class NvcError(Exception):
     """A handled failure. `step` is what was tried, `path` where, `cause` why, `hint` what to do."""
 
     exit_code = 1
+    code = "NVC-1000"
     stage = "nvc"
     hint = ""
+    doctor = ""  # the checks that look into it
 
     def __init__(self, step: str, path: str = "", cause: object = "", hint: str = "") -> None:
         super().__init__(step, path, cause)
@@ -53,62 +58,87 @@ class NvcError(Exception):
         text = f"{self.stage} error: {': '.join(parts)}"
         return f"{text}; {one_line(self.hint)}" if self.hint else text
 
+    def line(self) -> str:
+        """The text for people: with the code, and what to run to find out more."""
+        return f"{self} [{self.code}{f': nvc-cli doctor {self.doctor}' if self.doctor else ''}]"
+
 
 class InputError(NvcError):
+    code = "NVC-1001"
     stage = "input"
 
 
 class PermissionDenied(NvcError):
+    code = "NVC-1101"
     stage = "permission"
     hint = "run as root"
+    doctor = "host"
 
 
 class InitializationError(NvcError):
+    code = "NVC-1201"
     stage = "initialization"
+    doctor = "driver"
 
 
 class ContainerError(NvcError):
+    code = "NVC-1301"
     stage = "container"
+    doctor = "host"
 
 
 class DetectionError(NvcError):
+    code = "NVC-1401"
     stage = "detection"
+    doctor = "driver nodes"
 
 
 class SourceChanged(DetectionError):
     """A file is not the one that discovery found: the inventory is stale."""
 
+    code = "NVC-1402"
     hint = "the driver was changed meanwhile; run again, or with --no-inventory"
+    doctor = "inventory"
 
 
 class DeviceError(NvcError):
+    code = "NVC-1501"
     stage = "device"
     hint = "`nvc-cli info` shows the devices"
+    doctor = "driver nodes"
 
 
 class MigConfigError(NvcError):
+    code = "NVC-1502"
     stage = "mig-config"
 
 
 class MigMonitorError(NvcError):
+    code = "NVC-1503"
     stage = "mig-monitor"
 
 
 class RequirementError(NvcError):
+    code = "NVC-1601"
     stage = "requirement"
+    doctor = "driver.version"
 
 
 class MountError(NvcError):
+    code = "NVC-1701"
     stage = "mount"
+    doctor = "host"
 
 
 class LoaderCacheError(NvcError):
+    code = "NVC-1702"
     stage = "ldcache"
 
 
 class InternalError(NvcError):
     """Our bug, never the caller's input."""
 
+    code = "NVC-9001"
     exit_code = 70
     stage = "internal"
     hint = "please report this with the traceback"

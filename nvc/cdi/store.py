@@ -30,6 +30,8 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 class CdiError(NvcError):
     """A specification cannot be read, made or written."""
 
+    code = "NVC-2001"
+    doctor = "cdi"
     stage = "cdi"
 
 

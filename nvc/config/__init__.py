@@ -26,6 +26,8 @@ _OVERFLOW_ID = 65534
 class ConfigError(NvcError):
     """The configuration file cannot be read, is not TOML, or has a value that makes no sense."""
 
+    code = "NVC-1801"
+    doctor = "config"
     stage = "configuration"
 
 

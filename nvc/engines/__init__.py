@@ -16,6 +16,8 @@ RUNTIME = "nvc-runtime"
 class EngineError(NvcError):
     """A configuration file cannot be read, understood or written, or belongs to somebody else."""
 
+    code = "NVC-1901"
+    doctor = "engines"
     stage = "engine"
 
 

@@ -21,6 +21,7 @@ LIMIT = 1 << 20  # bytes of the file
 class CalibrationError(NvcError):
     """The measurements cannot be made or kept."""
 
+    code = "NVC-2104"
     stage = "vgpu"
 
 

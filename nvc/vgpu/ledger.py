@@ -12,6 +12,8 @@ from nvc.vgpu import layout
 class LedgerError(NvcError):
     """A container's ledger is no ledger (any more)."""
 
+    code = "NVC-2103"
+    doctor = "vgpu"
     stage = "vgpu"
     hint = "processes of the container wrote to it; what they hold is not known"
 

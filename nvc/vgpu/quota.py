@@ -16,6 +16,8 @@ _ATTEMPTS = 1000
 class QuotaError(NvcError):
     """A quota file is not one of ours."""
 
+    code = "NVC-2102"
+    doctor = "vgpu"
     stage = "vgpu"
     hint = "`nvc-cli vgpu rm` removes what is left of a container; start it again"
 

@@ -40,6 +40,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class RegistryError(NvcError):
     """A slice cannot be found or changed."""
 
+    code = "NVC-2101"
+    doctor = "vgpu"
     stage = "vgpu"
 
 

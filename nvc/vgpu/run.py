@@ -209,6 +209,10 @@ def _wait(kernel: Kernel, pid: int, read: int) -> int:
 class RunError(NvcError):
     """A program could not be started; the text is that of the error in its process."""
 
+    code = "NVC-2105"
+    stage = "vgpu"
+    doctor = "vgpu"
+
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text

@@ -99,15 +99,19 @@ def test_bad_configurations_of_the_bundle(hook: Hook, bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "no command\nUsage: "),
-        (("start",), 2, "unknown command: start\nUsage: "),
-        (("startContainer",), 2, "unknown command: startContainer\nUsage: "),
-        (("prestart", "now"), 2, "too many arguments: now\n"),
-        (("-x", "prestart"), 2, "flag provided but not defined: x\n"),
-        (("-config",), 2, "flag needs an argument: -config\n"),
-        (("-config", "relative", "prestart"), 2, "-config: relative: want an absolute path\n"),
-        (("-debug=maybe", "prestart"), 2, "-debug: maybe: want true or false\n"),
-        (("-config=/no/such/file", "prestart"), 1, "/no/such/file: no such file or directory\n"),
+        ((), 2, "no command [NVC-1002]\nUsage: "),
+        (("start",), 2, "unknown command: start [NVC-1002]\nUsage: "),
+        (("startContainer",), 2, "unknown command: startContainer [NVC-1002]\nUsage: "),
+        (("prestart", "now"), 2, "too many arguments: now [NVC-1002]\n"),
+        (("-x", "prestart"), 2, "flag provided but not defined: x [NVC-1002]\n"),
+        (("-config",), 2, "flag needs an argument: -config [NVC-1002]\n"),
+        (("-config", "relative", "prestart"), 2, "-config: relative: want an absolute path [NVC-1002]\n"),
+        (("-debug=maybe", "prestart"), 2, "-debug: maybe: want true or false [NVC-1002]\n"),
+        (
+            ("-config=/no/such/file", "prestart"),
+            1,
+            "/no/such/file: no such file or directory [NVC-1801: nvc-cli doctor config]\n",
+        ),
     ],
 )
 def test_wrong_calls(hook: Hook, words: tuple[str, ...], code: int, said: str) -> None:
@@ -133,7 +137,7 @@ def test_debug_logs_to_standard_error(hook: Hook, bundle: Bundle) -> None:
 
 def test_an_error_is_logged_too(hook: Hook) -> None:
     said = hook.refusal(b"")
-    assert hook.logged().rstrip().endswith(said.removeprefix("nvc-hook: "))
+    assert hook.logged().rstrip().endswith(said.removeprefix("nvc-hook: ").partition(" [NVC-")[0])
 
 
 def test_configuration_that_does_not_parse(hook: Hook, bundle: Bundle) -> None:

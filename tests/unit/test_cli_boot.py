@@ -73,7 +73,7 @@ def test_misuse_shows_the_cause_and_the_usage(call: Call, words: list[str], caus
     code, out, err = call(*words)
     assert (code, out) == (1, "")
     first, rest = err.split("\n", 1)
-    assert first == f"nvc-cli: input error: {cause}"
+    assert first == f"nvc-cli: input error: {cause} [NVC-1002]"
     assert rest.startswith(f"Usage: nvc-cli {shown}".rstrip())
     assert rest.endswith("--usage' for more information.\n")
 
@@ -104,12 +104,16 @@ def test_errors_carry_their_class_s_exit_code(call: Call, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         boot, "_dispatch", raising(MountError("bind", "/a\nb", "no space left on device", "free some"))
     )
-    assert call() == (1, "", "nvc-cli: mount error: bind: /a?b: no space left on device; free some\n")
+    assert call() == (
+        1,
+        "",
+        "nvc-cli: mount error: bind: /a?b: no space left on device; free some [NVC-1701: nvc-cli doctor host]\n",
+    )
     monkeypatch.setattr(boot, "_dispatch", raising(DeviceError("7", cause="unknown device", hint="look")))
     assert call(program="nvidia-container-cli") == (
         1,
         "",
-        "nvidia-container-cli: device error: 7: unknown device; look\n",
+        "nvidia-container-cli: device error: 7: unknown device; look [NVC-1501: nvc-cli doctor driver nodes]\n",
     )
 
 
@@ -120,7 +124,7 @@ def test_our_bugs_show_a_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) 
         assert (code, out) == (70, "")
         first, rest = err.split("\n", 1)
         assert first.startswith("nvc-cli: internal error: ")
-        assert first.endswith("; please report this with the traceback")
+        assert first.endswith("; please report this with the traceback [NVC-9001]")
         assert rest.startswith("Traceback (most recent call last):\n")
         assert "in raise" not in rest
         assert "in dispatch" in rest
@@ -160,7 +164,7 @@ def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full:
         done = launch("--usage", stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
-    assert done.stderr == b"nvc-cli: output error: write: standard output: no space left on device\n"
+    assert done.stderr == b"nvc-cli: output error: write: standard output: no space left on device [NVC-2201]\n"
 
 
 def test_names_that_are_no_text_are_taken_and_quoted() -> None:
