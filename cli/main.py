@@ -34,6 +34,8 @@ LAZY = {
     "runtime": ("nvc_cli.runtime", "runtime", "Register nvc with container engines"),
     "vgpu": ("nvc_cli.vgpu", "vgpu", "Give programs a part of a GPU's memory"),
     "config": ("nvc_cli.config", "config", "Show, change and check the configuration file"),
+    "doctor": ("nvc_cli.doctor", "doctor", "Say what is wrong here, and how to mend it"),
+    "explain": ("nvc_cli.explain", "explain", "Say what the code of an error means"),
     "completion": ("nvc_cli.completion", "completion", "Print a completion script for a shell"),
     "help": ("nvc_cli.main", "help_command", "Show the help of a command"),
 }

@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.library",),
     ("nvc.cdi",),
     ("nvc.runtime", "nvc.engines"),
+    ("nvc.doctor",),
     ("nvc_cli", "nvc_hooks"),
 )
 GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in groups}

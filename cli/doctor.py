@@ -1,0 +1,141 @@
+"""`nvc-cli doctor`: what is wrong with this host or with one container, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+from click.shell_completion import CompletionItem
+
+from nvc import privileges
+from nvc.kernel import LinuxKernel
+from nvc_cli import output
+from nvc_cli.main import CONTEXT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.doctor import Result
+    from nvc.doctor.look import Look
+
+_CODE = "/lib/nvc/python"
+
+
+def _names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    from nvc.doctor.catalog import CHECKS
+
+    groups = dict.fromkeys(check.name.partition(".")[0] for check in CHECKS)
+    offers = [(group, f"every check of {group}") for group in groups]
+    offers += [(check.name, check.title) for check in CHECKS]
+    return [CompletionItem(name, help=text) for name, text in offers if name.startswith(begun)]
+
+
+@click.command(
+    "doctor",
+    context_settings=CONTEXT,
+    epilog="\b\nExamples:\n"
+    "  nvc-cli doctor\n"
+    "  nvc-cli doctor driver nodes.gpus\n"
+    "  nvc-cli doctor --container 3f2a9c\n"
+    "  nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
+)
+@click.option(
+    "--container", default="", metavar="ID|PID", help="Look into this running container, from outside."
+)
+@click.option("--format", "form", default="text", show_default=True, type=click.Choice(("text", "json")))
+@click.option("--all", "everything", is_flag=True, help="Also show what is well.")
+@click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
+@click.option("--list", "listing", is_flag=True, help="List the checks.")
+@click.option(
+    "--bundle", default="", metavar="FILE", type=click.Path(dir_okay=False),
+    help="Also write an archive for whoever is asked for help.",
+)  # fmt: skip
+@click.option("--unmasked", is_flag=True, help="With --bundle: keep names of hosts, users and devices.")
+@click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    /,
+    container: str,
+    form: str,
+    everything: bool,
+    strict: bool,
+    listing: bool,
+    bundle: str,
+    unmasked: bool,
+    checks: tuple[str, ...],
+) -> None:
+    """Say what is wrong with this host, or with one container, and how to mend it.
+
+    Nothing is changed. The exit code is 0 where nothing fails, 1 where something does, and 2 where it could not be
+    told, as without root. A CHECK is a name of --list, or the part of it before the dot.
+    """
+    if unmasked and not bundle:
+        raise click.UsageError("--unmasked goes with --bundle")
+    from nvc.doctor import text
+    from nvc.doctor.catalog import choose, examine
+    from nvc.doctor.look import Look
+    from nvc.doctor.resolve import resolve
+
+    chosen = choose(checks, bool(container) or listing)
+    if listing:
+        from nvc.doctor.catalog import CHECKS
+
+        output.write(text.listing(chosen if checks else CHECKS))
+        return
+    if bundle:
+        bundle = os.path.abspath(bundle)
+    privileges.reduce("configure")
+    found = resolve(container) if container else None
+    kernel, named = LinuxKernel(), "root" in ctx.obj["globals"]
+    look = Look(kernel, _options(ctx.obj["globals"]), named, _programs())
+    try:
+        look.container = found
+        results = examine(look, chosen)
+        told = text.report(results, everything or bool(checks))
+        reason = text.reason(results) if found is not None else ""
+        if reason:
+            told += f"a GPU program in {container} fails: {reason}\n"
+        if form == "json":
+            output.write(output.json_text(_document(results, look, reason)))
+        else:
+            output.write(told)
+        if bundle:
+            from nvc.doctor.archive import write_archive
+
+            names = write_archive(look, results, told, bundle, unmasked)
+            output.say("nvc-cli", f"{bundle} has {len(names)} files: look through it before you send it")
+    finally:
+        look.close()
+    ctx.exit(text.exit_code(results, strict))
+
+
+def _options(values: Any) -> Any:
+    from nvc_cli import arguments
+
+    return arguments.driver_options(values, own_ids=True)
+
+
+def _document(results: tuple[Result, ...], look: Look, reason: str) -> dict[str, Any]:
+    from nvc.doctor import document
+
+    made = document(results)
+    if look.container is not None:
+        found = look.container
+        made["container"] = {
+            "name": found.name,
+            "pid": found.pid,
+            "id": found.id or None,
+            "reason": reason or None,
+        }
+    return made
+
+
+def _programs() -> str:
+    """The directory of this installation's programs, "" where this code is not installed."""
+    for entry in sys.path:
+        if entry.endswith(_CODE):
+            return entry[: -len(_CODE)] + "/bin"
+    return ""

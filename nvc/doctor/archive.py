@@ -1,0 +1,236 @@
+"""The archive for whoever is asked for help: what doctor found and what it was found in, without secrets.
+
+Files of others are never copied: of an engine's configuration only runtimes and hooks are in it, of a specification
+no values of variables, of a container nothing but what the checks say.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import sys
+import tarfile
+
+import nvc
+from nvc.cdi.store import read_directory
+from nvc.config import PATHS
+from nvc.discovery.libraries import DIRECTORIES
+from nvc.doctor import document
+from nvc.doctor.driver import kernel_log
+from nvc.doctor.look import read_text
+from nvc.doctor.mask import GONE, Mask
+from nvc.doctor.registrations import READERS, kind_of
+from nvc.errors import NvcError
+from nvc.report import info_document
+from nvc.vgpu import shim
+from nvc.vgpu.tenants import document as tenant_document
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.doctor import Result
+    from nvc.doctor.look import Look
+
+ROOT = "nvc-doctor"
+_LINES = 2000  # of the kernel log, the last ones
+_FILES = 2000
+_PROC = (*(f"/proc/driver/nvidia/{name}" for name in ("version", "params", "registry")), "/proc/devices")
+
+
+class ArchiveError(NvcError):
+    """The archive cannot be written."""
+
+    code = "NVC-2202"
+    stage = "archive"
+
+
+def write_archive(
+    look: Look, results: tuple[Result, ...], text: str, path: str, names: bool = False
+) -> list[str]:
+    """Write the archive to `path`, which must not be there yet, mode 0600; the names of its files are returned.
+
+    `text` is the report for people. With `names`, names of host, users and devices stay. Raises ArchiveError.
+    """
+    mask = Mask(not names)
+    parts = {
+        f"{ROOT}/{name}": mask(content).encode("utf-8", "replace")
+        for name, content in _parts(look, results, text)
+    }
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o600)
+    except FileExistsError:
+        raise ArchiveError("write archive", path, "is there already", "choose another name") from None
+    except OSError as error:
+        raise ArchiveError.of("write archive", path, error) from None
+    try:
+        with open(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, data in parts.items():
+                member = tarfile.TarInfo(name)
+                member.size, member.mode = len(data), 0o644
+                archive.addfile(member, io.BytesIO(data))
+    except OSError as error:
+        os.unlink(path)
+        raise ArchiveError.of("write archive", path, error) from None
+    return list(parts)
+
+
+def _parts(look: Look, results: tuple[Result, ...], text: str) -> list[tuple[str, str]]:
+    facts, error, _ = look.asked()
+    info: dict[str, Any] = info_document(facts) if facts is not None else {"error": str(error)}
+    parts = [
+        ("report.txt", text),
+        ("report.json", _json(document(results))),
+        ("info.json", _json(info)),
+        ("configuration.json", _json(_configuration(look))),
+        ("engines.json", _json(_engines())),
+        ("versions.json", _json(_versions(look))),
+        ("driver-files.txt", _driver_files(look)),
+        ("slices.json", _json({"slices": [tenant_document(one) for one in _tenants(look)]})),
+        ("kernel-log.txt", _kernel_log()),
+        ("cgroups.txt", _lines_of("/proc/self/mountinfo", " - cgroup")),
+        ("proc.txt", _proc(look)),
+    ]
+    return parts + _specifications(look)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, default=str) + "\n"
+
+
+def _configuration(look: Look) -> dict[str, Any]:
+    """The settings as they were understood: a file has comments, and variables of no meaning here."""
+    if look.config_error is not None:
+        return {"error": str(look.config_error)}
+    settings = {name: getattr(look.config, name) for name in look.config._fields if name != "identity"}
+    return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
+
+
+def _engines() -> dict[str, Any]:
+    found = {}
+    for name, read in READERS.items():
+        engine = read()
+        found[name] = {
+            "default": engine.default or None,
+            "runtimes": [
+                {
+                    "file": one.file,
+                    "name": one.name,
+                    "programs": one.programs,
+                    "of": kind_of(one.programs[0]),
+                }
+                for one in engine.runtimes
+            ],
+            "hookDirectories": engine.hook_directories,
+            "problems": [str(problem) for problem in engine.problems],
+        }
+    return found
+
+
+def _versions(look: Look) -> dict[str, Any]:
+    release = dict(
+        line.partition("=")[::2]
+        for line in read_text("/etc/os-release", 1 << 16).splitlines()
+        if "=" in line
+    )
+    uname = os.uname()
+    try:
+        shim_directory = shim.installed().directory
+    except NvcError as error:
+        shim_directory = str(error)
+    return {
+        "nvc": nvc.__version__,
+        "python": sys.version,
+        "kernel": f"{uname.sysname} {uname.release} {uname.machine}",
+        "distribution": {name: release.get(name, "").strip('"') for name in ("ID", "VERSION_ID")},
+        "commandLine": _lines_of("/proc/cmdline", "nvidia").strip(),
+        "shim": shim_directory,
+        "programs": look.programs,
+        "uid": os.geteuid(),
+    }
+
+
+def _driver_files(look: Look) -> str:
+    lines = []
+    places = [*DIRECTORIES.get(os.uname().machine, ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
+    for place in dict.fromkeys(places):
+        directory = look.path(place)
+        try:
+            names = sorted(name for name in os.listdir(directory) if "nvidia" in name or "libcuda" in name)
+        except OSError:
+            continue
+        for name in names[:_FILES]:
+            path = f"{directory}/{name}"
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            more = f"{status.st_size}"
+            if stat.S_ISCHR(status.st_mode):
+                more = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+            elif stat.S_ISLNK(status.st_mode):
+                more = f"-> {os.readlink(path)}"
+            lines.append(f"{stat.filemode(status.st_mode)} {status.st_uid}:{status.st_gid} {path} {more}\n")
+    return "".join(lines)
+
+
+def _tenants(look: Look) -> tuple[Any, ...]:
+    try:
+        return look.tenants()[0]
+    except (OSError, NvcError):
+        return ()
+
+
+def _kernel_log() -> str:
+    try:
+        return "".join(f"{line}\n" for line in kernel_log()[-_LINES:])
+    except OSError as error:
+        return f"cannot be read: {error.strerror}\n"
+
+
+def _lines_of(path: str, word: str) -> str:
+    """The lines, or the words of a single line, that have `word` in them."""
+    lines = read_text(path, 1 << 20).splitlines()
+    parts = lines[0].split() if len(lines) == 1 else lines
+    return "".join(f"{part}\n" for part in parts if word in part)
+
+
+def _proc(look: Look) -> str:
+    text = ""
+    for path in _PROC:
+        try:
+            content = look.host.system.read_optional(path, 1 << 16)
+        except Exception:  # without a driver root there is nothing to read
+            content = None
+        if content is not None:
+            text += f"== {path}\n{content.decode('utf-8', 'replace')}\n"
+    return text
+
+
+def _specifications(look: Look) -> list[tuple[str, str]]:
+    found = []
+    for directory in look.config.cdi_spec_dirs:
+        try:
+            files = read_directory(directory)
+        except NvcError as error:
+            found.append((f"cdi{directory}/unreadable.txt", f"{error}\n"))
+            continue
+        for file in files:
+            value = _without_values(file.document) if file.document else {"problems": file.problems}
+            found.append((f"cdi{file.path}.json", _json(value)))
+    return found
+
+
+def _without_values(value: Any) -> Any:
+    """A specification in which variables have names only."""
+    if isinstance(value, dict):
+        return {
+            key: [f"{str(item).partition('=')[0]}={GONE}" for item in inner]
+            if key == "env" and isinstance(inner, list)
+            else _without_values(inner)
+            for key, inner in value.items()
+        }
+    return [_without_values(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,92 @@
+"""All checks, which of them a name means, and running them."""
+
+from __future__ import annotations
+
+import difflib
+
+from nvc.doctor import (
+    AS_ROOT,
+    Blocked,
+    Check,
+    Result,
+    container,
+    contents,
+    driver,
+    files,
+    nodes,
+    ok,
+    registrations,
+    settings,
+    slices,
+    specs,
+    system,
+    unknown,
+)
+from nvc.errors import InputError, NvcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+
+#: In an order in which causes come before what follows from them.
+HOST: tuple[Check, ...] = (
+    *system.CHECKS, *settings.CHECKS[:3], *driver.CHECKS[:3], *files.CHECKS, *nodes.CHECKS, *driver.CHECKS[3:],
+    *settings.CHECKS[3:], *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
+)  # fmt: skip
+CONTAINER: tuple[Check, ...] = (*container.CHECKS, *contents.CHECKS)
+CHECKS = (*HOST, *CONTAINER)
+
+
+def choose(names: tuple[str, ...], with_container: bool) -> tuple[Check, ...]:
+    """The checks that `names` mean, whole names or groups; without names those of the container if there is one,
+    else those of the host. Raises InputError."""
+    if not names:
+        return CONTAINER if with_container else HOST
+    chosen = []
+    for name in names:
+        meant = [check for check in CHECKS if check.name == name or check.name.startswith(f"{name}.")]
+        if not meant:
+            known = [check.name for check in CHECKS] + [check.name.split(".")[0] for check in CHECKS]
+            near = difflib.get_close_matches(name, known, 1)
+            raise InputError(
+                "choose check", name, "there is no such check",
+                f"did you mean {near[0]}?" if near else "nvc-cli doctor --list",
+            )  # fmt: skip
+        if meant[0].name.startswith("container.") and not with_container:
+            raise InputError("choose check", name, "looks into a container", "name it: --container ID")
+        chosen += meant
+    return tuple(dict.fromkeys(chosen))
+
+
+def examine(look: Look, checks: tuple[Check, ...]) -> tuple[Result, ...]:
+    """What each check finds. None of them can fail: what keeps one from looking is its finding."""
+    return tuple(Result(check, _findings(look, check)) for check in checks)
+
+
+def _findings(look: Look, check: Check) -> tuple[Finding, ...]:
+    found: list[Finding] = []
+    try:
+        found += check.run(look)
+    except Blocked as other:
+        found.append(unknown(f"not looked at: first see {other}"))
+    except PermissionError as error:
+        found.append(
+            unknown(f"{error.filename or 'this'} cannot be looked at: permission denied", advice=AS_ROOT)
+        )
+    except OSError as error:
+        cause = (error.strerror or str(error)).lower()
+        found.append(unknown(f"cannot be looked at: {error.filename or check.title}: {cause}"))
+    except NvcError as error:
+        found.append(unknown(f"cannot be looked at: {error}", advice=error.hint))
+    except Exception as error:  # a check that is wrong must not keep the others from being made
+        text = f"this check is wrong here: {type(error).__name__}: {error}"
+        found.append(unknown(text, advice="please report it, with --bundle"))
+    return tuple(found) or (ok(check.title),)
+
+
+def table() -> str:
+    """The table of docs/doctor.md."""
+    rows = ["| check | looks at |", "| --- | --- |"]
+    rows += [f"| `{check.name}` | {check.title} |" for check in CHECKS]
+    return "".join(f"{row}\n" for row in rows)

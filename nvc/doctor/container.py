@@ -1,0 +1,269 @@
+"""Why a GPU program in a container fails: what it asked for, who was to give it that, its nodes and rules."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.discovery.nodes import CONTROL, UVM
+from nvc.doctor import AS_ROOT, Blocked, Check, failed, ok, unknown, warning
+from nvc.doctor.inside import Inside
+from nvc.doctor.look import read_text
+from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
+from nvc.doctor.system import scope_findings, scope_of
+from nvc.environment import CAPABILITIES, VISIBLE
+from nvc.errors import ContainerError, MountError, NvcError
+from nvc.oci import MAX_CONFIG
+from nvc.request import Request
+from nvc.selection import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+    from nvc.model import HostFacts
+
+_NOTHING = ("", "none", "void")
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+AGAIN = "start the container again: what it has was given to it when it started"
+
+
+def looking_into(
+    check: Callable[[Look, Inside], Iterator[Finding]],
+) -> Callable[[Look], Iterator[Finding]]:
+    """A check of what is in the container."""
+
+    def run(look: Look) -> Iterator[Finding]:
+        assert look.container is not None
+        try:
+            inside = Inside(look.kernel, look.container)
+        except ContainerError as error:
+            yield unknown(f"{error.path} cannot be looked at: {error.cause}", advice=AS_ROOT)
+            return
+        try:
+            yield from check(look, inside)
+        finally:
+            inside.close()
+
+    return run
+
+
+def _asked(inside: Inside) -> tuple[str, ...]:
+    """The selectors of NVIDIA_VISIBLE_DEVICES; () where it asks for no GPU."""
+    value = inside.environment.get(VISIBLE, "")
+    items = tuple(item.strip() for item in value.split(",")[:64] if item.strip())
+    return () if not items or items[0] in _NOTHING else items
+
+
+def _gpu_minors(inside: Inside, look: Look) -> set[int]:
+    """Minors of GPUs whose nodes it has, whatever their numbers."""
+    return {node.minor for path, node in inside.nodes().items() if path[len("/dev/nvidia") :].isdigit()}
+
+
+@looking_into
+def process(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether it is a container at all."""
+    if inside.shares_mounts:
+        yield warning(
+            f"process {inside.pid} ({inside.name}) has the host's mounts: it is in no container",
+            advice="name the process of a container, or its id",
+        )
+        return
+    bundle = f", bundle {inside.found.bundle}" if inside.found.bundle else ""
+    yield ok(f"process {inside.pid} ({inside.name}) of container {inside.found.id or 'unknown'}{bundle}")
+
+
+@looking_into
+def request(look: Look, inside: Inside) -> Iterator[Finding]:
+    """What it asks for, and whether there is such a thing."""
+    nodes = inside.nodes()
+    asked = _asked(inside)
+    value = inside.environment.get(VISIBLE)
+    if not asked:
+        if CONTROL in nodes:
+            yield ok("it was given its devices by name (CDI) or by a mount, not by a variable")
+        else:
+            shown = "not set" if value is None else f"{value[:64]!r}"
+            yield failed(
+                f"it did not ask for a GPU: {VISIBLE} is {shown}, and it has no GPU by name (CDI)",
+                commands=("docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",),
+                advice="or ask by name: --device nvidia.com/gpu=all (podman, docker 25 and newer)",
+            )
+        return
+    try:
+        chosen = select(look.facts, Request(devices=asked))
+    except NvcError as error:
+        yield failed(
+            f"it asks for {','.join(asked)[:80]}, which is not here: {error.cause or error.step}",
+            *(f"GPU {gpu.index}: {gpu.uuid}" for gpu in look.facts.gpus[:16]),
+            commands=(f"{look.nvc_cli} info --format table",),
+            advice=f"start it with a {VISIBLE} that this host has",
+        )
+        return
+    yield ok(f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices")
+
+
+@looking_into
+def hooks(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether anything was to give it what it asks for."""
+    if CONTROL in inside.nodes() or not _asked(inside):
+        yield ok("nodes are there" if CONTROL in inside.nodes() else "it asks for nothing")
+        return
+    if not inside.found.bundle:
+        yield unknown(
+            "its bundle was not found: who was to give it GPUs is not known",
+            advice="its runtime keeps its state elsewhere; docker inspect and podman inspect show the runtime",
+        )
+        return
+    programs = _hook_programs(inside)
+    known = [program for program in programs if kind_of(program) in (OURS, NVIDIAS)]
+    if not known:
+        yield failed(
+            "nobody was told to give it GPUs: no hook of nvc is in its bundle, and no CDI device",
+            f"{inside.found.bundle}/config.json has {len(programs)} hooks",
+            commands=(
+                "nvc-cli runtime configure --engine docker",
+                "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",
+            ),
+            advice="the same with podman, containerd and crio; docs/hooks.md has all ways",
+        )
+        return
+    yield failed(
+        f"{known[0]} was to give it GPUs and has not",
+        advice="look at its log: [nvc] log in /etc/nvc/config.toml; nvc-cli doctor config engines",
+    )
+
+
+def _hook_programs(inside: Inside) -> list[str]:
+    from nvc.doctor.look import read_file
+    from nvc.fastjson import JsonError, parse
+
+    try:
+        data = read_file(f"{inside.found.bundle}/config.json", MAX_CONFIG + 1) or b""
+        document = parse(data, MAX_CONFIG)
+    except (OSError, JsonError):
+        return []
+    table = document.get("hooks") if isinstance(document, dict) else None
+    entries = [entry for kind in (table or {}).values() if isinstance(kind, list) for entry in kind]
+    return [str(entry["path"]) for entry in entries if isinstance(entry, dict) and "path" in entry]
+
+
+@looking_into
+def nodes(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether its nodes are those that it asked for, with the driver's numbers of now."""
+    there = inside.nodes()
+    facts = look.facts
+    wanted = _wanted(facts, inside)
+    for path, (major, minor) in wanted.items():
+        node = there.get(path)
+        if node is None:
+            yield failed(
+                f"{path} is missing in the container",
+                f"it has {', '.join(sorted(there)) or 'no node of NVIDIA'}",
+                advice=AGAIN,
+            )
+        elif (node.major, node.minor) != (major, minor):
+            yield failed(
+                f"{path} is {node.major}:{node.minor} in the container, the driver's is {major}:{minor}",
+                advice=f"the driver was loaded again meanwhile: {AGAIN}",
+            )
+    asked = _asked(inside)
+    minors = {minor for path, (_, minor) in wanted.items() if path[len("/dev/nvidia") :].isdigit()}
+    more = _gpu_minors(inside, look) - minors
+    if asked and more:
+        yield warning(
+            f"it has nodes of {len(more)} GPUs that it did not ask for",
+            *(f"/dev/nvidia{minor}" for minor in sorted(more)[:16]),
+            advice="they were given to it by --privileged, --device or another toolkit",
+        )
+    yield ok(f"{len(there)} nodes of NVIDIA")
+
+
+def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
+    """The nodes that it must have, with their numbers."""
+    if not _asked(inside) and CONTROL not in inside.nodes():
+        return {}
+    found = [facts.control] if facts.control is not None else []
+    capabilities = inside.environment.get(CAPABILITIES, "compute,utility") or "compute,utility"
+    if "compute" in capabilities or "all" in capabilities:
+        found += [node for node in facts.uvm if node.path == UVM]
+    try:
+        selection = select(facts, Request(devices=_asked(inside)))
+    except NvcError:
+        raise Blocked("container.request") from None
+    found += [gpu.node for gpu in selection.gpus]
+    return {node.path: (node.major, node.minor) for node in found}
+
+
+@looking_into
+def rules(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether its cgroup lets it open its nodes."""
+    there = inside.nodes()
+    numbers = {(node.major, node.minor): path for path, node in there.items()}
+    # Nodes of MIG rights are there for all instances, and allowed for its own alone.
+    wanted = tuple(number for number, path in numbers.items() if not path.startswith("/dev/nvidia-caps/"))
+    try:
+        denied, place = inside.denied(wanted)
+    except (MountError, OSError) as error:
+        cause = error.cause if isinstance(error, MountError) else (error.strerror or str(error)).lower()
+        yield unknown(f"its device rules cannot be read: {cause}", advice=AS_ROOT)
+        return
+    if denied:
+        paths = sorted(numbers[number] for number in denied)
+        listed, allow = place.endswith("devices.list"), f"{os.path.dirname(place)}/devices.allow"
+        yield failed(
+            f"its cgroup denies {', '.join(paths)}: programs get `Operation not permitted`, NVML `Unknown Error`",
+            place,
+            commands=tuple(f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(denied)) if listed else (),
+            advice="systemd was reloaded, or somebody wrote the rules again: let the engine give nodes by CDI"
+            + ("" if listed else f"; {AGAIN}"),
+        )
+        return
+    yield ok(f"its cgroup allows {len(wanted)} nodes", place)
+
+
+@looking_into
+def scope(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether systemd would take its nodes away."""
+    name = scope_of(inside.pid)
+    if name and CONTROL in inside.nodes():
+        yield from scope_findings(name, inside.pid)
+
+
+@looking_into
+def user(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether the user of its first process may open the nodes."""
+    ids: dict[str, list[int]] = {}
+    for line in read_text(f"/proc/{inside.pid}/status", 1 << 16).splitlines():
+        name, _, values = line.partition(":")
+        if name in ("Uid", "Gid", "Groups"):
+            ids[name] = [int(value) for value in values.split() if value.isdigit()]
+    uid = (ids.get("Uid") or [0, 0])[1]
+    groups = {(ids.get("Gid") or [0, 0])[1], *ids.get("Groups", [])}
+    if uid == 0:
+        return
+    for node in inside.nodes().values():
+        if node.path.startswith("/dev/nvidia-caps/"):
+            continue
+        shift = 6 if node.uid == uid else 3 if node.gid in groups else 0
+        if (stat.S_IMODE(node.mode) >> shift) & 6 != 6:
+            yield failed(
+                f"user {uid} of the container may not open {node.path}: its group is {node.gid}",
+                f"mode {stat.S_IMODE(node.mode):04o}, owner {node.uid}:{node.gid}, "
+                f"the process has groups {','.join(map(str, sorted(groups)))}",
+                commands=(f"docker run --group-add {node.gid} IMAGE",),
+                advice="or set the node's mode to 0666 with the driver's option NVreg_DeviceFileMode",
+            )
+
+
+CHECKS = (
+    Check("container.process", "the process, its bundle and its mounts", process),
+    Check("container.request", f"{VISIBLE} against what this host has", request),
+    Check("container.hooks", "hooks of its bundle", hooks),
+    Check("container.nodes", "its device nodes against the driver's", nodes),
+    Check("container.rules", "its device cgroup against its nodes", rules),
+    Check("container.systemd", "what systemd would take from it when it is reloaded", scope),
+    Check("container.user", "whether its user may open the nodes", user),
+)

@@ -1,0 +1,244 @@
+"""What the loader of a container finds: the driver's libraries, forward compatibility, the shim of a slice."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.compat import DIRECTORY as COMPAT
+from nvc.compat import compat_libraries
+from nvc.discovery.nodes import CONTROL
+from nvc.discovery.proc import is_version
+from nvc.doctor import Blocked, Check, failed, ok, unknown, warning
+from nvc.doctor.container import AGAIN, looking_into
+from nvc.doctor.inside import Inside
+from nvc.doctor.slices import max_glibc
+from nvc.environment import CAPABILITIES
+from nvc.errors import NvcError
+from nvc.vgpu.elfnote import layouts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.doctor import Finding
+    from nvc.doctor.inside import File
+    from nvc.doctor.look import Look
+    from nvc.model import HostFacts
+    from nvc.vgpu.tenants import Tenant
+
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+
+
+@looking_into
+def libraries(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether the loader finds the driver's libraries, and not older ones of the image."""
+    if inside.musl:
+        yield failed(
+            "the image has musl, not glibc: the driver's libraries cannot be loaded",
+            advice="use an image with glibc: debian, ubuntu, a Red Hat UBI",
+        )
+        return
+    if CONTROL not in inside.nodes():
+        raise Blocked("container.nodes")
+    module = look.module
+    given = _files_of(look.facts)
+    for soname in LIBRARIES:
+        file, how = inside.loaded(soname)
+        if file is None:
+            # Without `compute`, libcuda is rightly absent.
+            if soname == LIBRARIES[0] and not _computes(inside):
+                continue
+            yield failed(
+                f"{soname} is not found in the container",
+                f"neither by its loader cache, nor in {', '.join(inside.directories())}",
+                commands=(f"nsenter --target {inside.pid} --mount -- ldconfig",),
+                advice=f"if it is not there at all: {CAPABILITIES} must name compute and utility; {AGAIN}",
+            )
+            continue
+        if file.elf is None:
+            yield failed(f"{soname} in the container is no library: {file.path}", how, advice=AGAIN)
+            continue
+        if layouts_of(file.elf) or (file.device, file.inode) in given or file.path.startswith(COMPAT):
+            continue
+        yield _foreign(soname, file, how, module)
+    yield ok("the loader finds the driver's libraries")
+
+
+def _computes(inside: Inside) -> bool:
+    value = inside.environment.get(CAPABILITIES, "")
+    return not value or "compute" in value or "all" in value
+
+
+def _files_of(facts: HostFacts) -> set[tuple[int, int]]:
+    return {(library.identity.device, library.identity.inode) for library in facts.libraries}
+
+
+def _foreign(soname: str, file: File, how: str, module: str) -> Finding:
+    version = file.path.rpartition(".so.")[2]
+    if is_version(version) and version == module:
+        return warning(
+            f"{file.path} is a copy of the driver's {soname}, not the file of this host", how,
+            advice="take the driver's libraries out of the image: they fail after the next upgrade of the driver",
+        )  # fmt: skip
+    told = f"of driver {version}" if is_version(version) else "of an unknown driver"
+    return failed(
+        f"{soname} in the container is {told}, the kernel module is {module}: {file.path}", how,
+        advice="the image has libraries of a driver in it, or the driver was upgraded since the container started: "
+        "take them out of the image, or start the container again",
+    )  # fmt: skip
+
+
+@looking_into
+def loader_cache(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether its loader cache names the files that were mounted."""
+    if inside.musl or CONTROL not in inside.nodes():
+        raise Blocked("container.libraries" if inside.musl else "container.nodes")
+    remedy = (f"nsenter --target {inside.pid} --mount -- ldconfig",)
+    try:
+        entries = inside.cache()
+    except OSError as error:
+        yield unknown(f"its loader cache cannot be read: {(error.strerror or str(error)).lower()}")
+        return
+    except NvcError as error:
+        yield failed(f"its loader cache is damaged: {error.cause}", commands=remedy)
+        return
+    if entries is None:
+        found = [soname for soname in LIBRARIES if inside.loaded(soname)[0] is not None]
+        text = "it has no loader cache"
+        yield warning(text, f"found without it: {', '.join(found) or 'nothing'}", commands=remedy)
+        return
+    for soname in LIBRARIES:
+        named = [path for _, name, path in entries if name == soname]
+        if named and inside.file(named[0]) is None:
+            yield failed(
+                f"its loader cache says {soname} is {named[0]}, which leads nowhere", commands=remedy
+            )
+        elif not named and not inside.library_path() and inside.loaded(soname)[0] is not None:
+            file, how = inside.loaded(soname)
+            yield warning(f"its loader cache does not name {soname}", how, commands=remedy)
+
+
+@looking_into
+def compat(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether a forward-compatibility libcuda of the image is one for this driver."""
+    file, how = inside.loaded(LIBRARIES[0])
+    if file is None or "/compat" not in file.path:
+        return
+    facts = look.facts
+    directory = os.path.dirname(file.path)
+    usable = compat_libraries(look.kernel, inside.root, facts.driver_version, directory, facts.cuda_version)
+    version = file.path.rpartition(".so.")[2]
+    if not usable:
+        yield failed(
+            f"the image's forward-compatibility libcuda {version} is not for driver {facts.driver_version}: "
+            "CUDA fails with error 803 or 804",
+            file.path,
+            how,
+            commands=("docker run -e LD_LIBRARY_PATH= IMAGE",) if how.startswith("LD_LIB") else (),
+            advice='use an image whose CUDA this driver has, or set cuda-compat-mode = "disabled"; '
+            f"the driver has CUDA {facts.cuda_version}",
+        )
+        return
+    yield ok(f"CUDA is the image's forward-compatibility libcuda {version}")
+
+
+def _tenant(look: Look, inside: Inside) -> Tenant | None:
+    return next((tenant for tenant in look.tenants()[0] if inside.pid in tenant.pids), None)
+
+
+@looking_into
+def shim(look: Look, inside: Inside) -> Iterator[Finding]:
+    """Whether the shim is what its programs load, if it has a slice."""
+    tenant = _tenant(look, inside)
+    asked = [name for name in inside.environment if name.startswith("NVC_VGPU_MEMORY")]
+    if tenant is None:
+        if asked and CONTROL in inside.nodes():
+            yield failed(
+                f"it asks for a slice ({asked[0]}) and has whole GPUs",
+                commands=("nvc-cli doctor config engines",),
+                advice=f"nvc-hook or nvc-runtime must give it its GPUs; {AGAIN}",
+            )
+        else:
+            yield ok("it has no slice")
+        return
+    for soname in LIBRARIES:
+        file, how = inside.loaded(soname)
+        if file is None or file.elf is None or not layouts_of(file.elf):
+            yield failed(
+                f"{soname} of slice {tenant.short} is not the shim: {file.path if file else 'not found'}",
+                how,
+                commands=(f"nvc-cli vgpu check {tenant.short}",),
+                advice=f"its memory is not limited: {AGAIN}",
+            )
+            continue
+        yield from _too_new(inside, file, soname)
+    from nvc.vgpu.survey import survey
+
+    for report in survey(look.kernel, (tenant,), ()).reports:
+        for path, cause in report.uncovered:
+            yield failed(
+                f"process {report.pid} ({report.name}) gets around the shim: {path}", cause,
+                commands=(f"nvc-cli vgpu check {report.pid}",),
+                advice="take that copy of the library out of the image",
+            )  # fmt: skip
+
+
+def _too_new(inside: Inside, shim_file: File, soname: str) -> Iterator[Finding]:
+    """Whether the shim needs a newer glibc than the image has."""
+    libc, _ = inside.loaded("libc.so.6")
+    if libc is None:
+        return
+    needs = _glibc(inside, shim_file.path, f"{os.path.dirname(shim_file.path)}/{soname}")
+    has = _glibc(inside, libc.path)
+    if (0, 0) < has < needs:
+        yield failed(
+            f"the shim needs glibc {needs[0]}.{needs[1]}, the image has {has[0]}.{has[1]}",
+            advice="use a newer image, or build the shim for an older glibc (docs/vgpu.md)",
+        )
+
+
+def _glibc(inside: Inside, *paths: str) -> tuple[int, int]:
+    for path in paths:
+        try:
+            fd = inside.open_regular(path)
+        except OSError:
+            continue
+        try:
+            return max_glibc(fd, path)
+        except (OSError, NvcError):
+            continue
+        finally:
+            os.close(fd)
+    return 0, 0
+
+
+@looking_into
+def quota(look: Look, inside: Inside) -> Iterator[Finding]:
+    """What its slice allows, and whether that and the ledger can be read."""
+    tenant = _tenant(look, inside)
+    namespace = f"{os.stat(f'/proc/{inside.pid}/ns/mnt').st_ino:x}-"
+    for text in look.tenants()[1]:
+        if namespace in text:
+            yield failed(f"its slice is broken: {text}", advice=f"its programs are denied memory: {AGAIN}")
+    if tenant is None:
+        return
+    if tenant.problem:
+        yield failed(f"what it uses is not known: {tenant.problem}", advice=AGAIN)
+    for device in tenant.devices:
+        if device.used >= device.limit - (64 << 20):
+            yield warning(
+                f"its slice of device {device.index} is full: {device.used >> 20} of {device.limit >> 20} MiB",
+                commands=(f"nvc-cli vgpu set {tenant.short} --memory SIZE",),
+                advice="programs that want more get `out of memory`",
+            )
+    if not tenant.problem:
+        yield ok(f"slice {tenant.short} of {len(tenant.devices)} devices")
+
+
+CHECKS = (
+    Check("container.libraries", "libcuda and libnvidia-ml as its loader finds them", libraries),
+    Check("container.loader-cache", "its loader cache against the mounted files", loader_cache),
+    Check("container.compat", "forward-compatibility libraries of the image", compat),
+    Check("container.shim", "whether the shim is active, and can be", shim),
+    Check("container.quota", "quota and ledger of its slice", quota),
+)

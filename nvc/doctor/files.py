@@ -1,0 +1,186 @@
+"""The driver's libraries: where they are, of which version, and whether the loader cache knows them."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
+from nvc.discovery.libraries import DIRECTORIES
+from nvc.discovery.proc import is_version
+from nvc.discovery.wsl import wsl_node
+from nvc.doctor import Check, failed, ok, warning
+from nvc.doctor.look import link_of
+from nvc.errors import DetectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+
+NAMES = ("libnvidia-ml.so", "libcuda.so")
+#: Where a driver may be that is not in the root that was looked at.
+ELSEWHERE = ("/run/nvidia/driver", "/run/host", "/host", "/")
+_SHOWN = 6
+
+
+def _searched(look: Look) -> tuple[str, ...]:
+    arch = os.uname().machine
+    return DIRECTORIES.get(arch, ())
+
+
+def found_in(look: Look) -> dict[str, str]:
+    """Paths of libcuda and libnvidia-ml with a version in their names, links resolved, with that version."""
+    files: dict[str, str] = {}
+    directories = list(_searched(look))
+    directories += [os.path.dirname(path) for _, name, path in _entries(look)[0] if name.startswith(NAMES)]
+    for directory in dict.fromkeys(directories):
+        for name, _ in look.host.driver.entries(directory):
+            base, dot, version = name.partition(".so.")
+            if f"{base}.so" in NAMES and dot and is_version(version):
+                real = link_of(look.host.driver, f"{directory}/{name}")
+                if real:
+                    files[real] = version
+    return files
+
+
+def _entries(look: Look) -> tuple[list[tuple[int, str, str]], str, os.stat_result | None]:
+    """Entries of the loader cache for this machine that bear the name of a driver library, or why there are none;
+    and its status."""
+    path = look.options.ldcache
+    arch = os.uname().machine
+    try:
+        fd, status = look.host.driver.open_regular(path)
+    except FileNotFoundError:
+        return [], "", None
+    except (OSError, DetectionError) as error:
+        return [], _why(error), None
+    try:
+        data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
+        entries = parse_cache(data, (b"libcuda.so", b"libnvidia-", b"libnvcuvid"))
+    except (OSError, DetectionError) as error:
+        return [], _why(error), status
+    finally:
+        os.close(fd)
+    return [entry for entry in entries if entry[0] & ARCH_MASK == ARCH_FLAGS.get(arch)], "", status
+
+
+def _why(error: OSError | DetectionError) -> str:
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error.cause)
+
+
+def _ldconfig(look: Look) -> tuple[str, ...]:
+    return ("ldconfig",) if look.root == "/" else (f"ldconfig -r {look.root}",)
+
+
+def libraries(look: Look) -> Iterator[Finding]:
+    """Whether libcuda and libnvidia-ml are in the driver root."""
+    if wsl_node(look.host.devices) is not None:
+        yield ok("WSL: the libraries are Windows'")
+        return
+    files = found_in(look)
+    names = {path.rpartition("/")[2].partition(".so")[0] + ".so" for path in files}
+    if not names:
+        searched = [look.path(directory) for directory in _searched(look)]
+        others = [place for place in ELSEWHERE if place != look.root and _has_driver(place, _searched(look))]
+        yield failed(
+            f"no library of a driver is in {look.root}",
+            f"looked for {' and '.join(NAMES)} with a version in {', '.join(searched)} and by the loader cache",
+            *(f"a driver is in {place}" for place in others),
+            commands=tuple(f"nvc-cli --root {place} info" for place in others[:1]),
+            advice="set `root` in [nvidia-container-cli] to it"
+            if others
+            else "install the driver's libraries",
+        )
+        return
+    for name in NAMES:
+        if name not in names:
+            what = "CUDA programs" if name == "libcuda.so" else "nvidia-smi and nvc itself"
+            yield failed(
+                f"{name} is missing, which {what} need",
+                *list(files)[:_SHOWN],
+                advice="install the driver's libraries completely (libcuda1, nvidia-driver-cuda-libs)",
+            )
+    if names == set(NAMES):
+        yield ok("libcuda and libnvidia-ml are there", *list(files)[:_SHOWN])
+
+
+def _has_driver(root: str, directories: tuple[str, ...]) -> bool:
+    for directory in directories:
+        try:
+            if any(name.startswith("libnvidia-ml.so.") for name in os.listdir(root.rstrip("/") + directory)):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def version(look: Look) -> Iterator[Finding]:
+    """Whether the libraries are of the kernel module's version."""
+    loaded = look.module
+    files = found_in(look)
+    versions = set(files.values())
+    others = sorted(path for path, other in files.items() if other != loaded)
+    if versions and loaded not in versions:
+        yield failed(
+            f"the libraries are of driver {', '.join(sorted(versions))}, the kernel module of {loaded}",
+            *others[:_SHOWN],
+            commands=("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", "modprobe nvidia"),
+            advice="the driver was upgraded, its module stayed: stop what uses the GPU first, or reboot",
+        )
+        return
+    for path in others:
+        yield warning(
+            f"{look.path(path)} is left over from driver {files[path]}",
+            f"the kernel module is {loaded}",
+            commands=(f"rm {look.path(path)}", *_ldconfig(look)),
+        )
+    for name in NAMES:
+        for directory in {os.path.dirname(path) for path in files}:
+            real = link_of(look.host.driver, f"{directory}/{name}.1")
+            if files.get(real, loaded) != loaded:
+                yield failed(
+                    f"{look.path(directory)}/{name}.1 leads to {real.rpartition('/')[2]}, the module is {loaded}",
+                    commands=(f"ln -sf {name}.{loaded} {look.path(directory)}/{name}.1", *_ldconfig(look)),
+                )
+
+
+def loader_cache(look: Look) -> Iterator[Finding]:
+    """Whether the loader cache names the driver's libraries, and names nothing that is gone."""
+    path = look.path(look.options.ldcache)
+    entries, problem, status = _entries(look)
+    if problem:
+        yield failed(f"the loader cache {path} is not used: {problem}", commands=_ldconfig(look))
+        return
+    if status is None:
+        yield warning(
+            f"there is no loader cache {path}",
+            "NixOS and musl have none; directories are searched instead",
+            commands=_ldconfig(look),
+        )
+        return
+    if not stat.S_IMODE(status.st_mode) & 0o004:
+        yield warning(
+            f"the loader cache {path} cannot be read by users",
+            f"mode {stat.S_IMODE(status.st_mode):04o}",
+            commands=(f"chmod 644 {path}",),
+        )
+    for _, name, target in entries:
+        if not link_of(look.host.driver, target):
+            yield warning(
+                f"the loader cache names {look.path(target)} for {name}, which is not there",
+                commands=_ldconfig(look),
+            )
+    known = {name for _, name, _ in entries}
+    for name in NAMES:
+        if f"{name}.1" not in known and any(name in file for file in found_in(look)):
+            yield warning(f"the loader cache {path} does not name {name}.1", commands=_ldconfig(look))
+
+
+CHECKS = (
+    Check("driver.libraries", "libcuda and libnvidia-ml, and where they were looked for", libraries),
+    Check("driver.version", "libraries and kernel module of one version, no left-overs", version),
+    Check("driver.loader-cache", "the loader cache: readable, complete, nothing stale", loader_cache),
+)

@@ -1,0 +1,183 @@
+"""What checks look at: each fact is gathered once, when the first check asks for it, and nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvc import config as configuration
+from nvc.config import Config, ConfigError
+from nvc.discovery.host import Host
+from nvc.discovery.nodes import nvidia_major
+from nvc.discovery.proc import char_majors, kernel_version, proc_gpus
+from nvc.doctor import Blocked
+from nvc.errors import NvcError
+from nvc.rundir import SYSTEM, in_user_namespace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.discovery.proc import ProcGpu
+    from nvc.doctor.resolve import Found
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.request import DriverOptions
+    from nvc.vgpu.tenants import Tenant
+
+#: The largest file of other programs that is read, bytes.
+FILE_LIMIT = 4 << 20
+
+
+class Look:
+    """The host, seen by `kernel`. `close` it when done.
+
+    `options` name the driver root if the caller did (`named`); otherwise the configuration does, as for hooks.
+    """
+
+    def __init__(
+        self, kernel: Kernel, options: DriverOptions, named: bool = False, programs: str = ""
+    ) -> None:
+        self.kernel = kernel
+        self.programs = programs  # the directory of this installation's programs, "" where there is none
+        self.container: Found | None = None
+        self.config = Config()
+        self.config_error: ConfigError | None = None
+        try:
+            self.config = configuration.load()
+        except ConfigError as error:
+            self.config_error = error
+        if not named:
+            options = options.replace(root=self.config.root, ldcache=self.config.ldcache)
+        self.options = options.replace(inventory=False, load_kmods=False)
+        self._kept: dict[str, object] = {}
+        self._host: Host | None = None
+
+    def close(self) -> None:
+        """Release what is held open."""
+        if self._host is not None:
+            self._host.close()
+
+    @property
+    def root(self) -> str:
+        """The driver root."""
+        return str(self.options.root)
+
+    @property
+    def nvc_cli(self) -> str:
+        """How to call this program for the same driver root, in commands."""
+        same = self.root == "/"  # the configuration is for hooks: commands take the root from --root alone
+        return "nvc-cli" if same else f"nvc-cli --root {self.root}"
+
+    def path(self, inside: str) -> str:
+        """The path on the host of something in the driver root."""
+        return inside if self.root == "/" else str(self.root).rstrip("/") + inside
+
+    @property
+    def host(self) -> Host:
+        """The driver root and where /proc, /sys and /dev are. Raises Blocked where it cannot be opened."""
+        if self._host is None:
+            try:
+                self._host = Host.open(self.kernel, self.options)
+            except NvcError:
+                raise Blocked("driver.root") from None
+        return self._host
+
+    @property
+    def module(self) -> str:
+        """Version of the loaded kernel module. Raises Blocked where there is none."""
+        version = kernel_version(self.host.system)
+        if not version:
+            raise Blocked("driver.module")
+        return version
+
+    @property
+    def majors(self) -> dict[str, int]:
+        """Majors of character devices by name."""
+        return char_majors(self.host.system.read_optional("/proc/devices") or b"")
+
+    @property
+    def major(self) -> int:
+        """That of GPUs and control nodes."""
+        return nvidia_major(self.majors)
+
+    @property
+    def gpus(self) -> tuple[ProcGpu, ...]:
+        """GPUs that the kernel module has claimed. Raises DetectionError."""
+        return proc_gpus(self.host.system) or ()
+
+    def asked(self) -> tuple[HostFacts | None, NvcError | None, float]:
+        """What discovery finds, or why it finds nothing, and the seconds that took; never from the inventory."""
+        if "facts" not in self._kept:
+            from nvc.discovery import discover
+
+            begin = time.monotonic()
+            facts: HostFacts | None = None
+            error: NvcError | None = None
+            try:
+                facts = discover(self.kernel, self.options)
+            except NvcError as raised:
+                error = raised
+            self._kept["facts"] = facts, error, time.monotonic() - begin
+        return self._kept["facts"]  # type: ignore[return-value]
+
+    @property
+    def facts(self) -> HostFacts:
+        """What discovery finds. Raises Blocked."""
+        facts, _, _ = self.asked()
+        if facts is None:
+            raise Blocked("driver.nvml")
+        return facts
+
+    @property
+    def runtime_directory(self) -> str:
+        """Where nvc keeps what lives until the next boot, there or not."""
+        if os.geteuid() == 0 and not in_user_namespace():
+            return SYSTEM
+        return f"/run/user/{os.geteuid()}/nvc"
+
+    def tenants(self) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+        """Every slice, and warnings about entries that cannot be read."""
+        if "tenants" not in self._kept:
+            from nvc.vgpu.tenants import tenants
+
+            there = os.path.isdir(f"{self.runtime_directory}/vgpu")
+            self._kept["tenants"] = tenants(self.kernel) if there else ((), ())
+        return self._kept["tenants"]  # type: ignore[return-value]
+
+
+def read_file(path: str, limit: int = FILE_LIMIT) -> bytes | None:
+    """The beginning of a file, None where there is none. Raises OSError for any other reason."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        parts = []
+        while limit > 0 and (part := os.read(fd, min(limit, 1 << 16))):
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def read_text(path: str, limit: int = FILE_LIMIT) -> str:
+    """The same as text without blanks around it; "" where there is nothing that can be read."""
+    try:
+        return (read_file(path, limit) or b"").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def link_of(root: HostRoot, path: str) -> str:
+    """What a path in a root leads to, without links; "" where it leads nowhere."""
+    try:
+        fd = root.open(path)
+    except OSError:
+        return ""
+    try:
+        return root.real_path(fd)
+    except (OSError, NvcError):
+        return ""
+    finally:
+        os.close(fd)

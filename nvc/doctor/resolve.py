@@ -1,0 +1,146 @@
+"""From what a user calls a container to its process, by what runtimes and engines leave on the host."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from nvc.doctor.look import read_file, read_text
+from nvc.errors import ContainerError, InputError
+from nvc.fastjson import JsonError, parse
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+#: State directories of runc and crun, under each engine that calls them.
+STATES = (
+    "/run/runc/*", "/run/crun/*", "/run/docker/runtime-*/*/*", "/run/containerd/runc/*/*",
+    "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*", "/var/run/docker/runtime-*/*/*",
+)  # fmt: skip
+_DOCKER = "/var/lib/docker/containers/*/config.v2.json"
+_PODMAN = (
+    "/var/lib/containers/storage/*-containers/containers.json",
+    "/home/*/.local/share/containers/storage/*-containers/containers.json",
+)
+_FILE_LIMIT = 16 << 20
+_SHORTEST = 4  # characters that a part of an id must have
+
+
+class Found(Value):
+    """One running container."""
+
+    name: str  # as it was asked for
+    pid: int  # of its first process, as /proc numbers it
+    id: str = ""  # of its runtime; "" where only a process was named
+    bundle: str = ""  # "" where it is not known
+
+
+def resolve(name: str) -> Found:
+    """The container of a process id, a container id (or its beginning) or an engine's name for it.
+
+    Raises InputError where nothing runs that is called so, ContainerError where /proc cannot be read.
+    """
+    if not name or not name.isprintable() or len(name) > 256 or "/" in name:
+        raise InputError("find container", name, "neither a process id nor the id of a container")
+    if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
+        return _with_state(Found(name, int(name)))
+    ids = [name, *_ids_of_name(name)]
+    for wanted in ids:
+        for directory in _states():
+            if _is_meant(os.path.basename(directory), wanted):
+                pid, bundle = read_state(directory)
+                if pid and os.path.exists(f"/proc/{pid}"):
+                    return Found(name, pid, os.path.basename(directory), bundle)
+    for wanted in ids:
+        found = _by_cgroup(wanted)
+        if found:
+            return _with_state(Found(name, found[0], found[1]))
+    raise InputError(
+        "find container", name, "nothing that runs is called so",
+        "give the process id of its first process: docker inspect -f {{.State.Pid}}, runc state",
+    )  # fmt: skip
+
+
+def _is_meant(id: str, wanted: str) -> bool:
+    return id == wanted or len(wanted) >= _SHORTEST and id.startswith(wanted)
+
+
+def _states() -> Iterator[str]:
+    for pattern in STATES:
+        yield from glob.glob(pattern)
+
+
+def _json(path: str) -> Any:
+    try:
+        return parse(read_file(path, _FILE_LIMIT + 1) or b"", _FILE_LIMIT)
+    except (OSError, JsonError):
+        return None
+
+
+def read_state(directory: str) -> tuple[int, str]:
+    """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
+    state = _json(f"{directory}/state.json")
+    if isinstance(state, dict):
+        labels = (state.get("config") or {}).get("labels") or []
+        bundles = [text[7:] for text in labels if isinstance(text, str) and text.startswith("bundle=/")]
+        pid = state.get("init_process_pid")
+        return (pid if type(pid) is int else 0), (bundles or [""])[0]
+    state = _json(f"{directory}/status")
+    if isinstance(state, dict):
+        pid, bundle = state.get("pid"), state.get("bundle")
+        return (pid if type(pid) is int else 0), (bundle if isinstance(bundle, str) else "")
+    return 0, ""
+
+
+def _with_state(found: Found) -> Found:
+    """The same with id and bundle, where a runtime's state names the process or one of its ancestors in there."""
+    namespace = _link(found.pid, "mnt")
+    for directory in _states():
+        pid, bundle = read_state(directory)
+        if pid and (pid == found.pid or namespace and _link(pid, "mnt") == namespace):
+            return Found(found.name, found.pid, os.path.basename(directory), bundle)
+    return found
+
+
+def _link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{name}")
+    except OSError:
+        return ""
+
+
+def _ids_of_name(name: str) -> list[str]:
+    """The ids of the containers that Docker or Podman know by this name."""
+    found = []
+    for path in glob.glob(_DOCKER)[:4096]:
+        known = _json(path)
+        if isinstance(known, dict) and known.get("Name") in (f"/{name}", name):
+            found.append(os.path.basename(os.path.dirname(path)))
+    for pattern in _PODMAN:
+        for path in glob.glob(pattern):
+            known = _json(path)
+            for entry in known if isinstance(known, list) else ():
+                if isinstance(entry, dict) and name in (entry.get("names") or ()):
+                    found.append(str(entry.get("id")))
+    return found
+
+
+def _by_cgroup(wanted: str) -> tuple[int, str] | None:
+    """The first process in a cgroup that bears the id, and the whole id."""
+    try:
+        pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except OSError as error:
+        raise ContainerError.of("find container", "/proc", error) from None
+    for pid in pids:
+        for line in read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines():
+            for part in line.split(":", 2)[-1].split("/"):
+                # docker-<id>.scope, crio-<id>.scope, libpod-<id>.scope, cri-containerd:<...>:<id>, <id>
+                id = part.removesuffix(".scope").replace(":", "-").rpartition("-")[2]
+                whole = part.removesuffix(".scope")
+                for candidate in (whole, id):
+                    if _is_meant(candidate, wanted):
+                        return pid, candidate
+    return None

@@ -1,0 +1,198 @@
+"""The configuration of nvc, and what it keeps until the next boot: the inventory and journals."""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import stat
+
+from nvc import inventory
+from nvc.config import PATHS, driver_options
+from nvc.discovery.key import host_key, still_true
+from nvc.discovery.pack import pack
+from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+    from nvc.request import DriverOptions
+
+_SHOWN = 8
+_PLUGINS = "/var/lib/kubelet/device-plugins"
+
+
+def file(look: Look) -> Iterator[Finding]:
+    """Whether the configuration file can be read and makes sense."""
+    error = look.config_error
+    if error is not None:
+        commands = (error.hint,) if error.hint.startswith("ch") else ()
+        yield failed(
+            f"{error.path}: {error.step}: {error.cause}",
+            "no container starts with it: hooks refuse to guess",
+            commands=commands,
+            advice=error.hint or "correct it; docs/configuration.md has every key",
+        )
+        return
+    there = [path for path in PATHS if os.path.exists(path)]
+    yield ok(
+        f"the configuration is {look.config.path}" if there else "there is no configuration: defaults hold"
+    )
+    if len(there) > 1:
+        yield warning(
+            f"{there[1]} is not read, since there is {there[0]}", advice="put the settings in one of the two"
+        )
+    for text in look.config.warnings:
+        yield warning(text, advice="see docs/configuration.md")
+
+
+def device_rules(look: Look) -> Iterator[Finding]:
+    """Whether device rules are switched off, as a rootless set-up wants and another does not."""
+    if look.config.no_cgroups and os.geteuid() == 0:
+        yield warning(
+            f"no-cgroups is set in {look.config.path}: containers of root get nodes that they may not open",
+            commands=(f"sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {look.config.path}",),
+            advice="a rootless engine does without: it needs no such setting any more",
+        )
+
+
+def environment(look: Look) -> Iterator[Finding]:
+    """Whether any pod can take all GPUs by a variable of its image."""
+    if look.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS):
+        yield warning(
+            "any pod can take every GPU by NVIDIA_VISIBLE_DEVICES, past the device plugin",
+            f"{_PLUGINS} is there, and variables of unprivileged containers count",
+            advice="set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
+            "accept-nvidia-visible-devices-as-volume-mounts = true, or use CDI, in /etc/nvc/config.toml",
+        )
+
+
+def directory(look: Look) -> Iterator[Finding]:
+    """Whether the runtime directory is one that can be trusted."""
+    path = look.runtime_directory
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        yield ok(f"nothing is kept yet in {path}")
+        return
+    wrong = ""
+    if not stat.S_ISDIR(status.st_mode):
+        wrong = "is no directory"
+    elif status.st_uid != os.geteuid():
+        wrong = f"belongs to user {status.st_uid}"
+    elif status.st_mode & 0o022:
+        wrong = f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    if wrong:
+        remedy = (f"rm -rf {path}",) if "can be" not in wrong else (f"chmod 700 {path}",)
+        yield failed(f"{path} {wrong}: container starts refuse to use it", commands=remedy)
+
+
+def trust(look: Look) -> Iterator[Finding]:
+    """Whether each file of the inventory counts."""
+    base = look.runtime_directory
+    try:
+        names = sorted(os.listdir(base))
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
+        return
+    wrong = []
+    for name in names:
+        if not name.startswith("inventory-"):
+            continue
+        status = os.lstat(f"{base}/{name}")
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            wrong.append((f"{base}/{name}", "others could have written it"))
+        elif inventory.load(name, base) is None:
+            wrong.append((f"{base}/{name}", "it is damaged, or of another version of Python"))
+    if wrong:
+        more = f", and {len(wrong) - 1} more," if len(wrong) > 1 else ""
+        yield warning(
+            f"{wrong[0][0]}{more} is not used: {wrong[0][1]}; each container start asks the driver",
+            *(f"{path}: {why}" for path, why in wrong[:_SHOWN]),
+            commands=(f"rm -rf {' '.join(path for path, _ in wrong)}",),
+        )
+
+
+def stale(look: Look) -> Iterator[Finding]:
+    """Whether the inventory says what the driver says now, wherever it would be believed."""
+    facts = look.facts
+    base = look.runtime_directory
+    root = os.fstat(look.host.driver.fd)
+    fresh = marshal.loads(marshal.dumps(pack(facts)))
+    for apart, options in ((False, look.options), (True, driver_options(look.config))):
+        name = inventory.file_name(root, apart)
+        kept = inventory.load(name, base)
+        if not isinstance(kept, tuple) or len(kept) != 4:
+            continue
+        if apart and options.root != look.root or not _believed(look, options, kept):
+            continue
+        fields = [field for field, one, two in zip(facts._fields, kept[2], fresh) if one != two]
+        if "warnings" in fields:
+            fields.remove("warnings")
+        if fields:
+            yield failed(
+                f"the inventory {base}/{name} is not true: it differs in {', '.join(fields)}",
+                commands=(f"rm {base}/{name}",),
+                advice="please report it: its key should have told",
+            )
+        else:
+            yield ok(f"the inventory {base}/{name} is true")
+
+
+def _believed(look: Look, options: DriverOptions, kept: tuple[object, ...]) -> bool:
+    """Whether the next container start would go by it."""
+    key = host_key(look.host, options, options.configuration)
+    witnesses: object = kept[1]
+    return kept[0] == key and isinstance(witnesses, tuple) and still_true(look.host.driver, witnesses)
+
+
+def journals(look: Look) -> Iterator[Finding]:
+    """Whether a run was killed while it changed a container."""
+    base = f"{look.runtime_directory}/containers"
+    try:
+        names = sorted(os.listdir(base))
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
+        return
+    left = [f"{base}/{name}" for name in names[:4096] if _is_left(f"{base}/{name}")]
+    if left:
+        more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"
+        yield warning(
+            f"a run was killed while it changed a container: {left[0]}{more} what it did",
+            *left[:_SHOWN],
+            commands=(f"rm {' '.join(left)}",),
+            advice="remove it if that container is gone; its next `nvc-cli configure` takes it back by itself",
+        )
+
+
+def _is_left(path: str) -> bool:
+    """Whether a journal has records and nobody at work on it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return os.fstat(fd).st_size > 0
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+CHECKS = (
+    Check("config.file", "the configuration file: readable, sound, without unknown keys", file),
+    Check("config.cgroups", "no-cgroups where containers belong to root", device_rules),
+    Check("config.environment", "variables that get around a device plugin", environment),
+    Check("inventory.directory", "the runtime directory: ours alone", directory),
+    Check("inventory.trust", "files of the inventory that do not count", trust),
+    Check("inventory.stale", "whether the inventory is true", stale),
+    Check("inventory.journals", "runs that were killed in the middle", journals),
+)

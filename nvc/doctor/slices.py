@@ -1,0 +1,264 @@
+"""Slices: the installed shim, quotas and ledgers, what does not add up, and the daemon."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import stat
+
+from nvc.discovery.elf import read_elf, section
+from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.doctor.look import Look
+from nvc.errors import NvcError
+from nvc.vgpu import calibration, layout, registry, shim
+from nvc.vgpu.elfnote import layouts_of
+from nvc.vgpu.registry import RegistryError
+from nvc.vgpu.tenants import read_quota
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.doctor import Finding
+    from nvc.vgpu.tenants import Tenant
+
+SOCKET = "/run/nvc/nvcd/nvcd.sock"
+UNITS = (
+    "/etc/systemd/system/nvcd.service",
+    "/usr/lib/systemd/system/nvcd.service",
+    "/lib/systemd/system/nvcd.service",
+)
+_STRINGS_LIMIT = 16 << 20
+_GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
+_REINSTALL = "install nvc again: `make install`, or the package"
+
+
+def installed(look: Look) -> Iterator[Finding]:
+    """The shim that new slices get: link, files, note, name, and the glibc that it needs."""
+    try:
+        found = shim.installed()
+    except NvcError as error:
+        yield failed(f"no slices can be made: {error.path}: {error.cause}", advice=_REINSTALL)
+        return
+    host = host_glibc()
+    for soname, path, _ in found.files:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            yield unknown(f"{path}: {(error.strerror or '').lower()}", advice=AS_ROOT)
+            continue
+        try:
+            elf = read_elf(fd, path)
+            needs = max_glibc(fd, path)
+        except (OSError, NvcError) as error:
+            yield failed(f"{path} is damaged: {error}", advice=_REINSTALL)
+            continue
+        finally:
+            os.close(fd)
+        if layouts_of(elf) != layout.VERSION:
+            version = layouts_of(elf) or "no"
+            yield failed(
+                f"{path} is a shim for version {version} of quota and ledger, this nvc makes {layout.VERSION}",
+                advice=_REINSTALL,
+            )
+        elif elf.soname != soname:
+            yield failed(f"{path} calls itself {elf.soname}, not {soname}", advice=_REINSTALL)
+        elif host and needs > host:
+            yield failed(
+                f"{path} needs glibc {needs[0]}.{needs[1]}, this host has {host[0]}.{host[1]}",
+                advice="install the package that was built for this distribution",
+            )
+    yield ok(f"the shim is {found.directory}")
+
+
+def max_glibc(fd: int, path: str = "") -> tuple[int, int]:
+    """The newest version of glibc that an ELF file names in its dynamic strings. Raises DetectionError, OSError."""
+    strings = section(fd, read_elf(fd, path), ".dynstr", _STRINGS_LIMIT) or b""
+    return max(((int(major), int(minor)) for major, minor in _GLIBC.findall(strings)), default=(0, 0))
+
+
+def host_glibc() -> tuple[int, int]:
+    """That of this process; (0, 0) where it is another C library."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return 0, 0
+    major, _, minor = version.partition(".")
+    return (int(major), int(minor)) if name == "glibc" and minor.isdigit() else (0, 0)
+
+
+def quotas(look: Look) -> Iterator[Finding]:
+    """Whether each slice's files can be read."""
+    base = f"{look.runtime_directory}/vgpu"
+    try:
+        names = registry.entry_names(base)
+    except FileNotFoundError:
+        yield ok("there are no slices")
+        return
+    except PermissionError:
+        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
+        return
+    for name in names:
+        path = f"{base}/{name}"
+        try:
+            read_quota(registry.read_entry(path))
+        except (RegistryError, OSError, ValueError) as error:
+            yield _broken(path, error)
+        except NvcError as error:
+            yield _broken(f"{path}/quota", error.cause)
+    yield ok(f"{len(names)} slices")
+
+
+def _broken(path: str, cause: object) -> Finding:
+    directory = path.removesuffix("/quota")
+    return failed(
+        f"the slice in {path} is broken: {getattr(cause, 'cause', cause)}",
+        commands=(f"rm -r {directory}",),
+        advice="then start its container again: while it runs, its programs are denied memory",
+    )
+
+
+def ledgers(look: Look) -> Iterator[Finding]:
+    """Whether what the processes of a slice hold can be told."""
+    for tenant in look.tenants()[0]:
+        if tenant.alive and tenant.problem:
+            yield failed(
+                f"what slice {tenant.short} uses is not known: {tenant.problem}",
+                f"process {tenant.pids[0]}, {tenant.entry.rootfs or 'a program'}",
+                commands=(f"nvc-cli vgpu check {tenant.pids[0]}",),
+                advice="its programs have written to it: end them and start the container again",
+            )
+
+
+def memory(look: Look) -> Iterator[Finding]:
+    """Whether slices together promise more memory than a device has."""
+    promised: dict[str, int] = {}
+    size: dict[str, int] = {}
+    holders: dict[str, list[str]] = {}
+    for tenant in look.tenants()[0]:
+        for device in tenant.devices if tenant.alive else ():
+            if device.limit != layout.NO_LIMIT and device.memory:
+                promised[device.uuid] = promised.get(device.uuid, 0) + device.limit
+                size[device.uuid] = device.memory
+                text = f"{tenant.short}: {device.limit >> 20} MiB"
+                holders.setdefault(device.uuid, []).append(text)
+    for uuid, total in promised.items():
+        if total > size[uuid]:
+            yield warning(
+                f"slices of {uuid} promise {total >> 20} MiB, it has {size[uuid] >> 20} MiB",
+                *holders[uuid][:16],
+                commands=(f"nvc-cli vgpu set {holders[uuid][-1].partition(':')[0]} --memory SIZE",),
+                advice="who comes last gets less than was promised: make one of them smaller",
+            )
+
+
+def leftovers(look: Look) -> Iterator[Finding]:
+    """Slices of containers that are gone."""
+    gone = [tenant for tenant in look.tenants()[0] if not tenant.alive]
+    if gone:
+        yield warning(
+            f"{len(gone)} slices are left over from containers that are gone",
+            *(f"{tenant.entry.key} {tenant.entry.rootfs}" for tenant in gone[:8]),
+            commands=("nvc-cli vgpu rm --gone",),
+        )
+
+
+def coverage(look: Look) -> Iterator[Finding]:
+    """Whether the shim is in every process of a slice."""
+    from nvc.vgpu.survey import survey
+
+    living: tuple[Tenant, ...] = tuple(tenant for tenant in look.tenants()[0] if tenant.alive)
+    for tenant in living:
+        found = survey(look.kernel, (tenant,), ())
+        for report in found.reports:
+            for path, cause in report.uncovered:
+                yield failed(
+                    f"process {report.pid} ({report.name}) of slice {tenant.short} gets around the shim: {path}",
+                    cause,
+                    commands=(f"nvc-cli vgpu check {report.pid}",),
+                    advice="its memory is not limited: take that copy of the library out of the image",
+                )
+        for path in found.files:
+            yield warning(
+                f"slice {path} would get around the shim, should a program load it",
+                advice="take that copy of the library out of the image",
+            )
+
+
+def measured(look: Look) -> Iterator[Finding]:
+    """Whether it is known what a context takes."""
+    if not any(tenant.alive for tenant in look.tenants()[0]):
+        return
+    facts = look.facts
+    known = {one.driver for one in calibration.load()}
+    if facts.driver_label not in known:
+        yield warning(
+            f"what a context takes was not measured with driver {facts.driver_label}: more is assumed",
+            f"no line for it in {calibration.PATH}",
+            commands=(f"{look.nvc_cli} vgpu calibrate",),
+        )
+
+
+def daemon(look: Look) -> Iterator[Finding]:
+    """Whether nvcd answers, where it is installed or needed."""
+    problem = _unreachable()
+    units = [path for path in UNITS if os.path.exists(path)]
+    needing = _with_policy(look)
+    if not os.path.exists(SOCKET) and not units and not needing:
+        yield ok("nvcd is not used here")
+    elif problem:
+        yield failed(
+            f"nvcd cannot be reached: {SOCKET}: {problem}",
+            *(f"unit {path}" for path in units[:1]),
+            *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
+            commands=("systemctl restart nvcd", "journalctl -u nvcd -n 50"),
+            advice="without it, slices keep their memory limits, but no share of time is held to",
+        )
+    else:
+        yield ok("nvcd answers")
+
+
+def _unreachable() -> str:
+    """Why nobody listens at the socket, "" where somebody does."""
+    try:
+        if not stat.S_ISSOCK(os.stat(SOCKET).st_mode):
+            return "it is no socket"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
+        try:
+            asking.connect(SOCKET)
+        except OSError as error:
+            if error.errno in (
+                errno.EPROTOTYPE,
+                errno.EAGAIN,
+            ):  # of another kind, or busy: somebody is there
+                return ""
+            return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _with_policy(look: Look) -> list[str]:
+    names = []
+    for tenant in look.tenants()[0]:
+        try:
+            limits = read_quota(tenant.entry) if tenant.alive else ()
+        except (NvcError, OSError):
+            continue
+        if any(limit.policy != layout.POLICY_NATIVE for limit in limits):
+            names.append(tenant.short)
+    return names
+
+
+CHECKS = (
+    Check("vgpu.shim", "the installed shim: link, files, note, name, glibc", installed),
+    Check("vgpu.quotas", "quota and entry of each slice", quotas),
+    Check("vgpu.ledgers", "whether ledgers of slices can be read", ledgers),
+    Check("vgpu.memory", "whether slices promise more memory than there is", memory),
+    Check("vgpu.leftovers", "slices of containers that are gone", leftovers),
+    Check("vgpu.coverage", "whether the shim is in every process of a slice", coverage),
+    Check("vgpu.calibration", "whether it was measured what a context takes", measured),
+    Check("vgpu.daemon", "whether nvcd answers", daemon),
+)

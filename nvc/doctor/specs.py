@@ -1,0 +1,157 @@
+"""CDI specifications: sound, of this host as it is now, and each device in one file only."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.cdi.stamp import staleness, stamp_of_document
+from nvc.cdi.store import CdiError, read_directory
+from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from nvc.cdi.store import SpecFile
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+
+#: Kinds that are about NVIDIA's devices; other vendors' files are only read for their names.
+_VENDORS = ("nvidia.com/", "k8s.device-plugin.nvidia.com/", "management.nvidia.com/", "runtime.nvidia.com/")
+_SHOWN = 6
+
+
+def _files(look: Look) -> list[tuple[str, SpecFile]]:
+    """Every specification with its directory."""
+    found = []
+    for directory in look.config.cdi_spec_dirs:
+        found += [(directory, file) for file in read_directory(directory)]
+    return found
+
+
+def _ours(document: dict[str, Any]) -> bool:
+    return str(document.get("kind", "")).startswith(_VENDORS) or stamp_of_document(document) is not None
+
+
+def _refresh(look: Look, file: SpecFile) -> tuple[str, ...]:
+    """What makes a file anew: by nvc if it made it, else by NVIDIA's tool."""
+    if file.document and stamp_of_document(file.document) is None:
+        return (f"nvidia-ctk cdi generate --output={file.path}",)
+    return (f"{look.nvc_cli} cdi generate --output {file.path}",)
+
+
+def sound(look: Look) -> Iterator[Finding]:
+    """Whether engines can read each file."""
+    count = 0
+    for directory in look.config.cdi_spec_dirs:
+        try:
+            files = read_directory(directory)
+        except CdiError as error:
+            yield unknown(f"{directory} cannot be read: {error.cause}", advice=AS_ROOT)
+            continue
+        for file in files:
+            count += 1
+            if file.problems:
+                yield failed(
+                    f"{file.path}: {file.problems[0]}",
+                    *file.problems[1:_SHOWN],
+                    commands=_refresh(look, file),
+                    advice="engines ignore the whole file, and say that its devices are unresolvable",
+                )
+        if files and os.stat(directory).st_mode & 0o022:
+            yield failed(
+                f"{directory} can be written by others, and engines do as root what its files say",
+                commands=(f"chmod go-w {directory}",),
+            )
+    yield ok(f"{count} specifications in {', '.join(look.config.cdi_spec_dirs)}")
+
+
+def stale(look: Look) -> Iterator[Finding]:
+    """Whether a file was made for the driver and the devices of now."""
+    for _, file in _files(look):
+        stamp = stamp_of_document(file.document) if file.document else None
+        if stamp is None:
+            continue
+        problem = staleness(stamp, look.facts)
+        if problem:
+            yield failed(
+                f"{file.path} {problem}",
+                f"made for driver {stamp.driver} in {stamp.root}",
+                commands=_refresh(look, file),
+                advice="nvc-cdi-refresh.path of the package does so whenever the driver changes",
+            )
+
+
+def paths(look: Look) -> Iterator[Finding]:
+    """Whether all that a file names is there."""
+    for _, file in _files(look):
+        if not file.document or not _ours(file.document):
+            continue
+        missing = sorted({path for path in _host_paths(file.document) if not os.path.lexists(path)})
+        if missing:
+            yield failed(
+                f"{file.path} names {missing[0]}, which is not there: its containers do not start",
+                *missing[1:_SHOWN],
+                *((f"and {len(missing) - _SHOWN} more",) if len(missing) > _SHOWN else ()),
+                commands=_refresh(look, file),
+            )
+
+
+def hooks(look: Look) -> Iterator[Finding]:
+    """Whether the programs are there that a file wants to be run."""
+    for _, file in _files(look):
+        programs = {str(hook.get("path")) for hook in _parts(file.document, "hooks")}
+        for program in sorted(programs):
+            if not os.access(program, os.X_OK):
+                yield failed(
+                    f"{file.path} wants {program} to be run, which is no program here",
+                    commands=_refresh(look, file),
+                    advice="install what made the file again, or make it with nvc",
+                )
+
+
+def conflicts(look: Look) -> Iterator[Finding]:
+    """Whether a device is in two files of one directory: engines then know neither."""
+    seen: dict[tuple[str, str], str] = {}
+    for directory, file in _files(look):
+        for device in file.devices() if file.document else ():
+            first = seen.setdefault((directory, device), file.path)
+            if first != file.path:
+                yield failed(
+                    f"{device} is in {first} and in {file.path}: engines drop a device that two files define",
+                    commands=(f"rm {file.path}",),
+                    advice="keep the file of the tool that you use",
+                )
+                break
+    names = {device for (directory, device) in seen}
+    for device in sorted(names):
+        where = [path for (_, name), path in seen.items() if name == device]
+        if len(where) > 1:
+            yield warning(
+                f"{where[0]} and {where[1]} define the same devices, such as {device}: the later directory wins",
+                commands=(f"rm {where[0]}",),
+            )
+            break
+
+
+def _parts(document: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    for owner in (document, *(document.get("devices") or ())):
+        yield from (owner.get("containerEdits") or {}).get(name) or ()
+
+
+def _host_paths(document: dict[str, Any]) -> Iterator[str]:
+    for mount in _parts(document, "mounts"):
+        if str(mount.get("hostPath", "")).startswith("/"):
+            yield mount["hostPath"]
+    for node in _parts(document, "deviceNodes"):
+        yield node.get("hostPath") or node["path"]
+
+
+CHECKS = (
+    Check("cdi.specs", "specifications: valid, in directories that only root can write", sound),
+    Check("cdi.stale", "specifications made for another driver or other devices", stale),
+    Check("cdi.paths", "files and nodes that a specification names and the host has not", paths),
+    Check("cdi.hooks", "programs that a specification names and the host has not", hooks),
+    Check("cdi.conflicts", "devices that two files define", conflicts),
+)

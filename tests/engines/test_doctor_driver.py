@@ -1,0 +1,114 @@
+"""`nvc-cli doctor`: each fault of the driver, its files and its nodes, made, named and mended."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.doctor import Case, check, examine, problems
+from support.engines import DRIVER, Host
+
+LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"
+VERSION = "580.159.04"
+GPUS = f"{DRIVER}/proc/driver/nvidia/gpus"
+OLD = "570.00.01"
+CONFIG = "/etc/nvc/config.toml"
+XID = "4,1,9000,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+HANG = "#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }\n"
+
+
+def aside(path: str) -> tuple[str, str]:
+    """Shell lines that put a file away, and that bring it back."""
+    return f"mv {path} {DRIVER}/aside", f"mv {DRIVER}/aside {path}"
+
+
+def copied(path: str, change: str) -> tuple[str, str]:
+    """Shell lines that change a file, and that undo it."""
+    return f"cp -a {path} {DRIVER}/copy; {change}", f"mv {DRIVER}/copy {path}"
+
+
+CASES = (
+    Case("driver.root", *copied(CONFIG, f"sed -i s,{DRIVER},/run/none, {CONFIG}")[:1], "cannot be opened",
+         copied(CONFIG, "")[1]),
+    Case("driver.module",
+         f"mv {DRIVER}/sys/module/nvidia {DRIVER}/aside; mv {DRIVER}/proc/driver/nvidia/version {DRIVER}/copy",
+         "loaded",
+         f"mv {DRIVER}/aside {DRIVER}/sys/module/nvidia; mv {DRIVER}/copy {DRIVER}/proc/driver/nvidia/version"),
+    Case("driver.modules", copied(f"{DRIVER}/proc/devices", f"sed -i /nvidia-uvm/d {DRIVER}/proc/devices")[0],
+         "nvidia-uvm is not loaded", copied(f"{DRIVER}/proc/devices", "")[1]),
+    Case("driver.modules", f"echo {OLD} > {DRIVER}/sys/module/nvidia_uvm/version", f"nvidia_uvm is of driver {OLD}",
+         f"rm {DRIVER}/sys/module/nvidia_uvm/version"),
+    Case("driver.libraries", aside(f"{LIBS}/libcuda.so.{VERSION}")[0], "libcuda.so is missing",
+         aside(f"{LIBS}/libcuda.so.{VERSION}")[1]),
+    Case("driver.libraries", f"mkdir {DRIVER}/aside; mv {LIBS}/libcuda.* {LIBS}/libnvidia-ml.* {DRIVER}/aside",
+         f"no library of a driver is in {DRIVER}", f"mv {DRIVER}/aside/* {LIBS}; rmdir {DRIVER}/aside"),
+    Case("driver.version", f"echo {OLD} > {DRIVER}/sys/module/nvidia/version",
+         f"the libraries are of driver {VERSION}, the kernel module of {OLD}",
+         f"echo {VERSION} > {DRIVER}/sys/module/nvidia/version"),
+    Case("driver.version", f"cp {LIBS}/libcuda.so.{VERSION} {LIBS}/libcuda.so.{OLD}",
+         f"libcuda.so.{OLD} is left over from driver {OLD}", status="warning"),
+    Case("driver.version",
+         f"cp {LIBS}/libcuda.so.{VERSION} {LIBS}/libcuda.so.{OLD}; ln -sf libcuda.so.{OLD} {LIBS}/libcuda.so.1",
+         f"libcuda.so.1 leads to libcuda.so.{OLD}", after=f"rm {LIBS}/libcuda.so.{OLD}"),
+    Case("driver.loader-cache", f"echo nothing > {DRIVER}/etc/ld.so.cache", "unsupported file format"),
+    Case("driver.loader-cache", f"rm {DRIVER}/etc/ld.so.cache", "there is no loader cache", status="warning"),
+    Case("driver.loader-cache", f"chmod 600 {DRIVER}/etc/ld.so.cache", "cannot be read by users", status="warning"),
+    Case("driver.loader-cache", aside(f"{LIBS}/libnvidia-opencl.so.{VERSION}")[0],
+         f"{LIBS}/libnvidia-opencl.so.1 for libnvidia-opencl.so.1, which is not there", status="warning",
+         after=f"{aside(f'{LIBS}/libnvidia-opencl.so.{VERSION}')[1]}; ldconfig -r {DRIVER}"),
+    Case("driver.nvml", copied(f"{LIBS}/libnvidia-ml.so.{VERSION}", f"echo > {LIBS}/libnvidia-ml.so.{VERSION}")[0],
+         "the driver cannot be asked", copied(f"{LIBS}/libnvidia-ml.so.{VERSION}", "")[1]),
+    Case("driver.gpus", f"cp -a {GPUS}/0000:43:00.0 {GPUS}/0000:99:00.0; "
+         f"sed -i 's/^Device Minor.*/Device Minor: 5/' {GPUS}/0000:99:00.0/information",
+         "GPU 0000:99:00.0 is the kernel module's, but NVML does not show it",
+         f"rm -r {GPUS}/0000:99:00.0"),
+    Case("driver.firmware", aside(f"{DRIVER}/lib/firmware/nvidia/{VERSION}")[0], "there is no GSP firmware",
+         aside(f"{DRIVER}/lib/firmware/nvidia/{VERSION}")[1]),
+    Case("driver.services", "mkdir /run/nvidia-persistenced; "
+         "python3 -c 'import socket; socket.socket(1).bind(\"/run/nvidia-persistenced/socket\")'",
+         "/run/nvidia-persistenced/socket is left over", "rm -r /run/nvidia-persistenced", "--root /", "warning"),
+    Case("driver.xid", f"echo '{XID}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
+         "reported Xid 79, 1 times: GPU has fallen", "umount /dev/kmsg"),
+    Case("nodes.control", f"rm {DRIVER}/dev/nvidiactl", f"{DRIVER}/dev/nvidiactl is missing"),
+    Case("nodes.control", f"rm {DRIVER}/dev/nvidia-uvm; mknod {DRIVER}/dev/nvidia-uvm c 1 3",
+         "nvidia-uvm is 1:3, the driver's is"),
+    Case("nodes.gpus", f"rm {DRIVER}/dev/nvidia0; touch {DRIVER}/dev/nvidia0", "nvidia0 is no character device"),
+    Case("nodes.gpus", f"mknod {DRIVER}/dev/nvidia7 c 195 7", "nvidia7 is left over", status="warning"),
+    Case("nodes.capabilities",
+         "nvc-cli sim create /run/mig --mig 3g.40gb; rm /run/mig/dev/nvidia-caps/nvidia-cap13",
+         "nvidia-cap13 is missing", words="--root /run/mig", after="nvc-cli sim destroy /run/mig"),
+    Case("nodes.permissions", f"chmod 660 {DRIVER}/dev/nvidia1", "nvidia1 is not open to all", status="warning"),
+    Case("nodes.dev-char", "mkdir -p /run/systemd/system", "no link in", status="warning",
+         after=f"rm -r /run/systemd {DRIVER}/dev/char"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.says}")
+def test_a_fault(host: Host, case: Case) -> None:
+    check(host, case)
+
+
+def test_a_driver_in_another_root(host: Host) -> None:
+    """As driver containers leave it; on this host nothing else has one."""
+    host.sh(f"mkdir -p /run/nvidia/driver; mount --bind {DRIVER} /run/nvidia/driver")
+    named = next(one for one in problems(examine(host, "--root /").stdout) if "driver.libraries" in one.line)
+    assert "no library of a driver is in /" in named.line
+    assert host.sh("\n".join(named.commands)).stdout.startswith("NVRM version:")
+    host.sh("umount /run/nvidia/driver")
+
+
+def test_a_driver_that_hangs(host: Host) -> None:
+    host.write("/run/hang.c", HANG)
+    host.sh(
+        f"gcc -shared -fPIC -o /run/hang.so /run/hang.c; mount --bind /run/hang.so {LIBS}/libnvidia-ml.so.{VERSION}"
+    )
+    named = next(one for one in problems(examine(host, "--timeout 0.2", "driver.nvml").stdout))
+    assert "timed out" in named.line and "nvidia-persistenced" in named.commands[0]
+    host.sh(f"umount {LIBS}/libnvidia-ml.so.{VERSION}")
+    assert examine(host, "--timeout 5", "driver.nvml").returncode == 0
+
+
+def test_nothing_is_left(host: Host) -> None:
+    """The faults above were mended, and a host that is well has no problem but that of being a test's."""
+    left = [one.line for one in problems(examine(host).stdout) if "host." not in one.line]
+    assert left == []

@@ -1,0 +1,76 @@
+"""Faults for `nvc-cli doctor`: made for real, named in one line, mended by what it says.
+
+case = Case("nodes.control", "rm /run/sim/dev/nvidiactl", "nvidiactl is missing")
+check(host, case)
+
+Without a remedy of its own, the commands that doctor prints must mend it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from typing import NamedTuple
+
+from .engines import Host
+
+
+class Case(NamedTuple):
+    """One fault on a host."""
+
+    check: str
+    fault: str  # shell lines
+    says: str  # in the one line that names it
+    remedy: str = ""  # shell lines; "": the commands that are printed
+    words: str = ""  # global options
+    status: str = "failed"
+    after: str = ""  # shell lines that take the rest back
+
+
+class Named(NamedTuple):
+    """A problem as it is printed."""
+
+    line: str
+    commands: tuple[str, ...]
+
+
+def problems(text: str) -> list[Named]:
+    """The problems of a report, each with its commands."""
+    found: list[Named] = []
+    for line in text.splitlines():
+        if re.match(r"(failed|warning|cannot tell) ", line):
+            found.append(Named(line, ()))
+        elif line.startswith("    run     ") and found:
+            found[-1] = Named(found[-1].line, (*found[-1].commands, line.removeprefix("    run     ")))
+    return found
+
+
+def examine(host: Host, words: str = "", checks: str = "") -> subprocess.CompletedProcess[str]:
+    """Run doctor on the host of the test."""
+    done = host.sh(f"nvc-cli {words} doctor {checks}", check=False)
+    assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2), done.stderr
+    return done
+
+
+def check(host: Host, case: Case) -> float:
+    """Make the fault, see it named by a whole run and mended by its remedy; the seconds of that run."""
+    host.sh(case.fault)
+    try:
+        begin = time.monotonic()
+        done = examine(host, case.words)
+        seconds = time.monotonic() - begin
+        named = [
+            one for one in problems(done.stdout) if f"{case.check}: " in one.line and case.says in one.line
+        ]
+        assert len(named) == 1, done.stdout + done.stderr
+        assert named[0].line.startswith(case.status.replace("unknown", "cannot tell")), named
+        assert done.returncode == 1 or case.status != "failed"
+        remedy = case.remedy or "\n".join(named[0].commands)
+        assert remedy, "neither a command nor a remedy of the test"
+        host.sh(remedy)
+        again = problems(examine(host, case.words, case.check).stdout)
+        assert not [one for one in again if case.says in one.line], again
+    finally:
+        host.sh(case.after or "true")
+    return seconds

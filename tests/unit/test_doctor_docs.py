@@ -1,0 +1,38 @@
+"""docs/doctor.md knows every check, every option and every key."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+from support import REPO
+
+from nvc.doctor import Check, Result, document, ok
+from nvc.doctor.catalog import CHECKS, table
+from nvc_cli.doctor import doctor
+
+REGENERATE = "the table must be what `nvc.doctor.catalog.table()` returns"
+
+with open(os.path.join(REPO, "docs/doctor.md"), encoding="utf-8") as file:
+    TEXT = file.read()
+
+
+def test_the_table_of_checks() -> None:
+    assert TEXT.endswith(f"## Checks\n\n{table()}"), REGENERATE
+
+
+def test_names() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+\.[a-z-]+", name) for name in names)
+    assert all(check.title and "|" not in check.title for check in CHECKS)
+
+
+def test_every_option_and_key() -> None:
+    for option in doctor.params:
+        if isinstance(option, click.Option):
+            assert any(f"`{name}" in TEXT or f" {name}`" in TEXT for name in option.opts), option.opts
+    made = document((Result(Check("a.b", "", lambda _: ()), (ok("x"),)),))
+    for key in {*made, *made["checks"][0], *made["checks"][0]["findings"][0]}:
+        assert f"`{key}`" in TEXT, key

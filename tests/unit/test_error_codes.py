@@ -1,0 +1,77 @@
+"""Each class of the error tree has a code of its own, and the code is explained."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+import pytest
+from support import REPO
+
+import nvc
+import nvc_cli
+import nvc_hooks
+from nvc.doctor.catalog import choose
+from nvc.doctor.codes import BY_CODE, EXPLANATIONS, explain, page, text_of
+from nvc.errors import InputError, MountError, NvcError
+
+REGENERATE = """python3 -c 'from nvc.doctor.codes import page; print(page(), end="")' > docs/errors.md"""
+
+
+def classes() -> list[type[NvcError]]:
+    """Every class of the tree, in whatever module of the project."""
+    for package in (nvc, nvc_cli, nvc_hooks):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.startswith("nvc._"):
+                importlib.import_module(found.name)
+    known: list[type[NvcError]] = [NvcError]
+    for known_class in known:
+        known += [one for one in known_class.__subclasses__() if one not in known]
+    return [one for one in known if one.__module__.split(".")[0] in ("nvc", "nvc_cli", "nvc_hooks")]
+
+
+def test_every_class_has_a_code_of_its_own() -> None:
+    codes: dict[str, str] = {}
+    for one in classes():
+        place = f"{one.__module__}.{one.__name__}"
+        assert "code" in vars(one), (
+            f"{place}: give it a code that is not in nvc/doctor/codes.py, and explain it there"
+        )
+        assert codes.setdefault(one.code, one.__name__) == one.__name__, (
+            f"{place}: {one.code} is {codes[one.code]}'s"
+        )
+        found = BY_CODE[one.code]
+        assert (found.name, found.stage, found.checks) == (one.__name__, one.stage, one.doctor), place
+    assert set(codes) == set(BY_CODE), "codes without a class"
+    assert len(BY_CODE) == len(EXPLANATIONS)
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_an_explanation(code: str) -> None:
+    found = BY_CODE[code]
+    assert found.meaning.endswith(".") and found.causes and found.remedies
+    text = text_of(found)
+    assert text.startswith(f"{code}: {found.stage} error\n") and all(
+        len(line) <= 120 for line in text.splitlines()
+    )
+    if found.checks:
+        assert choose(tuple(found.checks.split()), False) and f"nvc-cli doctor {found.checks}\n" in text
+
+
+def test_codes_as_people_type_them() -> None:
+    assert explain("nvc-1201") is explain(" 1201") is BY_CODE["NVC-1201"]
+    for wrong in ("NVC-1", "", "1201x", "\0", "NVC-" + "9" * 9999):
+        with pytest.raises(InputError):
+            explain(wrong)
+
+
+def test_the_line_for_people() -> None:
+    error = MountError("bind", "/a", "no space left on device", "free some")
+    assert error.line() == f"{error} [NVC-1701: nvc-cli doctor host]"
+    assert InputError("x").line() == "input error: x [NVC-1001]"
+
+
+def test_the_page_is_generated() -> None:
+    with open(os.path.join(REPO, "docs/errors.md"), encoding="utf-8") as file:
+        assert file.read() == page(), REGENERATE
