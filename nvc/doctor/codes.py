@@ -154,6 +154,11 @@ EXPLANATIONS = (
         "vgpu", ("Try the program without `vgpu run`.", "Call it as root."),
     ),
     Explanation(
+        "NVC-2106", "PolicyError", "vgpu", "What was laid down for sharing a device cannot be read or changed.",
+        ("Its file below /run/nvc is damaged, or somebody else could have written it.",),
+        "vgpu", ("`nvc-cli vgpu policy GPU --reset` removes it.",),
+    ),
+    Explanation(
         "NVC-2201", "OutputError", "output", "Standard output does not take what was to be printed.",
         ("The disk is full.", "The descriptor is not open."),
         "", ("Send the output elsewhere.",),

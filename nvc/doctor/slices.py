@@ -14,8 +14,8 @@ from nvc.doctor.look import Look
 from nvc.errors import NvcError
 from nvc.vgpu import calibration, layout, registry, shim
 from nvc.vgpu.elfnote import layouts_of
+from nvc.vgpu.limits import read_quota
 from nvc.vgpu.registry import RegistryError
-from nvc.vgpu.tenants import read_quota
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -37,7 +37,9 @@ _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 class PolicyError(NvcError):
     """What was laid down for a device cannot be read or changed."""
 
+    code = "NVC-2106"
     stage = "vgpu"
+    doctor = "vgpu"
     hint = "`nvc-cli vgpu policy GPU --reset` removes it"
 
 
