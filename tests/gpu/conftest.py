@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, STAGE, run
+from support.realslice import RealSlice
+from support.vgpushim import compile_tool
 
 FIGURES = pytest.StashKey[list[tuple[str, str, str]]]()
 OUTCOMES = pytest.StashKey[list[tuple[str, str, float, str]]]()
@@ -91,3 +93,14 @@ def nvc() -> Callable[..., str]:
         return run(os.path.join(STAGE, "bin/nvc-cli"), *arguments, env=CLEAN_ENV).stdout
 
     return call
+
+
+@pytest.fixture(scope="module")
+def slice_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSlice]:
+    """10 GiB of the first GPU, of which only the shim's library directory knows."""
+    directory = str(tmp_path_factory.mktemp("slice"))
+    made = RealSlice(directory, os.path.join(STAGE, "lib/nvc/vgpu/current"), compile_tool(directory, "-O2"))
+    # What the driver takes with its first client stays out of the figures.
+    keeper = made.process().do("init")
+    yield made
+    keeper.end()

@@ -5,14 +5,12 @@ One GPU, that nobody else uses meanwhile.
 
 from __future__ import annotations
 
-import os
-import re
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, STAGE, need, run
-from support.vgpushim import GIB, MIB, OUT_OF_MEMORY, Process, Slice, compile_tool
+from support.realslice import native
+from support.vgpushim import MIB, OUT_OF_MEMORY, Process, Slice
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB
@@ -59,41 +57,9 @@ WAYS = {
 }
 
 
-class RealSlice(Slice):
-    def __init__(self, root: str, shims: str, tool: str) -> None:
-        cache = run("/sbin/ldconfig", "-p").stdout
-        found = re.search(r"libcuda\.so\.1 \(libc6,(?:x86-64|AArch64)\) => (\S+)", cache)
-        assert found, "no libcuda.so.1 in the loader's cache"
-        self.make(root, shims, tool, os.path.dirname(found[1]), [smi("uuid")])
-        context = self.taken()
-        process = self.start()
-        self.context = self.taken() - context
-        process.end()
-        self.processes.clear()
-        self.limit(10 * GIB, context_overhead=self.context)
-
-    def taken(self, device: int = 0) -> int:
-        return int(smi("memory.used")) * MIB
-
-
-def smi(field: str) -> str:
-    query = (need("nvidia-smi"), f"--query-gpu={field}", "--format=csv,noheader,nounits")
-    return run(*query).stdout.splitlines()[0].strip()
-
-
-@pytest.fixture(scope="module")
-def slice_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slice]:
-    directory = str(tmp_path_factory.mktemp("slice"))
-    made = RealSlice(directory, os.path.join(STAGE, "lib/nvc/vgpu/current"), compile_tool(directory, "-O2"))
-    keeper = made.process().do(
-        "init"
-    )  # what the driver takes with its first client stays out of the figures
-    yield made
-    keeper.end()
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way(slice_: Slice, way: str, measured: Callable[[str, object], None]) -> None:
+    """rows: M1 M15 M19 M20 M22 M24 M25 M28 M31 M32 M33 M35"""
     take, give = WAYS[way]
     process = slice_.start()
     try:
@@ -112,6 +78,7 @@ def test_a_way(slice_: Slice, way: str, measured: Callable[[str, object], None])
 
 
 def test_the_resolver_of_a_real_driver(slice_: Slice) -> None:
+    """rows: M5 M8 M9 M10"""
     process = slice_.process().do("init")
     for asked, symbol in {
         "cuMemAlloc 13000 0": "cuMemAlloc_v2",
@@ -126,6 +93,7 @@ def test_the_resolver_of_a_real_driver(slice_: Slice) -> None:
 
 
 def test_a_race(slice_: Slice) -> None:
+    """rows: P1 P6"""
     processes = [slice_.start() for _ in range(4)]
     for process in processes:
         process.send("alloc a 3g")
@@ -143,11 +111,8 @@ def pairs(process: Process) -> float:
 
 
 def test_time_of_an_allocation(slice_: Slice, measured: Callable[[str, object], None]) -> None:
-    native = {
-        **CLEAN_ENV,
-        "LD_LIBRARY_PATH": os.path.dirname(os.path.realpath(slice_.path("nvc/libcuda.so.1"))),
-    }
-    with_shim, without = slice_.start(), slice_.process(**native).start()
+    """rows: O3"""
+    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
     difference = pairs(with_shim) - pairs(without)
     measured("allocation and free of 1 KiB: longer by, ns", int(difference))
     with_shim.end()

@@ -1,0 +1,317 @@
+"""Rows of the test matrix on a real driver that one small program can express."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from support.realslice import RealSlice, native, smi
+from support.vgpushim import GIB, MIB, OUT_OF_MEMORY, Process
+
+from nvc.vgpu import layout
+
+pytestmark = pytest.mark.gpu
+TOLERANCE = 2 * MIB
+Measure = Callable[[str, object], None]
+
+
+@pytest.fixture(autouse=True)
+def whole(slice_: RealSlice) -> Iterator[None]:
+    """Every test begins with the same limit and leaves no process."""
+    slice_.reset()
+    first = len(slice_.processes)
+    yield
+    for process in slice_.processes[first:]:
+        if process.process.poll() is None:
+            process.kill()
+    del slice_.processes[first:]
+    slice_.reset()
+
+
+def fill(process: Process, block: int, way: str = "alloc") -> int:
+    """Bytes that are granted in blocks until one is refused with the driver's code."""
+    granted = 0
+    for _ in range(2000):
+        code = process.code(f"{way} z {block}")
+        if code:
+            assert code == OUT_OF_MEMORY
+            return granted
+        granted += block
+    raise AssertionError("no end of it")
+
+
+def test_linear_to_the_limit(slice_: RealSlice, measured: Measure) -> None:
+    """rows: M1 M46"""
+    before = slice_.taken()
+    process = slice_.start()
+    granted = fill(process, 64 * MIB)
+    measured("cuMemAlloc of 64 MiB: MiB got beside a context", granted // MIB)
+    left = 10 * GIB - slice_.context
+    assert left - 64 * MIB <= granted <= left
+    assert slice_.taken() - before <= 10 * GIB + TOLERANCE
+    rest = left - granted
+    if rest >= 2 * MIB:
+        process.do(f"alloc y {rest // (2 * MIB) * 2 * MIB}")
+    assert process.code("alloc x 2m") == OUT_OF_MEMORY
+    process.end()
+    assert slice_.used() == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "alloc a 0",
+        "alloc a 18446744073709551615",
+        "alloc a 18446744073709551614",
+        "free a",
+        "pitch a 0 4",
+        "managed a 0",
+        "array a 0 0",
+        "async a 0",
+        "create a 0 0",
+        "create a 3 0",
+        "release a",
+        "ipcclose a",
+        "limit 99 1",
+        "infonull",
+        "proc cuNoSuchEntry 13000 0",
+        "proc cuMemAlloc 1 0",
+        "leave 0",
+    ],
+)
+def test_codes_are_the_drivers(slice_: RealSlice, command: str) -> None:
+    """rows: M11 M12 M13 M14 M44"""
+    used = slice_.used()
+    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
+    with_shim.send(command)
+    without.send(command)
+    assert with_shim.receive()[:2] == without.receive()[:2]
+    assert slice_.used() - used in (slice_.context, 0)
+
+
+def test_frees_that_are_wrong(slice_: RealSlice) -> None:
+    """rows: M14"""
+    codes = []
+    for process in (slice_.start(), slice_.process(**native(slice_)).start()):
+        process.do("alloc a 8m")
+        codes.append([process.code(c) for c in ("freeat a 2m", "free a", "free a", "alloc b 1m")])
+    assert codes[0] == codes[1]
+
+
+def test_numbers_without_a_context(slice_: RealSlice) -> None:
+    """rows: M45"""
+    codes = [p.do("init").code("info") for p in (slice_.process(), slice_.process(**native(slice_)))]
+    assert codes[0] == codes[1] != 0
+
+
+def test_stream_order_never_runs_out_falsely(slice_: RealSlice) -> None:
+    """rows: M20"""
+    process = slice_.start().do("stream s")
+    for _ in range(1000):
+        process.do("async a 64m", "freeasync a")
+    process.do("sync")
+    assert slice_.used() <= slice_.context + 256 * MIB
+
+
+def test_the_default_pool_by_its_own_name(slice_: RealSlice) -> None:
+    """rows: M22"""
+    before = slice_.taken()
+    process = slice_.start().do("defaultpool p 0")
+    granted = fill(process, 512 * MIB, "async")
+    process.do("sync")
+    assert granted < 10 * GIB and slice_.taken() - before <= 10 * GIB + 64 * MIB
+    process.end()
+    process = slice_.start().do("defaultpool p 0")
+    assert process.code("frompool a 11g p") == OUT_OF_MEMORY
+    process.do("frompool a 3g p")
+    assert process.code("frompool b 8g p") == OUT_OF_MEMORY
+    assert abs((slice_.taken() - before) - slice_.used()) <= 34 * MIB
+
+
+def test_a_pool_that_is_destroyed_first(slice_: RealSlice) -> None:
+    """rows: M22"""
+    before = slice_.taken()
+    process = slice_.start().do("stream s")
+    for _ in range(3):
+        process.do("pool p 0", "keep p", "frompool a 600m p", "frompool b 10m p", "droppool p")
+        assert abs((slice_.taken() - before) - slice_.used()) <= TOLERANCE
+        process.do("freeasync a", "freeasync b", "sync", "info")
+        assert slice_.used() == slice_.context
+        assert slice_.taken() - before <= slice_.context + TOLERANCE
+
+
+def test_a_pool_in_two_processes(slice_: RealSlice, measured: Measure) -> None:
+    """rows: M23"""
+    exporter, importer = slice_.start(), slice_.start()
+    taken, used = slice_.taken(), slice_.used()
+    data = os.path.join(slice_.root, "pointer")
+    exporter.do("stream s", "sharedpool p 0", "frompool a 512m p", "sync", "exportpool p f")
+    exporter.do(f"exportpointer a {data}")
+    (fd,) = exporter.ask("show f")
+    importer.do("stream s", f"importpool q {exporter.pid} {fd}", f"importpointer b q {data}")
+    outside, books = slice_.taken() - taken, slice_.used() - used
+    measured("pool of 512 MiB in two processes: MiB taken, counted", f"{outside // MIB}, {books // MIB}")
+    assert abs(outside - books) <= TOLERANCE
+    exporter.kill()
+    importer.do("info")
+    outside, books = slice_.taken() - taken + slice_.context, slice_.used() - used + slice_.context
+    measured("its exporter is gone: MiB taken, counted", f"{outside // MIB}, {books // MIB}")
+    assert books >= outside - TOLERANCE
+    importer.do("freeasync b", "sync", "info")
+    assert slice_.used() == slice_.context
+
+
+def test_handles_in_two_processes(slice_: RealSlice) -> None:
+    """rows: M28 M29"""
+    exporter, importer = slice_.start(), slice_.start()
+    taken, used = slice_.taken(), slice_.used()
+    path = os.path.join(slice_.root, "handle")
+    exporter.do("alloc a 512m", f"ipcget a {path}", "create v 512m 0 1 1", "export v f")
+    (fd,) = exporter.ask("show f")
+    importer.do(f"ipcopen b {path}", f"importfrom w {exporter.pid} {fd}", "reserve r 512m", "map r w 512m 0")
+    assert abs((slice_.taken() - taken) - (slice_.used() - used)) <= TOLERANCE
+    assert slice_.used() - used == 1024 * MIB
+    importer.do("ipcclose b", "unmap r 512m", "release w")
+    exporter.do("free a", "release v", "close f", "info")
+    assert slice_.used() == used
+
+
+def test_memory_of_the_host_is_free(slice_: RealSlice) -> None:
+    """rows: M26"""
+    process = slice_.start()
+    used = slice_.used()
+    process.do("create h 64m 0 3", "release h")  # of a NUMA node
+    assert slice_.used() == used
+
+
+def test_a_second_context(slice_: RealSlice, measured: Measure) -> None:
+    """rows: M37 M38"""
+    process = slice_.start().do("primary 0", "primary 0")
+    taken, used = slice_.taken(), slice_.used()
+    process.do("context c 0")
+    measured("second context: MiB taken", (slice_.taken() - taken) // MIB)
+    assert slice_.used() - used >= slice_.taken() - taken - TOLERANCE
+    process.do("dropcontext c")
+    assert slice_.used() == used
+    process.do("leave 0", "leave 0")
+    assert slice_.used() == used
+    process.do("leave 0")
+    assert slice_.used() == 0
+
+
+def test_a_green_context(slice_: RealSlice, measured: Measure) -> None:
+    """rows: M37"""
+    process = slice_.start()
+    taken, used = slice_.taken(), slice_.used()
+    process.do("green g 0")
+    measured(
+        "green context: MiB taken, counted", f"{(slice_.taken() - taken) / MIB}, {slice_.used() - used}"
+    )
+    process.do("usegreen g", "alloc a 512m")
+    measured("512 MiB in it: MiB taken", (slice_.taken() - taken) / MIB)
+    assert slice_.used() - used == 512 * MIB
+    assert process.code("alloc b 10g") == OUT_OF_MEMORY
+    process.do("free a", "primary 0", "dropgreen g")
+    assert slice_.used() == used
+
+
+def test_a_library_that_loads_when_it_is_used(slice_: RealSlice) -> None:
+    """rows: M34"""
+    process = slice_.start()
+    taken, used = slice_.taken(), slice_.used()
+    process.do("library l 4 1g")
+    process.do("kernel l")
+    assert slice_.used() - used >= slice_.taken() - taken - TOLERANCE
+    process.do("library k 4 9g")
+    assert process.code("kernel k") == OUT_OF_MEMORY
+
+
+def test_a_node_that_gets_a_hungrier_kernel(slice_: RealSlice) -> None:
+    """rows: M35"""
+    before = slice_.taken()
+    process = slice_.start().do("stream s", "module m 4", "module n 16k", "graph g", "kernelnode k g m")
+    process.do("instance i g", "setinstance i k n 2", "run i", "sync")
+    assert slice_.used() >= slice_.taken() - before - 64 * MIB
+
+
+def test_limits_change_under_a_running_process(slice_: RealSlice) -> None:
+    """rows: M39 M40"""
+    process = slice_.start().do("alloc a 4g")
+    slice_.limit(2 * GIB, context_overhead=slice_.context)
+    assert process.info() == (0, 2 * GIB)
+    assert process.code("alloc b 2m") == OUT_OF_MEMORY
+    slice_.limit(20 * GIB, context_overhead=slice_.context)
+    process.do("alloc b 8g")
+    assert process.info()[1] == 20 * GIB
+
+
+@pytest.mark.parametrize("limit", [layout.NO_LIMIT, 200 * GIB])
+def test_no_limit_that_matters(slice_: RealSlice, limit: int) -> None:
+    """rows: M41 M42"""
+    slice_.limit(limit, context_overhead=slice_.context)
+    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
+    assert with_shim.info()[1] == without.info()[1]
+    assert with_shim.ask("total 0") == without.ask("total 0")
+
+
+def test_children(slice_: RealSlice) -> None:
+    """rows: P3 P4"""
+    process = slice_.start().do("alloc a 1g")
+    used = slice_.used()
+    without = slice_.process(**native(slice_)).start()
+    assert process.code("fork 1m") == without.code("fork 1m") != 0
+    process.do("unlock")
+    assert slice_.used() == used
+    process.do("free a", "alloc a 1g")
+    process.send("exec")
+    process.do("init")
+    assert slice_.used() == 0
+    process.do("primary 0", "alloc a 9g")
+
+
+def granted(process: Process) -> bool:
+    return process.code("alloc b 8g") == 0
+
+
+def test_a_killed_process_holds_nothing(slice_: RealSlice, measured: Measure) -> None:
+    """rows: P6 P7"""
+    for _ in range(5):
+        process = slice_.start().do("alloc a 8g")
+        process.kill()
+        other = slice_.start()
+        slice_.eventually(partial(granted, other), 5)
+        other.kill()
+    assert slice_.used() == 0
+
+
+def test_descriptors_are_few(slice_: RealSlice) -> None:
+    with_shim, without = slice_.start(), slice_.process(**native(slice_)).start()
+    for process in (with_shim, without):
+        process.do("alloc a 8m", "info")
+    counts = [len(os.listdir(f"/proc/{p.pid}/fd")) for p in (with_shim, without)]
+    assert counts[0] - counts[1] <= 2
+
+
+def test_what_the_shim_keeps_resident(slice_: RealSlice, measured: Measure) -> None:
+    """rows: O6"""
+    process = slice_.start().do("alloc a 8m", "alloc b 1k", "info")
+    resident, on = 0, False
+    with open(f"/proc/{process.pid}/smaps", encoding="utf-8") as maps:
+        for line in maps:
+            words = line.split()
+            if "-" in words[0] and not words[0].endswith(":"):
+                on = slice_.path("libcuda.so.1") in line or "nvc/ledger" in line
+            elif on and words[0] == "Rss:":
+                resident += int(words[1])
+    measured("shim and ledger resident, KiB", resident)
+    assert resident < 1024
+    with_shim = len(os.listdir(f"/proc/{process.pid}/task"))
+    without = slice_.process(**native(slice_)).start().do("alloc a 8m")
+    assert with_shim == len(os.listdir(f"/proc/{without.pid}/task"))
+
+
+def test_it_is_an_idle_gpu() -> None:
+    """Every figure here is of the whole device."""
+    assert int(smi("memory.used")) < 4096
