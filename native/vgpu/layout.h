@@ -2,7 +2,7 @@
  * ledger, in which the container's processes keep their accounts. One source of truth: the Python side is tested
  * against this file. Fixed-width fields only, one a line, little-endian, no padding.
  *
- * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/libcuda.so.1 (the real library), LIBDIR/nvc/quota (bound
+ * Beside the shim LIBDIR/libcuda.so.1 lie LIBDIR/nvc/real-libcuda.so.1, LIBDIR/nvc/quota (bound
  * read-only), LIBDIR/nvc/ledger/ledger (in a small tmpfs of the container's own) and LIBDIR/nvc/daemon/socket, where
  * nvcd listens when it runs (protocol.h; its directory is bound, so that a new socket is seen). */
 #ifndef NVC_VGPU_LAYOUT_H

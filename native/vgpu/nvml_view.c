@@ -40,7 +40,7 @@ static void *real_get(int index)
     void *entry = atomic_load_explicit(&entries[index], memory_order_acquire);
     if (entry)
         return entry;
-    place_resolve("nvc/libnvidia-ml.so.1", names, entries, REAL_COUNT, (void *)missing);
+    place_resolve("nvc/real-libnvidia-ml.so.1", names, entries, REAL_COUNT, (void *)missing);
     return atomic_load(&entries[index]);
 }
 

@@ -11,7 +11,7 @@ enum { PLACE_MAX = 4096 };
 /* Joins the shim's own directory and `name`. */
 bool place_join(const char *name, char out[PLACE_MAX]);
 
-/* Sets out[i] to the address of names[i] in the private library `file` (such as `nvc/libcuda.so.1`), or to `missing`
+/* Sets out[i] to the address of names[i] in the private library `file` (such as `nvc/real-libcuda.so.1`), or to `missing`
  * where it has no such symbol. Any number of threads may do so at once: the answers are the same. */
 void place_resolve(const char *file, const char *const *names, void *_Atomic *out, size_t count,
                    void *missing);

@@ -25,7 +25,7 @@ static CUresult missing(void)
 
 void *real_find(int index)
 {
-    place_resolve("nvc/libcuda.so.1", names, real_entries, REAL_COUNT, (void *)missing);
+    place_resolve("nvc/real-libcuda.so.1", names, real_entries, REAL_COUNT, (void *)missing);
     return atomic_load(&real_entries[index]);
 }
 

@@ -17,6 +17,7 @@ NO_LIMIT = (1 << 64) - 1
 
 #: Paths beside a library directory of the container.
 PRIVATE = "nvc"
+REAL = "nvc/real-"  # and the SONAME: the driver's own library
 QUOTA_FILE = "nvc/quota"
 LEDGER_DIRECTORY = "nvc/ledger"
 LEDGER_NAME = "ledger"

@@ -35,7 +35,7 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
     private = f"{main}/{layout.PRIVATE}"
     ops: list[Op] = [
         BindHostFile(path, f"{directory}/{name}", identity),
-        BindFile(library.path, f"{private}/{library.soname}", library.identity),
+        BindFile(library.path, f"{main}/{layout.REAL}{library.soname}", library.identity),
     ]
     if directory != main:
         ops.append(Symlink(private, f"{directory}/{layout.PRIVATE}"))

@@ -163,7 +163,7 @@ def _plan(facts: HostFacts, slice: Slice, libraries: list[tuple[str, str]], libs
         ops.append(BindHostFile(source, path, identity))
         # Under the overlay it is another file than the one that discovery saw.
         real = os.path.realpath(path)
-        ops.append(BindHostFile(real, f"{libs_dir}/{layout.PRIVATE}/{soname}", identity_of(os.stat(real))))
+        ops.append(BindHostFile(real, f"{libs_dir}/{layout.REAL}{soname}", identity_of(os.stat(real))))
     ops.append(BindHostFile(slice.quota, f"{libs_dir}/{layout.QUOTA_FILE}", None))
     ops.append(BindHostFile(slice.daemon, f"{libs_dir}/{layout.DAEMON_DIRECTORY}", None, True))
     ops.append(Ledger(f"{libs_dir}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE))

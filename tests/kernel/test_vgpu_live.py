@@ -152,15 +152,15 @@ def test_the_shim_is_proved_active(sliced: Any, launcher: str) -> None:
 def test_a_way_around_is_named(sliced: Any, launcher: str, tool: str) -> None:
     """The private library, loaded by itself; and a file that was put there after the container began."""
     container, _ = sliced("1g")
-    other = Inside(container, tool, f"LD_LIBRARY_PATH={LIBS}/nvc")
+    other = Inside(container, tool, f"LD_PRELOAD={LIBS}/nvc/real-libcuda.so.1")
     other.code("init")
     os.makedirs(f"{container.bundle.rootfs}/usr/lib64", exist_ok=True)
-    container.exec(f"busybox cp {LIBS}/nvc/libcuda.so.1 /usr/lib64/libcuda.so.777")
+    container.exec(f"busybox cp {LIBS}/nvc/real-libcuda.so.1 /usr/lib64/libcuda.so.777")
     done = cli(launcher, "check", "--all", check=False)
     other.end()
     assert done.returncode == 1
     assert (
-        f"not covered  {LIBS}/nvc/libcuda.so.1: the driver's libcuda.so.1, reached without the shim"
+        f"not covered  {LIBS}/nvc/real-libcuda.so.1: the driver's libcuda.so.1, reached without the shim"
         in done.stdout
     )
     assert "should a program load it" in done.stdout and "/usr/lib64/libcuda.so.777" in done.stdout
@@ -235,3 +235,25 @@ def test_refused(sliced: Any, launcher: str, words: tuple[str, ...], cause: str)
     name = listed(launcher, container.pid)["name"]
     done = cli(launcher, *[name if word == "SLICE" else word for word in words], check=False)
     assert done.returncode == 1 and cause in done.stderr and limits_of(container.pid) == [GIB]
+
+
+def test_a_set_user_id_program(
+    runc_bundle: Any, rootfs: Any, configure: Configure, launcher: str, tool: str
+) -> None:
+    """The loader trusts it with less, and no variable; it has the slice all the same."""
+    path = rootfs()
+    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    bundle = runc_bundle(path)
+    bundle.config["process"]["noNewPrivileges"] = False
+    with bundle.created("runc") as container:
+        container.start()
+        configure(container.pid, path, ("--device=0", *BASIC[1:], "--vgpu-memory=4g"))
+        inside = Inside(container, tool, "LD_LIBRARY_PATH=/nowhere", user="65534:65534", mode=0o4755).start()
+        done = cli(launcher, "check", "--all", "--format=json")
+        (report,) = [one for one in json.loads(done.stdout)["processes"] if one["name"] == "vgpu_tool"]
+        with open(f"/proc/{report['pid']}/status", encoding="ascii") as status:
+            uids = next(line.split()[1:] for line in status if line.startswith("Uid:"))
+        assert uids[:2] == ["65534", "0"] and report["status"] == "active"
+        assert inside.code("alloc a 4g") == OUT_OF_MEMORY and inside.code("alloc a 3g") == 0
+        inside.end()

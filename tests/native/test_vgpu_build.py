@@ -13,6 +13,8 @@ from elftools.elf.sections import NoteSection, SymbolTableSection
 from support import REPO
 from support.vgpushim import build
 
+from nvc.vgpu.layout import VERSION
+
 BASELINE = (2, 17)
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 CLASSES = ("ACCOUNT", "GATE", "VIEW", "CALL", "PASS")
@@ -85,10 +87,10 @@ def test_what_it_is_linked_as(shims: str, library: str) -> None:
     dynamic = file.get_section_by_name(".dynamic")
     tags: dict[str, list[str]] = {}
     for tag in dynamic.iter_tags():
-        tags.setdefault(tag.entry.d_tag, []).append(getattr(tag, "soname", getattr(tag, "needed", "")))
+        tags.setdefault(tag.entry.d_tag, []).append(getattr(tag, tag.entry.d_tag[3:].lower(), ""))
     assert tags["DT_SONAME"] == [f"{library}.1"]
-    assert f"$ORIGIN/nvc/{library}.1" in tags["DT_NEEDED"]
-    assert "DT_RPATH" not in tags and "DT_RUNPATH" not in tags
+    assert f"real-{library}.1" in tags["DT_NEEDED"]
+    assert tags["DT_RPATH"] == ["$ORIGIN/nvc"] and "DT_RUNPATH" not in tags
     assert not {"DT_INIT", "DT_INIT_ARRAY", "DT_FINI", "DT_FINI_ARRAY"} & set(tags)  # nothing runs by itself
     assert "DT_VERDEF" not in tags  # or programs linked in the container would depend on a version
     assert file.get_section_by_name(".text")["sh_size"] < 1 << 17
@@ -105,7 +107,7 @@ def test_it_says_what_it_is(shims: str, library: str, kind: int) -> None:
     ]
     ours = [note for note in notes if note["n_name"] == "NVC"]
     assert len(ours) == 1
-    assert ours[0]["n_descdata"] == bytes((1, 0, 0, 0, kind, 0, 0, 0))
+    assert ours[0]["n_descdata"] == bytes((VERSION, 0, 0, 0, kind, 0, 0, 0))
 
 
 def test_nothing_of_threads_and_signals(shims: str) -> None:

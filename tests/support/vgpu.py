@@ -30,8 +30,13 @@ def build_pass_through(directory: str, text: str = "") -> str:
         out.write(f'const char nvc_pass_through[] = "{text}";\n')
     for name in LIBRARIES:
         real = os.path.join(directory, f"real-{name}")
-        run(need("gcc"), "-shared", "-fPIC", "-o", real, source, f"-Wl,-soname,$ORIGIN/nvc/{name}.1")
-        flags = [f"-Wl,-soname,{name}.1", "-Wl,--no-as-needed", real]
+        run(need("gcc"), "-shared", "-fPIC", "-o", real, source, f"-Wl,-soname,real-{name}.1")
+        flags = [
+            "-Wl,--disable-new-dtags,-rpath,$ORIGIN/nvc",
+            f"-Wl,-soname,{name}.1",
+            "-Wl,--no-as-needed",
+            real,
+        ]
         run(need("gcc"), "-shared", "-fPIC", "-o", os.path.join(directory, name), source, *flags)
         os.unlink(real)
     return directory
@@ -89,13 +94,17 @@ def shares_of(pid: int) -> list[tuple[int, int, str, int]]:
 class Inside:
     """vgpu_tool (tests/native) in a running container: commands of the CUDA driver, one a line."""
 
-    def __init__(self, container: Any, tool: str, *variables: str) -> None:
+    def __init__(
+        self, container: Any, tool: str, *variables: str, user: str = "0:0", mode: int = 0o755
+    ) -> None:
         place = os.path.join(container.bundle.rootfs, "tmp/vgpu_tool")
         if not os.path.exists(place):
             shutil.copy(tool, place)
+            os.chmod(place, mode)
         words = [
             *container.bundle.command("runc"),
             "exec",
+            f"--user={user}",
             container.name,
             "/bin/env",
             *variables,

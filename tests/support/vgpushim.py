@@ -129,7 +129,7 @@ class Slice:
         os.makedirs(self.path("nvc/ledger"))
         for name in ("libcuda.so", "libnvidia-ml.so"):
             shutil.copy(os.path.join(shims, name), self.path(f"{name}.1"))
-            shutil.copy(os.path.join(real, f"{name}.1"), self.path(f"nvc/{name}.1"))
+            shutil.copy(os.path.join(real, f"{name}.1"), self.path(f"nvc/real-{name}.1"))
         self.limit(*[2 * GIB] * len(self.uuids))
         with open(self.path("nvc/ledger/ledger"), "wb") as file:
             file.write(ledger.header())

@@ -87,8 +87,8 @@ def test_the_shim_is_mounted_and_what_it_stands_for_beside_it(uncounted: bool) -
     made = document(size("small", "5GiB"), uncounted=uncounted)
     mounts = {item["containerPath"]: item["hostPath"] for item in made["containerEdits"]["mounts"]}
     assert mounts[f"{LIBS}/libcuda.so.{VERSION}"] == "/opt/nvc/vgpu/current/libcuda.so"
-    assert mounts[f"{LIBS}/nvc/libcuda.so.1"] == f"/run/driver{LIBS}/libcuda.so.{VERSION}"
-    assert mounts[f"{LIBS}/nvc/libnvidia-ml.so.1"] == f"/run/driver{LIBS}/libnvidia-ml.so.{VERSION}"
+    assert mounts[f"{LIBS}/nvc/real-libcuda.so.1"] == f"/run/driver{LIBS}/libcuda.so.{VERSION}"
+    assert mounts[f"{LIBS}/nvc/real-libnvidia-ml.so.1"] == f"/run/driver{LIBS}/libnvidia-ml.so.{VERSION}"
     assert not [path for path in mounts if "quota" in path or "ledger" in path]
     (hook,) = made["containerEdits"]["hooks"]
     assert "enable-cuda-compat" not in hook["args"]
