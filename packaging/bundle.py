@@ -3,7 +3,6 @@
 install PREFIX     puts nvc there, for whichever Python 3.10 to 3.13 the host has
 gpu-tests          runs the tests that need a real driver; prints a report in Markdown
 tree/              what `install` copies: bin, lib/nvc
-archive/           what makes the archive of modules that a container start loads
 tools/             busybox and runc, for hosts without them
 tests/             the tests and what they need; site/ has pytest
 THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the texts
@@ -12,19 +11,14 @@ THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
-import platform
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 
+import notice
 import tree
+import wheels
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 #: pytest and what it needs; the last three only under Python 3.10.
 TEST_PACKAGES = (
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
@@ -40,36 +34,6 @@ NOTES = {
 }
 
 
-def pins() -> dict[str, str]:
-    """The pinned version of each package, by name."""
-    with open(os.path.join(tree.REPO, "packaging/requirements.txt"), encoding="utf-8") as lines:
-        return dict(line.split(";")[0].strip().split("==") for line in lines if "==" in line)
-
-
-def download(target: str, *arguments: str) -> None:
-    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "-d", target, *arguments], check=True, stderr=subprocess.PIPE)
-
-
-def wheel(name: str, version: str, cache: str) -> str:
-    """The path of the pinned wheel of `name` for one version of Python; downloaded once."""
-    machine = platform.machine()
-    places = [f"--platform=manylinux{tag}_{machine}" for tag in ("2014", "_2_17", "_2_28")]
-    pinned = f"{name}=={pins()[name]}"
-    target = os.path.join(cache, f"cp{version.replace('.', '')}", pinned)
-    if not os.path.isdir(target) or not os.listdir(target):
-        download(target, pinned, f"--python-version={version}", "--only-binary=:all:", *places)
-    return os.path.join(target, os.listdir(target)[0])
-
-
-def unpack(path: str, target: str, only: str = "") -> None:
-    """Unpack a wheel: all of it, or its metadata and what begins with `only`."""
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if not only or name.startswith(only) or ".dist-info/" in name:
-                archive.extract(name, target)
-
-
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool.h"),
@@ -78,22 +42,20 @@ SHIM_TOOL = {
 
 
 def native_packages(library: str, cache: str, sources: str) -> None:
-    """site-cpXY for each version: what is compiled for one Python only."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for version in PYTHONS:
-        site = os.path.join(library, f"site-cp{version.replace('.', '')}")
-        unpack(wheel("cffi", version, cache), site, "_cffi_backend")
-        if version == own:
-            # There are no wheels of it; for other versions `import prctl` fails and says so.
-            tree.copy_distribution("python-prctl", site)
-    download(sources, "--no-binary=:all:", "--no-build-isolation", f"python-prctl=={pins()['python-prctl']}")
+    """What is compiled for one version of Python, and the source of what is under the GPL."""
+    site = os.path.join(library, "site")
+    wheels.every_python(site, cache)
+    # There are no wheels of it; for other versions `import prctl` fails and says so.
+    tree.copy_distribution("python-prctl", site)
+    pinned = f"python-prctl=={wheels.pins()['python-prctl']}"
+    wheels.download(sources, "--no-binary=:all:", "--no-build-isolation", pinned)
 
 
 def test_packages(bundle: str, cache: str) -> None:
     """pytest for every version, as pure Python wheels."""
     site = os.path.join(bundle, "tests/site")
     for name in TEST_PACKAGES:
-        unpack(wheel(name, "3.10", cache), site)
+        wheels.unpack(wheels.wheel(name, "3.10", cache), site)
 
 
 def tests(bundle: str) -> None:
@@ -123,35 +85,20 @@ def tools(bundle: str) -> None:
         shutil.copy(program(name), os.path.join(bundle, "tools", name))
 
 
-def debian_version(package: str) -> str:
-    query = ["dpkg-query", "-W", "-f", "${Version}", package]
-    return subprocess.run(query, check=True, capture_output=True, text=True).stdout
-
-
-def notice(bundle: str) -> None:
+def notices(bundle: str) -> None:
     """THIRD-PARTY.md and licenses/: from the packages' own metadata and Debian's copyright files."""
     licenses = os.path.join(bundle, "licenses")
     os.makedirs(licenses)
     rows = []
-    for path, names, _ in os.walk(bundle):
-        for name in [name for name in names if name.endswith(".dist-info")]:
-            found = importlib.metadata.Distribution.at(os.path.join(path, name))
-            where = os.path.relpath(path, bundle)
-            rows.append((found.name, found.version, license_of(found), where))
-            texts = [
-                str(file)
-                for file in found.files or ()
-                if re.search(r"(?i)/(licen[cs]e|copying|notice)", str(file))
-            ]
-            for number, text in enumerate(texts):
-                source = os.path.join(path, text)
-                if os.path.isfile(source):
-                    shutil.copy(source, os.path.join(licenses, f"{found.name}{number or ''}.txt"))
-    for package in (*TOOLS.values(), "libc6"):
-        rows.append(
-            (package, debian_version(package), "see licenses/", "bin" if package == "libc6" else "tools")
-        )
-        shutil.copy(f"/usr/share/doc/{package}/copyright", os.path.join(licenses, f"{package}.txt"))
+    for path, found in notice.distributions(bundle):
+        where = os.path.relpath(path, bundle)
+        rows.append((found.name, found.version, notice.license_of(found), where))
+        for number, text in enumerate(notice.license_texts(path, found)):
+            shutil.copy(text, os.path.join(licenses, f"{found.name}{number or ''}.txt"))
+    for package in (*TOOLS.values(), notice.STATIC):
+        where = "bin" if package == notice.STATIC else "tools"
+        rows.append((package, notice.debian_version(package), "see licenses/", where))
+        shutil.copy(notice.debian_copyright(package), os.path.join(licenses, f"{package}.txt"))
     with open(os.path.join(bundle, "THIRD-PARTY.md"), "w", encoding="utf-8") as out:
         out.write(
             "# Third-party software in this bundle\n\nnvc itself is Apache-2.0 (licenses/nvc.txt).\n\n"
@@ -161,17 +108,6 @@ def notice(bundle: str) -> None:
             note = NOTES.get(row[0], NOTES.get(row[0].split("-")[0], ""))
             out.write(f"| {' | '.join(row)} | {note} |\n")
     shutil.copy(os.path.join(tree.REPO, "LICENSE"), os.path.join(licenses, "nvc.txt"))
-
-
-def license_of(distribution: importlib.metadata.Distribution) -> str:
-    """The licence that a package states: expression, classifier or field."""
-    metadata = distribution.metadata
-    classifiers = [
-        line.split(" :: ")[-1] for line in metadata.get_all("Classifier") or () if "License ::" in line
-    ]
-    stated: list[str] = [*(metadata.get_all("License-Expression") or ()), ", ".join(classifiers)]
-    stated += [*(metadata.get_all("License") or ()), "unknown"]
-    return next(text for text in stated if text).splitlines()[0]
 
 
 def size(directory: str) -> int:
@@ -198,10 +134,7 @@ def main() -> None:
         tools(made)
         tests(made)
         test_packages(made, cache)
-        notice(made)
-        shutil.copytree(
-            os.path.join(tree.REPO, "packaging/archive"), os.path.join(made, "archive"), ignore=tree.IGNORED
-        )
+        notices(made)
         for name in ("install", "gpu-tests", "bench", "prepare.sh"):
             shutil.copy(os.path.join(tree.REPO, "packaging/bundle", name), made)
         if size(made) > LIMIT:

@@ -18,21 +18,29 @@ FILES = ("libcuda.so", "libnvidia-ml.so")
 KEPT = 3
 
 
-def version_of(source: str) -> str:
-    """The version of nvc and what the files are."""
+def own_version() -> str:
+    """nvc's."""
     with open(os.path.join(REPO, "nvc/__init__.py"), encoding="utf-8") as text:
         found = re.search(r'__version__ = "([^"]+)"', text.read())
     assert found is not None
+    return found[1]
+
+
+def version_of(source: str, version: str = "") -> str:
+    """The version of nvc and what the files are."""
     digest = hashlib.sha256()
     for name in FILES:
         with open(os.path.join(source, name), "rb") as file:
             digest.update(file.read())
-    return f"{found[1]}-{digest.hexdigest()[:12]}"
+    return f"{version or own_version()}-{digest.hexdigest()[:12]}"
 
 
-def install(source: str, base: str) -> str:
-    """Install the files of `source` below `base` and make them the current version, whose name is returned."""
-    version = version_of(source)
+def install(source: str, base: str, of: str = "") -> str:
+    """Install the files of `source` below `base` and make them the current version, whose name is returned.
+
+    They are of the version `of`, nvc's own by default.
+    """
+    version = version_of(source, of)
     place = os.path.join(base, version)
     os.makedirs(base, exist_ok=True)
     os.chmod(base, 0o755)

@@ -4,9 +4,11 @@
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
     lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
+    lib/nvc/settle archive/             makes launch.conf and hot.bin again, for another Python
     lib/nvc/site/                       the packages of setup.cfg's install_requires
     lib/nvc/simdriver/                  the simulated driver
     lib/nvc/vgpu/                       the shim of slices, by version (shim.py)
+    lib/systemd/system/ share/          what is not code (share.py)
 
 With --links it makes the development stage instead: code and packages stay where they are and are linked, so
 that an edit is seen by the next start.
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 
+import share
 import shim
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -114,10 +117,11 @@ def compile_bytecode(interpreter: str, library: str, destdir: str) -> None:
     )
 
 
-def write_archive(interpreter: str, library: str, destdir: str) -> None:
-    """hot.bin: what a container start loads, in one file. Only for the interpreter that makes it."""
+def write_archive(interpreter: str, library: str, destdir: str, machine: str = "") -> None:
+    """hot.bin: what a container start loads, in one file. Only for the version of Python that makes it."""
     build = os.path.join(REPO, "packaging/archive/build.py")
     strip = ["--destdir", destdir] if destdir else []
+    strip += ["--machine", machine] if machine else []
     subprocess.run([interpreter, "-I", build, library, *strip], check=True)
 
 
@@ -158,6 +162,10 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     for name in requirements():
         if native or name not in NATIVE:
             copy_distribution(name, os.path.join(library, "site"))
+    shutil.copytree(
+        os.path.join(REPO, "packaging/archive"), os.path.join(library, "archive"), ignore=IGNORED
+    )
+    shutil.copy(os.path.join(REPO, "packaging/settle"), library)
     if simdriver:
         ignored = shutil.ignore_patterns(".obj")
         shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True, ignore=ignored)
@@ -189,6 +197,7 @@ def main() -> None:
     write_conf(library, interpreter, site)
     install_programs(options.launcher, os.path.join(prefix, "bin"))
     if not options.links:
+        share.install(prefix, options.prefix)
         close_to_others(library)
 
 

@@ -1,9 +1,10 @@
 """Writes hot.bin: the code of the modules that a container start loads, in one file.
 
-    INTERPRETER -I build.py LIBRARY [--destdir DIR]
+    INTERPRETER -I build.py LIBRARY [--destdir DIR] [--machine MACHINE]
 
-LIBRARY is PREFIX/lib/nvc of an installation, below DIR if one is named. Run by the interpreter that will read
-the archive. A start then reads one file where it would look for, list, and read about a hundred.
+LIBRARY is PREFIX/lib/nvc of an installation, below DIR if one is named, for this machine by default. Run by the
+interpreter that will read the archive. A start then reads one file where it would look for, list, and read about a
+hundred.
 
 The format: b"nvc\\n", the interpreter's magic number (the one that begins its .pyc files), the size of the archive
 and that of the next part (4 bytes each, little-endian), marshal of (the code of loader.py, index), then the code of
@@ -18,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import marshal
 import os
+import platform
 import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -64,22 +66,22 @@ def source_of(library: str, name: str) -> tuple[str, bool]:
     return path + ".py", False
 
 
-def extension_of(library: str, name: str) -> str | None:
+def extension_of(library: str, name: str, machine: str) -> str | None:
     """The file of an extension relative to `library`; None if it comes from elsewhere."""
-    sites = sorted(entry for entry in os.listdir(library) if entry.startswith("site"))
-    for site in sites:
-        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = os.path.join(site, name + suffix)
-            if os.path.exists(os.path.join(library, path)):
-                return path
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        path = os.path.join("site", name + suffix.replace(platform.machine(), machine))
+        if os.path.exists(os.path.join(library, path)):
+            return path
     return None
 
 
-def archive(library: str, destdir: str) -> bytes:
+def archive(library: str, destdir: str, machine: str) -> bytes:
     index: dict[str, tuple[int, int, str, bool]] = {
         "nvc._syscalls": (0, 0, "python/nvc/_syscalls.abi3.so", False)
     }
-    index |= {name: (0, 0, file, False) for name in EXTENSIONS if (file := extension_of(library, name))}
+    index |= {
+        name: (0, 0, file, False) for name in EXTENSIONS if (file := extension_of(library, name, machine))
+    }
     codes: list[bytes] = []
     for name in hot_modules():
         file, package = source_of(library, name)
@@ -97,11 +99,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Writes the archive of the modules that a start loads.")
     parser.add_argument("library", help="PREFIX/lib/nvc, where it is now")
     parser.add_argument("--destdir", default="", help="what of LIBRARY will be gone when it runs")
+    parser.add_argument("--machine", default=platform.machine(), help="x86_64 or aarch64, where it runs")
     options = parser.parse_args()
     library = os.path.abspath(options.library)
     path = os.path.join(library, NAME)
     with open(path + ".new", "wb") as out:
-        out.write(archive(library, os.path.abspath(options.destdir) if options.destdir else ""))
+        destdir = os.path.abspath(options.destdir) if options.destdir else ""
+        out.write(archive(library, destdir, options.machine))
     os.chmod(path + ".new", 0o644)
     os.rename(path + ".new", path)
 
