@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install demo test bench bundle fuzz stress clean
+.PHONY: help setup build native stage man simdriver shim install demo test bench bundle packages fuzz stress clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -61,7 +61,7 @@ stage: native $(STAGE)/lib/nvc/launch.conf simdriver shim
 $(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher packaging/tree.py $(VENV)/.ready
 	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
 
-install: stage ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
+install: stage man ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
 	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
 
 man: stage ## man pages and completion scripts, in build/man and build/completions
@@ -74,14 +74,18 @@ test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, un
 	$(RUN) -m pytest -q
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
-bench: stage ## time `configure`, the hook and `docker run`; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run` and the package; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX=$(NVC_STAGE) DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/docker.py
+	$(RUN) tests/bench/package.py
 
 bundle: stage ## build/bundle: all that a host without a network needs
 	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+
+packages: stage man ## build/packages: deb and rpm; VERSION=... for one that is not nvc's own
+	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version $(VERSION)) $(PACKAGES)
 
 fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ seconds each (default 60)
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)
