@@ -1,4 +1,7 @@
-"""A host for each module: its own /etc, /run and daemons, with nvc in /usr/local and a simulated driver."""
+"""A host for each module: its own /etc, /run and daemons, with nvc in /usr/local and a simulated driver.
+
+And for packages, a Debian: tests/support/debian.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from support.debian import APT, Debian
+from support.debian import ready as ready_layers
 from support.engines import Host
+from support.packages import build, build_newer, deb
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +27,35 @@ def host(stage: str) -> Iterator[Host]:
             yield made
     finally:
         shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def packages(stage: str) -> str:
+    """The directory with what `make packages` makes."""
+    return build()
+
+
+@pytest.fixture(scope="session")
+def newer(packages: str) -> Iterator[str]:
+    """The directory with packages of a higher version."""
+    directory = tempfile.mkdtemp(prefix="nvc-newer-")
+    yield build_newer(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def ready() -> str:
+    """The layers of a Debian that has what nvc's package depends on."""
+    return ready_layers()
+
+
+@pytest.fixture(scope="session")
+def installed(packages: str, ready: str) -> Iterator[str]:
+    """The layers of a Debian with nvc, and its package in /root."""
+    directory = tempfile.mkdtemp(prefix="nvc-debian-")
+    with Debian(directory, ready, kept=True) as debian:
+        debian.put(deb(packages), "/root")
+        debian.sh(f"{APT} install -y /root/nvc_*.deb")
+        layers = debian.layer
+    yield layers
+    shutil.rmtree(directory)

@@ -1,0 +1,66 @@
+"""Files that packages and `make install` bring beside the code."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from support import REPO, run
+from support.packages import build_newer
+
+from nvc.config import Config, load
+from nvc.value import Value
+
+#: Keys whose example is not the default, since that is "none".
+EXAMPLES = {"swarm_resource", "runtime_debug", "log", "vgpu_memory", "vgpu_memory_max"}
+
+
+def fields(config: Config) -> dict[str, object]:
+    """Its settings, by name."""
+    names = [name for name in Config.__annotations__ if name not in ("path", "identity", "warnings")]
+    assert isinstance(config, Value)
+    return {name: getattr(config, name) for name in names}
+
+
+def test_the_configuration(scratch: str) -> None:
+    """As it is shipped it changes nothing; what it has as comments are the defaults, and every key is known."""
+    shipped = os.path.join(REPO, "packaging/config.toml")
+    with open(shipped, encoding="utf-8") as file:
+        text = file.read()
+    for name, content in (("shipped", text), ("all", re.sub(r"^#(?=[a-z])", "", text, flags=re.MULTILINE))):
+        with open(f"{scratch}/{name}.toml", "w", encoding="utf-8") as out:
+            out.write(content)
+    default, loaded = fields(Config()), load(f"{scratch}/shipped.toml", scratch)
+    assert fields(loaded) == default and not loaded.warnings
+    loaded = load(f"{scratch}/all.toml", scratch)
+    assert not loaded.warnings
+    other = {name for name, value in fields(loaded).items() if value != default[name]}
+    assert other == EXAMPLES
+
+
+def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> None:
+    make = ("make", "-s", "--no-print-directory", "-C", REPO, "install", f"PREFIX={scratch}/prefix")
+    run(*make, timeout=600, env=dict(os.environ))
+    prefix = f"{scratch}/prefix"
+    for unit in os.listdir(os.path.join(REPO, "packaging/systemd")):
+        with open(f"{prefix}/lib/systemd/system/{unit}", encoding="utf-8") as file:
+            text = file.read()
+        assert "/usr/local" not in text
+        assert "Exec" not in text or f"{prefix}/bin/nvc" in text
+    with open(f"{prefix}/share/nvc/hooks.d/nvc.json", encoding="utf-8") as file:
+        assert f'"{prefix}/bin/nvc-hook"' in file.read()
+    for path in ("bash-completion/completions/nvc-cli", "zsh/site-functions/_nvc-cli"):
+        assert os.path.getsize(f"{prefix}/share/{path}")
+    driver = f"{scratch}/driver"
+    run(f"{prefix}/bin/nvc-cli", "sim", "create", driver, "--gpus", "2")
+    shown = run(f"{prefix}/share/nvc/first-container", "--root", driver, "nvidia-smi", "-L").stdout
+    assert shown.count("GPU-") == 2
+
+
+def test_the_same_again(newer: str, scratch: str) -> None:
+    """A second build of the same code is the same file: whoever doubts a package can make it."""
+    build_newer(scratch)
+    for name in os.listdir(newer):
+        if os.path.isfile(f"{newer}/{name}"):
+            with open(f"{newer}/{name}", "rb") as one, open(f"{scratch}/{name}", "rb") as other:
+                assert one.read() == other.read(), name

@@ -1,0 +1,138 @@
+"""A clean Debian of its own: laid out once by debootstrap, then started from as often as a test likes.
+
+with Debian(directory, ready()) as debian:
+    debian.put(package, "/root")
+    debian.sh("apt-get install -y /root/nvc_*.deb")
+
+What debootstrap made is the lower layer of an overlay; whatever a test changes is in memory, or with `kept` in
+`directory`, as another's layer. Processes see the overlay as their root, in a mount namespace with nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from types import TracebackType
+
+from . import CLEAN_ENV, REPO, need, run
+from .engines import Host
+
+CACHE = os.path.join(REPO, "build/debian")
+#: What the package depends on and recommends.
+WANTED = "python3 runc python3-prctl"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0"
+ENTER = """
+set -e
+[ "$3" ] || mount -t tmpfs -o mode=755 tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+cd "$1/root"
+mount -t proc proc proc
+mount --rbind /sys sys
+mount --rbind /dev dev
+mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=1777 tmpfs tmp
+pivot_root . mnt
+exec chroot . /bin/sh -ec 'umount -l /mnt; echo ready; exec cat'
+"""
+
+
+def _mirror() -> tuple[str, str]:
+    """This machine's own release, and where its packages come from."""
+    with open("/etc/os-release", encoding="utf-8") as file:
+        facts = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
+    release = facts["VERSION_CODENAME"].strip('"')
+    columns = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
+    targets = run("apt-get", "indextargets", "--format", columns, "Created-By: Packages").stdout.splitlines()
+    return release, next(line.split()[2] for line in targets if line.startswith(f"{release} main "))
+
+
+def clean() -> str:
+    """The layers of a Debian without anything more than systemd; made at the first call."""
+    root = os.path.join(CACHE, "clean")
+    if not os.path.isdir(root):
+        unfinished = root + ".new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        release, mirror = _mirror()
+        include = "systemd,ca-certificates" if mirror.startswith("https:") else "systemd"
+        words = ["--variant=minbase", f"--include={include}", release, unfinished, mirror]
+        run(need("debootstrap"), *words, env=dict(os.environ), timeout=600)
+        fetch = f"{APT} update && {APT} install -y --download-only {WANTED}"
+        run(need("chroot"), unfinished, "/bin/sh", "-ec", fetch, env=dict(os.environ), timeout=600)
+        # Nobody needs what a power failure would leave.
+        with open(f"{unfinished}/etc/dpkg/dpkg.cfg.d/unsafe", "w", encoding="ascii") as file:
+            file.write("force-unsafe-io\n")
+        os.rename(unfinished, root)
+    return root
+
+
+def ready() -> str:
+    """The layers of a Debian that has what the package depends on; made at the first call."""
+    lower = clean()
+    layer = os.path.join(CACHE, "ready")
+    if not os.path.isdir(layer):
+        shutil.rmtree(layer + ".new", ignore_errors=True)
+        with Debian(layer + ".new", lower, kept=True) as debian:
+            debian.sh(f"{APT} install -y --no-download {WANTED}", timeout=300)
+        os.rename(layer + ".new", layer)
+    return f"{layer}/upper:{lower}"
+
+
+class Debian(Host):
+    """The namespace, held by a process. `directory` must be empty or missing."""
+
+    def __init__(self, directory: str, layers: str, kept: bool = False) -> None:
+        super().__init__(directory)
+        self.layers = layers
+        self.kept = kept
+
+    def __enter__(self) -> Debian:
+        os.makedirs(self.directory, exist_ok=True)
+        command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", ENTER, "sh"]
+        self._holder = subprocess.Popen(
+            [*command, self.directory, self.layers, "kept" if self.kept else ""],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=CLEAN_ENV,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "ready\n", "cannot make a Debian: run as root"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._holder is not None
+        self._holder.communicate()  # its `cat` ends, and every mount goes with the namespace
+
+    @property
+    def namespace(self) -> list[str]:
+        """The argv that runs a program there. Its directory is the root: another would be this machine's."""
+        assert self._holder is not None
+        return [need("nsenter"), f"--mount=/proc/{self._holder.pid}/ns/mnt"]
+
+    @property
+    def root(self) -> str:
+        """Its root directory, as this namespace sees it."""
+        assert self._holder is not None
+        return f"/proc/{self._holder.pid}/root"
+
+    @property
+    def layer(self) -> str:
+        """The layers for another Debian that begins with what this one has become, once it has ended."""
+        return f"{self.directory}/upper:{self.layers}"
+
+    def put(self, path: str, directory: str) -> None:
+        """Copy a file there."""
+        shutil.copy(path, self.root + directory)
+
+    def named(self) -> list[str]:
+        """The paths on its disk that are called after nvc or NVIDIA, outside of /root."""
+        names = "-name 'nvc*' -o -name '_nvc*' -o -name '*nvidia*'"
+        return self.sh(f"find / -xdev -path /root -prune -o \\( {names} \\) -print").stdout.splitlines()
+
+    def files(self) -> set[str]:
+        """Every path on its disk: /run, /tmp and the like are others'."""
+        return set(self.sh("find / -xdev").stdout.splitlines())

@@ -1,0 +1,47 @@
+"""The packages of this checkout, built once, and a newer version of them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import re
+import sys
+
+from . import REPO, run
+
+NEWER = "99.1"
+DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
+MACHINE = platform.machine()
+
+
+def build() -> str:
+    """What `make packages` makes; the directory is returned."""
+    run("make", "-s", "--no-print-directory", "-C", REPO, "packages", timeout=600, env=dict(os.environ))
+    return os.path.join(REPO, "build/packages")
+
+
+def build_newer(directory: str) -> str:
+    """The same code under a higher version, in a directory that is returned."""
+    script = os.path.join(REPO, "packaging/package.py")
+    run(sys.executable, script, directory, "--version", NEWER, "--only-native", env=dict(os.environ))
+    return directory
+
+
+def deb(directory: str, machine: str = MACHINE) -> str:
+    """The path of the deb of a machine."""
+    (found,) = glob.glob(os.path.join(directory, f"nvc_*_{DEBIAN[machine]}.deb"))
+    return found
+
+
+def rpm(directory: str, machine: str = MACHINE) -> str:
+    """The path of the rpm of a machine."""
+    (found,) = glob.glob(os.path.join(directory, f"nvc-*.{machine}.rpm"))
+    return found
+
+
+def version() -> str:
+    """nvc's own."""
+    with open(os.path.join(REPO, "nvc/__init__.py"), encoding="utf-8") as text:
+        (found,) = re.findall(r'__version__ = "([^"]+)"', text.read())
+    return str(found)
