@@ -3,8 +3,8 @@
     lib/systemd/system/                     the units of systemd/
     share/nvc/hooks.d/nvc.json              for engines that read hooks
     share/nvc/first-container               a container with GPUs, without an engine
-    share/bash-completion/completions/ ...  what `nvc-cli completion` prints
-    share/man/man1/ ...                     what is in build/man
+    share/bash-completion/completions/ ...  what `make man` put into build/completions
+    share/man/man1/ ...                     and into build/man
 
 Units and hooks are written for the prefix /usr/local; any other replaces it.
 """
@@ -14,15 +14,14 @@ from __future__ import annotations
 import glob
 import gzip
 import os
-import subprocess
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(REPO, "build")
 WRITTEN_FOR = "/usr/local/bin/"
 COMPLETIONS = {
-    "bash": "share/bash-completion/completions/nvc-cli",
-    "zsh": "share/zsh/site-functions/_nvc-cli",
-    "fish": "share/fish/vendor_completions.d/nvc-cli.fish",
+    "bash": "share/bash-completion/completions",
+    "zsh": "share/zsh/site-functions",
+    "fish": "share/fish/vendor_completions.d",
 }
 
 
@@ -50,10 +49,11 @@ def units() -> list[str]:
     return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/nvc*.*")))
 
 
-def completion(shell: str) -> bytes:
-    """The completion script of a shell, as the program of this checkout prints it."""
-    program = os.path.join(BUILD, "stage/bin/nvc-cli")
-    return subprocess.run([program, "completion", shell], check=True, stdout=subprocess.PIPE).stdout
+def completions(prefix: str) -> None:
+    """The completion scripts of each shell, where it looks for them."""
+    for shell, place in COMPLETIONS.items():
+        for path in sorted(glob.glob(os.path.join(BUILD, "completions", shell, "*"))):
+            write(os.path.join(prefix, place, os.path.basename(path)), read(path))
 
 
 def manual(target: str) -> None:
@@ -71,12 +71,15 @@ def install(prefix: str, shown: str) -> None:
     write(os.path.join(prefix, "share/nvc/hooks.d/nvc.json"), for_prefix(hook, shown))
     example = os.path.join(REPO, "packaging/first-container")
     write(os.path.join(prefix, "share/nvc/first-container"), for_prefix(example, shown), 0o755)
-    for shell, path in COMPLETIONS.items():
-        write(os.path.join(prefix, path), completion(shell))
+    completions(prefix)
     manual(os.path.join(prefix, "share/man"))
 
 
 def documents(target: str) -> None:
-    """Copy README.md and docs/*.md into `target`."""
-    for path in [os.path.join(REPO, "README.md"), *sorted(glob.glob(os.path.join(REPO, "docs/*.md")))]:
-        write(os.path.join(target, os.path.basename(path)), read(path))
+    """Copy README.md, the pages of docs/ and the example programs into `target`."""
+    write(os.path.join(target, "README.md"), read(os.path.join(REPO, "README.md")))
+    docs = os.path.join(REPO, "docs")
+    for pattern in ("*.md", "examples/*"):
+        for path in sorted(glob.glob(os.path.join(docs, pattern))):
+            if os.path.isfile(path):
+                write(os.path.join(target, os.path.relpath(path, docs)), read(path))
