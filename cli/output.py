@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix
 import sys
 
-from nvc.errors import InternalError, NvcError, one_line
+from nvc.errors import InternalError, NvcError, one_line, unforeseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,12 +77,11 @@ def _coloured() -> bool:
 
 def report(program: str, error: Exception) -> int:
     """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
-    if isinstance(error, NvcError) and not isinstance(error, InternalError):
-        say(program, error.line())
-        return error.exit_code
-    if not isinstance(error, InternalError):
-        error = InternalError("unexpected error", cause=f"{type(error).__name__}: {error}")
+    if not isinstance(error, NvcError):
+        error = unforeseen(error)
     say(program, error.line())
+    if not isinstance(error, InternalError):
+        return error.exit_code
     try:
         sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
         sys.stderr.flush()

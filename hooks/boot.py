@@ -6,7 +6,7 @@ import gc
 import posix
 import sys
 
-from nvc.errors import InputError, InternalError, NvcError, one_line
+from nvc.errors import InputError, InternalError, NvcError, unforeseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,11 +125,11 @@ def _bool(name: str, value: str) -> bool:
 
 def _failed(program: str, error: Exception) -> int:
     """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
-    if isinstance(error, NvcError) and not isinstance(error, InternalError):
-        say(f"{program}: {error.line()}\n")
+    if not isinstance(error, NvcError):
+        error = unforeseen(error)
+    say(f"{program}: {error.line()}\n")
+    if not isinstance(error, InternalError):
         return error.exit_code
-    cause = error if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-    say(f"{program}: internal error: {one_line(cause)}; {InternalError.hint} [{InternalError.code}]\n")
     try:
         sys.excepthook(*sys.exc_info())  # prints without importing `traceback`
     except OSError:

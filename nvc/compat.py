@@ -9,6 +9,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
+from nvc.errors import of_host
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -54,7 +55,8 @@ def compat_libraries(
         return ()
     try:
         names = _names(fd)
-    except OSError:
+    except OSError as error:
+        of_host(error, "read directory of the image", directory)
         return ()
     finally:
         os.close(fd)
@@ -111,7 +113,7 @@ def _is_for(driver_version: str, cuda_version: str, version: tuple[int, ...], no
 def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None] | None:
     """SONAME and note of a library; None where it is none."""
     from nvc.discovery.elf import forward_compatibility, read_elf
-    from nvc.errors import NvcError
+    from nvc.errors import DetectionError
 
     try:
         fd = kernel.open_in_root(rootfs, path, _READ)
@@ -122,7 +124,10 @@ def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None] | 
             return None
         elf = read_elf(fd)
         return elf.soname, forward_compatibility(fd, elf)
-    except (OSError, NvcError):
+    except OSError as error:
+        of_host(error, "read library of the image", path)
+        return None
+    except DetectionError:
         return None
     finally:
         os.close(fd)

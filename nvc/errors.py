@@ -13,6 +13,7 @@
     |- RequirementError     requirement   an image's requirement does not hold
     |- MountError           mount         the applier: mounts, files, links, device rules
     |- LoaderCacheError     ldcache
+    |- HostError            host          the host has no memory, no descriptors, a disk that fails
     `- InternalError        internal      our bug: a traceback is printed
 
 The text has the shape `<stage> error: <step>: <path>: <cause>; <hint>`, on one line, which is what
@@ -133,6 +134,47 @@ class MountError(NvcError):
 class LoaderCacheError(NvcError):
     code = "NVC-1702"
     stage = "ldcache"
+
+
+class HostError(NvcError):
+    """The host itself fails. That says nothing about what was asked for: nobody may take it for "not there"."""
+
+    code = "NVC-1102"
+    stage = "host"
+    hint = "look into the kernel log, and at the limits that the caller set"
+    doctor = "host"
+
+
+_EIO, _EBADF, _ENOMEM, _EFAULT, _ENFILE, _EMFILE, _ENOSPC = 5, 9, 12, 14, 23, 24, 28
+
+
+def of_host(error: OSError, step: str, path: str = "") -> None:
+    """Raise HostError if `error` is one of the host. Any other tells something of `path`: nothing happens."""
+    if error.errno in (_EIO, _ENOMEM, _ENFILE, _EMFILE, _ENOSPC):
+        raise HostError.of(step, path or error.filename or "", error) from None
+
+
+def unforeseen(error: BaseException) -> NvcError:
+    """The error for an exception that nobody has turned into one: the host's fault, or ours."""
+    cause = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.errno not in (None, _EBADF, _EFAULT):
+        return HostError.of(_where(error), str(error.filename or ""), error)
+    if isinstance(error, MemoryError):
+        return HostError(_where(error), cause="out of memory")
+    if isinstance(error, ImportError):
+        return HostError("load code", error.path or "", error.msg, "is the installation complete?")
+    return InternalError("unexpected error", cause=cause)
+
+
+def _where(error: BaseException) -> str:
+    """The function in which it was raised: better than nothing, where no step is known."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return "unknown step"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    frame = traceback.tb_frame
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
 class InternalError(NvcError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import InitializationError
+from nvc.errors import InitializationError, of_host
 
 SYSTEM = "/run/nvc"
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
@@ -31,7 +31,8 @@ def runtime_directory(*below: str) -> str:
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass
-        except OSError:
+        except OSError as error:
+            of_host(error, "make runtime directory", path)  # a run without a journal cannot be repaired
             return ""
         st = os.lstat(path)
         if not stat.S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
@@ -50,7 +51,8 @@ def _outer_uid() -> int:
     uid = os.geteuid()
     try:
         fd = os.open("/proc/self/uid_map", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        of_host(error, "read id map")
         return uid
     try:
         lines = os.read(fd, 65536).split(b"\n")

@@ -7,7 +7,7 @@ import os
 
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError
+from nvc.errors import DetectionError, of_host
 from nvc.model import Binary
 
 TYPE_CHECKING = False
@@ -85,7 +85,10 @@ def _examine(root: HostRoot, path: str, kind: str, arch: str) -> tuple[Binary | 
     """The binary at `path`, or the text of the script there, or neither."""
     try:
         fd, status = root.open_regular(path)
-    except (OSError, DetectionError):
+    except OSError as error:
+        of_host(error, "look for driver programs", path)
+        return None, None
+    except DetectionError:
         return None, None
     try:
         if os.pread(fd, 2, 0) == b"#!":
@@ -93,7 +96,10 @@ def _examine(root: HostRoot, path: str, kind: str, arch: str) -> tuple[Binary | 
         if not status.st_mode & 0o111 or not read_elf(fd, path).is_for(arch):
             return None, None
         return Binary(root.real_path(fd), kind, identity_of(status)), None
-    except (OSError, DetectionError):
+    except OSError as error:
+        of_host(error, "look for driver programs", path)
+        return None, None
+    except DetectionError:
         return None, None
     finally:
         os.close(fd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.discovery.hostroot import identity_of
-from nvc.errors import DetectionError
+from nvc.errors import DetectionError, of_host
 from nvc.model import Firmware
 
 TYPE_CHECKING = False
@@ -44,6 +44,8 @@ def find_firmwares(
             try:
                 fd, status = root.open_regular(path)
             except (OSError, DetectionError) as error:
+                if isinstance(error, OSError):
+                    of_host(error, "look for firmware", path)
                 warnings.append(f"firmware {path} is left out: {error}")
                 continue
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import DetectionError, InitializationError
+from nvc.errors import DetectionError, InitializationError, of_host
 from nvc.kernel import O_PATH
 from nvc.model import Identity
 
@@ -106,7 +106,8 @@ class HostRoot:
         """As `read`, but None where there is nothing that can be read."""
         try:
             return self.read(path, limit)
-        except OSError:
+        except OSError as error:
+            of_host(error, "read", path)
             return None
 
     def entries(self, path: str, limit: int = 4096) -> list[tuple[str, int]]:

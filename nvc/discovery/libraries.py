@@ -11,7 +11,7 @@ import os
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
-from nvc.errors import DetectionError, NvcError
+from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import Library
 from nvc.value import Value
 
@@ -93,18 +93,19 @@ def read_cache(root: HostRoot, path: str) -> tuple[list[tuple[int, str, str]], t
     except FileNotFoundError:
         return [], ()
     except (OSError, DetectionError) as error:
-        return [], (f"loader cache {path} is not used: {_why(error)}",)
+        return [], (f"loader cache {path} is not used: {_why(error, path)}",)
     try:
         data = os.pread(fd, min(status.st_size, CACHE_LIMIT + 1), 0)
         return parse_cache(data, _PREFIXES), ()
     except (OSError, DetectionError) as error:
-        return [], (f"loader cache {path} is not used: {_why(error)}",)
+        return [], (f"loader cache {path} is not used: {_why(error, path)}",)
     finally:
         os.close(fd)
 
 
-def _why(error: OSError | NvcError) -> str:
+def _why(error: OSError | NvcError, path: str) -> str:
     if isinstance(error, OSError):
+        of_host(error, "look for driver libraries", path)
         return (error.strerror or str(error)).lower()
     return str(error.cause)
 
@@ -211,7 +212,7 @@ class _Search:
                 self.warnings.append(f"stale entry in the loader cache: {path}")
             return None
         except (OSError, DetectionError) as error:
-            self.warnings.append(f"library {path} is left out: {_why(error)}")
+            self.warnings.append(f"library {path} is left out: {_why(error, path)}")
             return None
         try:
             real = self.root.real_path(fd)
@@ -219,7 +220,7 @@ class _Search:
                 return None  # of another driver, or not NVIDIA's at all
             elf = read_elf(fd, real)
         except (OSError, DetectionError) as error:
-            self.warnings.append(f"library {path} is left out: {_why(error)}")
+            self.warnings.append(f"library {path} is left out: {_why(error, path)}")
             return None
         finally:
             os.close(fd)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import DetectionError
+from nvc.errors import DetectionError, of_host
 from nvc.model import Ipc
 
 TYPE_CHECKING = False
@@ -55,11 +55,15 @@ def _look(root: HostRoot, path: str) -> tuple[int, str]:
             if st.st_uid != 0:
                 return st.st_mode, ""
             fd = root.open(path)
-    except OSError:
+    except OSError as error:
+        of_host(error, "look for sockets", path)
         return 0, ""
     try:
         return os.fstat(fd).st_mode, root.real_path(fd)
-    except (OSError, DetectionError):
+    except OSError as error:
+        of_host(error, "look for sockets", path)
+        return 0, ""
+    except DetectionError:
         return 0, ""
     finally:
         os.close(fd)

@@ -41,6 +41,12 @@ EXPLANATIONS = (
         "host", ("Call it as root of the host.",),
     ),
     Explanation(
+        "NVC-1102", "HostError", "host", "The host itself failed: no memory or descriptors, or a disk that fails.",
+        ("A limit of the caller, such as LimitNOFILE= of a unit, is too low.", "A disk or network file system fails.",
+         "A file of the installation is damaged or missing."),
+        "host", ("Look into the kernel log (dmesg).", "Raise the limit.", "Install nvc again."),
+    ),
+    Explanation(
         "NVC-1201", "InitializationError", "initialization",
         "The driver cannot be asked, or nvc's own place on this host is not safe.",
         ("No driver is installed, or its kernel module is not loaded.",

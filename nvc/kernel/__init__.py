@@ -8,7 +8,7 @@ from __future__ import annotations
 import posix
 
 from nvc._syscalls import ffi, lib
-from nvc.errors import InitializationError
+from nvc.errors import InitializationError, of_host
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -121,13 +121,16 @@ class LinuxKernel:
         """Open `path` with every link and `..` confined to the directory `root` (openat2(2)).
 
         `flags` are open(2)'s; close-on-exec is always set. Without `follow`, a link at the end is refused
-        with ELOOP, or opened itself when `flags` has O_PATH.
+        with ELOOP, or opened itself when `flags` has O_PATH. Raises HostError where the host fails: many who
+        call this take an OSError for "nothing is there".
         """
         if not follow:
             flags |= O_NOFOLLOW
         relative = path.lstrip("/") or "."
         name = relative.encode("utf-8", "surrogateescape")
         fd: int = lib.nvc_openat2(root, name, flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+        if fd < 0:
+            of_host(OSError(-fd, posix.strerror(-fd)), "open", path)
         return checked(fd, path)
 
     def pidfd_open(self, pid: int) -> int:

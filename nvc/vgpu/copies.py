@@ -13,7 +13,7 @@ import stat
 
 from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
 from nvc.discovery.libraries import COMPAT, DIRECTORIES
-from nvc.errors import MountError, NvcError
+from nvc.errors import MountError, NvcError, of_host
 from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu.slices import Copy
@@ -114,7 +114,10 @@ def _cache_directories(kernel: Kernel, rootfs: int) -> list[str]:
         if not stat.S_ISREG(status.st_mode) or status.st_size > CACHE_LIMIT:
             return []
         entries = parse_cache(os.pread(fd, status.st_size, 0), tuple(stem.encode() for stem in _STEMS))
-    except (OSError, NvcError):
+    except OSError as error:
+        of_host(error, "read loader cache of the image", "/etc/ld.so.cache")
+        return []
+    except NvcError:
         return []  # what the loader cannot read names no library either
     finally:
         os.close(fd)
@@ -128,7 +131,8 @@ def _compat_directories(kernel: Kernel, rootfs: int) -> list[str]:
         return []
     try:
         names = sorted(os.listdir(fd))[:NAMES_MAX]
-    except OSError:
+    except OSError as error:
+        of_host(error, "read directory of the image", COMPAT_PARENT)
         return []
     finally:
         os.close(fd)
@@ -147,7 +151,8 @@ def _list(kernel: Kernel, rootfs: int, directory: str, seen: set[tuple[int, int]
             return None
         seen.add((status.st_dev, status.st_ino))
         return sorted(name for name in os.listdir(fd)[:NAMES_MAX] if is_of_interest(name))
-    except OSError:
+    except OSError as error:
+        of_host(error, "read directory of the image", directory)
         return None
     finally:
         os.close(fd)
@@ -182,7 +187,8 @@ def _library(kernel: Kernel, rootfs: int, path: str) -> tuple[int, int] | None:
     try:
         if os.pread(fd, 4, 0) != b"\x7fELF":
             return None
-    except OSError:
+    except OSError as error:
+        of_host(error, "read library of the image", path)
         return None
     finally:
         os.close(fd)
