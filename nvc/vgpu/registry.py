@@ -166,7 +166,7 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
 
 
 def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
-    temporary = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{os.getpid()}"
+    temporary = f"{os.path.dirname(path)}/.new"  # one name, under the lock: what a killed run leaves is reused
     _remove(temporary)
     os.mkdir(temporary, 0o711)
     os.chmod(temporary, 0o711)  # whatever the umask
