@@ -151,8 +151,10 @@ static void find_archive(const char *name, const char *prefix, bool trusted, cha
 static const char OPEN_ARCHIVE[] =
     "path='%s'\n"
     "from posix import fstat,open,read\n"
-    "fd=open(path,0)\n"
-    "head=read(fd,16)\n"
+    "try:\n"
+    " fd=open(path,0)\n"
+    " head=read(fd,16)\n"
+    "except OSError as error:sys.exit('%s: initialization error: '+path+': '+error.strerror)\n"
     "if head[:4]!=b'nvc\\n'or int.from_bytes(head[8:12],'little')!=fstat(fd).st_size:"
     "sys.exit('%s: initialization error: '+path+': the file is damaged; install nvc again')\n"
     "from _frozen_importlib_external import MAGIC_NUMBER\n"
@@ -178,7 +180,8 @@ static void write_boot(const struct program *program, const char *code, const ch
     }
     used += (size_t)snprintf(boot + used, room - used, "]\n");
     if (archive[0])
-        used += (size_t)snprintf(boot + used, room - used, OPEN_ARCHIVE, archive, program->name);
+        used +=
+            (size_t)snprintf(boot + used, room - used, OPEN_ARCHIVE, archive, program->name, program->name);
     snprintf(boot + used, room - used, "from %s.%s import main;main(\"%s\")", program->package,
              program->module, program->name);
 }

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Archive:
     """Finder and loader. A module that is not in the archive is left to the usual finders."""
 
-    def __init__(self, directory: str, fd: int, index: dict[str, Entry]) -> None:
-        self.directory, self.fd, self.index = directory, fd, index
+    def __init__(self, path: str, fd: int, index: dict[str, Entry]) -> None:
+        self.path, self.fd, self.index = path, fd, index
+        self.directory = path.rpartition("/")[0] + "/"
         self.size = fstat(fd).st_size
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -50,10 +51,24 @@ class Archive:
         """Run the module's code."""
         start, size, file, _ = self.index[module.__name__]
         module.__file__ = self.directory + file
-        exec(loads(pread(self.fd, size, self.size - start)), module.__dict__)
+        try:
+            code = pread(self.fd, size, self.size - start)
+        except OSError as error:
+            raise ImportError(f"cannot be read: {error.strerror}", name=module.__name__, path=self.path) from None
+        exec(loads(code), module.__dict__)
+
+
+def complain(kind: type[BaseException], error: BaseException, traceback: object) -> None:
+    """What the interpreter calls for an error before a program can report its own: one line, as always."""
+    if isinstance(error, (ImportError, MemoryError, OSError)):
+        cause = f"{getattr(error, 'path', None) or ''}: {error}".removeprefix(": ")
+        sys.stderr.write(f"nvc: host error: load code: {cause or 'out of memory'}; is the installation complete?\n")
+    elif kind is not KeyboardInterrupt:  # the interpreter then ends as SIGINT ends a program
+        sys.__excepthook__(kind, error, traceback)  # type: ignore[arg-type]
 
 
 def install(path: str, fd: int, index: dict[str, Entry]) -> None:
     """Put the archive at `path` before the usual finders. `fd` stays open, so that an update cannot mix two."""
-    archive = Archive(path.rpartition("/")[0] + "/", fd, index)
+    archive = Archive(path, fd, index)
     sys.meta_path.insert(0, archive)
+    sys.excepthook = complain
