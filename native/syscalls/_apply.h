@@ -35,6 +35,8 @@ struct applier {
     const char *tmpfs_path;
     const char *first_tmpfs; /* path of the first one attached, or NULL */
     int old_cache;           /* directory that still holds the old loader cache, -1 */
+    int undo_error;          /* why the first record that could not be undone could not */
+    const char *undo_path;
 };
 
 /* Where something is or will be: an open parent directory and a name that is not followed. */

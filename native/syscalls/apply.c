@@ -94,7 +94,8 @@ static int execute(struct applier *a, struct op *op)
         return op_ledger(a, op);
     case NVC_OP_UNDO:
         a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
-        return a->report->undo_failures ? fail(a, EBUSY, "repair an interrupted run", op->target) : 0;
+        return a->report->undo_failures ? fail(a, a->undo_error, "repair an interrupted run", a->undo_path)
+                                        : 0;
     default:
         return fail(a, EPROTO, "decode operation", op->target);
     }
@@ -151,8 +152,8 @@ static void run(struct applier *a)
 /* The report is sent: there is nothing to undo any more, so that what was kept for it can go. */
 static void commit(struct applier *a)
 {
-    if (a->target->journal >= 0 && ftruncate(a->target->journal, 0) < 0)
-        return;
+    if (a->target->journal >= 0)
+        (void)!ftruncate(a->target->journal, 0); /* the caller removes it anyway */
     if (a->old_cache >= 0)
         unlinkat(a->old_cache, CACHE_TEMPORARY, 0);
 }
@@ -227,7 +228,7 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
 int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
               struct nvc_report *report)
 {
-    struct applier a = {.target = target, .report = report, .tmpfs = -1, .old_cache = -1};
+    struct applier a = {.target = target, .report = report, .tmpfs = -1, .old_cache = -1, .undo_path = ""};
     pid_t parent = getpid();
     int channel[2];
 

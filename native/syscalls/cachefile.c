@@ -40,25 +40,39 @@ static int decode(const struct op *op, struct nvc_ldcache_entry *entries, size_t
     return 0;
 }
 
+/* Errors of the host, which tell nothing of the image. */
+static bool is_of_host(int error)
+{
+    return error == EIO || error == ENOMEM || error == EMFILE || error == ENFILE;
+}
+
 /* The file's bytes; NULL with size 0 when there is none, NULL with another size when what is there cannot be a
  * cache (a FIFO, too large, a link that appeared meanwhile, cut short while it was read). Never blocks: O_NONBLOCK,
- * and only a regular file is read. */
-static uint8_t *read_cache(struct place *place, size_t *size)
+ * and only a regular file is read. Where the host fails *error says so: a good cache must not be given up for that. */
+static uint8_t *read_cache(struct place *place, size_t *size, int *error)
 {
     struct stat st;
     uint8_t *bytes = NULL;
     size_t have = 0;
     int fd = openat(place->parent, place->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
+    *error = fd < 0 && is_of_host(errno) ? errno : 0;
     *size = fd < 0 && errno == ENOENT ? 0 : 1;
     if (fd < 0)
         return NULL;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= NVC_LDCACHE_MAX) {
+    if (fstat(fd, &st) < 0) {
+        *error = errno;
+    } else if (S_ISREG(st.st_mode) && st.st_size <= NVC_LDCACHE_MAX) {
         *size = (size_t)st.st_size;
         bytes = malloc(*size ? *size : 1);
+        *error = bytes ? 0 : ENOMEM;
     }
     while (bytes != NULL && have < *size) {
         ssize_t got = read(fd, bytes + have, *size - have);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            *error = errno;
         if (got <= 0)
             break;
         have += (size_t)got;
@@ -103,7 +117,7 @@ static int exchange(struct applier *a, struct place *place, int directory, const
     if (present && !S_ISDIR(old.st_mode) &&
         syscall(SYS_renameat2, directory, CACHE_TEMPORARY, directory, place->name, RENAME_EXCHANGE) == 0) {
         a->old_cache = dup(directory);
-        return 0;
+        return a->old_cache < 0 ? fail(a, errno, "write loader cache", place->path) : 0;
     }
     /* Not every file system can exchange names (NFS); there the old file is lost. */
     if (renameat(directory, CACHE_TEMPORARY, directory, place->name) < 0)
@@ -210,7 +224,12 @@ int op_ldcache(struct applier *a, struct op *op)
         return fail(a, EPROTO, "decode loader cache entries", op->target);
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
-    uint8_t *old = read_cache(&place, &old_size);
+    int error;
+    uint8_t *old = read_cache(&place, &old_size, &error);
+    if (error) {
+        place_close(&place);
+        return fail(a, error, "read loader cache", op->target);
+    }
     int result = old == NULL && old_size
                      ? -EBADMSG
                      : nvc_ldcache_merge(old, old_size, entries, count, NULL, 0, &merged, &new_size);

@@ -88,6 +88,7 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     if (place_find(a, path, false, false, &place) < 0) {
         int error = a->report->error;
         a->report->error = 0;
+        errno = error;
         /* Its directory is gone: nothing is left to undo there. */
         return error == ENOENT || error == ENOTDIR || error == ELOOP ? 0 : -1;
     }
@@ -119,9 +120,12 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
         result = undo_content(&place, data);
         break;
     default:
+        errno = EPROTO;
         result = -1;
     }
+    int saved = errno;
     place_close(&place);
+    errno = saved;
     return result;
 }
 
@@ -133,6 +137,7 @@ unsigned undo_records(struct applier *a, const char *bytes, size_t size)
     unsigned failures = 0;
     struct nvc_report kept = *a->report; /* a failing lookup here must not hide why we undo */
 
+    a->undo_error = ENOMEM;
     if (starts == NULL)
         return 1;
     while (at < size) {
@@ -147,8 +152,10 @@ unsigned undo_records(struct applier *a, const char *bytes, size_t size)
     a->report->error = 0;
     while (count > 0) {
         const char *path = bytes + starts[--count] + 1;
-        if (undo_one(a, path[-1], path, path + strlen(path) + 1) < 0)
-            failures++;
+        if (undo_one(a, path[-1], path, path + strlen(path) + 1) < 0 && failures++ == 0) {
+            a->undo_error = errno ? errno : EIO;
+            a->undo_path = path;
+        }
     }
     *a->report = kept;
     free(starts);
