@@ -28,7 +28,7 @@ def run(session: Session) -> None:
     if "dry_run" in values:
         _show(driver.plan(container, request), form)
         return
-    outcome = driver.configure(container, request)
+    outcome = driver.configure(container, request, last=True)
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)
     if outcome.warnings:  # only after success: engines show a hook's first line as the cause of its failure

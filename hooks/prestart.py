@@ -64,7 +64,8 @@ def _inject(command: str, config: Config, log: Log) -> None:
     kernel = LinuxKernel()
     privileges.reduce("configure", options.load_kmods, kernel)
     pid = _pid(kernel, command, state)
-    outcome = configure(kernel, options, request, pid, container.rootfs, log, container.devices)
+    rootfs, devices = container.rootfs, container.devices
+    outcome = configure(kernel, options, request, pid, rootfs, log, devices, last=True)
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
 

@@ -48,13 +48,14 @@ def configure(
     rootfs: str,
     log: Log,
     oci_devices: list[dict[str, object]] | None = None,
+    last: bool = False,
 ) -> Outcome:
     """Give the container of `pid` (0: the parent process) what `request` asks for.
 
-    `oci_devices` is its bundle's linux.resources.devices, where known. Raises NvcError; the container is then
-    as it was.
+    `oci_devices` is its bundle's linux.resources.devices, where known. `last`: the process ends by telling the
+    outcome; see nvc.apply.executor. Raises NvcError; the container is then as it was.
     """
-    return configure_target(kernel, options, request, opener(kernel, pid, rootfs), log, oci_devices)
+    return configure_target(kernel, options, request, opener(kernel, pid, rootfs), log, oci_devices, last)
 
 
 def opener(kernel: Kernel, pid: int, rootfs: str) -> Callable[[], Target]:
@@ -75,17 +76,18 @@ def configure_target(
     opened: Callable[[], Target],
     log: Log,
     oci_devices: list[dict[str, object]] | None = None,
+    last: bool = False,
 ) -> Outcome:
     """The same for a container that `opened` opens, each time that it is called."""
     check_floor()
     try:
-        return _configure(kernel, options, request, opened, log, oci_devices)
+        return _configure(kernel, options, request, opened, log, oci_devices, last)
     except SourceChanged as change:  # raised before anything was done
         if not options.inventory:
             raise
         log.step(f"{change}; what an earlier run found is stale, looking again")
         inventory.forget(options)
-        return _configure(kernel, options, request, opened, log, oci_devices)
+        return _configure(kernel, options, request, opened, log, oci_devices, last)
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
@@ -99,14 +101,15 @@ def _configure(
     opened: Callable[[], Target],
     log: Log,
     oci_devices: list[dict[str, object]] | None,
+    last: bool,
 ) -> Outcome:
-    plan, target = plan_target(kernel, options, request, opened, log)
+    plan, target = plan_target(kernel, options, request, opened, log, repair=True)
     from nvc.apply.executor import apply_plan
 
     try:
         if plan.slice is not None:
-            return _apply_slice(kernel, plan, target, options, log, oci_devices)
-        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
+            return _apply_slice(kernel, plan, target, options, log, oci_devices, last)
+        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
     finally:
         target.close()
 
@@ -118,6 +121,7 @@ def _apply_slice(
     options: DriverOptions,
     log: Log,
     oci_devices: list[dict[str, object]] | None,
+    last: bool,
 ) -> Outcome:
     """Apply a plan whose quota has to be there first."""
     from nvc.apply.executor import apply_plan
@@ -126,7 +130,7 @@ def _apply_slice(
     assert plan.slice is not None
     registration = enter(kernel, target, plan.slice, target.layout.libs_dir)
     try:
-        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done)
+        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
     except BaseException:
         registration.undo()
         raise
@@ -150,9 +154,17 @@ def make_plan(
 
 
 def plan_target(
-    kernel: Kernel, options: DriverOptions, request: Request, opened: Callable[[], Target], log: Log
+    kernel: Kernel,
+    options: DriverOptions,
+    request: Request,
+    opened: Callable[[], Target],
+    log: Log,
+    repair: bool = False,
 ) -> tuple[Plan, Target]:
-    """The same for a container that `opened` opens, once the request is known to be good."""
+    """The same for a container that `opened` opens, once the request is known to be good.
+
+    With `repair` what a killed run has left in the container is undone: that could be taken for the image's.
+    """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
     log.done("discover")
     from nvc.compat import compat_libraries
@@ -167,6 +179,10 @@ def plan_target(
     log.done("select")
     target = opened()
     log.step(f"container process {target.pid}, rootfs {target.rootfs_path}")
+    if repair:
+        from nvc.apply.executor import repair as repair_container
+
+        repair_container(kernel, target, options.timeout)
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     slice = None
     if request.vgpu is not None:

@@ -177,14 +177,20 @@ class Driver:
         return plan
 
     def configure(
-        self, container: Container, request: Request, oci_devices: list[dict[str, object]] | None = None
+        self,
+        container: Container,
+        request: Request,
+        oci_devices: list[dict[str, object]] | None = None,
+        last: bool = False,
     ) -> Outcome:
         """Give a container what a request asks for: all of it, or nothing. Needs root.
 
         `oci_devices` is linux.resources.devices of its OCI configuration, where the caller has it. Whoever calls
-        again with the same request changes nothing.
+        again with the same request changes nothing. With `last`, SIGINT stays blocked after success: for a program
+        that ends by telling the outcome, which a Ctrl-C that comes too late must not turn into a failure.
         """
-        return configure_target(self._kernel, self.options, request, container.open, self._log, oci_devices)
+        kernel, options = self._kernel, self.options
+        return configure_target(kernel, options, request, container.open, self._log, oci_devices, last)
 
 
 def tenants(kernel: Kernel | None = None, warn: Callable[[str], None] | None = None) -> tuple[Tenant, ...]:

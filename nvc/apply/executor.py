@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nvc.apply.journal import open_journal, read_journal
+from nvc.apply.interrupts import HeldInterrupts
+from nvc.apply.journal import is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
 from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
@@ -36,11 +37,13 @@ def apply_plan(
     timeout: float = 10.0,
     oci_devices: list[dict[str, object]] | None = None,
     done: Callable[[str], None] = lambda stage: None,
+    last: bool = False,
 ) -> Outcome:
     """Give the container at `target` everything in `plan`; `timeout` in seconds for the lock and the applier.
 
     `oci_devices` is the bundle's linux.resources.devices, where the caller has it: it stands in for a device
-    program that the kernel does not show. Raises NvcError; the container is then as it was before.
+    program that the kernel does not show. With `last` the process ends by telling this call's outcome, and SIGINT
+    stays blocked after success. Raises NvcError or KeyboardInterrupt; the container is then as it was before.
     """
     journal = open_journal(kernel, target.key(kernel), timeout)
     try:
@@ -48,22 +51,67 @@ def apply_plan(
         try:
             program = build_program(plan, sources, journal.interrupted)
             done("open sources")
-            allowed = _allow_devices(kernel, plan, target, oci_devices)
-            done("device rules")
+            held = HeldInterrupts()
             try:
-                report = _run(kernel, target, program, journal, timeout)
+                outcome = _change(kernel, plan, target, program, journal, timeout, oci_devices, done)
             except BaseException:
-                allowed.undo()
+                held.release()
                 raise
-            finally:
-                allowed.close()
-            done("mount")
-            more = (allowed.warning,) if allowed.warning else ()
-            return Outcome(report.changes, (*plan.warnings, *sources.warnings, *more, *report.warnings))
         finally:
             sources.close()
     finally:
         journal.close()
+    held.forget(last)
+    return Outcome(outcome.changes, (*plan.warnings, *sources.warnings, *outcome.warnings))
+
+
+def repair(kernel: Kernel, target: Target, timeout: float) -> None:
+    """Undo what a run that was killed has left in the container.
+
+    A plan rests on what the image holds, so this comes before anybody looks. Waits up to `timeout` seconds
+    for a run that is at work. Raises ContainerError.
+    """
+    key = target.key(kernel)
+    if not is_interrupted(key):
+        return
+    journal = open_journal(kernel, key, timeout)
+    try:
+        if not journal.interrupted:
+            return
+        place = ApplyTarget(target.mount_namespace, target.rootfs, -1, timeout, target.fsuid, target.fsgid)
+        try:
+            report = kernel.apply(repair_program(journal.interrupted), place)
+        except OSError as error:
+            raise ContainerError.of(_REPAIR, target.rootfs_path, error, _REPAIR_HINT) from None
+        if report.error:
+            raise ContainerError(_REPAIR, report.path, strerror(report.error), _REPAIR_HINT)
+        journal.keep = False
+    finally:
+        journal.close()
+
+
+def _change(
+    kernel: Kernel,
+    plan: Plan,
+    target: Target,
+    program: Program,
+    journal: Journal,
+    timeout: float,
+    oci_devices: list[dict[str, object]] | None,
+    done: Callable[[str], None],
+) -> Outcome:
+    """Device rules, then the applier. When one fails, what the other did is taken back."""
+    allowed = _allow_devices(kernel, plan, target, oci_devices)
+    done("device rules")
+    try:
+        report = _run(kernel, target, program, journal, timeout)
+    except BaseException:
+        allowed.undo()
+        raise
+    finally:
+        allowed.close()
+    done("mount")
+    return Outcome(report.changes, (*((allowed.warning,) if allowed.warning else ()), *report.warnings))
 
 
 def _allow_devices(
@@ -99,10 +147,10 @@ def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, tim
     try:
         report = kernel.apply(program.packed(), place)
     except OSError as error:
-        _repair(kernel, journal, place)
-        raise ContainerError.of(
-            "configure container", target.rootfs_path, error, "see --timeout if the host is busy"
-        ) from None
+        hint = "see --timeout if the host is busy"
+        if not _repair(kernel, journal, place):
+            hint += f"; {_NOT_UNDONE}"
+        raise ContainerError.of("configure container", target.rootfs_path, error, hint) from None
     if report.error:
         journal.keep = journal.keep or report.undo_failures > 0
         raise _failure(report, program)
@@ -110,15 +158,16 @@ def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, tim
     return report
 
 
-def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> None:
-    """Undo at once what an applier that was stopped has left behind, as the next run would."""
+def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> bool:
+    """Undo at once what an applier that was stopped has left behind, as the next run would. Whether that worked."""
     journal.keep = True
     records = read_journal(journal.fd) if journal.fd >= 0 else b""
     try:
         report = kernel.apply(repair_program(records), place.replace(journal=-1))
     except OSError:
-        return  # whatever stops every applier here: the next run finds the journal
+        return False  # whatever stops every applier here: the next run finds the journal
     journal.keep = report.error != 0
+    return not journal.keep
 
 
 def _failure(report: ApplyReport, program: Program) -> NvcError:
@@ -126,10 +175,16 @@ def _failure(report: ApplyReport, program: Program) -> NvcError:
     if report.step.startswith("decode"):
         return InternalError(report.step, report.path, cause)
     op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
+    if report.step == _REPAIR:
+        return ContainerError(report.step, report.path, cause, _REPAIR_HINT)
     kind = LoaderCacheError if isinstance(op, UpdateLoaderCache) else MountError
-    return kind(report.step, report.path, cause, _HINTS.get(report.error, ""))
+    hints = (_HINTS.get(report.error, ""), _NOT_UNDONE if report.undo_failures else "")
+    return kind(report.step, report.path, cause, "; ".join(hint for hint in hints if hint))
 
 
+_REPAIR = "repair an interrupted run"  # as native/syscalls/apply.c calls it
+_REPAIR_HINT = "remove what is mounted there, or make the container anew"
+_NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
 _HINTS = {
     2: "a directory or link on that path leads nowhere; mend the image",
     17: "something of another kind is in the way; remove it from the image",

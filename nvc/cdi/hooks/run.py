@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.apply.executor import apply_plan
+from nvc.apply.executor import apply_plan, repair
 from nvc.cdi.hooks.arguments import container_path
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
@@ -70,6 +70,7 @@ def _run(
     log: Callable[[str], None],
 ) -> tuple[_Building, Outcome]:
     """Build the plan of a call and apply it; with a slice, its quota first."""
+    repair(kernel, target, 10.0)
     build = _Building(kernel, target, sliced)
     if asked is not None:
         from nvc.cdi.hooks.slices import limits
@@ -83,12 +84,12 @@ def _run(
 
         log(describe(plan))
     if build.limits is None:
-        return build, apply_plan(kernel, plan, target)
+        return build, apply_plan(kernel, plan, target, last=True)
     from nvc.vgpu.registry import enter
 
     registration = enter(kernel, target, build.limits.slice, build.limits.libs_dir)
     try:
-        return build, apply_plan(kernel, plan, target)
+        return build, apply_plan(kernel, plan, target, last=True)
     except BaseException:
         registration.undo()
         raise
