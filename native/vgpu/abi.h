@@ -116,10 +116,17 @@ typedef struct {
 
 typedef struct {
     CUfunction function;
-    unsigned int grid[3], block[3], sharedMemBytes;
+    unsigned int shape[6], sharedMemBytes; /* grid and block */
     CUstream hStream;
     void **kernelParams;
 } CUDA_LAUNCH_PARAMS;
+
+typedef struct {
+    unsigned int shape[6], sharedMemBytes; /* grid and block */
+    CUstream hStream;
+    const void *attrs;
+    unsigned int numAttrs;
+} CUlaunchConfig;
 
 typedef struct {
     uint8_t reserved[64];
@@ -148,6 +155,7 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUDA layout");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUDA layout");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
+_Static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32, "CUDA layout");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))

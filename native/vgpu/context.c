@@ -1,5 +1,6 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge.h"
+#include "meter.h"
 
 static uint64_t overhead_of(int position)
 {
@@ -78,6 +79,7 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
 {
     if (!context)
         return call(context);
+    meter_retire_context(key_of(context));
     context_doom(key_of(context));
     CUresult result = call(context);
     if (result == CUDA_SUCCESS)
@@ -101,6 +103,7 @@ CU_API CUresult cuCtxDestroy(CUcontext context)
 CU_API CUresult cuCtxDetach(CUcontext context)
 {
     unsigned int version;
+    meter_retire_context(key_of(context));
     CUresult result = REAL(cuCtxDetach)(context);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         context_doom(key_of(context));
@@ -136,6 +139,7 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     struct item item;
     if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
         return call(device);
+    meter_retire_context(item.context);
     context_doom(item.context);
     CUresult result = call(device);
     if (result == CUDA_SUCCESS && !is_active(device)) {

@@ -1,6 +1,7 @@
 /* Memory nodes of graphs. The driver takes their memory at the first launch, from a store of its own that it tells the
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
 #include "charge.h"
+#include "gate.h"
 #include "gauge.h"
 #include "local.h"
 
@@ -170,14 +171,31 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
     return result;
 }
 
+static uint64_t key_of(CUgraphExec exec)
+{
+    return estimate_key(exec, (const unsigned int[6]){0});
+}
+
+static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thread,
+                                CUresult (*call)(CUgraphExec, CUstream))
+{
+    struct passage passage;
+    gate_enter(&passage, stream, per_thread, key_of(exec));
+    CUresult result = launch(exec, stream, call);
+    gate_leave(&passage, result);
+    return result;
+}
+
 CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, REAL(cuGraphLaunch));
+    return window_is_open() ? launch(exec, stream, REAL(cuGraphLaunch))
+                            : pass_and_launch(exec, stream, false, REAL(cuGraphLaunch));
 }
 
 CU_API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, REAL(cuGraphLaunch_ptsz));
+    return window_is_open() ? launch(exec, stream, REAL(cuGraphLaunch_ptsz))
+                            : pass_and_launch(exec, stream, true, REAL(cuGraphLaunch_ptsz));
 }
 
 CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
@@ -206,6 +224,7 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
     struct item item;
     bool known = item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec, &item);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
+    meter_forget(key_of(exec));
     if (known && result != CUDA_SUCCESS)
         item_put(&item);
     else if (known) {

@@ -85,6 +85,13 @@ struct vgpu_share {
     uint64_t importers[VGPU_SLOTS / 64];
 };
 
+/* What makes charges of several processes add up: see budget.c. */
+struct vgpu_cover {
+    uint64_t forfeited; /* credit that was not added, since there was as much as may be saved up */
+    uint64_t spare;     /* of the last interval before `busy_until`, what nobody was charged for */
+    uint64_t holes[7];  /* intervals before `busy_until` that are not charged yet */
+};
+
 /* The time of one device, for all processes of the container together. Times are of CLOCK_MONOTONIC, nanoseconds. */
 struct vgpu_budget {
     int64_t credit;      /* of GPU time that may still be used; below zero: debt */
@@ -92,10 +99,10 @@ struct vgpu_budget {
     uint64_t busy_until; /* GPU time up to this moment is charged, over all processes */
     uint64_t charged;    /* GPU time in all */
     uint64_t waited;     /* that launches were held back, in all */
-    uint64_t launches;   /* of kernels and graphs */
+    uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
     uint32_t ticket;     /* the next one to be drawn by who waits */
     uint32_t served;     /* the one whose turn it is */
-    uint64_t reserved[9];
+    struct vgpu_cover cover;
 };
 
 struct vgpu_ledger {
@@ -117,6 +124,7 @@ _Static_assert(sizeof(struct vgpu_quota) == 64 + 128 * VGPU_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
 _Static_assert(sizeof(struct vgpu_slot) == 64 + 32 * VGPU_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
+_Static_assert(sizeof(struct vgpu_cover) == 72, "layout");
 _Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_ledger) == 64 + 2112 * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
                "layout");

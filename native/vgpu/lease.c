@@ -239,6 +239,12 @@ bool lease_held(int position)
     return !is_connected(in);
 }
 
+bool lease_is_active(int position)
+{
+    struct process *in = process();
+    return in && is_connected(in) && atomic_load(&in->leases[position].state) != UNASKED;
+}
+
 bool lease_await(int position, uint64_t until)
 {
     struct process *in = process();

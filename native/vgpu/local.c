@@ -2,6 +2,8 @@
  * needs, and keeps it; 1 KiB of that is in the context from the start (measured on driver 580). */
 #include "local.h"
 
+#include "estimate.h"
+
 enum { IN_CONTEXT = 1024, SEEN = 4096 };
 
 #define HEAP_IN_CONTEXT (8 * MIB)
@@ -12,6 +14,7 @@ static _Atomic uintptr_t seen[SEEN];
 
 void local_forget(void)
 {
+    estimates_forget();
     for (int i = 0; i < SEEN; i++)
         atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
 }
@@ -123,34 +126,8 @@ CU_API CUresult cuCtxSetLimit(int limit, size_t value)
     return result;
 }
 
-#define LAUNCH(name, parameters, arguments)                                                                 \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        return local_allows(f) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;                           \
-    }
-
-#define SHAPE                                                                                               \
-    unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
-        unsigned int shared, CUstream stream
-
-LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra))
-LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra))
-LAUNCH(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra))
-LAUNCH(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra))
-LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values))
-LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values))
-LAUNCH(cuLaunch, (CUfunction f), (f))
-LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height))
-LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream))
-
 /* Each in the context of its stream. */
-static bool list_allows(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
+bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {
     for (unsigned int i = 0; list && i < count; i++) {
         struct target to;
@@ -162,14 +139,6 @@ static bool list_allows(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
             return false;
     }
     return true;
-}
-
-CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
-                                                     unsigned int flags)
-{
-    if (!list_allows(list, count))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 }
 
 static CUfunction function_of(const void *parameters)

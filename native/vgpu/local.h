@@ -7,6 +7,9 @@
 /* A kernel is about to be launched, or to become a node of a graph; false: its local memory does not fit. */
 bool local_allows(CUfunction function);
 
+/* The same of kernels that are launched together, each on its own device. */
+bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count);
+
 /* Handles of functions may mean others from now on. */
 void local_forget(void);
 

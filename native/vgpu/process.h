@@ -19,6 +19,7 @@ struct own {
 };
 
 struct item;
+struct meter;
 
 /* See lease.c. */
 struct lease {
@@ -63,6 +64,8 @@ struct process {
     _Atomic uint32_t views;                   /* contexts that were made of green ones */
     _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
+    _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
+    struct meter *_Atomic meters[VGPU_DEVICES];
     _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
 };
 

@@ -39,7 +39,7 @@ SLOT_HEADER = struct.Struct("<IIQ16s32x")
 AMOUNT = struct.Struct("<QQQQ")
 SLOT_SIZE = SLOT_HEADER.size + DEVICES * AMOUNT.size
 SHARE_SIZE = 152
-#: credit, refilled, busy until, charged, waited, launches, ticket, served, reserved; times in nanoseconds.
+#: credit, refilled, busy until, charged, waited, launches, ticket, served, the shim's own; times in nanoseconds.
 BUDGET = struct.Struct("<qQQQQQII72x")
 BUDGETS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE
 LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size

@@ -17,7 +17,7 @@ FIELDS = {
     "vgpu_ledger": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
     "vgpu_amount": "committed tentative inherited changes",
-    "vgpu_budget": "credit refilled busy_until charged waited launches ticket served reserved",
+    "vgpu_budget": "credit refilled busy_until charged waited launches ticket served cover",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {

@@ -1,0 +1,77 @@
+#include "estimate.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { UNIT = 16 };
+
+static _Atomic uint32_t generation;
+
+void estimates_forget(void)
+{
+    atomic_fetch_add_explicit(&generation, 1, memory_order_relaxed);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+uint64_t estimate_key(const void *function, const unsigned int shape[6])
+{
+    uint64_t hash = mix(0, (uintptr_t)function);
+    for (int i = 0; i < 6; i += 2)
+        hash = mix(hash, (uint64_t)shape[i] << 32 | shape[i + 1]);
+    return hash ? hash : 1;
+}
+
+struct estimate *estimate_find(struct estimates *in, uint64_t key)
+{
+    uint32_t current = atomic_load_explicit(&generation, memory_order_relaxed);
+    if (in->generation != current) {
+        memset(in, 0, sizeof(*in));
+        in->generation = current;
+    }
+    struct estimate *set = in->sets[key % ESTIMATE_SETS], *oldest = set;
+    in->clock++;
+    for (int i = 0; i < ESTIMATE_WAYS; i++) {
+        if (set[i].key == key) {
+            set[i].used = in->clock;
+            return &set[i];
+        }
+        if (!set[i].key || in->clock - set[i].used > in->clock - oldest->used)
+            oldest = &set[i];
+    }
+    *oldest = (struct estimate){.key = key, .used = in->clock};
+    return oldest;
+}
+
+/* The mean of the shorter three quarters of the last samples: what the host or another process held up does not count. */
+static uint64_t mean_of(const struct estimate *of)
+{
+    uint32_t sorted[ESTIMATE_SAMPLES], count = of->samples - of->samples / 4u;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < of->samples; i++) {
+        uint32_t at = i;
+        for (; at > 0 && sorted[at - 1] > of->ring[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = of->ring[i];
+    }
+    for (uint32_t i = 0; i < count; i++)
+        sum += sorted[i];
+    return sum * UNIT / count + 1;
+}
+
+void estimate_add(struct estimate *to, uint64_t ns, bool most)
+{
+    if (most && to->mean && ns > to->mean)
+        ns = to->mean;
+    uint64_t units = ns / UNIT;
+    to->ring[to->next] = units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+    to->next = (uint8_t)((to->next + 1) % ESTIMATE_SAMPLES);
+    if (to->samples < ESTIMATE_SAMPLES)
+        to->samples++;
+    to->since = 0;
+    to->mean = mean_of(to);
+}

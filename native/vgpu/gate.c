@@ -1,0 +1,267 @@
+/* The gate opens on wall time alone: credit comes with it, and who is held back because work of this process is
+ * unfinished is let through after a while. So kernels that wait for others to be launched get what they wait for. */
+#include "gate.h"
+
+#include "budget.h"
+#include "ledger.h"
+#include "lease.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define MS UINT64_C(1000000)
+
+enum {
+    AHEAD_NS = 5000000, /* what may be launched and unfinished, as estimated */
+    AHEAD_LAUNCHES = 512,
+    READ_NS = 200000,  /* between two looks at marks */
+    STEP_NS = 5000000, /* the longest sleep */
+    LOOK_NS = 500000,  /* while marks are to be read */
+    SHORT_NS = 20000,  /* before the first look */
+    STUCK_NS = 50000000,
+    TURN_NS = 10000000, /* after which who has the turn is taken for dead */
+};
+
+enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN };
+
+struct wait {
+    uint64_t since, work_since, turn_since;
+    uint32_t served; /* when the turn was looked at */
+    uint64_t sleep;
+};
+
+/* An unknown key may have 1, 2, 4, then 8 launches outstanding. */
+static void price(struct passage *passage, struct meter *meter)
+{
+    const struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
+    uint32_t samples = estimate->samples;
+    passage->paid = estimate->mean;
+    passage->unknown = samples < ESTIMATE_KNOWN;
+    passage->weight = estimate->mean;
+    if (passage->unknown) {
+        uint64_t least = AHEAD_NS >> (samples < 3 ? samples : 3);
+        passage->weight = passage->weight > least ? passage->weight : least;
+    }
+}
+
+/* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
+static bool has_turn(struct passage *passage, struct vgpu_budget *budget, int64_t credit, struct wait *wait,
+                     uint64_t now)
+{
+    if (!passage->queued)
+        return !budget_is_queued(budget);
+    if (budget_is_turn(budget, passage->ticket))
+        return true;
+    uint32_t served = SHARED_READ(budget->served);
+    if (served != wait->served || credit <= 0) {
+        wait->served = served;
+        wait->turn_since = now;
+    } else if (now - wait->turn_since > TURN_NS) {
+        budget_leave(budget, served);
+        wait->turn_since = now;
+    }
+    return false;
+}
+
+/* The lock is held. */
+static enum verdict_of_gate take_credit(struct passage *passage, struct wait *wait, uint64_t now)
+{
+    struct meter *meter = passage->meter;
+    if (meter->allowance > 0 && !passage->queued && now - meter->allowance_at < BUDGET_PERIOD)
+        return OPEN;
+    struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
+    if (meter->allowance > 0 && now - meter->allowance_at >= BUDGET_PERIOD) {
+        budget_pay(budget, meter->cores, -meter->allowance);
+        meter->allowance = 0;
+    }
+    int64_t credit = budget_refill(budget, meter->cores, now);
+    meter->forfeited = SHARED_READ(budget->cover.forfeited);
+    if (has_turn(passage, budget, credit, wait, now)) {
+        if (meter->allowance <= 0) {
+            meter->allowance += budget_draw(budget, BUDGET_DRAW);
+            meter->allowance_at = now;
+        }
+        if (meter->allowance > 0) {
+            if (passage->queued)
+                budget_leave(budget, passage->ticket);
+            passage->queued = false;
+            return OPEN;
+        }
+    }
+    if (!passage->queued) {
+        passage->ticket = budget_queue(budget);
+        passage->queued = true;
+        wait->turn_since = now;
+        wait->served = SHARED_READ(budget->served);
+    }
+    wait->sleep = credit < 0 ? (uint64_t)-credit / meter->cores * 100 : 0;
+    return budget_is_turn(budget, passage->ticket) ? WAIT_CREDIT : WAIT_TURN;
+}
+
+/* The lock is held. A launch beyond what the allowance has makes debt, which all processes see at once. */
+static void pay(struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    meter->ahead += passage->weight;
+    meter->outstanding++;
+    if (!meter->cores)
+        return;
+    meter->allowance -= (int64_t)passage->paid;
+    if (meter->allowance < 0) {
+        budget_pay(budget_open(meter->position, &meter->own), meter->cores, -meter->allowance);
+        meter->allowance = 0;
+    }
+}
+
+static bool is_stuck(const struct meter *meter, const struct wait *wait, uint64_t now)
+{
+    uint64_t from = wait->work_since > meter->progress_at ? wait->work_since : meter->progress_at;
+    return now > from && now - from > (uint64_t)STUCK_NS << (meter->forced < 2 ? meter->forced : 2);
+}
+
+static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, struct wait *wait)
+{
+    struct meter *meter = passage->meter;
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    enum verdict_of_gate verdict = OPEN;
+    bool forced = false;
+    lock_take(&meter->lock);
+    meter->cores = cores;
+    price(passage, meter);
+    bool full = meter->ahead >= AHEAD_NS || meter->outstanding >= AHEAD_LAUNCHES;
+    if (full && !wait->work_since)
+        wait->work_since = now;
+    if (full && !(forced = is_stuck(meter, wait, now)))
+        verdict = WAIT_WORK;
+    else if (cores)
+        verdict = take_credit(passage, wait, now);
+    if (verdict == OPEN) {
+        pay(passage);
+        atomic_fetch_add(&meter->inside, 1);
+        if (forced) {
+            meter->progress_at = now;
+            meter->forced++;
+        }
+    }
+    lock_drop(&meter->lock);
+    return verdict;
+}
+
+static void rest(const struct passage *passage, enum verdict_of_gate verdict, struct wait *wait,
+                 uint64_t now)
+{
+    struct meter *meter = passage->meter;
+    uint64_t ns = STEP_NS;
+    if (verdict == WAIT_WORK)
+        ns = now - wait->since < 2 * SHORT_NS ? SHORT_NS : READ_NS;
+    else if (verdict == WAIT_CREDIT)
+        ns = wait->sleep < STEP_NS ? wait->sleep : STEP_NS;
+    if (verdict != WAIT_WORK && meter->marks && ns > LOOK_NS)
+        ns = LOOK_NS;
+    if (verdict == WAIT_TURN) {
+        budget_await(budget_open(meter->position, &meter->own), ns);
+        return;
+    }
+    struct timespec timeout = {.tv_nsec = (long)ns};
+    syscall(SYS_nanosleep, &timeout, NULL);
+}
+
+static void leave_queue(struct passage *passage)
+{
+    if (!passage->queued)
+        return;
+    budget_leave(budget_open(passage->meter->position, &passage->meter->own), passage->ticket);
+    passage->queued = false;
+}
+
+static void undo(struct passage *passage)
+{
+    passage->stream = NULL;
+    meter_after(passage, false);
+    atomic_fetch_sub(&passage->meter->inside, 1);
+}
+
+/* Whether it is this container's turn, which nvcd hands out. */
+static bool wait_for_lease(int position, uint64_t now)
+{
+    return lease_held(position) || lease_await(position, now + STEP_NS);
+}
+
+static void wait_paused(void)
+{
+    struct timespec timeout = {.tv_nsec = STEP_NS};
+    syscall(SYS_nanosleep, &timeout, NULL);
+}
+
+/* Returns whether the launch is to be metered. */
+static bool pass(struct passage *passage, int position)
+{
+    struct wait wait = {0};
+    for (;;) {
+        struct window window = window_of(position);
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        if (window.paused || (window.shared && !wait_for_lease(position, now))) {
+            if (passage->meter)
+                leave_queue(passage);
+            if (window.paused)
+                wait_paused();
+            continue;
+        }
+        if (!window.cores && !(window.shared && lease_is_active(position))) {
+            if (passage->meter)
+                leave_queue(passage);
+            return false;
+        }
+        if (!passage->meter && !(passage->meter = meter_make(position)))
+            return false;
+        struct meter *meter = passage->meter;
+        if (meter->marks && now - atomic_load_explicit(&meter->read_at, memory_order_relaxed) > READ_NS)
+            meter_read(meter);
+        enum verdict_of_gate verdict = try_once(passage, window.cores, &wait);
+        if (verdict == OPEN && (!window.shared || lease_held(position))) {
+            if (wait.since)
+                SHARED_ADD(budget_open(position, &meter->own)->waited, now - wait.since);
+            return true;
+        }
+        if (verdict == OPEN) {
+            undo(passage); /* the turn ended meanwhile */
+            continue;
+        }
+        if (!wait.since)
+            wait.since = now;
+        if (verdict == WAIT_WORK)
+            meter_expire(meter, now);
+        rest(passage, verdict, &wait, now);
+        meter_read(meter);
+    }
+}
+
+/* By the explicit name of a default stream, since the entries for programs with one for each thread take NULL for it. */
+static CUstream explicit_stream(CUstream stream, bool per_thread)
+{
+    return stream ? stream : (CUstream)(uintptr_t)(per_thread ? 2 : 1);
+}
+
+void gate_enter(struct passage *passage, CUstream stream, bool per_thread, uint64_t key)
+{
+    int before = errno, capturing = 0;
+    *passage = (struct passage){.key = key, .handle = explicit_stream(stream, per_thread)};
+    if (target_stream(passage->handle, &passage->to) && passage->to.position != NO_POSITION &&
+        REAL(cuStreamIsCapturing)(passage->handle, &capturing) == CUDA_SUCCESS && !capturing) {
+        if (pass(passage, passage->to.position))
+            meter_before(passage);
+        else
+            passage->meter = NULL;
+    }
+    errno = before;
+}
+
+void gate_leave(struct passage *passage, CUresult result)
+{
+    int before = errno;
+    if (!passage->meter)
+        return;
+    meter_after(passage, result == CUDA_SUCCESS);
+    atomic_fetch_sub(&passage->meter->inside, 1);
+    errno = before;
+}

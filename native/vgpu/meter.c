@@ -1,0 +1,250 @@
+#include "meter.h"
+
+#include "lease.h"
+
+#include <sys/mman.h>
+
+struct meter *meter_of(int position)
+{
+    struct process *in = process();
+    if (!in || position < 0 || position >= VGPU_DEVICES)
+        return NULL;
+    return atomic_load_explicit(&in->meters[position], memory_order_acquire);
+}
+
+struct meter *meter_make(int position)
+{
+    struct meter *have = meter_of(position), *made;
+    if (have || !process() || position < 0 || position >= VGPU_DEVICES)
+        return have;
+    made = mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                0);
+    if (made == MAP_FAILED)
+        return NULL;
+    made->position = position;
+    if (atomic_compare_exchange_strong(&process()->meters[position], &have, made))
+        return made;
+    munmap(made, sizeof(*made));
+    return have;
+}
+
+/* An address that no other thread has. */
+static uint64_t this_thread(void)
+{
+    static __thread char here;
+    return (uint64_t)(uintptr_t)&here;
+}
+
+static uint32_t context_place(struct meter *meter, uint64_t context)
+{
+    uint32_t free_place = METER_CONTEXTS;
+    for (uint32_t i = METER_CONTEXTS; i-- > 0;) {
+        if (meter->contexts[i].context == context)
+            return i;
+        if (!meter->contexts[i].context)
+            free_place = i;
+    }
+    if (free_place < METER_CONTEXTS)
+        meter->contexts[free_place].context = context;
+    return free_place;
+}
+
+/* Default streams are one in each context, or one in each context and thread. NULL: there is no room. */
+static struct stream_meter *find_stream(struct meter *meter, const struct passage *passage)
+{
+    uint64_t handle = (uint64_t)(uintptr_t)passage->handle, context = passage->to.context;
+    uint64_t thread = handle == 2 ? this_thread() : 0;
+    uint64_t hash = (handle ^ context * 3 ^ thread) * UINT64_C(0x9e3779b97f4a7c15);
+    for (uint32_t step = 0; step < METER_STREAMS; step++) {
+        struct stream_meter *at = &meter->streams[((hash >> 40) + step) % METER_STREAMS];
+        if (at->handle == handle && at->context == context && at->thread == thread)
+            return at;
+        if (at->handle)
+            continue;
+        uint32_t place = context_place(meter, context);
+        if (place == METER_CONTEXTS)
+            return NULL;
+        *at = (struct stream_meter){.handle = handle, .context = context, .thread = thread, .place = place};
+        return at;
+    }
+    return NULL;
+}
+
+/* The context of the stream is current, or is made so. */
+CUevent meter_event(struct meter *meter, struct stream_meter *stream)
+{
+    struct context_meter *context = &meter->contexts[stream->place];
+    CUevent event = NULL;
+    CUcontext current = NULL, wanted = (CUcontext)(uintptr_t)stream->context;
+    lock_take(&meter->lock);
+    if (context->pooled)
+        event = context->pool[--context->pooled];
+    lock_drop(&meter->lock);
+    if (event)
+        return event;
+    bool other = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current != wanted;
+    if (other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
+        return NULL;
+    if (REAL(cuEventCreate)(&event, 0) != CUDA_SUCCESS)
+        event = NULL;
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return event;
+}
+
+/* The lock is held. What there is no room for is left to the context's end. */
+void meter_put_event(struct meter *meter, uint32_t place, CUevent event)
+{
+    struct context_meter *context = &meter->contexts[place];
+    if (event && context->pooled < METER_POOL)
+        context->pool[context->pooled++] = event;
+}
+
+void meter_drop_mark(struct meter *meter, struct stream_meter *stream)
+{
+    stream->head = (stream->head + 1) % METER_MARKS;
+    stream->count--;
+    meter->marks--;
+    if (stream->handle == STREAM_ENDED && !stream->count)
+        stream->handle = 0;
+}
+
+/* Records a mark behind all that was launched in the stream. False: it has none, and what is open stays so. */
+bool meter_mark(struct passage *passage, bool idle, bool exact, uint64_t asked)
+{
+    struct meter *meter = passage->meter;
+    struct stream_meter *stream = passage->stream;
+    if (stream->count == METER_MARKS)
+        return false;
+    CUevent event = meter_event(meter, stream);
+    if (!event)
+        return false;
+    bool recorded = REAL(cuEventRecord)(event, passage->handle) == CUDA_SUCCESS;
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    lock_take(&meter->lock);
+    bool room = recorded && stream->count < METER_MARKS && stream->context == passage->to.context;
+    if (room) {
+        stream->ring[(stream->head + stream->count) % METER_MARKS] = (struct mark){
+            .event = event, .at = now, .before = stream->open, .behind = now - stream->last_launch};
+        /* A thread that was interrupted may have come too late with it. */
+        stream->ring[(stream->head + stream->count) % METER_MARKS].exact = exact && now - asked < PROMPT_NS;
+        stream->open = (struct stretch){0};
+        stream->count++;
+        stream->serial++;
+        stream->anchored = true;
+        stream->idle = idle;
+        stream->last_mark = now;
+        stream->prompt = now - asked < PROMPT_NS;
+        meter->marks++;
+    } else {
+        meter_put_event(meter, stream->place, event);
+    }
+    lock_drop(&meter->lock);
+    return room;
+}
+
+/* Whether the device has not reached the last mark of the stream: since then the stream was never idle. */
+static bool mark_is_pending(struct meter *meter, struct stream_meter *stream)
+{
+    lock_take(&meter->lock);
+    uint64_t serial = stream->serial;
+    uint32_t count = stream->count;
+    CUevent event = count ? stream->ring[(stream->head + count - 1) % METER_MARKS].event : NULL;
+    lock_drop(&meter->lock);
+    if (!event || REAL(cuEventQuery)(event) != CUDA_ERROR_NOT_READY)
+        return false;
+    lock_take(&meter->lock); /* or the event is another's by now */
+    bool same = stream->count && stream->serial == serial;
+    lock_drop(&meter->lock);
+    return same;
+}
+
+void meter_before(struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    lock_take(&meter->lock);
+    struct stream_meter *stream = passage->stream = find_stream(meter, passage);
+    if (!stream) {
+        lock_drop(&meter->lock);
+        return;
+    }
+    const struct stretch *open = &stream->open;
+    struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
+    bool some = open->launches != 0, anchored = stream->anchored;
+    bool gap = some && now > stream->last_launch && now - stream->last_launch > GAP_NS + open->paid;
+    passage->single = estimate_is_due(estimate);
+    estimate->since = passage->single ? 0 : estimate->since + 1;
+    lock_drop(&meter->lock);
+    if (anchored && some && !gap && !passage->single)
+        return;
+    int mode = capture_leave();
+    now = now_ns(CLOCK_MONOTONIC);
+    bool idle = REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
+    if (!anchored || some || idle)
+        meter_mark(passage, idle, some && !idle && mark_is_pending(meter, stream), now);
+    capture_return(mode);
+}
+
+static void unpay(struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    lock_take(&meter->lock);
+    meter->allowance += (int64_t)passage->paid;
+    meter->ahead -= passage->weight < meter->ahead ? passage->weight : meter->ahead;
+    meter->outstanding -= meter->outstanding != 0;
+    lock_drop(&meter->lock);
+}
+
+/* Adds the launch to what is open. Returns whether a mark is due behind it. */
+static bool note(struct passage *passage, uint64_t now)
+{
+    struct meter *meter = passage->meter;
+    struct stream_meter *stream = passage->stream;
+    struct stretch *open = &stream->open;
+    lock_take(&meter->lock);
+    if (!open->launches) {
+        open->key = passage->key;
+        /* The device waited for the call's end, unless the thread was interrupted. */
+        uint64_t gap = now - stream->last_mark;
+        open->gap = stream->idle && gap < PROMPT_NS ? gap : 0;
+        stream->prompt &= gap < PROMPT_NS;
+        open->forfeited = meter->forfeited;
+    } else if (open->key != passage->key) {
+        open->key = 0;
+    }
+    open->launches++;
+    open->counted++;
+    open->paid += passage->paid;
+    open->weight += passage->weight;
+    open->unknown |= passage->unknown;
+    stream->last_launch = now;
+    /* The lease looks at streams of other threads, but cannot put marks into this one. */
+    bool due = passage->single || open->paid >= MARK_NS || open->launches >= MARK_LAUNCHES ||
+               (stream->thread && lease_is_active(meter->position));
+    lock_drop(&meter->lock);
+    return due;
+}
+
+void meter_after(struct passage *passage, bool launched)
+{
+    struct meter *meter = passage->meter;
+    struct stream_meter *stream = passage->stream;
+    if (!launched) {
+        unpay(passage);
+        return;
+    }
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    atomic_store_explicit(&meter->last_launch, now, memory_order_relaxed);
+    if (!stream) { /* the estimate must do */
+        passage->paid = 0;
+        unpay(passage);
+        return;
+    }
+    if (!note(passage, now))
+        return;
+    int mode = capture_leave();
+    bool alone = stream->open.launches == 1 && stream->idle && stream->prompt;
+    meter_mark(passage, false, alone || mark_is_pending(meter, stream), now);
+    capture_return(mode);
+}

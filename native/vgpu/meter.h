@@ -1,0 +1,143 @@
+/* How long the device works for this process: events before and behind launches in the program's own streams, few of
+ * them. A mark is such an event, with what was launched between it and the mark before. */
+#ifndef NVC_VGPU_METER_H
+#define NVC_VGPU_METER_H
+
+#include "charge.h"
+#include "estimate.h"
+
+enum { METER_STREAMS = 256, METER_MARKS = 32, METER_CONTEXTS = 8, METER_POOL = 128 };
+#define STREAM_ENDED UINT64_MAX /* destroyed by the program; its last marks are yet to be read */
+
+enum { MARK_LAUNCHES = 64, MARK_NS = 500000, GAP_NS = 150000, PROMPT_NS = 50000 };
+
+/* What is launched, and not in front of a mark yet. */
+struct stretch {
+    uint32_t launches;  /* kernels and graphs */
+    uint32_t counted;   /* of these, in the meter's `outstanding` */
+    uint64_t paid;      /* by estimates, when they were launched; nanoseconds */
+    uint64_t weight;    /* likewise in the meter's `ahead` */
+    uint64_t key;       /* of all; 0: they differ */
+    uint64_t gap;       /* that the device waited for the first one, after the mark in front */
+    uint64_t forfeited; /* in the budget, before the first one */
+    bool unknown;       /* an estimate was missing */
+};
+
+struct mark {
+    CUevent event;
+    uint64_t at; /* CLOCK_MONOTONIC, nanoseconds, when it was recorded */
+    struct stretch before;
+    uint64_t behind; /* the last launch, nanoseconds */
+    bool exact;      /* the stream had work all the time since the mark in front, or since its gap */
+};
+
+/* A stream of the program. */
+struct stream_meter {
+    uint64_t handle, context,
+        thread;      /* 0 or, of a default stream per thread, whose; handle 0: free, or STREAM_ENDED */
+    uint64_t serial; /* of marks, of all that were put into the ring */
+    uint64_t last_launch, last_mark; /* CLOCK_MONOTONIC, nanoseconds */
+    int64_t time;                    /* of the last mark that was read, on the context's clock */
+    uint32_t head, count;            /* of the ring */
+    uint32_t place;                  /* of the context */
+    bool anchored;                   /* there was a mark, so what follows has a start */
+    bool timed;                      /* and `time` is set */
+    bool idle;                       /* of the last mark */
+    bool prompt; /* it was recorded at once, and so was what was launched first after it */
+    struct stretch open;
+    struct mark ring[METER_MARKS];
+};
+
+/* Event times are relative to one of the events of their context, and precise for some seconds: it is renewed. */
+struct context_meter {
+    uint64_t context;
+    CUevent origin;
+    int64_t base;     /* CLOCK_MONOTONIC at the origin, nanoseconds, as estimated */
+    uint64_t base_at; /* when that was improved */
+    uint32_t pooled;
+    CUevent pool[METER_POOL];
+};
+
+/* Of one device; `lock` guards it, and is not held while the driver is called. */
+struct meter {
+    struct lock lock;
+    int position;
+    _Atomic bool reading;         /* one thread at a time reads events */
+    _Atomic uint32_t inside;      /* threads between their admission and the end of their launch */
+    _Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, nanoseconds */
+    _Atomic uint64_t charged;
+    _Atomic uint64_t read_at; /* when events were last read */
+    uint32_t cores;           /* the cap, for what is charged */
+    uint64_t ahead;           /* time of all that is launched and not read, as estimated */
+    uint32_t outstanding;     /* launches likewise */
+    uint32_t marks;           /* in all rings */
+    uint64_t progress_at;     /* when something was last read, or admitted for want of progress */
+    uint32_t forced;          /* so often, since something was read */
+    uint64_t forfeited;       /* in the budget, when it was last looked at */
+    uint64_t forgiven;        /* up to where that was made up for */
+    int64_t allowance;        /* drawn from the budget, for launches */
+    uint64_t allowance_at;
+    struct vgpu_budget own;
+    struct estimates estimates;
+    struct context_meter contexts[METER_CONTEXTS];
+    struct stream_meter streams[METER_STREAMS];
+};
+
+/* One launch, between the gate and its end. */
+struct passage {
+    struct meter *meter; /* NULL: nothing is noted */
+    struct stream_meter *stream;
+    struct target to;
+    CUstream handle;
+    uint64_t key;
+    uint64_t paid, weight;
+    uint32_t ticket;
+    bool queued; /* for credit, with that ticket */
+    bool single; /* timed by itself */
+    bool unknown;
+};
+
+/* Of a device, for this process; NULL: no memory for it, or nothing was ever launched through the gate. */
+struct meter *meter_of(int position);
+struct meter *meter_make(int position);
+
+/* Around a launch: they put marks into its stream. */
+void meter_before(struct passage *passage);
+void meter_after(struct passage *passage, bool launched);
+
+/* Reads the marks that the device has passed, and charges for what was before them. False: another thread is at it. */
+bool meter_read(struct meter *meter);
+
+/* What was launched so long ago that it has surely ended, with no mark behind it, is outstanding no more. */
+void meter_expire(struct meter *meter, uint64_t now);
+
+/* A context, or a stream, is about to end; another may get its handle. */
+void meter_retire_context(uint64_t context);
+void meter_retire_stream(CUstream stream);
+
+/* What had the key has ended. */
+void meter_forget(uint64_t key);
+
+/* Shared by meter.c, read.c and retire.c. The lock is held for the last three. */
+bool meter_begin(struct meter *meter); /* takes `reading`; false: another thread has it */
+void meter_end(struct meter *meter);
+CUevent meter_event(struct meter *meter, struct stream_meter *stream);
+bool meter_mark(struct passage *passage, bool idle, bool exact, uint64_t asked);
+void meter_put_event(struct meter *meter, uint32_t place, CUevent event);
+void meter_release(struct meter *meter, const struct stretch *stretch); /* it is outstanding no more */
+void meter_drop_mark(struct meter *meter, struct stream_meter *stream); /* the first in the ring */
+
+/* Calls of ours are no part of any thread's capture. */
+static inline int capture_leave(void)
+{
+    int mode = 2; /* relaxed */
+    return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+static inline void capture_return(int mode)
+{
+    if (mode >= 0)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
+
+#endif

@@ -1,0 +1,190 @@
+/* Ends of contexts and streams, and what the lease wants to know of the meter. */
+#include "budget.h"
+#include "ledger.h"
+#include "lease.h"
+#include "meter.h"
+
+#include <sched.h>
+
+/* The one who reads is in the driver for a short while, with calls that do not wait. */
+static void begin(struct meter *meter)
+{
+    while (!meter_begin(meter))
+        sched_yield();
+}
+
+/* The lock is held. For what is not read yet, the estimates stay charged. */
+static uint64_t clear_stream(struct meter *meter, struct stream_meter *stream)
+{
+    uint64_t paid = stream->open.paid;
+    meter_release(meter, &stream->open);
+    while (stream->count) {
+        const struct mark *mark = &stream->ring[stream->head];
+        paid += mark->before.paid;
+        meter_release(meter, &mark->before);
+        meter_put_event(meter, stream->place, mark->event);
+        meter_drop_mark(meter, stream);
+    }
+    stream->handle = 0;
+    stream->context = 0;
+    return paid;
+}
+
+static void retire_from(struct meter *meter, uint64_t context)
+{
+    CUevent events[METER_POOL + 1];
+    uint32_t count = 0;
+    uint64_t paid = 0;
+    begin(meter);
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < METER_STREAMS; i++)
+        if (meter->streams[i].handle && meter->streams[i].context == context)
+            paid += clear_stream(meter, &meter->streams[i]);
+    for (uint32_t i = 0; i < METER_CONTEXTS; i++) {
+        struct context_meter *at = &meter->contexts[i];
+        if (at->context != context)
+            continue;
+        while (at->pooled)
+            events[count++] = at->pool[--at->pooled];
+        if (at->origin)
+            events[count++] = at->origin;
+        *at = (struct context_meter){0};
+    }
+    lock_drop(&meter->lock);
+    meter_end(meter);
+    while (count)
+        REAL(cuEventDestroy_v2)(events[--count]);
+    atomic_fetch_add(&meter->charged, paid);
+    if (paid)
+        SHARED_ADD(budget_open(meter->position, &meter->own)->charged, paid);
+}
+
+void meter_retire_context(uint64_t context)
+{
+    for (int i = 0; i < VGPU_DEVICES; i++)
+        if (meter_of(i))
+            retire_from(meter_of(i), context);
+}
+
+/* A mark behind what was launched last in a stream of which no thread may make another use now. */
+static void close_stream(struct meter *meter, struct stream_meter *stream)
+{
+    struct passage passage = {.meter = meter,
+                              .stream = stream,
+                              .to = {.position = meter->position, .context = stream->context},
+                              .handle = (CUstream)(uintptr_t)stream->handle};
+    int capturing = 0;
+    if (stream->open.launches && !stream->thread &&
+        REAL(cuStreamIsCapturing)(passage.handle, &capturing) == CUDA_SUCCESS && !capturing)
+        meter_mark(&passage, false, false, 0);
+}
+
+void meter_retire_stream(CUstream handle)
+{
+    for (int position = 0; position < VGPU_DEVICES; position++) {
+        struct meter *meter = meter_of(position);
+        if (!meter)
+            continue;
+        begin(meter);
+        for (uint32_t i = 0; i < METER_STREAMS; i++) {
+            struct stream_meter *stream = &meter->streams[i];
+            if (stream->handle != (uint64_t)(uintptr_t)handle)
+                continue;
+            int mode = capture_leave();
+            close_stream(meter, stream);
+            capture_return(mode);
+            lock_take(&meter->lock);
+            if (stream->count)
+                stream->handle = STREAM_ENDED;
+            else
+                clear_stream(meter, stream);
+            lock_drop(&meter->lock);
+        }
+        meter_end(meter);
+    }
+}
+
+void meter_forget(uint64_t key)
+{
+    for (int position = 0; position < VGPU_DEVICES; position++) {
+        struct meter *meter = meter_of(position);
+        if (!meter)
+            continue;
+        lock_take(&meter->lock);
+        estimate_find(&meter->estimates, key)->samples = 0;
+        estimate_find(&meter->estimates, key)->mean = 0;
+        lock_drop(&meter->lock);
+    }
+}
+
+CU_API CUresult cuStreamDestroy(CUstream stream)
+{
+    if ((uintptr_t)stream > 2)
+        meter_retire_stream(stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+CU_API CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    if ((uintptr_t)stream > 2)
+        meter_retire_stream(stream);
+    return REAL(cuStreamDestroy_v2)(stream);
+}
+
+/* The calling thread may have no context. Streams whose last launch has no mark behind it get one. */
+static void close_streams(struct meter *meter)
+{
+    for (uint32_t i = 0; i < METER_STREAMS; i++) {
+        struct stream_meter *stream = &meter->streams[i];
+        CUcontext before;
+        if (!stream->handle || stream->handle == STREAM_ENDED || !stream->open.launches ||
+            REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)stream->context) != CUDA_SUCCESS)
+            continue;
+        close_stream(meter, stream);
+        REAL(cuCtxPopCurrent_v2)(&before);
+    }
+}
+
+static bool has_open(const struct meter *meter)
+{
+    for (uint32_t i = 0; i < METER_STREAMS; i++)
+        if (meter->streams[i].handle && meter->streams[i].open.counted)
+            return true;
+    return false;
+}
+
+bool meter_is_drained(int position)
+{
+    struct meter *meter = meter_of(position);
+    if (!meter)
+        return true;
+    if (atomic_load(&meter->inside))
+        return false;
+    lock_take(&meter->lock);
+    bool open = has_open(meter);
+    lock_drop(&meter->lock);
+    if (open && meter_begin(meter)) {
+        int mode = capture_leave();
+        close_streams(meter);
+        capture_return(mode);
+        meter_end(meter);
+    }
+    if (!meter_read(meter))
+        return false;
+    lock_take(&meter->lock);
+    bool drained = !meter->marks && !has_open(meter);
+    lock_drop(&meter->lock);
+    return drained && !atomic_load(&meter->inside);
+}
+
+uint64_t meter_charged(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter ? atomic_load(&meter->charged) : 0;
+}
+
+uint64_t meter_last_launch(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter ? atomic_load(&meter->last_launch) : 0;
+}

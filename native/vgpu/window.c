@@ -1,0 +1,60 @@
+#include "window.h"
+
+#include "account.h"
+#include "lease.h"
+
+enum { POLICY_NATIVE = 5 };
+
+/* A window as one word of process.h. */
+enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10 };
+
+_Atomic bool window_closed;
+_Atomic uint64_t window_due;
+
+static uint32_t read_window(int position, uint32_t before)
+{
+    struct vgpu_quota_device device;
+    uint32_t word = KNOWN;
+    if (!account_device(position, &device))
+        return before | KNOWN; /* what cannot be read changes nothing */
+    if (device.policy != POLICY_NATIVE && device.cores < 100)
+        word |= device.cores;
+    if (device.policy != POLICY_NATIVE)
+        word |= SHARED;
+    if (device.flags & VGPU_DEVICE_PAUSED)
+        word |= PAUSED;
+    return word;
+}
+
+/* The first launch on a device, and one each WINDOW_NS, looks at all that this process has launched on. */
+static void look(struct process *in)
+{
+    bool closed = false;
+    for (int i = 0; i < VGPU_DEVICES; i++) {
+        uint32_t word = atomic_load_explicit(&in->windows[i], memory_order_relaxed);
+        if (!(word & KNOWN))
+            continue;
+        word = read_window(i, word);
+        atomic_store_explicit(&in->windows[i], word, memory_order_relaxed);
+        bool turns = word & SHARED && (!lease_held(i) || lease_is_active(i));
+        closed |= turns || word & PAUSED || word & 0xff;
+    }
+    atomic_store_explicit(&window_closed, closed, memory_order_relaxed);
+}
+
+struct window window_of(int position)
+{
+    struct process *in = process();
+    if (!in || position < 0 || position >= VGPU_DEVICES)
+        return (struct window){0};
+    uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE), due = atomic_load(&window_due);
+    bool known = atomic_load(&in->windows[position]) & KNOWN;
+    if (!known)
+        atomic_fetch_or(&in->windows[position], KNOWN);
+    /* One thread looks; a time far ahead is of before a checkpoint. */
+    if (!known || ((now >= due || due - now > 2 * WINDOW_NS) &&
+                   atomic_compare_exchange_strong(&window_due, &due, now + WINDOW_NS)))
+        look(in);
+    uint32_t word = atomic_load(&in->windows[position]);
+    return (struct window){word & 0xff, word & PAUSED, word & SHARED};
+}
