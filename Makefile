@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install demo test bench bundle packages fuzz stress clean
+.PHONY: help setup build native stage man simdriver shim install demo test bench bundle packages fuzz faults stress clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -93,6 +93,10 @@ fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ se
 	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
 	    $$fuzzer -max_total_time=$(or $(FUZZ),60) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
 	done
+
+faults: $(BUILD)/.packages-test stage ## fail every system call of a container start, and kill it at each; goes on where it stopped
+	@$(MAKE) -s --no-print-directory install PREFIX=$(abspath $(BUILD)/prefix-faults) DESTDIR=
+	@cd tests && PYTHONPATH=..:. nice ../$(RUN) -m support.faults_run $(abspath $(BUILD)/prefix-faults) $(FAULTS)
 
 stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for STRESS seconds (default 60)
 	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(RUN) -m pytest -q tests/native/test_vgpu_stress.py
