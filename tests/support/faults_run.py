@@ -91,7 +91,7 @@ class Everything:
                     done.stdout.replace(": 1 of", ":").replace("tried, 0 wrong", "made"), end="", flush=True
                 )
                 assert done.returncode in (0, 1), done.stderr
-                total = int(done.stdout.split()[-7])
+                total = int(done.stdout.split()[3])
                 list(pool.map(lambda first: self.chunk(scenario, first), range(0, total, CHUNK)))  # noqa: B023
 
 
