@@ -240,7 +240,7 @@ int op_ldcache(struct applier *a, struct op *op)
     if (result < 0)
         result = fail(a, -result, "merge loader cache", op->target);
     else if (old != NULL && new_size == old_size && memcmp(merged, old, new_size) == 0)
-        result = 0;
+        place_remove(&place, CACHE_TEMPORARY, 0); /* of a run that could not: no reason to fail */
     else if (is_writable(&place))
         result = replace_cache(a, &place, merged, new_size);
     else
