@@ -42,7 +42,7 @@ EXPLANATIONS = (
     ),
     Explanation(
         "NVC-1102", "HostError", "host", "The host itself failed: no memory or descriptors, or a disk that fails.",
-        ("A limit of the caller, such as LimitNOFILE= of a unit, is too low.", "A disk or network file system fails.",
+        ("A limit of the caller, such as LimitNOFILE= of a unit, is too low.", "A disk fails.",
          "A file of the installation is damaged or missing."),
         "host", ("Look into the kernel log (dmesg).", "Raise the limit.", "Install nvc again."),
     ),
