@@ -6,8 +6,9 @@
  * NUMBER counts the system calls of that process from 1; those of the command before it is executed do not count.
  * ACTION: `first` and `second` make the call fail with one of the errors of faults_calls.h, without being made;
  * `kill` ends the process before the call, `tree` all of them, `interrupt` sends it SIGINT.
- * LOG gets a line `call PROCESS NUMBER NAME FIRST SECOND PATH` for each call, and at the end `end STATUS LEFT`: the
- * exit status (128 + signal if killed), and how many processes lived on for more than 2 s after the command.
+ * LOG gets a line `call PROCESS NUMBER NAME FIRST SECOND PATH` for each call. Standard output gets a last line
+ * `end STATUS LEFT`: the exit status (128 + signal if killed), and how many processes lived on for more than 2 s after
+ * the command.
  * Exits 0 when the fault was made or none was wanted, 3 when its call was never reached, 4 after SECONDS.
  */
 #include "faults_tracee.h"
@@ -93,10 +94,16 @@ static struct process *find(struct run *run, pid_t pid)
     return free_place;
 }
 
-static void go_on(pid_t pid, int sig)
+static void go_on(struct run *run, struct process *process, int sig)
 {
+    /* A stop at each call takes as long as the calls: only where they are counted. */
+    bool counted = run->log || process->inject ||
+                   (!run->made && run->action != NONE && strcmp(process->role, run->role) == 0);
+
     /* ESRCH: killed meanwhile; its end is still to be waited for. */
-    if (trace(PTRACE_SYSCALL, pid, NULL, (void *)(intptr_t)sig) < 0 && errno != ESRCH)
+    if (trace(counted || !run->executed ? PTRACE_SYSCALL : PTRACE_CONT, process->pid, NULL,
+              (void *)(intptr_t)sig) < 0 &&
+        errno != ESRCH)
         die("continue");
 }
 
@@ -189,7 +196,7 @@ static void announce(struct run *run, struct process *parent)
     process->known = true;
     if (process->waits) {
         process->waits = false;
-        go_on(process->pid, 0);
+        go_on(run, process, 0);
     }
 }
 
@@ -212,7 +219,7 @@ static void at_stop(struct run *run, struct process *process, int status)
             run->executed = true;
         sig = 0;
     }
-    go_on(process->pid, sig);
+    go_on(run, process, sig);
 }
 
 static void on_alarm(int sig)
@@ -345,8 +352,7 @@ int main(int argc, char **argv)
     alarm(seconds);
     pid_t command = start(&run, argv + optind);
     unsigned left = follow(&run, command);
-    if (run.log)
-        fprintf(run.log, "end %d %u\n", run.status, left);
+    printf("end %d %u\n", run.status, left);
     if (run.log && fclose(run.log) != 0)
         die("log");
     return run.action == NONE || run.made ? 0 : 3;

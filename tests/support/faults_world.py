@@ -221,6 +221,18 @@ def runtime_files() -> Iterator[str]:
             yield "/".join(parts)
 
 
+def runtime_content() -> dict[str, bytes]:
+    """The files below /run/nvc with what is in them, but for those of slices."""
+    found = {}
+    for path, _, names in os.walk(RUN):
+        for name in names:
+            file = os.path.join(path, name)
+            if not path.startswith(f"{RUN}/vgpu/"):
+                with open(file, "rb") as content:
+                    found[os.path.relpath(file, RUN)] = content.read()
+    return found
+
+
 def empty_runtime() -> None:
     """Remove everything below /run/nvc."""
     with os.scandir(RUN) as entries:
