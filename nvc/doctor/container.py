@@ -82,7 +82,12 @@ def request(look: Look, inside: Inside) -> Iterator[Finding]:
     asked = _asked(inside)
     value = inside.environment.get(VISIBLE)
     if not asked:
-        if CONTROL in nodes:
+        if not inside.found.bundle and inside.name.startswith(("runc:", "crun")):
+            yield unknown(
+                "it was created and is not started yet: what it asks for is not known",
+                commands=(f"nvc-cli doctor --container {inside.found.name}",),
+            )
+        elif CONTROL in nodes:
             yield ok("it was given its devices by name (CDI) or by a mount, not by a variable")
         else:
             shown = "not set" if value is None else f"{value[:64]!r}"

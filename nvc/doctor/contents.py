@@ -171,7 +171,8 @@ def shim(look: Look, inside: Inside) -> Iterator[Finding]:
                 advice=f"its memory is not limited: {AGAIN}",
             )
             continue
-        yield from _too_new(inside, file, soname)
+        if soname == LIBRARIES[0]:
+            yield from _too_new(inside, file, soname)
     from nvc.vgpu.survey import survey
 
     for report in survey(look.kernel, (tenant,), ()).reports:

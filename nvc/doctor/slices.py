@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.vgpu.tenants import Tenant
+    from nvc.vgpu.tenants import Tenant, TenantDevice
 
 SOCKET = "/run/nvc/nvcd/nvcd.sock"
 UNITS = (
@@ -107,15 +107,14 @@ def quotas(look: Look) -> Iterator[Finding]:
         except (RegistryError, OSError, ValueError) as error:
             yield _broken(path, error)
         except NvcError as error:
-            yield _broken(f"{path}/quota", error.cause)
+            yield _broken(path, f"quota: {error.cause}")
     yield ok(f"{len(names)} slices")
 
 
 def _broken(path: str, cause: object) -> Finding:
-    directory = path.removesuffix("/quota")
     return failed(
         f"the slice in {path} is broken: {getattr(cause, 'cause', cause)}",
-        commands=(f"rm -r {directory}",),
+        commands=(f"rm -r {path}",),
         advice="then start its container again: while it runs, its programs are denied memory",
     )
 
@@ -134,22 +133,20 @@ def ledgers(look: Look) -> Iterator[Finding]:
 
 def memory(look: Look) -> Iterator[Finding]:
     """Whether slices together promise more memory than a device has."""
-    promised: dict[str, int] = {}
-    size: dict[str, int] = {}
-    holders: dict[str, list[str]] = {}
+    holders: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
     for tenant in look.tenants()[0]:
         for device in tenant.devices if tenant.alive else ():
             if device.limit != layout.NO_LIMIT and device.memory:
-                promised[device.uuid] = promised.get(device.uuid, 0) + device.limit
-                size[device.uuid] = device.memory
-                text = f"{tenant.short}: {device.limit >> 20} MiB"
-                holders.setdefault(device.uuid, []).append(text)
-    for uuid, total in promised.items():
-        if total > size[uuid]:
+                holders.setdefault(device.uuid, []).append((tenant, device))
+    for uuid, held in holders.items():
+        promised, size = sum(device.limit for _, device in held), held[0][1].memory
+        if promised > size:
+            tenant, device = max(held, key=lambda one: one[1].limit)
+            fits = max(device.limit - (promised - size) >> 20, 1)
             yield warning(
-                f"slices of {uuid} promise {total >> 20} MiB, it has {size[uuid] >> 20} MiB",
-                *holders[uuid][:16],
-                commands=(f"nvc-cli vgpu set {holders[uuid][-1].partition(':')[0]} --memory SIZE",),
+                f"slices of {uuid} promise {promised >> 20} MiB, it has {size >> 20} MiB",
+                *(f"{one.short}: {its.limit >> 20} MiB" for one, its in held[:16]),
+                commands=(f"nvc-cli vgpu set {tenant.short} --device {device.index} --memory {fits}MiB",),
                 advice="who comes last gets less than was promised: make one of them smaller",
             )
 

@@ -1,0 +1,147 @@
+"""`nvc-cli doctor` on hosts that are not as one would wish, and how fast it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+
+import pytest
+from support import need, run
+from support.doctor import Case, check, examine, problems
+from support.engines import DRIVER, Host
+
+#: The whole of it, with one fault, is to take less than this, in seconds.
+FAST = 1.0
+NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all"
+
+
+def sensible(host: Host, command: str, code: int | None = None) -> str:
+    """What a call prints that must neither fail nor show a traceback."""
+    done = host.sh(command, check=False)
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    assert done.returncode in ((0, 1, 2) if code is None else (code,)), (
+        done.returncode,
+        done.stdout,
+        done.stderr,
+    )
+    assert "this check is wrong" not in done.stdout, done.stdout
+    return done.stdout
+
+
+def test_a_host_without_a_driver(host: Host) -> None:
+    text = sensible(host, "nvc-cli --root / doctor", 1)
+    assert [line for line in text.splitlines() if line.startswith("failed       driver.")]
+    assert "not looked at: first see driver.module" in text and "Traceback" not in text
+
+
+def test_without_root(host: Host) -> None:
+    text = sensible(host, f"{NOBODY} nvc-cli doctor", 2)
+    assert "cannot tell  host.rights: this is user 65534" in text and "sudo nvc-cli doctor" in text
+
+
+def test_processes_are_hidden(host: Host) -> None:
+    script = f"mount -t proc -o hidepid=2 proc /proc; {NOBODY} nvc-cli doctor host"
+    text = sensible(host, f"unshare --mount --pid --fork /bin/sh -ec '{script}'", 2)
+    assert "cannot tell  host.proc: /proc hides the processes of others (hidepid)" in text
+    named = host.sh(f"unshare --mount --pid --fork /bin/sh -ec '{script} --container 1'", check=False)
+    assert "Traceback" not in named.stderr and named.returncode in (1, 2), named.stderr
+
+
+def test_without_proc(host: Host) -> None:
+    script = "mount -t tmpfs none /proc; exec nvc-cli doctor"
+    done = host.sh(f"unshare --mount /bin/sh -ec '{script}'", check=False)
+    assert done.returncode and "Traceback" not in done.stderr, done.stderr
+
+
+def test_in_a_user_namespace(host: Host) -> None:
+    text = sensible(host, "unshare --user --map-root-user nvc-cli doctor")
+    assert "warning      host.rights: this is a user namespace" in text
+
+
+def test_without_cgroups(host: Host) -> None:
+    script = "umount -R /sys/fs/cgroup; nvc-cli doctor host.cgroups"
+    text = sensible(host, f"unshare --mount /bin/sh -ec '{script}'")
+    assert "warning      host.cgroups: no cgroup hierarchy with device rules is mounted" in text
+    (named,) = problems(text)
+    script = f"umount -R /sys/fs/cgroup; {named.commands[0]}; nvc-cli doctor host.cgroups"
+    assert "no cgroup hierarchy" not in sensible(host, f"unshare --mount /bin/sh -ec '{script}'")
+
+
+def test_an_old_kernel(host: Host) -> None:
+    """As uname(2) of an old personality tells it."""
+    text = sensible(host, f"{need('setarch')} --uname-2.6 nvc-cli doctor host.kernel", 1)
+    assert "failed       host.kernel: Linux 2.6." in text and "too old" in text
+
+
+def test_the_daemon(host: Host) -> None:
+    """It is missed where its unit is, and found whatever kind of socket it has."""
+    host.sh("mkdir -p /etc/systemd/system /run/nvc/nvcd; touch /etc/systemd/system/nvcd.service")
+    (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
+    assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no such file or directory" in named.line
+    listen = (
+        "import socket, subprocess, sys; kind = int(sys.argv[1]); s = socket.socket(1, kind); "
+        "s.bind('/run/nvc/nvcd/nvcd.sock'); s.listen() if len(sys.argv) == 2 else None; "
+        "sys.exit(subprocess.call(['nvc-cli', 'doctor', 'vgpu.daemon']))"
+    )
+    for kind in (1, 5):
+        text = host.sh(f'python3 -c "{listen}" {kind}; rm /run/nvc/nvcd/nvcd.sock').stdout
+        assert text.startswith("ok           vgpu.daemon: nvcd answers"), text
+    text = host.sh(f'python3 -c "{listen}" 1 silent', check=False).stdout
+    assert "connection refused" in text
+    host.sh("rm -r /run/nvc/nvcd /etc/systemd/system/nvcd.service")
+
+
+LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"
+SHIM = "/usr/local/lib/nvc/vgpu/current"
+SHIMS = (
+    Case("vgpu.shim", f"mv {SHIM} /usr/local/lib/nvc/vgpu/away", "no slices can be made",
+         f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
+    Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",
+         "is a shim for version no of quota and ledger", f"umount {SHIM}/libcuda.so"),
+    Case("vgpu.shim", f"cp {SHIM}/libcuda.so /run/new.so; sed -i 's/GLIBC_2\\.2\\.5/GLIBC_9.2.5/' /run/new.so; "
+         f"mount --bind /run/new.so {SHIM}/libcuda.so", "needs glibc 9.", f"umount {SHIM}/libcuda.so"),
+    Case("vgpu.shim", f"mount --bind {SHIM}/libnvidia-ml.so {SHIM}/libcuda.so",
+         "calls itself libnvidia-ml.so.1, not libcuda.so.1", f"umount {SHIM}/libcuda.so"),
+    Case("vgpu.shim", f"echo > /run/new.so; mount --bind /run/new.so {SHIM}/libcuda.so", "is damaged",
+         f"umount {SHIM}/libcuda.so"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHIMS, ids=lambda case: case.says)
+def test_a_shim(host: Host, case: Case) -> None:
+    check(host, case)
+
+
+def test_a_fault_is_named_in_under_a_second(host: Host) -> None:
+    """All checks together, in the middle of five runs."""
+    host.sh(f"rm {DRIVER}/dev/nvidia1")
+    seconds = []
+    for _ in range(5):
+        begin = time.monotonic()
+        text = examine(host).stdout
+        seconds.append(time.monotonic() - begin)
+        assert f"failed       nodes.gpus: {DRIVER}/dev/nvidia1 is missing\n" in text
+    host.sh(f"mknod -m 666 {DRIVER}/dev/nvidia1 c 195 1")
+    assert statistics.median(seconds) < FAST, seconds
+
+
+def test_json_and_exit_codes(host: Host) -> None:
+    found = json.loads(host.sh("nvc-cli doctor driver nodes --format json").stdout)
+    assert found["status"] == "ok" and {entry["status"] for entry in found["checks"]} == {"ok"}
+    host.sh(f"chmod 600 {DRIVER}/etc/ld.so.cache")
+    sensible(host, "nvc-cli doctor driver", 0)
+    sensible(host, "nvc-cli doctor --strict driver", 1)
+    host.sh(f"chmod 644 {DRIVER}/etc/ld.so.cache")
+
+
+def test_wrong_calls(host: Host) -> None:
+    for words, said in (
+        ("drivr", "there is no such check; did you mean driver?"),
+        ("container.nodes", "looks into a container; name it: --container ID"),
+        ("--format yaml", "'yaml' is not one of 'text', 'json'"),
+        ("--unmasked", "--unmasked goes with --bundle"),
+    ):
+        done = run(*host.namespace, "nvc-cli", "doctor", *words.split(), check=False)
+        assert done.returncode == 1 and done.stdout == "" and said in done.stderr, done.stderr

@@ -1,0 +1,157 @@
+"""`nvc-cli doctor`: faults of slices that run, and of those that are left over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support import run
+from support.bundle import Container
+from support.doctor import Named, examine, problems
+from support.doctorbox import Box
+from support.engines import DRIVER, Host
+from support.vgpu import Inside
+from support.vgpushim import compile_tool
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+LEDGER = f"{LIBS}/nvc/ledger/ledger"
+
+
+@pytest.fixture(scope="module")
+def box(host: Host) -> Iterator[Box]:
+    host.sh("rm -rf /var/lib/nvc")
+    yield Box(host)
+
+
+@contextmanager
+def sliced(box: Box, memory: str = "10GiB", **variables: str) -> Iterator[Container]:
+    """A container with a slice of GPU 0, which runs."""
+    asked = {"NVIDIA_VISIBLE_DEVICES": "0", "NVC_VGPU_MEMORY": memory, **variables}
+    with box.bundle(**asked).created("runc") as container:
+        container.start()
+        yield container
+    box.host.sh("nvc-cli vgpu rm --gone")
+
+
+def named(box: Box, check: str, says: str, status: str = "failed") -> Named:
+    """The one problem of the host's that `check` names."""
+    text = examine(box.host).stdout
+    found = [one for one in problems(text) if f"{check}: " in one.line and says in one.line]
+    assert len(found) == 1 and found[0].line.startswith(status), text
+    return found[0]
+
+
+def well(box: Box, *checks: str) -> None:
+    text = examine(box.host, "", " ".join(checks)).stdout
+    assert not problems(text), text
+
+
+def test_it_was_not_measured(box: Box) -> None:
+    with sliced(box) as container:
+        said = named(box, "vgpu.calibration", "what a context takes was not measured", "warning")
+        box.host.sh(said.commands[0])
+        well(box, "vgpu")
+        assert box.doctor(container.name, check=0).endswith("12 checks: 12 ok\n")
+
+
+def test_slices_promise_too_much(box: Box) -> None:
+    with sliced(box, "60GiB"), sliced(box, "50GiB"):
+        said = named(box, "vgpu.memory", "promise 112640 MiB, it has 81559 MiB", "warning")
+        box.host.sh(said.commands[0])
+        well(box, "vgpu.memory")
+
+
+def test_slices_that_are_left_over(box: Box) -> None:
+    with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
+        pass
+    said = named(box, "vgpu.leftovers", "1 slices are left over from containers that are gone", "warning")
+    box.host.sh("\n".join(said.commands))
+    well(box, "vgpu.leftovers")
+
+
+def test_a_quota_is_broken(box: Box) -> None:
+    with sliced(box) as container:
+        entry = box.host.sh("ls /run/nvc/vgpu").stdout.split()[0]
+        box.host.sh(f"echo nothing > /run/nvc/vgpu/{entry}/quota")
+        said = named(box, "vgpu.quotas", f"the slice in /run/nvc/vgpu/{entry} is broken")
+        assert box.named(container, "container.quota", "its slice is broken")
+        box.host.sh("\n".join(said.commands))
+    well(box, "vgpu")
+
+
+def test_an_entry_is_broken(box: Box) -> None:
+    box.host.sh("mkdir -p /run/nvc/vgpu/1-2-3-4; echo 'pid x' > /run/nvc/vgpu/1-2-3-4/about")
+    said = named(box, "vgpu.quotas", "the slice in /run/nvc/vgpu/1-2-3-4 is broken")
+    box.host.sh("\n".join(said.commands))
+    well(box, "vgpu.quotas")
+
+
+def test_a_ledger_was_written_to(box: Box) -> None:
+    with sliced(box) as container:
+        container.exec(f"echo 9876543210987654321 > {LEDGER}")
+        said = named(box, "vgpu.ledgers", "uses is not known: ledger: ")
+        assert said.commands[0].startswith("nvc-cli vgpu check ")
+        assert box.named(container, "container.quota", "what it uses is not known")
+    with sliced(box):
+        well(box, "vgpu.ledgers")
+
+
+def test_a_program_gets_around_the_shim(box: Box, tmp_path: object) -> None:
+    """By a copy of the driver's library in its image, which its own variable leads to."""
+    tool = compile_tool(str(tmp_path), "-O2")
+    with sliced(box) as container:
+        rootfs = container.bundle.rootfs
+        os.makedirs(f"{rootfs}/opt/own")
+        box.host.sh(f"cp {DRIVER}{LIBS}/libcuda.so.1 {rootfs}/opt/own")
+        within = Inside(container, tool, "LD_LIBRARY_PATH=/opt/own")
+        try:
+            assert within.code("info") != 0  # it is loaded now, whatever it says
+            said = named(box, "vgpu.coverage", "gets around the shim: /opt/own/libcuda.so.1")
+            assert box.named(container, "container.shim", "gets around the shim: /opt/own/libcuda.so.1")
+            shown = run(*box.host.namespace, "/bin/sh", "-c", said.commands[0], check=False)
+            assert shown.returncode == 1 and "not covered" in shown.stdout
+        finally:
+            within.end()
+        well(box, "vgpu.coverage")
+        shutil.rmtree(f"{rootfs}/opt/own")
+        box.doctor(container.name, check=0)
+
+
+def test_a_loader_that_finds_no_shim(box: Box) -> None:
+    bundle = box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g", LD_LIBRARY_PATH="/srv/own")
+    os.makedirs(f"{bundle.rootfs}/srv/own")
+    with bundle.created("runc") as container:
+        # Had it been there before, it would have been covered.
+        box.host.sh(f"cp {DRIVER}{LIBS}/libnvidia-ml.so.1 {bundle.rootfs}/srv/own")
+        said = box.named(container, "container.shim", "libnvidia-ml.so.1 of slice")
+        assert "is not the shim: /srv/own/libnvidia-ml.so.1" in said.line
+        shutil.rmtree(f"{bundle.rootfs}/srv/own")
+        box.doctor(container.name, check=0)
+    box.host.sh("nvc-cli vgpu rm --gone")
+
+
+def test_an_image_that_is_too_old_for_the_shim(box: Box) -> None:
+    with sliced(box) as container:
+        place = f"/lib/{os.uname().machine}-linux-gnu/libc.so.6"
+        with open(f"{container.bundle.rootfs}{place}", "rb") as file:
+            data = file.read()
+        old = os.path.join(box.host.directory, "old.so")
+        with open(old, "wb") as file:
+            file.write(data.replace(b"\0GLIBC_2.", b"\0GLIBC_0."))
+        os.replace(old, f"{container.bundle.rootfs}{place}")
+        assert box.named(container, "container.shim", "the shim needs glibc 2.")
+
+
+def test_a_slice_that_was_not_given(box: Box) -> None:
+    """Another toolkit gave the container whole GPUs."""
+    with box.bundle(hook=False, NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created(
+        "runc"
+    ) as container:
+        words = f"--device=0 --compute --utility {container.bundle.rootfs}"
+        box.host.sh(f"nvc-cli --root {DRIVER} configure --pid={container.pid} {words}")
+        assert box.named(
+            container, "container.shim", "it asks for a slice (NVC_VGPU_MEMORY) and has whole GPUs"
+        )
