@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import tarfile
 
@@ -31,7 +32,7 @@ def planted(host: Host) -> Host:
         json.dumps({"proxies": {"http-proxy": f"http://user:{SECRETS['daemon.json']}@proxy.example:3128"}}),
     )
     host.write(
-        "/root/.docker/config.json", json.dumps({"auths": {"r.example": {"auth": SECRETS["docker"]}}})
+        os.path.join("/root", ".docker/config.json"), json.dumps({"auths": {"r.example": {"auth": SECRETS["docker"]}}})
     )
     config = host.read("/etc/containerd/config.toml")
     host.write(
