@@ -31,9 +31,8 @@ def planted(host: Host) -> Host:
         "/etc/docker/daemon.json",
         json.dumps({"proxies": {"http-proxy": f"http://user:{SECRETS['daemon.json']}@proxy.example:3128"}}),
     )
-    host.write(
-        os.path.join("/root", ".docker/config.json"), json.dumps({"auths": {"r.example": {"auth": SECRETS["docker"]}}})
-    )
+    logins = json.dumps({"auths": {"r.example": {"auth": SECRETS["docker"]}}})
+    host.write(os.path.join("/root", ".docker/config.json"), logins)
     config = host.read("/etc/containerd/config.toml")
     host.write(
         "/etc/containerd/config.toml",
