@@ -92,7 +92,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
         output.write(output.json_text({"measurements": kept}))
         return
-    from nvc.vgpu.top import aligned
+    from nvc.vgpu.table import aligned
 
     rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT MiB", "MODULE MiB", "DEVICE")]
     for one in measured:

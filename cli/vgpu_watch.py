@@ -7,10 +7,13 @@ import time
 
 import click
 
+from nvc.errors import InputError
 from nvc_cli import output
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 CLEAR = "\x1b[H\x1b[2J"
+FIRST = 0.25  # seconds until the first table of `top`
+MOST_READINGS = 100_000
 
 
 @command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --format json")
@@ -56,6 +59,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         lines.append((f"device {device.index}", f"{device.uuid}  {device.name}"))
         lines.append(("", f"limit {top.limit_text(device)} of {memory}, used {used}"))
         lines.append(("", top.time_text(device)))
+        if tenant.alive and not device.hidden:
+            lines.append(("", top.received_text(device, time.time() - entry.created)))
     if tenant.problem:
         lines.append(("problem", tenant.problem))
     text = "".join(
@@ -73,17 +78,87 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
 def top_command(ctx: click.Context, once: bool, interval: float) -> None:
     """Show devices, slices and their processes, again and again.
 
-    Where standard output is no terminal, tables follow each other as plain text.
+    ASKED is the cap or weight of a slice, EXPECTED the part of the device's time that it gets when everybody is
+    busy, RECEIVED the part that it had since the table before, WAITED how much its launches were held back. Where
+    standard output is no terminal, tables follow each other as plain text.
     """
-    from nvc.vgpu.top import screen
+    from nvc.vgpu.history import maxima
+    from nvc.vgpu.received import expected, reading, received
+    from nvc.vgpu.top import Shares, screen
 
     kernel = operator_kernel()
     terminal = posix.isatty(1)
+    old = reading(everybody(ctx, kernel), time.monotonic_ns())
+    pause = min(interval, FIRST)
     while True:
-        text = screen(everybody(ctx, kernel), time.time())
-        output.write(f"{CLEAR}{text}" if terminal and not once else text)
+        time.sleep(pause)
+        found = everybody(ctx, kernel)
+        new = reading(found, time.monotonic_ns())
+        shares = Shares(received(old, new), expected(found, maxima(found)))
+        width, height = posix.get_terminal_size(1) if terminal else (0, 0)
+        whole = terminal and not once
+        text = screen(found, time.time(), shares, width, height - 1 if whole else 0)
+        output.write(f"{CLEAR}{text}" if whole else text)
         if once:
             return
-        time.sleep(interval)
+        old, pause = new, interval
         if not terminal:
             output.write("\n")
+
+
+@command(
+    "report",
+    "nvc-cli vgpu report --seconds 60 --output shares.svg",
+    "nvc-cli vgpu report f0000154 4242 --seconds 10 --interval 0.5",
+)
+@click.argument("names", metavar="[SLICE...]", nargs=-1)
+@click.option(
+    "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.2, 86400), metavar="SECONDS",
+    help="How long to look.",
+)  # fmt: skip
+@click.option(
+    "--interval", default=0.2, show_default=True, type=click.FloatRange(0.05, 3600), metavar="SECONDS",
+    help="Time between two readings.",
+)  # fmt: skip
+@click.option("--output", "path", default="", metavar="FILE.svg", help="Draw it here: shares over time.")
+@FORMAT
+@click.pass_context
+def report_command(
+    ctx: click.Context, names: tuple[str, ...], seconds: float, interval: float, path: str, form: str
+) -> None:
+    """Measure what slices receive of their devices' time; without SLICE, all of them.
+
+    In the drawing, whole lines are what was received and dashed ones what is expected when everybody is busy.
+    """
+    if path and not path.endswith(".svg"):
+        hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
+        raise InputError("--output", path, "only SVG is drawn", hint)
+    if interval * MOST_READINGS < seconds:
+        raise InputError(
+            "--interval", f"{interval:g}", f"more than {MOST_READINGS} readings", "ask for fewer"
+        )
+    from nvc.vgpu import plot
+    from nvc.vgpu.history import watch
+    from nvc.vgpu.tenants import find
+
+    kernel = operator_kernel()
+    found = everybody(ctx, kernel)
+    keys = tuple(find(found, name).entry.key for name in names)
+    tracks = watch(kernel, keys, seconds, interval)
+    if form == "json":
+        output.write(
+            output.json_text({"seconds": seconds, "tracks": [track.document() for track in tracks]})
+        )
+    else:
+        from nvc.vgpu.top import tracks_table
+
+        output.write(output.emphasised(tracks_table(tracks)))
+    if path:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
+        title = f"Shares of time received, {seconds:g} s until {when}"
+        text = plot.svg(title, tuple(track.series for track in tracks), seconds)
+        try:
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+        except OSError as error:
+            raise output.OutputError.of("write", path, error) from None

@@ -27,6 +27,14 @@ class Account(Value):
     used: tuple[int, ...]  # bytes, by position of the device in the quota
 
 
+class Budget(Value):
+    """What the processes of a container together say of their time on one device; nanoseconds in all."""
+
+    charged: int = 0  # that they used the device
+    waited: int = 0  # that launches were held back
+    launches: int = 0
+
+
 def header() -> bytes:
     """The beginning of an empty ledger; the rest of the file is zeros."""
     return layout.LEDGER_HEADER.pack(
@@ -61,6 +69,19 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
         printable = "".join(c if c.isprintable() else "?" for c in text)
         accounts.append(Account(slot, pid, printable, tuple(used)))
     return tuple(accounts)
+
+
+def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
+    """The budgets of the first devices, from what lies at layout.BUDGETS_OFFSET of a ledger. Raises LedgerError."""
+    if len(data) < devices * layout.BUDGET.size:
+        raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
+    found = []
+    for device in range(devices):
+        _, _, _, charged, waited, launches, _, _ = layout.BUDGET.unpack_from(
+            data, device * layout.BUDGET.size
+        )
+        found.append(Budget(charged, waited, launches))
+    return tuple(found)
 
 
 def totals(accounts: tuple[Account, ...], devices: int) -> tuple[int, ...]:

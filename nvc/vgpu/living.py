@@ -10,10 +10,12 @@ import struct
 from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu import layout, ledger
-from nvc.vgpu.ledger import Account, LedgerError
+from nvc.vgpu.ledger import Account, Budget, LedgerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvc.kernel import Kernel
     from nvc.vgpu.registry import Entry
 
@@ -29,6 +31,7 @@ class Use(Value):
     """What the processes of a slice hold at one moment."""
 
     accounts: tuple[Account, ...]
+    budgets: tuple[Budget, ...] = ()  # by position of the device in the quota
     problem: str = ""  # why that is not known
 
 
@@ -85,41 +88,61 @@ def _root_of(pid: int) -> int:
 
 
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
-    """What the slice's processes say that they hold of its `devices` devices."""
+    """What the slice's processes say that they hold of its `devices` devices, and have used of their time."""
+
+    def whole(fd: int) -> Use:
+        data = os.pread(fd, layout.LEDGER_SIZE, 0)
+        live = frozenset(account.slot for account in ledger.parse(data, 0) if _is_held(fd, account.slot))
+        budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
+        return Use(ledger.parse(data, devices, live), budgets)
+
+    return _asked(kernel, entry, pids, whole)
+
+
+def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+    """Of that only the time; a fraction of the work."""
+
+    def part(fd: int) -> Use:
+        data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
+        return Use((), ledger.parse_budgets(data, devices))
+
+    return _asked(kernel, entry, pids, part)
+
+
+def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], Use]) -> Use:
+    """What `read` makes of the ledger that the first process sees that can be asked."""
     problem = "no process to ask"
     for pid in pids[:TRIES]:
         root = _root_of(pid)
         if root < 0:
             continue
+        fd = -1
         try:
-            return Use(_read_ledger(kernel, root, entry, devices))
+            fd = _open_ledger(kernel, root, entry)
+            return read(fd)
         except OSError as error:
             problem = f"ledger: {(error.strerror or str(error)).lower()}"
         except LedgerError as error:
             problem = f"ledger: {error.cause}"
         finally:
+            if fd >= 0:
+                os.close(fd)
             os.close(root)
-    return Use((), problem)
+    return Use((), problem=problem)
 
 
-def _read_ledger(kernel: Kernel, root: int, entry: Entry, devices: int) -> tuple[Account, ...]:
-    """Whatever the tenant has put there: it is opened without waiting, and no more is read than a ledger has."""
+def _open_ledger(kernel: Kernel, root: int, entry: Entry) -> int:
+    """Whatever the tenant has put there: it is opened without waiting, and is a regular file."""
     path = f"{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
-    fd = kernel.open_in_root(root, path, O_PATH, False)
-    try:
+    fd = -1
+    for flags in (O_PATH, _READ):
+        if fd >= 0:
+            os.close(fd)
+        fd = kernel.open_in_root(root, path, flags, False)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
             raise LedgerError("read ledger", path, "not a regular file")
-    finally:
-        os.close(fd)
-    fd = kernel.open_in_root(root, path, _READ, False)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise LedgerError("read ledger", path, "not a regular file")
-        data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = frozenset(account.slot for account in ledger.parse(data, 0) if _is_held(fd, account.slot))
-        return ledger.parse(data, devices, live)
-    finally:
-        os.close(fd)
+    return fd
 
 
 def _is_held(fd: int, slot: int) -> bool:

@@ -52,9 +52,14 @@ def check_together(cores: int, policy: int, name: str, text: str, where: str) ->
         )
 
 
+def policy_name(policy: int) -> str:
+    """A policy's name, for one of a newer version its number."""
+    return POLICIES[policy] if policy < len(POLICIES) else str(policy)
+
+
 def share_text(cores: int, weight: int, policy: int) -> str:
     """What somebody gets of a device's time, for people."""
-    parts = [POLICIES[policy] if policy < len(POLICIES) else f"policy {policy}"]
+    parts = [policy_name(policy)]
     if cores:
         parts.append(f"at most {cores}% of its time")
     if weight != 1 or policy == POLICY_WEIGHT:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.value import Value
 from nvc.vgpu import ledger, registry
-from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, PAUSED, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
+from nvc.vgpu.ledger import Budget
 from nvc.vgpu.limits import read_quota
 from nvc.vgpu.living import processes_of, use_of
 from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
+from nvc.vgpu.shares import policy_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ class TenantDevice(Value):
     weight: int = WEIGHT
     policy: int = POLICY_NATIVE
     paused: bool = False
+    denied: bool = False
+    budget: Budget | None = None  # of its time, as the processes say; None: not known
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing of it may be used: it is there for who looks behind CUDA_VISIBLE_DEVICES."""
+        return self.limit == 0
 
 
 class Tenant(Value):
@@ -79,21 +88,14 @@ def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> 
     count = min(len(now), len(entry.devices))
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)
+    budgets = use.budgets if use.budgets and pids else (None,) * count
     devices = tuple(
         TenantDevice(
-            device.uuid,
-            device.index,
-            device.name,
-            device.memory,
-            limit.memory_limit,
-            used,
-            limit.cores,
-            limit.weight,
-            limit.policy,
-            bool(limit.flags & PAUSED),
-        )  # fmt: skip
-        for device, limit, used in zip(entry.devices, now, totals)
-    )
+            device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
+            limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
+        )
+        for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
+    )  # fmt: skip
     return Tenant(entry, short, pids, devices, use.accounts, use.problem if pids else "")
 
 
@@ -133,8 +135,10 @@ def document(tenant: Tenant) -> dict[str, Any]:
                 "limit": None if device.limit == NO_LIMIT else device.limit,
                 "cores": device.cores or None,
                 "weight": device.weight,
-                "policy": POLICIES[device.policy] if device.policy < len(POLICIES) else None,
+                "policy": policy_name(device.policy),
                 "paused": device.paused,
+                "denied": device.denied,
+                "time": _time(device),
                 "used": None if tenant.problem or not tenant.alive else device.used,
             }
             for device in tenant.devices
@@ -144,3 +148,11 @@ def document(tenant: Tenant) -> dict[str, Any]:
             for account in tenant.accounts
         ],
     }
+
+
+def _time(device: TenantDevice) -> dict[str, Any] | None:
+    """What the slice has had of a device's time, in all; None: not known."""
+    if device.budget is None:
+        return None
+    budget = device.budget
+    return {"usedNs": budget.charged, "waitedNs": budget.waited, "launches": budget.launches}

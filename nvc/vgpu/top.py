@@ -1,24 +1,47 @@
-"""The table of `nvc-cli vgpu top` and `ls`: text from tenants. Nothing here looks at the host."""
+"""The tables of `nvc-cli vgpu top`, `ls` and `policy`: text from tenants. Nothing here looks at the host."""
 
 from __future__ import annotations
 
 import time
 
-from nvc.vgpu.layout import NO_LIMIT, POLICIES
-from nvc.vgpu.shares import share_text
+from nvc.value import Value
+from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.received import Received, percent, state
+from nvc.vgpu.shares import policy_name, share_text
 from nvc.vgpu.sizes import size_text
+from nvc.vgpu.table import aligned, fitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.vgpu.govern import Governed
+    from nvc.vgpu.history import Track
     from nvc.vgpu.tenants import Tenant, TenantDevice
 
-HEAD = ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "PROCESSES", "AGE", "ROOTFS")
+
+class Shares(Value):
+    """What slices received and may expect, by key and UUID."""
+
+    received: dict[tuple[str, str], Received]
+    expected: dict[tuple[str, str], float]
 
 
 def slices(everybody: tuple[Tenant, ...], now: float) -> str:
     """One line for each device of each slice."""
-    rows: list[tuple[str, ...]] = [HEAD]
+    rows: list[tuple[str, ...]] = [
+        (
+            "SLICE",
+            "DEVICE",
+            "LIMIT",
+            "USED",
+            "USE",
+            "CORES",
+            "WEIGHT",
+            "POLICY",
+            "PROCESSES",
+            "AGE",
+            "ROOTFS",
+        )
+    ]
     for tenant in everybody:
         for place, device in enumerate(tenant.devices):
             first = place == 0
@@ -29,6 +52,9 @@ def slices(everybody: tuple[Tenant, ...], now: float) -> str:
                     limit_text(device),
                     used_text(tenant, device),
                     use_text(tenant, device),
+                    f"{device.cores}%" if device.cores else "-",
+                    str(device.weight),
+                    policy_text(device),
                     processes_text(tenant) if first else "",
                     age_text(now - tenant.entry.created) if first else "",
                     (tenant.entry.rootfs or "(a program)") if first else "",
@@ -37,7 +63,7 @@ def slices(everybody: tuple[Tenant, ...], now: float) -> str:
     return aligned(rows)
 
 
-def processes(everybody: tuple[Tenant, ...]) -> str:
+def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
     """One line for each process that holds something; ids are those inside its container."""
     rows: list[tuple[str, ...]] = [("SLICE", "PID", "DEVICE", "USED", "NAME")]
     for tenant in everybody:
@@ -47,40 +73,94 @@ def processes(everybody: tuple[Tenant, ...]) -> str:
                     rows.append(
                         (tenant.short, str(account.pid), device.index, size_text(used), account.name)
                     )
-    return aligned(rows)
+    return fitted(rows, width)
 
 
-def screen(everybody: tuple[Tenant, ...], now: float) -> str:
-    """What `top` shows: devices with their tenants' sums, slices, processes."""
+def screen(
+    everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0, height: int = 0
+) -> str:
+    """What `top` shows: devices with their tenants' sums, slices with what they received, processes.
+
+    `width` and `height` are those of the terminal; 0: there is room for everything.
+    """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     running = sum(tenant.alive for tenant in everybody)
     parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody)} slices\n"]
     if everybody:
-        parts += [devices(everybody), slices(everybody, now)]
+        parts += [devices(everybody, shares, width), sharing(everybody, now, shares, width)]
     if any(tenant.accounts for tenant in everybody):
-        parts.append(processes(everybody))
-    return "\n".join(parts)
+        parts.append(processes(everybody, width))
+    lines = "\n".join(parts).splitlines()
+    if height and len(lines) > height:
+        lines = [*lines[: height - 1], f"... and {len(lines) - height + 1} lines more"]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def devices(everybody: tuple[Tenant, ...]) -> str:
+def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
-    sums: dict[str, list[int]] = {}
-    shown: dict[str, TenantDevice] = {}
+    rows: list[tuple[str, ...]] = [
+        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "EXPECTED", "RECEIVED")
+    ]
+    shown: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
     for tenant in everybody:
-        if not tenant.alive:
-            continue
         for device in tenant.devices:
-            shown[device.uuid] = device
-            total = sums.setdefault(device.uuid, [0, 0, 0])
-            total[0] += 1
-            total[1] += device.memory if device.limit == NO_LIMIT else device.limit
-            total[2] += device.used
-    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED")]
-    for uuid, (count, promised, used) in sorted(sums.items(), key=lambda item: shown[item[0]].index):
-        device = shown[uuid]
-        memory = size_text(device.memory) if device.memory else "?"
-        rows.append((device.index, uuid, memory, str(count), size_text(promised), size_text(used)))
-    return aligned(rows)
+            if tenant.alive and not device.hidden:
+                shown.setdefault(device.uuid, []).append((tenant, device))
+    for uuid, found in sorted(shown.items(), key=lambda item: item[1][0][1].index):
+        device = found[0][1]
+        keys = [(tenant.entry.key, uuid) for tenant, _ in found]
+        promised = sum(one.memory if one.limit == NO_LIMIT else one.limit for _, one in found)
+        expected = [shares.expected[key] for key in keys if key in shares.expected]
+        had = [shares.received[key].share for key in keys if key in shares.received]
+        rows.append(
+            (
+                device.index,
+                uuid,
+                size_text(device.memory) if device.memory else "?",
+                str(len(found)),
+                size_text(promised),
+                size_text(sum(one.used for _, one in found)),
+                percent(sum(expected) if expected else None),
+                percent(sum(had) if had else None),
+            )
+        )
+    return fitted(rows, width, ("MEMORY",), ("UUID",))
+
+
+def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0) -> str:
+    """One line for each device of each slice: what it asks for, what it may expect, and what it received."""
+    rows: list[tuple[str, ...]] = [
+        ("SLICE", "DEVICE", "ASKED", "EXPECTED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
+         "PROCESSES", "AGE", "ROOTFS")
+    ]  # fmt: skip
+    for tenant in everybody:
+        first = True
+        for device in tenant.devices:
+            if device.hidden:
+                continue
+            key = (tenant.entry.key, device.uuid)
+            had = shares.received.get(key)
+            rows.append(
+                (
+                    tenant.short if first else "",
+                    device.index,
+                    asked_text(device),
+                    percent(shares.expected.get(key)),
+                    percent(had.share if had else None),
+                    percent(had.waited if had else None),
+                    state(tenant, device, had),
+                    limit_text(device),
+                    used_text(tenant, device),
+                    use_text(tenant, device),
+                    policy_text(device),
+                    processes_text(tenant) if first else "",
+                    age_text(now - tenant.entry.created) if first else "",
+                    (tenant.entry.rootfs or "(a program)") if first else "",
+                )
+            )
+            first = False
+    spare = ("AGE", "USE", "POLICY", "ROOTFS", "PROCESSES", "EXPECTED", "LIMIT")
+    return fitted(rows, width, spare, ("ROOTFS",))
 
 
 def policies_table(governed: tuple[Governed, ...]) -> str:
@@ -96,7 +176,7 @@ def policies_table(governed: tuple[Governed, ...]) -> str:
             (
                 device.index,
                 device.uuid,
-                POLICIES[own.policy] if own.policy >= 0 else "-",
+                policy_name(own.policy) if own.policy >= 0 else "-",
                 f"{len(device.sharers)} of {own.max_instances}"
                 if own.max_instances
                 else str(len(device.sharers)),
@@ -108,6 +188,38 @@ def policies_table(governed: tuple[Governed, ...]) -> str:
     return aligned(rows)
 
 
+def tracks_table(tracks: tuple[Track, ...]) -> str:
+    """One line for each slice on each device of a report."""
+    rows: list[tuple[str, ...]] = [("SLICE", "EXPECTED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
+    for track in tracks:
+        shares = [share for _, share in track.points]
+        rows.append(
+            (
+                track.name,
+                percent(track.expected[-1][1] if track.expected else None),
+                percent(track.mean),
+                percent(min(shares)),
+                percent(max(shares)),
+                str(len(shares)),
+                track.uuid,
+            )
+        )
+    return aligned(rows)
+
+
+def asked_text(device: TenantDevice) -> str:
+    """What a slice asks for of a device's time: a cap, a weight, or neither."""
+    if device.cores:
+        return f"{device.cores}%"
+    return f"weight {device.weight}" if policy_name(device.policy) in ("weight", "soft") else "-"
+
+
+def policy_text(device: TenantDevice) -> str:
+    """The policy for people, and whether it is paused."""
+    name = policy_name(device.policy)
+    return f"{name}, paused" if device.paused else name
+
+
 def limit_text(device: TenantDevice) -> str:
     """The limit for people."""
     return "none" if device.limit == NO_LIMIT else size_text(device.limit)
@@ -117,6 +229,18 @@ def time_text(device: TenantDevice) -> str:
     """What the slice may have of the device's time."""
     text = share_text(device.cores, device.weight, device.policy)
     return f"{text}, paused" if device.paused else text
+
+
+def received_text(device: TenantDevice, seconds: float) -> str:
+    """What the slice has had of the device's time since it was made, as its processes say."""
+    if device.budget is None:
+        return "received: not known"
+    budget = device.budget
+    part = percent(min(budget.charged / 1e9 / max(seconds, 1e-3), 9.99))
+    return (
+        f"received {budget.charged / 1e9:.3f} s, {part} of the time since it was made; "
+        f"{budget.launches} launches, held back {budget.waited / 1e9:.3f} s"
+    )
 
 
 def used_text(tenant: Tenant, device: TenantDevice) -> str:
@@ -145,11 +269,3 @@ def age_text(seconds: float) -> str:
         if whole >= length:
             return f"{whole // length}{unit}"
     return f"{whole}s"
-
-
-def aligned(rows: list[tuple[str, ...]]) -> str:
-    """Columns of equal width, names without control characters."""
-    clean = [tuple("".join(c if c.isprintable() else "?" for c in cell) for cell in row) for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*clean)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in clean)
-    return "".join(f"{line}\n" for line in lines)

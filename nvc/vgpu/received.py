@@ -1,0 +1,116 @@
+"""What slices received of their devices' time, from two readings of budgets, and what they may expect. Pure."""
+
+from __future__ import annotations
+
+from nvc.value import Value
+from nvc.vgpu.ledger import Budget
+from nvc.vgpu.shares import policy_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.vgpu.tenants import Tenant, TenantDevice
+
+#: A tenant's own figures are never believed to be more than this many times the time that has passed.
+MOST = 9.99
+
+
+class Reading(Value):
+    """Every budget at one moment."""
+
+    at: int  # nanoseconds of CLOCK_MONOTONIC
+    budgets: dict[tuple[str, str], Budget]  # by the slice's key and the device's UUID
+
+
+class Received(Value):
+    """What a slice had of one device between two readings, as parts of the time that passed."""
+
+    share: float  # the device was used
+    waited: float  # launches were held back; of several threads together, so it may be more than 1
+    launches: int
+
+
+def reading(everybody: tuple[Tenant, ...], at: int) -> Reading:
+    """The budgets of slices as they were looked up at `at`."""
+    return Reading(
+        at,
+        {
+            (tenant.entry.key, device.uuid): device.budget
+            for tenant in everybody
+            for device in tenant.devices
+            if device.budget is not None
+        },
+    )
+
+
+def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
+    """For each slice and device that is in both readings."""
+    passed = max(new.at - old.at, 1)
+    found = {}
+    for place, budget in new.budgets.items():
+        before = old.budgets.get(place)
+        if before is not None:
+            found[place] = Received(
+                _part(budget.charged - before.charged, passed),
+                _part(budget.waited - before.waited, passed),
+                max(budget.launches - before.launches, 0),
+            )
+    return found
+
+
+def _part(amount: int, passed: int) -> float:
+    return min(max(amount, 0) / passed, MOST)
+
+
+def expected(everybody: tuple[Tenant, ...], maximum: dict[str, int]) -> dict[tuple[str, str], float]:
+    """The part of each device that a slice with enough work gets when all others are as busy.
+
+    `maximum` has the largest number of slices for devices that have one: `fair` divides by that. Under `native`
+    nobody knows, and there is no entry.
+    """
+    sharing: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
+    for tenant in everybody:
+        for device in tenant.devices:
+            if tenant.alive and not device.hidden:
+                sharing.setdefault(device.uuid, []).append((tenant, device))
+    found = {}
+    for uuid, all_of_it in sharing.items():
+        weights = sum(device.weight for _, device in all_of_it)
+        for tenant, device in all_of_it:
+            part = _expected(device, len(all_of_it), weights, maximum.get(uuid, 0))
+            if part:
+                found[tenant.entry.key, uuid] = part
+    return found
+
+
+def _expected(device: TenantDevice, count: int, weights: int, maximum: int) -> float:
+    policy = policy_name(device.policy)
+    cap = device.cores / 100 or 1.0
+    if policy == "fair":
+        return min(cap, 1 / max(count, maximum))
+    if policy == "preempt":
+        return min(cap, 1 / count)
+    if policy in ("weight", "soft"):
+        return min(cap, device.weight / max(weights, 1))
+    return cap if policy == "fixed" else 0.0
+
+
+def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:
+    """One word for what the slice does on a device."""
+    if not tenant.alive:
+        return "gone"
+    if device.hidden:
+        return "hidden"
+    if device.denied:
+        return "denied"
+    if device.paused:
+        return "paused"
+    if had is None or tenant.problem:
+        return "?"
+    if had.waited > 0:
+        return "capped" if device.cores else "waiting"
+    return "busy" if had.launches or had.share > 0 else "idle"
+
+
+def percent(part: float | None) -> str:
+    """A part for people; `-` where there is none."""
+    return "-" if part is None else f"{part * 100:.1f}%"

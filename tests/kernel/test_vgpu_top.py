@@ -1,0 +1,156 @@
+"""`nvc-cli vgpu top` and `report`: what slices received, on a terminal, as text and as a drawing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from xml.etree import ElementTree
+
+import pytest
+from support import CLEAN_ENV, need, run
+from support.vgpu import cli, ensure_shim, entry_of, listed
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import layout, registry
+
+SHARE = 0.4
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def tenant(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterator[int]:
+    """A process with a slice of a GPU of its own: a cap of 40 %."""
+    cli(launcher, "rm", "--gone")  # a slice that is gone may have the number of the new one
+    command = [launcher, f"--root={sim_root(seed=scratch)}", "vgpu", "run", "--memory=4g", "--cores=40"]
+    command += ["--", "sh", "-c", "echo $$; read line"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
+    )
+    assert process.stdout is not None
+    yield int(process.stdout.readline())
+    process.communicate(timeout=60)
+
+
+class Busy:
+    """Writes to a ledger what a process would that uses its device for 40 % of the time."""
+
+    def __init__(self, pid: int) -> None:
+        entry = entry_of(pid)
+        self.path = f"/proc/{pid}/root{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.write)
+
+    def write(self) -> None:
+        begin = time.monotonic_ns()
+        with open(self.path, "r+b", buffering=0) as ledger:
+            while not self.over.wait(0.002):
+                passed = time.monotonic_ns() - begin
+                budget = layout.BUDGET.pack(
+                    0, 0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, 0, 0
+                )
+                os.pwrite(ledger.fileno(), budget, layout.BUDGETS_OFFSET)
+
+    def __enter__(self) -> Busy:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def test_what_a_slice_received(launcher: str, tenant: int) -> None:
+    with Busy(tenant):
+        shown = cli(launcher, "top", "--once").stdout
+        name = listed(launcher, tenant)["name"]
+        line = next(line for line in shown.splitlines() if line.startswith(name) and " 40% " in line).split()
+        assert line[1:4] == ["0", "40%", "40.0%"] and line[6] == "capped"
+        assert 30 < float(line[4].rstrip("%")) < 50 and 40 < float(line[5].rstrip("%")) < 60
+        assert "launches, held back" in cli(launcher, "show", name).stdout
+        assert listed(launcher, tenant)["devices"][0]["time"]["launches"] > 0
+    cli(launcher, "pause", name)
+    assert "paused" in cli(launcher, "top", "--once").stdout
+
+
+def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
+    drawing = f"{scratch}/shares.svg"
+    with Busy(tenant):
+        words = (
+            "report",
+            str(tenant),
+            "--seconds=1",
+            "--interval=0.1",
+            "--format=json",
+            f"--output={drawing}",
+        )
+        (track,) = json.loads(cli(launcher, *words).stdout)["tracks"]
+    assert len(track["points"]) == 10 and abs(track["mean"] - SHARE) < 0.05
+    assert {share for _, share in track["expected"]} == {0.4}
+    root = ElementTree.parse(drawing).getroot()
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
+    assert shown[0].split()[:3] == ["SLICE", "EXPECTED", "MEAN"] and "40.0%" in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--output=shares.png", "--seconds=1"), "--output: shares.png: only SVG is drawn"),
+        (("--output=/no/such/place.svg", "--seconds=0.2"), "no such file or directory"),
+        (("nobody",), "no such slice"),
+        (("--interval=0.05", "--seconds=80000"), "more than 100000 readings"),
+    ],
+)
+def test_reports_that_cannot_be(launcher: str, words: tuple[str, ...], cause: str) -> None:
+    done = cli(launcher, "report", *words, check=False)
+    assert done.returncode == 1 and cause in done.stderr
+
+
+class Terminal:
+    """A terminal of tmux in which `top` runs."""
+
+    def __init__(self, socket: str, command: str) -> None:
+        self.command = (need("tmux"), "-S", socket, "-f", "/dev/null")
+        self.tmux("new-session", "-d", "-x", "80", "-y", "24", command)
+
+    def tmux(self, *words: str) -> str:
+        return run(*self.command, *words, env={**CLEAN_ENV, "LANG": "C.UTF-8", "TERM": "xterm"}).stdout
+
+    def wait_for(self, *texts: str) -> list[str]:
+        """The lines of the screen once all of that is there."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            shown = self.tmux("capture-pane", "-p")
+            if all(text in shown for text in texts):
+                return shown.rstrip("\n").splitlines()
+        raise AssertionError(shown)
+
+
+def test_top_on_terminals_of_two_widths(launcher: str, tenant: int, scratch: str) -> None:
+    name = listed(launcher, tenant)["name"]
+    terminal = Terminal(f"{scratch}/tmux", f"{launcher} vgpu top --interval 0.1")
+    try:
+        with Busy(tenant):
+            lines = terminal.wait_for("RECEIVED", "capped")
+            assert lines[0].startswith("nvc-cli vgpu top, ") and len(lines) <= 24
+            row = next(line for line in lines if line.startswith(name))
+            assert row.split()[2] == "40%" and not any("ROOTFS" in line for line in lines)
+            # A line that is too wide would go on in the next one: its end is where lines begin.
+            assert "capped" in row and "GiB" in row
+            below = [*lines, ""][lines.index(row) + 1]
+            assert below == "" or below.split()[0].startswith("f0")
+            terminal.tmux("resize-window", "-x", "120", "-y", "30")
+            lines = terminal.wait_for("ROOTFS", "(a program)")
+            row = next(line for line in lines if line.startswith(name))
+            assert row.endswith("(a program)") and len(row) <= 120
+    finally:
+        terminal.tmux("kill-server")

@@ -1,0 +1,160 @@
+"""What slices received of a device's time: figures, tables and drawings."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.vgpu import layout
+from nvc.vgpu.ledger import Budget, LedgerError, parse_budgets
+from nvc.vgpu.plot import Series, svg
+from nvc.vgpu.received import MOST, Reading, Received, expected, received, state
+from nvc.vgpu.registry import Entry
+from nvc.vgpu.table import fitted
+from nvc.vgpu.tenants import Tenant, TenantDevice
+from nvc.vgpu.top import Shares, screen
+
+FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
+SECOND = 1_000_000_000
+GPU = "GPU-0"
+
+
+def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Tenant:
+    rootfs = f"/var/lib/containers/storage/overlay/{key * 40}/merged"
+    entry = Entry(key, "/run/nvc/vgpu/x", 1, 1, rootfs, "/usr/lib/x86_64-linux-gnu", 0, ())
+    device = TenantDevice(
+        GPU, "0", "H100", 80 << 30, more.pop("limit", 10 << 30), 518 << 20, cores, weight, policy
+    )
+    return Tenant(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), ())
+
+
+def parts(*everybody: Tenant, maximum: int = 0) -> list[float]:
+    found = expected(everybody, {GPU: maximum})
+    return [round(found.get((one.entry.key, GPU), 0), 3) for one in everybody]
+
+
+def test_what_each_policy_lets_one_expect() -> None:
+    assert parts(tenant("a", FIXED, 30), tenant("b", FIXED, 70)) == [0.3, 0.7]
+    assert parts(*(tenant(key, WEIGHT, weight=n) for key, n in zip("abc", (1, 2, 4)))) == [
+        0.143,
+        0.286,
+        0.571,
+    ]
+    assert parts(tenant("a", PREEMPT), tenant("b", PREEMPT)) == [0.5, 0.5]
+    assert parts(tenant("a", FAIR), maximum=4) == [0.25]
+    assert parts(tenant("a", SOFT, 20, 9), tenant("b", SOFT)) == [0.2, 0.1]
+    assert parts(tenant("a")) == [0]
+
+
+def test_who_is_gone_or_hidden_shares_nothing() -> None:
+    assert parts(tenant("a", PREEMPT), tenant("b", PREEMPT, pids=()), tenant("c", PREEMPT, limit=0)) == [
+        1,
+        0,
+        0,
+    ]
+
+
+def test_what_was_received() -> None:
+    old = Reading(0, {("a", GPU): Budget(5 * SECOND, SECOND, 10), ("gone", GPU): Budget()})
+    new = Reading(2 * SECOND, {("a", GPU): Budget(6 * SECOND, 2 * SECOND, 15), ("new", GPU): Budget(1)})
+    assert received(old, new) == {("a", GPU): Received(0.5, 0.5, 5)}
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**62))
+def test_figures_of_a_liar_are_bounded(before: int, after: int, at: int) -> None:
+    old, new = ({("a", GPU): Budget(n, n, n)} for n in (before, after))
+    had = received(Reading(at, old), Reading(at, new))["a", GPU]
+    assert 0 <= had.share <= MOST and 0 <= had.waited <= MOST and had.launches >= 0
+
+
+def test_states() -> None:
+    had = Received(0.3, 0.0, 5)
+    assert (
+        state(tenant("a", FIXED, 30), tenant("a", FIXED, 30).devices[0], had.replace(waited=0.1)) == "capped"
+    )
+    for wanted, more, seen in (
+        ("busy", {}, had),
+        ("idle", {}, Received(0.0, 0.0, 0)),
+        ("waiting", {}, had.replace(waited=0.2)),
+        ("paused", {"paused": True}, had),
+        ("denied", {"denied": True, "paused": True}, had),
+        ("gone", {"pids": ()}, had),
+        ("?", {}, None),
+    ):
+        one = tenant("a", **more)
+        assert state(one, one.devices[0], seen) == wanted
+
+
+@given(st.binary(max_size=3 * layout.BUDGET.size), st.integers(0, 3))
+def test_whatever_a_tenant_writes_there(data: bytes, devices: int) -> None:
+    try:
+        found = parse_budgets(data, devices)
+    except LedgerError:
+        assert len(data) < devices * layout.BUDGET.size
+        return
+    assert len(found) == devices
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200, 0])
+def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
+    everybody = (tenant("f000015a", FIXED, 30), tenant("f000016b", WEIGHT, weight=4), tenant("f000017c"))
+    figures = Shares(
+        {(one.entry.key, GPU): Received(0.299, 0.7, 5) for one in everybody}, expected(everybody, {})
+    )
+    shown = screen(everybody, 100.0, figures, width)
+    assert all(len(line) <= width for line in shown.splitlines()) or not width
+    for text in (
+        "f000015a",
+        "ASKED",
+        "30%",
+        "RECEIVED",
+        "29.9%",
+        "WAITED",
+        "70.0%",
+        "STATE",
+        "capped",
+        "USED",
+    ):
+        assert text in shown or width < 80, shown
+    assert ("merged" in shown) == (width == 0 or width >= 120)
+
+
+def test_no_more_lines_than_there_is_room() -> None:
+    everybody = tuple(tenant(f"f{number:07x}") for number in range(40))
+    lines = screen(everybody, 100.0, Shares({}, {}), 80, 24).splitlines()
+    assert len(lines) == 24 and lines[-1].startswith("... and ") and "lines more" in lines[-1]
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.text()), min_size=1, max_size=5), st.integers(1, 60))
+def test_any_table_fits(rows: list[tuple[str, str, str]], width: int) -> None:
+    shown = fitted([("A", "B", "C"), *rows], width, ("B",), ("C",))
+    assert len(shown.splitlines()) == len(rows) + 1 and all(
+        len(line) <= width for line in shown.splitlines()
+    )
+
+
+POINTS = st.lists(st.tuples(st.floats(0, 100), st.floats(0, MOST)), max_size=20).map(tuple)
+
+
+@given(
+    st.text(max_size=30),
+    st.lists(st.builds(Series, st.text(max_size=30), POINTS, POINTS), max_size=9),
+    st.floats(0, 1e6),
+)
+def test_any_drawing_is_sound(title: str, series: list[Series], seconds: float) -> None:
+    root = ElementTree.fromstring(svg(title, tuple(series), seconds))
+    names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(names) > len(series)
+    drawn = sum(len(one.points) > 0 for one in series) + sum(len(one.expected) > 0 for one in series)
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == drawn
+
+
+def test_a_drawing_has_what_it_is_of() -> None:
+    one = Series("a <b> & c", ((0.0, 0.0), (1.0, 1.0)), ((0.0, 0.3), (1.0, 0.3)))
+    text = svg("Shares", (one,), 1.0)
+    assert "a &lt;b&gt; &amp; c" in text and "100%" in text and "stroke-dasharray" in text
+    assert 'points="56.0,372.0 876.0,44.0"' in text
