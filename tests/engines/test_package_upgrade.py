@@ -103,6 +103,29 @@ def test_a_running_slice(installed: str, newer: str, scratch: str) -> None:
         assert "4096MiB" in debian.sh(f"{FIRST} --root /run/driver --memory 4GiB").stdout
 
 
+def test_starts_during_upgrades(packages: str, installed: str, newer: str, scratch: str) -> None:
+    """Every container start beside an upgrade, and beside the way back, finds one whole version."""
+    words = "--root /run/driver configure --dry-run --vgpu-memory 1GiB --device all --compute /run/rootfs"
+    loop = f"while [ ! -e /run/stop ]; do nvc-cli {words} >/run/plan || exit; grep -q libcuda /run/plan; echo; done"
+    with Debian(f"{scratch}/debian", installed) as debian:
+        debian.put(deb(newer), "/root")
+        debian.sh("nvc-cli sim create /run/driver --gpus 1; mkdir -p /run/rootfs/etc /run/rootfs/usr/lib")
+        starts = subprocess.Popen(
+            [*debian.namespace, "/bin/sh", "-ec", loop],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=CLEAN_ENV,
+        )
+        for _ in range(3):
+            for package in (f"/root/nvc_{NEWER}*.deb", f"/root/{os.path.basename(deb(packages))}"):
+                debian.sh(f"dpkg -i {package}")
+        debian.sh("touch /run/stop")
+        done, wrong = starts.communicate(timeout=60)
+        assert starts.returncode == 0 and not wrong, wrong
+        assert len(done) > 6, "none of them took place beside an upgrade"
+
+
 def test_removed_under_a_running_slice(installed: str, scratch: str) -> None:
     tool = compile_tool(scratch)
     with Debian(f"{scratch}/debian", installed) as debian:
