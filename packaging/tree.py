@@ -86,8 +86,8 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def install_programs(launcher: str, bin_directory: str) -> None:
-    """The launcher under each name: hard links, since it goes by the name it was executed under."""
+def install_programs(launcher: str, bin_directory: str, symbolic: bool = False) -> None:
+    """The launcher under each name, by links of either sort: it goes by the name it was executed under."""
     os.makedirs(bin_directory, exist_ok=True)
     first = os.path.join(bin_directory, PROGRAMS[0])
     for name in PROGRAMS:
@@ -96,6 +96,8 @@ def install_programs(launcher: str, bin_directory: str) -> None:
         if path == first:
             shutil.copy(launcher, path)
             os.chmod(path, 0o755)
+        elif symbolic:
+            os.symlink(PROGRAMS[0], path)
         else:
             os.link(first, path)
 
