@@ -67,7 +67,9 @@ def test_sizes(machine: Host, devices: str, memory: str) -> None:
 def test_what_lies_where(machine: Host) -> None:
     script = f"ls {LIBS}/nvc {LIBS}/nvc/ledger; cat /proc/mounts"
     listed, _, mounts = podman(machine, "vgpu=0:small", script).stdout.partition("\n\n")
-    assert {"real-libcuda.so.1", "real-libnvidia-ml.so.1", "quota", "ledger"} <= set(f"{listed}\n{mounts}".split())
+    assert {"real-libcuda.so.1", "real-libnvidia-ml.so.1", "quota", "ledger"} <= set(
+        f"{listed}\n{mounts}".split()
+    )
     assert mounts.count("/nvc/quota ") == 1 and "nvc-ledger" in mounts
     assert "libnvidia-opencl" not in mounts and "libGLX_nvidia" not in mounts
 

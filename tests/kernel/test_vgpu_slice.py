@@ -65,7 +65,9 @@ def test_everything_is_in_its_place(
         assert os.path.samefile(f"{root}/libnvidia-ml.so.{VERSION}", f"{shim}/libnvidia-ml.so")
         driver = configure.command[1].partition("=")[2]
         assert os.path.samefile(f"{root}/nvc/real-libcuda.so.1", f"{driver}{LIBS}/libcuda.so.{VERSION}")
-        assert os.path.samefile(f"{root}/nvc/real-libnvidia-ml.so.1", f"{driver}{LIBS}/libnvidia-ml.so.{VERSION}")
+        assert os.path.samefile(
+            f"{root}/nvc/real-libnvidia-ml.so.1", f"{driver}{LIBS}/libnvidia-ml.so.{VERSION}"
+        )
         assert os.path.samefile(f"{root}/nvc/quota", entry_of(pid).quota)
         assert "ro,nosuid,nodev,noexec" in mount_at(pid, "/nvc/quota")
         ledger = mount_at(pid, "/nvc/ledger")

@@ -145,9 +145,7 @@ def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
     assert "GPL" in next(line for line in text.splitlines() if line.startswith("| python-prctl"))
     assert glob.glob(os.path.join(bundle, "sources/python-prctl-*"))
     for version in ("310", "311", "312", "313"):
-        assert glob.glob(
-            os.path.join(bundle, f"tree/lib/nvc/site/_cffi_backend*cpython-{version}-*.so")
-        )
+        assert glob.glob(os.path.join(bundle, f"tree/lib/nvc/site/_cffi_backend*cpython-{version}-*.so"))
     assert os.path.exists(os.path.join(bundle, "tree/lib/nvc/site/tomli/__init__.py")), "for Python 3.10"
     run(os.path.join(bundle, "tools/runc"), "--version")
     run(os.path.join(bundle, "tools/busybox"), "true")

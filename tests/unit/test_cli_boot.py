@@ -164,7 +164,9 @@ def test_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full:
         done = launch("--usage", stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 1
-    assert done.stderr == b"nvc-cli: output error: write: standard output: no space left on device [NVC-2201]\n"
+    assert (
+        done.stderr == b"nvc-cli: output error: write: standard output: no space left on device [NVC-2201]\n"
+    )
 
 
 def test_names_that_are_no_text_are_taken_and_quoted() -> None:
