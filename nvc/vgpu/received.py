@@ -43,12 +43,12 @@ def reading(everybody: tuple[Tenant, ...], at: int) -> Reading:
 
 
 def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
-    """For each slice and device that is in both readings."""
+    """For each slice and device that is in both readings. Who has never been measured is not there."""
     passed = max(new.at - old.at, 1)
     found = {}
     for place, budget in new.budgets.items():
         before = old.budgets.get(place)
-        if before is not None:
+        if before is not None and (budget.launches or budget.charged):
             found[place] = Received(
                 _part(budget.charged - before.charged, passed),
                 _part(budget.waited - before.waited, passed),
@@ -104,8 +104,10 @@ def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:
         return "denied"
     if device.paused:
         return "paused"
-    if had is None or tenant.problem:
+    if tenant.problem:
         return "?"
+    if had is None:
+        return "idle" if device.cores else "-"  # time is measured where it is bounded or taken in turns
     if had.waited > 0:
         return "capped" if device.cores else "waiting"
     return "busy" if had.launches or had.share > 0 else "idle"

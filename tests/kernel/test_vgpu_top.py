@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 import pytest
-from support import CLEAN_ENV, need, run
+from support import CLEAN_ENV, REPO, need, run
 from support.vgpu import cli, ensure_shim, entry_of, listed
 
 from nvc.kernel import LinuxKernel
 from nvc.vgpu import layout, registry
 
 SHARE = 0.4
+WORK = os.path.join(REPO, "tests/native/vgpu_work.c")
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +101,49 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
     shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
     assert shown[0].split()[:3] == ["SLICE", "EXPECTED", "MEAN"] and "40.0%" in shown[1]
+
+
+@pytest.fixture
+def working(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterator[str]:
+    """A program that launches kernels one after another, with a cap of 30 %; the id of a process of the slice."""
+    root, program = sim_root(seed=scratch), f"{scratch}/vgpu_work"
+    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
+    run(need("gcc"), "-O2", include, "-o", program, WORK, "-ldl", "-lpthread")
+    command = [launcher, f"--root={root}", "vgpu", "run", "--cores=30", "--", "sh", "-c"]
+    command += [f"echo $$; exec {program} ns=1000000 batch=4 seconds=600"]
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{root}{LIBS}"}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    assert process.stdout is not None
+    pid = process.stdout.readline().strip()
+    assert process.stdout.readline().startswith("start ")
+    yield pid
+    process.communicate("end\n", timeout=60)
+
+
+def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
+    """The cap, a change of it, a pause and its end, while a program works on."""
+
+    def mean(least: float, most: float) -> float:
+        """Of half a second, once it is within these bounds: the machine may be busy with other things."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            shown = cli(launcher, "report", working, "--seconds=0.5", "--format=json").stdout
+            (track,) = json.loads(shown)["tracks"]
+            if least <= track["mean"] <= most:
+                return float(track["mean"])
+        raise AssertionError(f"{track['mean']} is not from {least} to {most}")
+
+    mean(0.2, 0.34)
+    cli(launcher, "set", working, "--cores=80")
+    mean(0.5, 0.84)
+    cli(launcher, "pause", working)
+    mean(0, 0.01)
+    assert "paused" in next(
+        line for line in cli(launcher, "top", "--once").stdout.splitlines() if " 80% " in line
+    )
+    cli(launcher, "resume", working)
+    cli(launcher, "set", working, "--cores=10")
+    mean(0.05, 0.13)
 
 
 @pytest.mark.parametrize(
