@@ -1,0 +1,96 @@
+"""What the tenants of one device may have of its time, and what they had. Pure.
+
+Each tenant's account runs at the time that it held the device, over its weight, and the one that is furthest behind
+is next. So an overrun is paid for later, and who comes back from idleness starts level with the others: it has no
+savings, and still has its debts. Under `fair` and `fixed` a budget bounds a tenant from above too.
+"""
+
+from __future__ import annotations
+
+from nvc.daemon.policy import FAIR, FIXED, SOFT, SOFT_FACTOR
+from nvc.daemon.policy import WEIGHT as BY_WEIGHT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.policy import DevicePolicy
+    from nvc.daemon.turns import Lease, Tenant
+
+UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
+DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
+SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
+
+
+class Accounts:
+    """The tenants of one device, and their accounts."""
+
+    def __init__(self, policy: DevicePolicy) -> None:
+        self.policy = policy
+        self.tenants: dict[str, Tenant] = {}
+        self.wanting: dict[str, Tenant] = {}
+        self.lease: Lease | None = None
+        self.reserved: Tenant | None = None  # for a gang that is not complete yet
+        self.late: set[Tenant] = set()
+        self.settled = 0  # until when everybody is charged
+        self.account = 0  # where somebody stands who comes new
+
+    def rate(self, tenant: Tenant) -> float:
+        """The share that bounds a tenant from above; 0: none does."""
+        if self.policy.number == FAIR:
+            return 1 / max(self.policy.max_instances, len(self.tenants))
+        return tenant.terms.cores / 100 if self.policy.number == FIXED else 0.0
+
+    def weight(self, tenant: Tenant) -> int:
+        """What its share of what is there is in proportion to."""
+        return max(1, tenant.terms.weight) if self.policy.number in (BY_WEIGHT, SOFT) else 1
+
+    def length(self, tenant: Tenant) -> int:
+        """Of the tenant's lease: a round of all that want the device has about a slice for each."""
+        whole = self.policy.slice * (SOFT_FACTOR if self.policy.number == SOFT else 1)
+        count = max(1, len(self.wanting))
+        rate = self.rate(tenant)
+        if self.policy.number == FAIR:
+            return whole
+        if rate:
+            wanted = int(rate * count * whole)
+        else:
+            total = sum(map(self.weight, self.wanting.values())) or 1
+            wanted = whole * count * self.weight(tenant) // total
+        return min(max(wanted, whole // 4), whole * 4)
+
+    def contended(self) -> bool:
+        """Whether nobody can have the device for good."""
+        return len(self.wanting) > 1 or (self.policy.number == FAIR and self._parts() > 1)
+
+    def _parts(self) -> int:
+        return max(self.policy.max_instances, len(self.tenants))
+
+    def settle(self, now: int) -> None:
+        """Charge those who use the device for the time since they were last charged.
+
+        Who is late shares it with the one whose turn it is, as the hardware shares it out.
+        """
+        since, self.settled = self.settled, now
+        if now <= since:
+            return
+        lease = self.lease
+        user = lease.tenant if lease is not None else self.reserved
+        if not self.late:
+            if user is not None:
+                self._charge(user, now - since)
+            return
+        users = {*self.late} if user is None else {*self.late, user}
+        for tenant in users:
+            self._charge(tenant, (now - since) // len(users))
+
+    def _charge(self, tenant: Tenant, held: int) -> None:
+        tenant.held += held
+        limit = self.account + DEBT * UNIT // self.weight(tenant)
+        tenant.account = min(tenant.account + held * UNIT // self.weight(tenant), max(limit, tenant.account))
+        tenant.budget = max(tenant.budget - held, -float(DEBT))
+        # New ones start where the one stands that is furthest behind of those who use the device.
+        lowest = min([other.account for other in self.wanting.values()] or [tenant.account])
+        self.account = max(self.account, lowest)
+
+    def _refill(self, tenant: Tenant, rate: float, now: int) -> None:
+        tenant.budget = min(tenant.budget + (now - tenant.refilled) * rate, SAVED * rate)
+        tenant.refilled = now

@@ -1,0 +1,342 @@
+"""Whose turn it is on one device. Pure: time is passed in, messages leave through a function.
+
+Turns go round by deficit (accounts.py). All times are nanoseconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from nvc.daemon.accounts import UNIT, Accounts
+from nvc.daemon.policy import NATIVE, PRIORITY, SOFT, SOFT_FACTOR, SOFT_RECLAIM, Terms
+from nvc.daemon.policy import WEIGHT as BY_WEIGHT
+from nvc.daemon.turns import Lease, Member, Tenant
+from nvc.daemon.wire import DROP, FREE, GRANT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.gang import Board
+    from nvc.daemon.policy import DevicePolicy
+
+
+class Arbiter(Accounts):
+    """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
+
+    def __init__(
+        self, board: Board, uuid: bytes, policy: DevicePolicy, send: Callable[[Member, int, int, int], None]
+    ) -> None:
+        super().__init__(policy)
+        self.board = board
+        self.uuid = uuid
+        self.send = send
+        self.line: list[Tenant] = []  # of gangs: before all others
+        self.deadline: int | None = None
+        self.round = 0
+        self.idle_since = 0
+        self.turns = 0
+
+    # What happens
+
+    def tenant(self, key: str, terms: Terms, now: int) -> Tenant:
+        """The tenant with that key, made if it is new; its terms are those given from now on."""
+        found = self.tenants.get(key)
+        if found is None:
+            found = self.tenants[key] = Tenant(key, terms, self.account, now)
+            found.budget = float(self.length(found))
+            self._look_again(now)
+        elif found.terms != terms:
+            found.terms = terms
+            self._wanting_changed(found, now)
+            if self.policy.number == NATIVE:
+                self._free_all(found)
+            elif terms.paused and self.lease is not None and self.lease.tenant is found:
+                self.drop(now)
+            self._look_again(now)
+        return found
+
+    def forget(self, key: str, now: int) -> None:
+        """The tenant is gone, and so are its processes."""
+        tenant = self.tenants.get(key)
+        if tenant is None:
+            return
+        for member in tuple(tenant.members):
+            self.leave(member, now)
+        del self.tenants[key]
+        self._look_again(now)
+
+    def set_policy(self, policy: DevicePolicy, now: int) -> None:
+        """From now on. Who has a lease keeps it to its end; with `native` everybody has one without end."""
+        self.settle(now)
+        old, self.policy = self.policy, policy
+        if old.number == policy.number:
+            return
+        for tenant in self.tenants.values():
+            tenant.account, tenant.budget, tenant.refilled = self.account, float(self.length(tenant)), now
+        if policy.number == NATIVE:
+            for tenant in [*self.line, *([self.reserved] if self.reserved else [])]:
+                self.board.cancel(tenant.key, now)
+            self.lease = self.deadline = None
+            for tenant in self.tenants.values():
+                tenant.late.clear()
+                self.late.discard(tenant)
+                for member in tenant.members:
+                    member.round = 0
+                self._wanting_changed(tenant, now)
+                self._free_all(tenant)
+        elif old.number == NATIVE:
+            holders = {m for t in self.tenants.values() for m in t.members if m.round}
+            self.lease = Lease(None, self.round, 0, holders)
+            if holders:
+                self.drop(now)
+            else:
+                self._finish(now)
+        else:
+            self._look_again(now)
+
+    def _free_all(self, tenant: Tenant) -> None:
+        for member in tenant.members:
+            if member.wants and not member.round and not tenant.terms.paused:
+                self._hand(member, self._new_round(), FREE, 0)
+
+    def want(self, member: Member, now: int) -> None:
+        """The process has work for the device."""
+        tenant = member.tenant
+        repeated, member.wants = member.wants, True
+        if repeated or member in tenant.late:
+            return  # it has asked before, or has a lease to give back first
+        self._wanting_changed(tenant, now)
+        if not tenant.terms.paused:
+            self._wants(member, now)
+
+    def _wants(self, member: Member, now: int) -> None:
+        tenant, lease = member.tenant, self.lease
+        if self.policy.number == NATIVE:
+            self._hand(member, self._new_round(), FREE, 0)
+        elif lease is None:
+            self.dispatch(now)
+        elif lease.tenant is tenant and not lease.dropped:
+            lease.holders.add(member)
+            left = max(lease.end - now, 0)
+            self._hand(member, lease.round, GRANT if lease.end else FREE, left)
+        elif lease.tenant is not tenant:
+            self._arrived(tenant, lease, now)
+
+    def _arrived(self, tenant: Tenant, lease: Lease, now: int) -> None:
+        """Somebody else wants the device than has it."""
+        holder = lease.tenant
+        if lease.dropped or holder is None:
+            return
+        if not lease.end:
+            if self.policy.number == SOFT:
+                lease.end = now + min(SOFT_RECLAIM, self.policy.slice * SOFT_FACTOR)
+                self.deadline = lease.end
+            else:
+                self.drop(now)
+        elif (
+            self.policy.number == BY_WEIGHT
+            and tenant.terms.weight >= PRIORITY * holder.terms.weight
+            and tenant.account <= holder.account
+        ):
+            self.drop(now)
+
+    def release(self, member: Member, round: int, more: bool, now: int) -> bool:
+        """The process gives its lease back and may want another; False: it has none of that number."""
+        if not round or member.round != round:
+            return False
+        tenant = member.tenant
+        member.round = 0
+        member.wants = more
+        if member in tenant.late:
+            self.settle(now)
+            tenant.late.discard(member)
+            if not tenant.late:
+                self.late.discard(tenant)
+            self._wanting_changed(tenant, now)
+            if more and not tenant.terms.paused:
+                self._wants(member, now)
+            return True
+        lease = self.lease
+        if lease is None or member not in lease.holders:  # under `native`
+            self._wanting_changed(tenant, now)
+            return True
+        lease.holders.discard(member)
+        if not lease.holders:
+            self._finish(now)
+        else:
+            self._wanting_changed(tenant, now)
+        return True
+
+    def leave(self, member: Member, now: int) -> None:
+        """The process is gone."""
+        tenant = member.tenant
+        member.wants = False
+        if member.round:
+            self.release(member, member.round, False, now)
+        tenant.members.discard(member)
+        self._wanting_changed(tenant, now)
+
+    def tick(self, now: int) -> None:
+        """The deadline has passed."""
+        if self.deadline is None or now < self.deadline:
+            return
+        lease = self.lease
+        if lease is None:
+            self.deadline = None
+            self.dispatch(now)
+        elif not lease.dropped:
+            self.drop(now)
+        else:
+            self._hand_on(now)
+
+    # Leases
+
+    def drop(self, now: int) -> None:
+        """Tell the holders that their lease is over; they have a slice's time to drain."""
+        lease = self.lease
+        if lease is None or lease.dropped:
+            return
+        lease.dropped = True
+        self.deadline = now + self.policy.slice
+        for member in tuple(lease.holders):
+            self.send(member, DROP, member.round, 0)
+        if lease.gang and lease.tenant is not None:
+            self.board.drop(lease.tenant.key, now)
+
+    def _hand_on(self, now: int) -> None:
+        """Not drained in time: the next one begins, and whoever is late pays for that time too."""
+        lease = self.lease
+        assert lease is not None
+        self.settle(now)
+        for member in lease.holders:
+            tenant = member.tenant
+            tenant.late.add(member)
+            tenant.lates += 1
+            self.late.add(tenant)
+        self._finish(now)
+
+    def _finish(self, now: int) -> None:
+        self.settle(now)
+        lease, self.lease = self.lease, None
+        self.deadline = None
+        if lease is not None and lease.tenant is not None:
+            tenant = lease.tenant
+            if not lease.end:  # it was not bounded meanwhile, but saved nothing either
+                tenant.budget, tenant.refilled = float(self.length(tenant)), now
+            tenant.since = now if tenant.key in self.wanting else 0
+            self._wanting_changed(tenant, now)
+        self.dispatch(now)
+
+    def dispatch(self, now: int) -> None:
+        """Give the device to the next one, if there is one."""
+        if self.lease is not None or self.reserved is not None or self.policy.number == NATIVE:
+            return
+        if not self.wanting:
+            self.idle_since, self.deadline = now, None
+            return
+        self.settle(now)
+        if self.line:
+            tenant = self.line.pop(0)
+            self.reserve(tenant, now)
+            self.board.gather(tenant.key, now)
+            return
+        if not self.contended():
+            (tenant,) = self.wanting.values()
+            self.grant(tenant, 0, now, False)
+            return
+        chosen = self._choose(now)
+        if chosen is None:
+            return
+        if self.board.is_gang(chosen.key):
+            self.reserve(chosen, now)
+            self.board.gather(chosen.key, now)
+        else:
+            self.grant(chosen, self.length(chosen), now, False)
+
+    def _choose(self, now: int) -> Tenant | None:
+        """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
+        best: Tenant | None = None
+        due = soonest = 0.0
+        held_back = False
+        for tenant in self.wanting.values():
+            if not self.board.may_lead(self, tenant, now):
+                held_back = True
+                continue
+            rate = self.rate(tenant)
+            if rate:
+                self._refill(tenant, rate, now)
+                behind = tenant.budget / rate
+                if behind > due:
+                    best, due = tenant, behind
+                elif behind <= 0 and (not soonest or -behind < soonest):
+                    soonest = max(1.0, -behind)
+            elif not due and (best is None or tenant.account < best.account):
+                best = tenant
+        if best is None and (soonest or held_back):
+            self.deadline = now + (int(soonest) + 1 if soonest else self.policy.slice)
+        return best
+
+    def reserve(self, tenant: Tenant | None, now: int) -> None:
+        """Keep the device for a gang until it has its others too; None: no longer."""
+        self.settle(now)
+        self.reserved = tenant
+        self.deadline = None
+
+    def grant(self, tenant: Tenant, length: int, now: int, gang: bool) -> None:
+        """Begin a lease; without a `length`, one that ends when another tenant wants the device."""
+        self.settle(now)
+        self.reserved = None
+        kind = GRANT if length else FREE
+        end = now + length if length else 0
+        holders = {member for member in tenant.members if member.wants and member not in tenant.late}
+        lease = self.lease = Lease(tenant, self._new_round(), end, holders)
+        lease.gang = gang
+        self.deadline = end or None
+        for member in holders:
+            self._hand(member, lease.round, kind, length)
+        tenant.grants += 1
+        self.turns += 1
+        if tenant.since:
+            tenant.waited += now - tenant.since
+            tenant.since = 0
+
+    def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
+        member.round = round
+        self.send(member, kind, round, length)
+
+    def _new_round(self) -> int:
+        self.round = self.round + 1 & 0xFFFFFFFF or 1
+        return self.round
+
+    def _wanting_changed(self, tenant: Tenant, now: int) -> None:
+        """Keep `wanting` right after a member or the terms changed."""
+        wants = not tenant.terms.paused and any(
+            member.wants and member not in tenant.late for member in tenant.members
+        )
+        if wants == (tenant.key in self.wanting):
+            return
+        if not wants:
+            del self.wanting[tenant.key]
+            tenant.since = 0
+            if tenant is self.reserved or tenant in self.line:
+                self.board.cancel(tenant.key, now)
+            return
+        self.settle(now)
+        if self.lease is None and not self.wanting:
+            total = sum(map(self.weight, self.tenants.values())) or 1
+            self.account += max(0, now - self.idle_since) * UNIT // total
+        tenant.account = max(tenant.account, self.account)
+        rate = self.rate(tenant)
+        if rate:
+            self._refill(tenant, rate, now)
+            tenant.budget = min(tenant.budget, float(self.length(tenant)))
+        tenant.since = now
+        self.wanting[tenant.key] = tenant
+
+    def _look_again(self, now: int) -> None:
+        """Tenants or terms changed."""
+        lease = self.lease
+        if lease is None:
+            self.deadline = None
+            self.dispatch(now)
+        elif not lease.end and not lease.dropped and lease.tenant is not None and self.contended():
+            self.drop(now)

@@ -1,0 +1,131 @@
+"""The devices of a host together: a container that wants several that others want too has its turn on all at once.
+
+Devices are taken in the order of their UUIDs, so that no two containers wait for each other: the first one decides
+when it is the container's turn, and the others are then freed for it. A device that nobody else wants is no part of
+it. Pure, like the arbiters.
+"""
+
+from __future__ import annotations
+
+from nvc.daemon.accounts import UNIT
+from nvc.daemon.arbiter import Arbiter
+from nvc.daemon.policy import NATIVE, DevicePolicy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.turns import Member, Tenant
+
+
+class Board:
+    """All arbiters of a host."""
+
+    def __init__(self, send: Callable[[Member, int, int, int], None]) -> None:
+        self.send = send
+        self.arbiters: dict[bytes, Arbiter] = {}
+        self._ordered: list[Arbiter] = []
+
+    def arbiter(self, uuid: bytes, policy: DevicePolicy | None = None) -> Arbiter:
+        """The arbiter of a device, made if it is new."""
+        found = self.arbiters.get(uuid)
+        if found is None:
+            found = self.arbiters[uuid] = Arbiter(self, uuid, policy or DevicePolicy(), self.send)
+            self._ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
+        return found
+
+    def remove(self, uuid: bytes) -> None:
+        """The device has no tenants any more."""
+        del self.arbiters[uuid]
+        self._ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
+
+    def deadline(self) -> int | None:
+        """When `tick` is wanted."""
+        times = [arbiter.deadline for arbiter in self._ordered if arbiter.deadline is not None]
+        return min(times) if times else None
+
+    def tick(self, now: int) -> None:
+        """Let each arbiter do what is due."""
+        for arbiter in self._ordered:
+            if arbiter.deadline is not None and now >= arbiter.deadline:
+                arbiter.tick(now)
+
+    # What arbiters ask
+
+    def _gang(self, key: str) -> list[Arbiter]:
+        return [
+            arbiter
+            for arbiter in self._ordered
+            if key in arbiter.wanting and arbiter.policy.number != NATIVE and arbiter.contended()
+        ]
+
+    def is_gang(self, key: str) -> bool:
+        """Whether the tenant wants several devices that others want too."""
+        return len(self._ordered) > 1 and len(self._gang(key)) > 1
+
+    def may_lead(self, arbiter: Arbiter, tenant: Tenant, now: int) -> bool:
+        """Whether a turn of the tenant may begin on this device."""
+        if len(self._ordered) == 1:
+            return True
+        gang = self._gang(tenant.key)
+        if len(gang) < 2:
+            return True
+        if gang[0] is not arbiter:
+            return False
+        return all(_is_due(other, tenant.key, now) for other in gang[1:])
+
+    def gather(self, key: str, now: int) -> None:
+        """Go on with taking the devices of a gang; with all of them its turn begins."""
+        gang = self._gang(key)
+        reserved = [arbiter for arbiter in self._ordered if _has(arbiter.reserved, key)]
+        for arbiter in reserved:
+            if arbiter not in gang:
+                gang.append(arbiter)  # nobody else wants it any more: it is had already
+        for arbiter in gang:
+            if _has(arbiter.reserved, key):
+                continue
+            if arbiter.lease is not None and _has(arbiter.lease.tenant, key) and not arbiter.lease.dropped:
+                continue
+            if arbiter.lease is None and arbiter.reserved is None:
+                arbiter.reserve(arbiter.tenants[key], now)
+                continue
+            if not any(_has(waiting, key) for waiting in arbiter.line):
+                arbiter.line.append(arbiter.tenants[key])
+            arbiter.drop(now)
+            return
+        length = min(arbiter.length(arbiter.tenants[key]) for arbiter in gang)
+        for arbiter in gang:
+            if arbiter.reserved is not None:
+                arbiter.grant(arbiter.reserved, length, now, True)
+
+    def cancel(self, key: str, now: int) -> None:
+        """A gang that was being gathered does not want one of its devices any more."""
+        freed = []
+        for arbiter in self._ordered:
+            arbiter.line = [tenant for tenant in arbiter.line if tenant.key != key]
+            if _has(arbiter.reserved, key):
+                arbiter.reserve(None, now)
+                freed.append(arbiter)
+        for arbiter in freed:
+            arbiter.dispatch(now)
+
+    def drop(self, key: str, now: int) -> None:
+        """The turn of a gang ends on all its devices."""
+        for arbiter in self._ordered:
+            lease = arbiter.lease
+            if lease is not None and lease.gang and _has(lease.tenant, key):
+                arbiter.drop(now)
+
+
+def _has(tenant: Tenant | None, key: str) -> bool:
+    return tenant is not None and tenant.key == key
+
+
+def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
+    """Whether a tenant is at most a turn ahead of the others on a device."""
+    tenant = arbiter.tenants[key]
+    if arbiter.rate(tenant):
+        return True
+    others = [other.account for other in arbiter.wanting.values() if other is not tenant]
+    ahead = tenant.account - min(others, default=tenant.account)
+    return ahead <= arbiter.length(tenant) * UNIT // arbiter.weight(tenant)

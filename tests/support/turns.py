@@ -1,0 +1,142 @@
+"""A host whose time is a number: arbiters, and programs that answer them after delays of their own."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from nvc.daemon.gang import Board
+from nvc.daemon.policy import MS, NATIVE, DevicePolicy, Terms
+from nvc.daemon.turns import Member
+from nvc.daemon.wire import DROP, FREE, GRANT
+
+SECOND = 1000 * MS
+
+
+class Program:
+    """A process that is always busy: it releases when it is told to and has drained, and wants more."""
+
+    def __init__(self, drain: int = 0, work: int = 0, idle: int = 0, stuck: bool = False) -> None:
+        self.drain = drain  # nanoseconds from being told to having drained
+        self.work = work  # after so long it has nothing more to do, 0: there is no end of it
+        self.idle = idle  # then, until it has work again
+        self.stuck = stuck  # it never gives anything back
+        self.had = 0
+        self.messages: list[tuple[int, int, int]] = []  # time, kind, round
+        self.began: dict[bytes, int] = {}
+        self.rounds: dict[bytes, int] = {}
+
+    def all(self, now: int) -> int:
+        """How long it might launch, until now."""
+        return self.had + sum(now - self.began[uuid] for uuid in self.rounds)
+
+    def hear(self, world: World, member: Member, uuid: bytes, kind: int, round: int) -> None:
+        self.messages.append((world.now, kind, round))
+        if kind in (FREE, GRANT):
+            self.began[uuid], self.rounds[uuid] = world.now, round
+            if self.work:
+                world.later(self.work, lambda: self._done(world, member, uuid, round))
+        elif kind == DROP and not self.stuck:
+            world.later(self.drain, lambda: self._give_back(world, member, uuid, round, True))
+
+    def _done(self, world: World, member: Member, uuid: bytes, round: int) -> None:
+        if self.rounds.get(uuid) == round and not self.stuck:
+            self._give_back(world, member, uuid, round, False)
+            world.later(self.idle, lambda: world.want(member, uuid))
+
+    def _give_back(self, world: World, member: Member, uuid: bytes, round: int, more: bool) -> None:
+        if self.rounds.get(uuid) != round:
+            return
+        del self.rounds[uuid]
+        self.had += world.now - self.began[uuid]
+        world.board.arbiters[uuid].release(member, round, more, world.now)
+        world.check()
+
+
+class World:
+    """Devices and programs; every message arrives at once."""
+
+    def __init__(self, policy: DevicePolicy, devices: int = 1) -> None:
+        self.now = SECOND
+        self.board = Board(self._send)
+        self.uuids = [bytes([number]) * 16 for number in range(1, devices + 1)]
+        for uuid in self.uuids:
+            self.board.arbiter(uuid, policy)
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._where: dict[Member, bytes] = {}
+
+    def add(self, key: str, program: Program, terms: Terms | None = None, devices: int = 1) -> list[Member]:
+        """A process of the tenant `key`, with something to do on the first `devices`."""
+        members = []
+        for uuid in self.uuids[:devices]:
+            tenant = self.board.arbiters[uuid].tenant(key, terms or Terms(), self.now)
+            members.append(Member(tenant, program))
+            self._where[members[-1]] = uuid
+        return members
+
+    def want(self, member: Member, uuid: bytes = b"") -> None:
+        if member in member.tenant.members:
+            self.board.arbiters[uuid or self._where[member]].want(member, self.now)
+            self.check()
+
+    def start(self, key: str, program: Program, terms: Terms | None = None, devices: int = 1) -> Program:
+        """The same, with work at once."""
+        for member in self.add(key, program, terms, devices):
+            self.want(member)
+        return program
+
+    def later(self, delay: int, event: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now + delay, self._count, event))
+
+    def run(self, duration: int) -> None:
+        """Let so much time pass."""
+        end = self.now + duration
+        while True:
+            due = self.board.deadline()
+            event = self._events[0][0] if self._events else None
+            times = [time for time in (due, event) if time is not None and time <= end]
+            if not times:
+                break
+            self.now = max(self.now, min(times))
+            if event is not None and event <= self.now:
+                heapq.heappop(self._events)[2]()
+            else:
+                self.board.tick(self.now)
+            self.check()
+        self.now = end
+
+    def held(self, uuid: bytes = b"") -> dict[str, int]:
+        """How long each tenant had a device, that of now included."""
+        arbiter = self.board.arbiters[uuid or self.uuids[0]]
+        arbiter.settle(self.now)
+        return {tenant.key: tenant.held for tenant in arbiter.tenants.values()}
+
+    def holders(self, uuid: bytes = b"") -> set[str]:
+        """The tenants that may launch."""
+        arbiter = self.board.arbiters[uuid or self.uuids[0]]
+        return {
+            tenant.key
+            for tenant in arbiter.tenants.values()
+            if any(member.round and member not in tenant.late for member in tenant.members)
+        }
+
+    def check(self) -> None:
+        """Never two at once, and nobody who wants a device waits for nothing."""
+        for uuid, arbiter in self.board.arbiters.items():
+            lease = arbiter.lease
+            if arbiter.policy.number == NATIVE or lease is not None and lease.tenant is None:
+                continue  # everybody holds it, until now at least
+            assert len(self.holders(uuid)) <= 1
+            assert (lease is None) == (not self.holders(uuid))
+            if arbiter.wanting and (lease is None or lease.end or lease.dropped):
+                waits = arbiter.reserved is not None
+                assert waits or arbiter.deadline is not None, "nothing will happen any more"
+
+    def _send(self, member: Member, kind: int, round: int, length: int) -> None:
+        uuid = self._where[member]
+        program = member.client
+        assert isinstance(program, Program)
+        # Not from within the arbiter: an answer takes its time.
+        self.later(0, lambda: program.hear(self, member, uuid, kind, round))

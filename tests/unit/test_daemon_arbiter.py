@@ -1,0 +1,260 @@
+"""Turns on one device: nobody beside another, shares as promised, nobody left out, whatever programs do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.turns import SECOND, Program, World
+
+from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.wire import DROP, FREE, GRANT
+
+
+def shares(world: World, seconds: int = 10) -> dict[str, float]:
+    """What each tenant has of the next seconds."""
+    before = world.held()
+    world.run(seconds * SECOND)
+    return {key: (held - before[key]) / (seconds * SECOND) for key, held in world.held().items()}
+
+
+def test_alone_there_is_no_chatter() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    world.add("idle", Program())
+    program = world.start("busy", Program())
+    world.run(10 * SECOND)
+    assert [kind for _, kind, _ in program.messages] == [FREE]
+    world.start("other", Program())
+    world.run(MS)
+    assert [kind for _, kind, _ in program.messages][:2] == [FREE, DROP]
+
+
+@pytest.mark.parametrize(
+    ("policy", "count"), [(PREEMPT, 2), (PREEMPT, 16), (FAIR, 4), (SOFT, 3), (WEIGHT, 5)]
+)
+def test_equals(policy: int, count: int) -> None:
+    world = World(DevicePolicy(policy))
+    for number in range(count):
+        world.start(str(number), Program(drain=MS))
+    for share in shares(world).values():
+        assert share == pytest.approx(1 / count, abs=0.01)
+
+
+def test_weights() -> None:
+    world = World(DevicePolicy(WEIGHT))
+    for weight in (1, 2, 4):
+        world.start(str(weight), Program(drain=MS), Terms(weight))
+    found = shares(world)
+    assert [found[key] for key in "124"] == [pytest.approx(n / 7, rel=0.03) for n in (1, 2, 4)]
+
+
+def test_weights_do_not_count_under_preempt() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    world.start("1", Program(), Terms(1))
+    world.start("9", Program(), Terms(9))
+    assert shares(world)["9"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_percentages() -> None:
+    world = World(DevicePolicy(FIXED))
+    world.start("30", Program(drain=2 * MS), Terms(cores=30))
+    world.start("70", Program(drain=MS), Terms(cores=70))
+    found = shares(world)
+    assert found["30"] == pytest.approx(0.30, abs=0.01) and found["70"] == pytest.approx(0.70, abs=0.01)
+
+
+def test_percentages_are_upper_bounds_and_the_rest_is_for_who_has_none() -> None:
+    world = World(DevicePolicy(FIXED))
+    world.start("20", Program(), Terms(cores=20))
+    world.start("25", Program(), Terms(cores=25))
+    found = shares(world)
+    assert found["20"] == pytest.approx(0.20, abs=0.01) and found["25"] == pytest.approx(0.25, abs=0.01)
+    world.start("rest", Program())
+    found = shares(world)
+    assert found["20"] == pytest.approx(0.20, abs=0.01) and found["rest"] == pytest.approx(0.55, abs=0.01)
+
+
+def test_fair_shares_are_not_given_to_others() -> None:
+    world = World(DevicePolicy(FAIR, max_instances=4))
+    world.start("one", Program(drain=MS))
+    assert shares(world)["one"] == pytest.approx(0.25, abs=0.01)
+    world.start("two", Program(drain=MS))
+    assert list(shares(world).values()) == [pytest.approx(0.25, abs=0.01)] * 2
+
+
+def test_fair_without_a_number_of_instances_counts_tenants() -> None:
+    world = World(DevicePolicy(FAIR))
+    program = world.start("one", Program())
+    world.run(SECOND)
+    assert [kind for _, kind, _ in program.messages] == [FREE]
+    world.add("idle", Program())
+    world.run(SECOND)
+    assert shares(world)["one"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_who_is_idle_is_skipped_and_comes_back_at_once() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    world.start("busy", Program(drain=MS))
+    now_and_then = world.start("now and then", Program(work=2 * MS, idle=500 * MS))
+    found = shares(world)
+    assert found["busy"] > 0.97
+    grants = [time for time, kind, _ in now_and_then.messages if kind in (FREE, GRANT)]
+    assert len(grants) >= 18
+
+
+def test_priority_by_weight() -> None:
+    """90 % of solo within 200 ms of its arrival, and the other resumes as soon as it has gone."""
+    world = World(DevicePolicy(WEIGHT))
+    low = world.start("low", Program(drain=5 * MS), Terms(1))
+    world.run(SECOND)
+    (high,) = world.add("high", Program(drain=MS), Terms(16))
+    world.want(high)
+    world.run(SECOND // 10)
+    before = world.held()["high"]
+    world.run(SECOND // 10)
+    assert world.held()["high"] - before >= 0.9 * SECOND / 10
+    world.board.arbiters[world.uuids[0]].leave(high, world.now)
+    count = len(low.messages)
+    world.run(20 * MS)
+    assert low.messages[count][1] in (FREE, GRANT)
+
+
+def test_an_overrun_is_paid_for() -> None:
+    """Kernels of 500 ms beside short ones: handed on at twice the slice, and charged to the end."""
+    world = World(DevicePolicy(PREEMPT))
+    world.start("long", Program(drain=500 * MS))
+    world.start("short", Program())
+    found = shares(world, 60)
+    assert found["long"] == pytest.approx(0.5, abs=0.03)
+
+
+def test_who_never_gives_back_costs_only_itself() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    world.start("stuck", Program(stuck=True))
+    one, two = world.start("one", Program()), world.start("two", Program())
+    world.run(10 * SECOND)
+    for program in (one, two):
+        assert program.had / (10 * SECOND) == pytest.approx(0.5, abs=0.02)
+    assert world.board.arbiters[world.uuids[0]].tenants["stuck"].lates == 1
+
+
+def test_the_death_of_the_holder_is_the_next_ones_turn() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    (victim,) = world.add("victim", Program(stuck=True))
+    world.want(victim)
+    other = world.start("other", Program())
+    assert not other.messages
+    world.board.arbiters[world.uuids[0]].leave(victim, world.now)
+    world.run(1)
+    assert [kind for _, kind, _ in other.messages] == [FREE]
+
+
+def test_processes_of_a_tenant_share_its_turn() -> None:
+    world = World(DevicePolicy(PREEMPT))
+    for _ in range(3):
+        world.start("three", Program(drain=MS))
+    world.start("one", Program(drain=MS))
+    found = shares(world)
+    assert found["three"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_policies_change_while_programs_run() -> None:
+    world = World(DevicePolicy(NATIVE))
+    world.start("1", Program(drain=MS), Terms(1))
+    world.start("3", Program(drain=MS), Terms(3))
+    assert world.holders() == {"1", "3"}
+    arbiter = world.board.arbiters[world.uuids[0]]
+    arbiter.set_policy(DevicePolicy(WEIGHT), world.now)
+    assert shares(world)["3"] == pytest.approx(0.75, abs=0.01)
+    arbiter.set_policy(DevicePolicy(PREEMPT), world.now)
+    assert shares(world)["3"] == pytest.approx(0.5, abs=0.01)
+    arbiter.set_policy(DevicePolicy(NATIVE), world.now)
+    world.run(SECOND)
+    assert world.holders() == {"1", "3"}
+
+
+def test_terms_change_and_pauses_are_kept() -> None:
+    world = World(DevicePolicy(FIXED))
+    world.start("a", Program(drain=MS), Terms(cores=20))
+    world.start("b", Program(drain=MS), Terms(cores=20))
+    arbiter = world.board.arbiters[world.uuids[0]]
+    world.run(SECOND)
+    arbiter.tenant("a", Terms(cores=80), world.now)
+    world.run(SECOND // 2)
+    assert shares(world, 1)["a"] == pytest.approx(0.8, abs=0.03)
+    arbiter.tenant("a", Terms(cores=80, paused=True), world.now)
+    world.run(50 * MS)
+    assert shares(world, 1)["a"] == 0
+    arbiter.tenant("a", Terms(cores=20), world.now)
+    world.run(50 * MS)
+    assert shares(world, 1)["a"] == pytest.approx(0.2, abs=0.03)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Any honest one, and some that are not."""
+    if draw(st.booleans()):
+        return Program(drain=draw(st.integers(0, 9 * MS)))
+    return Program(
+        drain=draw(st.integers(0, 60 * MS)),
+        work=draw(st.sampled_from((0, MS, 5 * MS, 40 * MS))),
+        idle=draw(st.sampled_from((1, 2 * MS, 300 * MS))),
+        stuck=draw(st.integers(0, 5)) == 0,
+    )
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from((PREEMPT, WEIGHT, SOFT)),
+    st.lists(st.integers(1, 16), min_size=2, max_size=5),
+    st.lists(programs(), max_size=4),
+)
+def test_long_run_shares(policy: int, weights: list[int], others: list[Program]) -> None:
+    """Of tenants that always want the device, among others that do what they like."""
+    world = World(DevicePolicy(policy))
+    for number, weight in enumerate(weights):
+        world.start(f"busy{number}", Program(drain=2 * MS), Terms(weight))
+    for number, program in enumerate(others):
+        world.start(f"other{number}", program, Terms(number + 1))
+    world.run(2 * SECOND)
+    found = shares(world, 10)
+    counted = [1] * len(weights) if policy == PREEMPT else weights
+    busy = [found[f"busy{number}"] for number in range(len(weights))]
+    assert sum(busy) > 0
+    for share, weight in zip(busy, counted):
+        assert share / sum(busy) == pytest.approx(weight / sum(counted), abs=0.03)
+
+
+@settings(max_examples=20)
+@given(st.integers(10, 60), st.lists(st.tuples(st.integers(2, 8), programs()), min_size=1, max_size=5))
+def test_percentages_hold_whatever_others_do(cores: int, asked: list[tuple[int, Program]]) -> None:
+    """At least what was promised, when others have promises too that fit."""
+    world = World(DevicePolicy(FIXED))
+    mine = world.start("mine", Program(drain=MS), Terms(cores=cores))
+    for number, (percent, program) in enumerate(asked):
+        world.start(str(number), program, Terms(cores=percent))
+    world.run(2 * SECOND)
+    before = mine.all(world.now)
+    world.run(5 * SECOND)
+    assert mine.all(world.now) - before >= (cores / 100 - 0.03) * 5 * SECOND
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(1, 3), programs()), min_size=1, max_size=6), st.integers(0, 4))
+def test_gangs_never_stall(asked: list[tuple[int, Program]], policy: int) -> None:
+    """Tenants with one to three devices: each that wants some has them within a bounded time."""
+    world = World(DevicePolicy(policy), devices=3)
+    honest = []
+    for number, (devices, program) in enumerate(asked):
+        if not program.stuck and not program.work and program.drain < 10 * MS:
+            honest.append(program)
+        world.start(str(number), program, Terms(1, 100 // len(asked)), devices)
+    for _ in range(2):
+        before = [len(program.messages) for program in honest]
+        free = [world.holders(uuid) for uuid in world.uuids]
+        world.run(4 * SECOND)
+        for program, count in zip(honest, before):
+            alone = any(
+                str(n) in holders for n, (_, p) in enumerate(asked) if p is program for holders in free
+            )
+            assert len(program.messages) > count or alone
