@@ -27,6 +27,12 @@ static const struct rule RULES[] = {
     {"HOME", DIRECTORY, 4096},
     {"XDG_RUNTIME_DIR", DIRECTORY, 4096},
     {"CUDA_MPS_PIPE_DIRECTORY", DIRECTORY, 4096},
+    /* What systemd tells a service (sd_listen_fds(3), sd_notify(3)). */
+    {"LISTEN_PID", WORD, 16},
+    {"LISTEN_FDS", WORD, 16},
+    {"LISTEN_FDNAMES", TEXT, 256},
+    {"NOTIFY_SOCKET", TEXT, 256},
+    {"WATCHDOG_USEC", WORD, 32},
     {"_NVC_CLI_COMPLETE", WORD, 32},
     {"COMP_WORDS", TEXT, 16384},
     {"COMP_CWORD", TEXT, 4096}, /* a number, but in fish the word that was begun */

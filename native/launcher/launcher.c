@@ -1,4 +1,4 @@
-/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime: starts the Python program behind each name from a clean slate.
+/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime, nvcd: starts the Python program behind each name from a clean slate.
  *
  * A hook may inherit its environment, directory and descriptors from a container image, and an engine may start
  * nvc-cli with whatever it was itself given. A dynamically linked interpreter obeys LD_PRELOAD before its first
@@ -27,19 +27,21 @@ struct program {
     const char *package;
     const char *module; /* of the package, has `main` */
     bool hook;
+    bool daemon; /* may be handed sockets by systemd */
 };
 
 static const struct program PROGRAMS[] = {
-    {"nvc-cli", "nvc-cli", "nvc_cli", "boot", false},
+    {"nvc-cli", "nvc-cli", "nvc_cli", "boot", false, false},
     /* Callers parse its messages, which begin with its name. */
-    {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", "boot", false},
-    {"nvc-hook", "nvc-hook", "nvc_hooks", "boot", true},
-    {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", "boot", true},
-    {"nvidia-container-toolkit", "nvc-hook", "nvc_hooks", "boot", true}, /* its name before 1.6 */
-    {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
-    {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true},
-    {"nvc-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},
-    {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true},
+    {"nvidia-container-cli", "nvidia-container-cli", "nvc_cli", "boot", false, false},
+    {"nvc-hook", "nvc-hook", "nvc_hooks", "boot", true, false},
+    {"nvidia-container-runtime-hook", "nvc-hook", "nvc_hooks", "boot", true, false},
+    {"nvidia-container-toolkit", "nvc-hook", "nvc_hooks", "boot", true, false}, /* its name before 1.6 */
+    {"nvc-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true, false},
+    {"nvidia-cdi-hook", "nvc-cdi-hook", "nvc_hooks", "boot", true, false},
+    {"nvc-runtime", "nvc-runtime", "nvc_hooks", "runtime", true, false},
+    {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true, false},
+    {"nvcd", "nvcd", "nvc_cli", "daemon", false, true},
 };
 
 static const char odd[] = "the path has characters other than plain ASCII";
@@ -61,15 +63,26 @@ static const struct program *program_called(const char *path)
     return NULL;
 }
 
-/* Descriptors 0 to 2 are open, so that no file that is opened later is taken for them; all others are gone. */
-static bool settle_descriptors(void)
+/* How many sockets systemd hands to this very process, from descriptor 3 on (sd_listen_fds(3)). */
+static unsigned sockets_passed(void)
+{
+    enum { MOST = 16 };
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    long passed = count ? strtol(count, NULL, 10) : 0;
+
+    return pid && strtol(pid, NULL, 10) == getpid() && passed > 0 && passed <= MOST ? (unsigned)passed : 0;
+}
+
+/* Descriptors 0 to 2 are open, so that no file that is opened later is taken for them; after them come `kept` more,
+ * and all others are gone. */
+static bool settle_descriptors(unsigned kept)
 {
     int fd;
 
     do
         fd = open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= 2);
-    return fd >= 0 && !syscall(SYS_close_range, 3, ~0U, 0);
+    return fd >= 0 && !syscall(SYS_close_range, 3 + kept, ~0U, 0);
 }
 
 /* As many descriptors as root allows: a plan opens each of its sources, hundreds with MIG, and 1024 is what
@@ -199,7 +212,7 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     const char *cause;
 
     const char *name = program->name;
-    if (!settle_descriptors())
+    if (!settle_descriptors(program->daemon ? sockets_passed() : 0))
         refuse(name, "/dev/null or close_range(2)", strerror(errno));
     settle_limits();
     settle_signals();

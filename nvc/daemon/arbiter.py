@@ -210,6 +210,7 @@ class Arbiter(Accounts):
         for member in lease.holders:
             tenant = member.tenant
             tenant.late.add(member)
+            member.since = now
             tenant.lates += 1
             self.late.add(tenant)
         self._finish(now)

@@ -76,27 +76,23 @@ class Board:
 
     def gather(self, key: str, now: int) -> None:
         """Go on with taking the devices of a gang; with all of them its turn begins."""
-        gang = self._gang(key)
         reserved = [arbiter for arbiter in self._ordered if _has(arbiter.reserved, key)]
-        for arbiter in reserved:
-            if arbiter not in gang:
-                gang.append(arbiter)  # nobody else wants it any more: it is had already
-        for arbiter in gang:
-            if _has(arbiter.reserved, key):
-                continue
-            if arbiter.lease is not None and _has(arbiter.lease.tenant, key) and not arbiter.lease.dropped:
-                continue
-            if arbiter.lease is None and arbiter.reserved is None:
+        # Only what comes after them: one that others have come to want meanwhile might be kept by who waits for us.
+        missing = [arbiter for arbiter in self._gang(key) if arbiter.uuid > reserved[-1].uuid]
+        for arbiter in missing:
+            lease = arbiter.lease
+            if lease is None and arbiter.reserved is None:
                 arbiter.reserve(arbiter.tenants[key], now)
-                continue
-            if not any(_has(waiting, key) for waiting in arbiter.line):
-                arbiter.line.append(arbiter.tenants[key])
-            arbiter.drop(now)
-            return
-        length = min(arbiter.length(arbiter.tenants[key]) for arbiter in gang)
-        for arbiter in gang:
-            if arbiter.reserved is not None:
-                arbiter.grant(arbiter.reserved, length, now, True)
+                reserved.append(arbiter)
+            elif lease is None or lease.dropped or not _has(lease.tenant, key):
+                if not any(_has(waiting, key) for waiting in arbiter.line):
+                    arbiter.line.append(arbiter.tenants[key])
+                arbiter.drop(now)
+                return
+        length = min(arbiter.length(arbiter.tenants[key]) for arbiter in reserved)
+        for arbiter in reserved:
+            if _has(arbiter.reserved, key):
+                arbiter.grant(arbiter.tenants[key], length, now, True)
 
     def cancel(self, key: str, now: int) -> None:
         """A gang that was being gathered does not want one of its devices any more."""

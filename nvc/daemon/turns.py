@@ -10,13 +10,15 @@ if TYPE_CHECKING:
 class Member:
     """What one process has to do with one device."""
 
-    __slots__ = ("tenant", "client", "wants", "round")
+    __slots__ = ("tenant", "client", "uuid", "wants", "round", "since")
 
-    def __init__(self, tenant: Tenant, client: object) -> None:
+    def __init__(self, tenant: Tenant, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
         self.client = client  # the arbiter does not look at it
+        self.uuid = uuid
         self.wants = False
         self.round = 0  # of the lease that it holds; 0: none
+        self.since = 0  # late
         tenant.members.add(self)
 
 

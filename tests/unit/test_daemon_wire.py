@@ -9,6 +9,8 @@ import pytest
 from support import REPO, run
 
 from nvc.daemon import wire
+from nvc.daemon.policy import policy_of
+from nvc.vgpu.policies import DevicePolicy as LaidDown
 
 NAMES = ("VERSION", "HELLO", "WANT", "RELEASE", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED")
 PROGRAM = """
@@ -45,17 +47,18 @@ def test_every_kind_is_known_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number", "slice_us", "problems"),
+    ("laid_down", "asked", "number", "slice_ns"),
     [
-        ("policy weight\nslice-us 5000\n", 2, 5000, 0),
-        ("policy 3", 3, 10000, 0),
-        ("policy best\nslice-us 5000", 5, 5000, 1),
-        ("slice-us 1\nslice-us 99999999\nmax-instances -1\nfoo 1\n# a comment\n\n", 5, 10000, 4),
-        ("policy \u0664\nslice-us \u0665000", 5, 10000, 2),
+        (LaidDown(2, 0, 0, 5000), (5, 1), 2, 5_000_000),
+        (LaidDown(), (), 5, 10_000_000),
+        (LaidDown(), (5, 5), 5, 10_000_000),
+        (LaidDown(), (5, 3, 1), 3, 10_000_000),
+        (LaidDown(5), (3, 1), 5, 10_000_000),
+        (LaidDown(), (77,), 5, 10_000_000),
     ],
 )
-def test_policy_files(text: str, number: int, slice_us: int, problems: int) -> None:
-    from nvc.daemon.policy import DevicePolicy, parse_policy
-
-    policy, said = parse_policy(text, DevicePolicy())
-    assert (policy.number, policy.slice, len(said)) == (number, slice_us * 1000, problems)
+def test_the_policy_of_a_device(
+    laid_down: LaidDown, asked: tuple[int, ...], number: int, slice_ns: int
+) -> None:
+    policy = policy_of(laid_down, asked)
+    assert (policy.number, policy.slice) == (number, slice_ns)

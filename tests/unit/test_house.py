@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.plan", "nvc.cgroup"),
     ("nvc.apply", "nvc.sim"),
     ("nvc.vgpu",),
+    ("nvc.daemon",),
     ("nvc.configure", "nvc.debuglog", "nvc.testing"),
     ("nvc.library",),
     ("nvc.cdi",),

@@ -1,0 +1,71 @@
+"""`nvcd`: the daemon of slices, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+
+from nvc.errors import InputError
+from nvc_cli.boot import INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+USAGE = """Usage: nvcd [--config FILE] [--root DIR]
+
+Hands out the time of shared GPUs to slices, and looks after what slices take.
+Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
+
+  --config FILE  settings; default: the first of /etc/nvc/config.toml and
+                 /etc/nvidia-container-runtime/config.toml
+  --root DIR     driver root; default: as configured
+  --version      print the version
+  -?, --help     print this
+"""
+
+
+def main(program: str = "nvcd") -> NoReturn:
+    """Run until a signal ends it; the exit code is 0 then."""
+    try:
+        code = _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        from nvc_cli.output import report
+
+        code = report(program, error)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    from nvc_cli.output import write
+
+    values = {"config": "", "root": ""}
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name in ("-?", "--help"):
+            write(USAGE)
+            return 0
+        if name == "--version":
+            from nvc_cli.version import version_text
+
+            write(version_text())
+            return 0
+        if name not in ("--config", "--root"):
+            raise InputError("unknown argument", cause=name, hint="`nvcd --help` shows what there is")
+        if not equals:
+            if not rest:
+                raise InputError(name, cause="wants a value")
+            value = rest.pop(0)
+        if not value.startswith("/"):
+            raise InputError(name, value, "want an absolute path")
+        values[name[2:]] = value
+    from nvc.config import load
+    from nvc.daemon.main import Settings, run
+
+    config = load(values["config"])
+    if values["root"]:
+        config = config.replace(root=values["root"])
+    run(Settings(config))
+    return 0

@@ -1,0 +1,72 @@
+"""One connection of a process of a slice: what it may send, and how much."""
+
+from __future__ import annotations
+
+from nvc.daemon.loop import SECOND
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from nvc.daemon.book import Known
+    from nvc.daemon.identity import Peer
+    from nvc.daemon.turns import Member
+
+#: Messages that a process may send, in a second and at once. One that has work for a millisecond at a time needs
+#: that many.
+RATE, BURST = 1000, 1000
+
+
+class Bucket:
+    """Tokens that come back with time."""
+
+    __slots__ = ("rate", "burst", "tokens", "filled")
+
+    def __init__(self, rate: int, burst: int, now: int) -> None:
+        self.rate = rate
+        self.burst = burst
+        self.tokens = float(burst)
+        self.filled = now
+
+    def take(self, now: int) -> bool:
+        """Whether there was one left."""
+        if self.tokens < 1:
+            self.fill(now)
+            if self.tokens < 1:
+                return False
+        self.tokens -= 1
+        return True
+
+    def fill(self, now: int) -> None:
+        """Add what has come back since."""
+        self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate / SECOND)
+        self.filled = now
+
+
+class Client:
+    """A connected process."""
+
+    __slots__ = (
+        "socket",
+        "fd",
+        "peer",
+        "known",
+        "members",
+        "bucket",
+        "since",
+        "greeted",
+        "paused",
+        "doomed",
+    )
+
+    def __init__(self, connection: socket.socket, peer: Peer, known: Known, now: int) -> None:
+        self.socket = connection
+        self.fd = connection.fileno()
+        self.peer = peer
+        self.known = known
+        self.members: dict[bytes, Member] = {}
+        self.bucket = Bucket(RATE, BURST, now)
+        self.since = now
+        self.greeted = False
+        self.paused = False  # it has sent too much: not looked at for now
+        self.doomed = 0  # an errno: to be closed

@@ -1,0 +1,108 @@
+"""Who is at the other end of a socket: the kernel says which process, /proc which container. Nothing that the
+client says takes part.
+
+A process belongs to the slice whose very quota file it sees, by device and inode, at the place of its shim. Nobody
+but the host can bind that file anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+
+from nvc.kernel import O_PATH
+from nvc.value import Value
+from nvc.vgpu.registry import is_bound, start_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvc.kernel import Kernel
+    from nvc.vgpu.registry import Entry
+
+SO_PEERPIDFD = 77  # since Linux 6.5
+_CREDENTIALS = struct.Struct("iII")
+
+
+class Peer(Value):
+    """A process, and the slice that it is in."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    entry: Entry
+
+
+def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry]) -> Peer | None:
+    """The process that connected; None: it has ended, or is in no slice.
+
+    The descriptor of a process that still lives proves that its number was not given to another one meanwhile.
+    Kernels before 6.5 give none. There it is opened by that number, and a slice's process that was given the number
+    of another one of it within that moment is taken for that one.
+    """
+    pid = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )[0]
+    if pid <= 0:
+        return None  # of a pid namespace that we do not see into
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        try:
+            pidfd = kernel.pidfd_open(pid)
+        except OSError:
+            return None
+    try:
+        start = start_of(f"/proc/{pid}")
+        entry = slice_of(kernel, pid, entries)
+        if entry is None or select.select([pidfd], [], [], 0)[0]:
+            return None
+        return Peer(pid, start, entry)
+    except OSError:
+        return None
+    finally:
+        os.close(pidfd)
+
+
+def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
+    """The slice that a process is in. Raises OSError for one that has ended."""
+    namespace = namespace_of(pid)
+    # Those of its mount namespace first; then all, for it may have made one of its own.
+    candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
+    if not candidates:
+        return None
+    root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for entry in candidates:
+            if is_bound(kernel, root, entry.libs_dir, entry.directory):
+                return entry
+    finally:
+        os.close(root)
+    # It may have changed its root directory inside.
+    own = [entry for entry in candidates if entry.namespace == namespace]
+    return own[0] if len(own) == 1 and _is_living(kernel, own[0]) else None
+
+
+def _is_living(kernel: Kernel, entry: Entry) -> bool:
+    from nvc.vgpu.living import processes_of
+
+    return entry.key in processes_of(kernel, (entry,))
+
+
+def namespace_of(pid: int) -> int:
+    """Inode of a process's mount namespace. Raises OSError."""
+    return int(os.readlink(f"/proc/{pid}/ns/mnt")[5:-1])  # mnt:[4026531841]
+
+
+def pid_inside(pid: int) -> int:
+    """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for line in os.read(fd, 8192).split(b"\n"):
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
+    finally:
+        os.close(fd)
+    return pid

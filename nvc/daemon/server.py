@@ -1,0 +1,264 @@
+"""The socket that processes of slices connect to, and the talk of native/vgpu/protocol.h.
+
+A client costs bounded memory (a socket, a few objects) and bounded time: what it may send is metered, and one that
+does not read is closed. Nothing it says is believed beyond "I want" and "I give back".
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+from nvc.daemon.clients import BURST, RATE, Bucket, Client
+from nvc.daemon.identity import peer_of
+from nvc.daemon.loop import SECOND
+from nvc.daemon.turns import Member
+from nvc.daemon.wire import (
+    HELLO,
+    MESSAGE,
+    NO_UUID,
+    REFUSED,
+    RELEASE,
+    SIZE,
+    VERSION,
+    WANT,
+    WELCOME,
+)  # fmt: skip
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.book import Book, Known
+    from nvc.daemon.gang import Board
+    from nvc.daemon.loop import Loop
+
+CLIENTS_MAX = 4096
+PER_SLICE_MAX = 600  # a ledger has room for 512 processes
+ACCEPTS = 8  # in one round of the loop
+GREETING_TIME = 10 * SECOND  # to say hello
+LATE_MAX = 30 * SECOND  # to give back a lease that was handed on
+NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+class Server:
+    """All connections of processes."""
+
+    def __init__(self, loop: Loop, board: Board, book: Book, log: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.board = board
+        self.book = book
+        self.log = log
+        self.clients: dict[int, Client] = {}
+        self.refused: dict[str, int] = {}  # how often, by cause
+        self.messages = 0
+        self._doomed: list[Client] = []
+        self._paused: list[Client] = []
+        self._meters: dict[str, Bucket] = {}  # of slices
+        self._refreshes = Bucket(2, 4, 0)
+        self._buffer = bytearray(SIZE + 1)
+
+    def open(self, listener: socket.socket) -> None:
+        """Take connections from a listening socket."""
+        self.loop.add(listener.fileno(), lambda now: self._accept(listener, now))
+
+    def send(self, member: Member, kind: int, round: int, length: int) -> None:
+        """A message for a process about a device. One that does not take it is closed afterwards."""
+        client = member.client
+        assert isinstance(client, Client)
+        self._put(client, MESSAGE.pack(kind, 0, round, member.uuid, length, 0))
+
+    def _put(self, client: Client, message: bytes) -> None:
+        try:
+            client.socket.send(message, NO_WAIT)
+        except OSError as error:
+            self._doom(client, error.errno or errno.EPIPE)
+
+    def _doom(self, client: Client, code: int) -> None:
+        """Close it once whoever called is through with its tenant."""
+        if not client.doomed:
+            client.doomed = code
+            self._doomed.append(client)
+
+    # New connections
+
+    def _accept(self, listener: socket.socket, now: int) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: those who wait are taken later
+                self._count(errno.errorcode.get(error.errno or 0, "error"))
+                return
+            connection.setblocking(False)
+            code = self._admit(connection, now)
+            if code:
+                self._count(errno.errorcode[code])
+                _refuse(connection, code)
+
+    def _admit(self, connection: socket.socket, now: int) -> int:
+        """Make it a client. Returned is 0, or an errno that says why it is none."""
+        if len(self.clients) >= CLIENTS_MAX:
+            return errno.EMFILE
+        peer = peer_of(self.book.kernel, connection, self.book.entries())
+        if peer is None and self._refreshes.take(now):
+            self.book.refresh(now, False)  # its slice may be new
+            peer = peer_of(self.book.kernel, connection, self.book.entries())
+        known = self.book.known.get(peer.entry.key) if peer is not None else None
+        if peer is None or known is None:
+            return errno.EPERM
+        if len(known.clients) >= PER_SLICE_MAX:
+            return errno.EUSERS
+        client = Client(connection, peer, known, now)
+        known.clients.add(client)
+        known.alive = True
+        self.clients[client.fd] = client
+        self.loop.add(client.fd, lambda now: self._ready(client, now))
+        return 0
+
+    # Messages
+
+    def _ready(self, client: Client, now: int) -> None:
+        buffer = self._buffer
+        if not client.bucket.take(now) or not self._meter(client.known).take(now):
+            self.loop.pause(client.fd, True)
+            client.paused = True
+            self._paused.append(client)
+            return
+        try:
+            size = client.socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        if size == 0:
+            self._close(client, now)
+            return
+        self.messages += 1
+        if size != SIZE:
+            code = errno.EMSGSIZE
+        else:
+            kind, reserved, round, uuid, a, b = MESSAGE.unpack_from(buffer)
+            try:
+                code = self._hear(client, kind, reserved, round, uuid, a, b, now)
+            except struct.error:
+                code = errno.EPROTO
+        if code:
+            self._doom(client, code)
+
+    def _hear(
+        self, client: Client, kind: int, reserved: int, round: int, uuid: bytes, a: int, b: int, now: int
+    ) -> int:
+        if reserved:
+            return errno.EPROTO
+        if not client.greeted:
+            if kind != HELLO:
+                return errno.EPROTO
+            if a != VERSION:
+                return errno.EPROTONOSUPPORT
+            client.greeted = True
+            self._put(client, MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0))
+            return 0
+        if kind == RELEASE:
+            member = client.members.get(uuid)
+            arbiter = self.board.arbiters.get(uuid)
+            if b > 1:
+                return errno.EPROTO
+            if member is not None and arbiter is not None:
+                arbiter.release(member, round, not b, now)
+            return 0
+        if kind == WANT:
+            return self._want(client, uuid, now)
+        return errno.EPROTO
+
+    def _want(self, client: Client, uuid: bytes, now: int) -> int:
+        known = client.known
+        if uuid not in known.uuids or uuid == NO_UUID:
+            return errno.ENODEV
+        arbiter = self.board.arbiters.get(uuid)
+        if arbiter is None:
+            self.book.refresh(now, False)
+            arbiter = self.board.arbiters.get(uuid)
+            if arbiter is None:
+                return errno.ENODEV
+        member = client.members.get(uuid)
+        if member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
+            from nvc.daemon.book import terms_of
+
+            terms = terms_of(known.devices[known.uuids.index(uuid)])
+            tenant = arbiter.tenant(known.entry.key, terms, now)
+            member = client.members[uuid] = Member(tenant, client, uuid)
+        arbiter.want(member, now)
+        return 0
+
+    def _meter(self, known: Known) -> Bucket:
+        found = self._meters.get(known.entry.key)
+        if found is None:
+            found = self._meters[known.entry.key] = Bucket(4 * RATE, 4 * BURST, 0)
+        return found
+
+    # The end
+
+    def after(self, now: int) -> None:
+        """Close those that were found to be of no use in this round."""
+        while self._doomed:
+            client = self._doomed.pop()
+            self._count(errno.errorcode.get(client.doomed, str(client.doomed)))
+            self._close(client, now, client.doomed)
+
+    def _close(self, client: Client, now: int, code: int = 0) -> None:
+        if self.clients.pop(client.fd, None) is None:
+            return
+        self.loop.remove(client.fd)
+        if code:
+            _refuse(client.socket, code)
+        else:
+            client.socket.close()
+        client.known.clients.discard(client)
+        for uuid, member in client.members.items():
+            arbiter = self.board.arbiters.get(uuid)
+            if arbiter is not None and arbiter.tenants.get(member.tenant.key) is member.tenant:
+                arbiter.leave(member, now)
+        client.members.clear()
+
+    def _count(self, cause: str) -> None:
+        self.refused[cause] = self.refused.get(cause, 0) + 1
+
+    # Now and then
+
+    def resume(self, now: int) -> None:
+        """Look again at those that had sent too much. Several times a second."""
+        waiting, self._paused = self._paused, []
+        for client in waiting:
+            if self.clients.get(client.fd) is client:
+                client.paused = False
+                self.loop.pause(client.fd, False)
+
+    def housekeeping(self, now: int) -> None:
+        """Each second: who waits hears that we live; who keeps us waiting is closed."""
+        hello = MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0)
+        for client in tuple(self.clients.values()):
+            if not client.known.alive:
+                self._doom(client, errno.ESTALE)
+            elif not client.greeted:
+                if now - client.since > GREETING_TIME:
+                    self._doom(client, errno.ETIMEDOUT)
+                continue
+            for member in client.members.values():
+                if member in member.tenant.late:
+                    if now - member.since > LATE_MAX:
+                        self._doom(client, errno.ETIMEDOUT)
+                elif member.wants and not member.round:
+                    self._put(client, hello)
+        for key in [key for key in self._meters if key not in self.book.known]:
+            del self._meters[key]
+
+
+def _refuse(connection: socket.socket, code: int) -> None:
+    try:
+        connection.send(MESSAGE.pack(REFUSED, 0, 0, NO_UUID, code, 0), NO_WAIT)
+    except OSError:
+        pass
+    connection.close()

@@ -1,0 +1,104 @@
+"""The daemon's sockets: those that systemd opened for it, or its own. And what systemd is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+
+from nvc.errors import InitializationError
+
+FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
+TENANT, CONTROL = "tenant", "control"
+BACKLOG = 1024
+
+
+def activated(environment: dict[str, str]) -> dict[str, socket.socket]:
+    """The sockets that were passed on, by the names of nvcd.socket. Raises InitializationError for others."""
+    try:
+        count = int(environment.get("LISTEN_FDS", "0"))
+        mine = int(environment.get("LISTEN_PID", "0")) == os.getpid()
+    except ValueError:
+        return {}
+    if not mine or not 0 < count <= 16:
+        return {}
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    found = {}
+    for number in range(count):
+        fd = FIRST + number
+        os.set_inheritable(fd, False)
+        passed = socket.socket(fileno=fd)
+        name = names[number] if number < len(names) else ""
+        kind = {TENANT: socket.SOCK_SEQPACKET, CONTROL: socket.SOCK_STREAM}.get(name)
+        if passed.family != socket.AF_UNIX or passed.type != kind:
+            raise InitializationError(
+                "take socket", name or str(fd), "not one of nvcd's", "see packaging/systemd/nvcd.socket"
+            )
+        passed.setblocking(False)
+        found[name] = passed
+    return found
+
+
+def listen(path: str, kind: int, mode: int) -> socket.socket:
+    """A listening socket at `path`; what a daemon that is gone left there is replaced.
+
+    Raises InitializationError where another daemon listens, or where something else is, a symbolic link above all.
+    """
+    made = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    temporary = f"{path}.new"
+    try:
+        _check_free(path, kind)
+        try:
+            os.unlink(temporary)
+        except FileNotFoundError:
+            pass
+        # Bound under another name first: nobody sees a socket of the wrong mode, or one that does not listen.
+        made.bind(temporary)
+        os.chmod(temporary, mode)
+        made.listen(BACKLOG)
+        os.rename(temporary, path)
+    except OSError as error:
+        made.close()
+        raise InitializationError.of("listen", path, error) from None
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _check_free(path: str, kind: int) -> None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a socket"
+        raise InitializationError("listen", path, what, f"remove {path}")
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        probe.setblocking(False)
+        found = probe.connect_ex(path)
+    if found in (0, errno.EAGAIN):
+        raise InitializationError("listen", path, "another nvcd listens there", "stop it first")
+
+
+class Notifier:
+    """Tells systemd how it goes; silent where nobody listens (sd_notify(3))."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self.address = "\0" + address[1:] if address.startswith("@") else address
+        try:
+            self.watchdog = int(environment.get("WATCHDOG_USEC", "0")) * 1000 // 2  # nanoseconds
+        except ValueError:
+            self.watchdog = 0
+
+    def say(self, text: str) -> None:
+        """`READY=1`, `STATUS=...` and the like."""
+        if not self.address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
+                out.sendto(text.encode(), socket.MSG_DONTWAIT, self.address)
+        except OSError:
+            pass  # it is gone, or does not read: the daemon's work does not depend on it

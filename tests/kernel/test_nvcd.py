@@ -1,0 +1,246 @@
+"""nvcd with real sockets and real processes: turns, and clients that lie, stall, flood and die."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+import pytest
+from support import run
+from support.nvcd import GPU, Place
+from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+
+
+@pytest.fixture
+def place(stage: str, scratch: str) -> Iterator[Place]:
+    made = Place(stage, scratch)
+    yield made
+    made.end()
+
+
+def shares(place: Place, seconds: float, *drains: float) -> list[float]:
+    """What the tenants have of the time they hold the first device together, all of them busy."""
+    end = time.monotonic() + seconds
+    for tenant, drain in zip(place.tenants, drains):
+        tenant.send("busy", end, drain)
+    held = [tenant.receive()["held"][0] for tenant in place.tenants[: len(drains)]]
+    return [one / sum(held) for one in held]
+
+
+def test_percentages(place: Place) -> None:
+    place.start()
+    for cores in (30, 70):
+        place.tenant("fixed", cores=cores)
+    assert shares(place, 2, 0.001, 0.001) == [pytest.approx(0.3, abs=0.04), pytest.approx(0.7, abs=0.04)]
+
+
+def test_weights_and_one_that_is_idle(place: Place) -> None:
+    place.start()
+    for weight in (1, 2, 4):
+        place.tenant("weight", weight=weight)
+    place.tenant("weight", weight=8).ask("connect")
+    found = shares(place, 2.5, 0, 0, 0)
+    assert found == [pytest.approx(weight / 7, abs=0.04) for weight in (1, 2, 4)]
+
+
+def test_alone_there_is_one_message_until_another_comes(place: Place) -> None:
+    place.start()
+    one, other = place.tenant(), place.tenant()
+    assert one.ask("connect") == WELCOME
+    one.ask("send", WANT, 0, 0, 0, 0)
+    kind, round, _ = one.ask("receive")
+    assert kind == FREE
+    other.ask("connect")
+    other.ask("send", WANT, 0, 0, 0, 0)
+    assert one.ask("receive")[:2] == [DROP, round]
+    one.ask("send", RELEASE, round, 0, 0, 1)
+    assert other.ask("receive")[0] == FREE
+
+
+def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
+    place.start()
+    one, other = place.tenant(), place.tenant()
+    for tenant in (one, other):
+        tenant.ask("connect")
+        tenant.ask("send", WANT, 0, 0, 0, 0)
+    one.kill()
+    place.tenants.remove(one)
+    assert other.ask("receive")[0] == FREE
+
+
+def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
+    place.start()
+    stuck, _ = place.tenant(), place.tenant()
+    stuck.ask("connect")
+    stuck.ask("send", WANT, 0, 0, 0, 0)
+    began = time.monotonic()
+    place.tenants[1].send("busy", began + 0.5, 0)
+    assert place.tenants[1].receive()["held"][0] > 0.4e9
+    assert [stuck.ask("receive")[0] for _ in range(2)] == [FREE, DROP]
+
+
+def test_many_connections(place: Place) -> None:
+    """1,000 of one slice: so many as it may have; another slice is served meanwhile."""
+    daemon = place.start()
+    crowd, other = place.tenant(), place.tenant()
+    welcomed, refused = crowd.ask("connections", 1000)
+    assert (welcomed, refused) == (600, 400)
+    assert other.ask("connect") == WELCOME
+    assert daemon.memory() < 60 << 20
+    crowd.ask("close")
+    assert crowd.ask("connect") == WELCOME
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (MESSAGE.pack(WANT, 0, 0, bytes(16), 0, 0), errno.ENODEV),
+        (MESSAGE.pack(WANT, 0, 0, b"\xff" * 16, 0, 0), errno.ENODEV),
+        (MESSAGE.pack(WANT, 7, 0, bytes(16), 0, 0), errno.EPROTO),
+        (MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0), errno.EPROTO),
+        (MESSAGE.pack(GRANT, 0, 0, bytes(16), 1, 0), errno.EPROTO),
+        (MESSAGE.pack(0xFFFF, 0, 0, bytes(16), 1, 0), errno.EPROTO),
+        (MESSAGE.pack(RELEASE, 0, 0, bytes(16), 0, 2), errno.EPROTO),
+        (bytes(20), errno.EMSGSIZE),
+        (bytes(41), errno.EMSGSIZE),
+        (bytes(65536), errno.EMSGSIZE),
+    ],
+)
+def test_nonsense_ends_the_connection(place: Place, message: bytes, code: int) -> None:
+    place.start()
+    tenant = place.tenant()
+    tenant.ask("connect")
+    tenant.ask("raw", message.hex())
+    assert tenant.ask("receive") == [REFUSED, 0, code]
+    assert tenant.ask("receive")[0] == 0
+    assert tenant.ask("connect") == WELCOME
+
+
+def test_a_release_of_another_round_changes_nothing(place: Place) -> None:
+    place.start()
+    tenant = place.tenant()
+    tenant.ask("connect")
+    tenant.ask("send", WANT, 0, 0, 0, 0)
+    _, round, _ = tenant.ask("receive")
+    for wrong in (0, round + 1, 0xFFFFFFFF):
+        tenant.ask("send", RELEASE, wrong, 0, 0, 1)
+    tenant.ask("send", RELEASE, round, 0, 0, 0)
+    assert tenant.ask("receive")[0] == FREE
+
+
+def test_a_flood_costs_its_sender(place: Place) -> None:
+    daemon = place.start()
+    flood = place.tenant()
+    for _ in range(2):
+        place.tenant()
+    flood.ask("connect")
+    before, end = daemon.cpu(), time.monotonic() + 2
+    flood.send("flood", end)
+    for tenant in place.tenants[1:]:
+        tenant.send("busy", end, 0)
+    held = [tenant.receive()["held"][0] for tenant in place.tenants[1:]]
+    sent = flood.receive()
+    assert daemon.cpu() - before < 0.5
+    assert sent < 6000
+    # The flooding slice wants the device too, and has its part of it.
+    assert min(held) > 0.2 * 2e9
+
+
+def test_strangers_are_refused(place: Place) -> None:
+    """A process that is in no slice, though it finds the socket."""
+    place.start()
+    code = (
+        "import socket,sys;s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET);"
+        "s.connect('/run/nvc/nvcd/tenant/socket');print(int.from_bytes(s.recv(64)[:2],'little'))"
+    )
+    assert run(*place.enter("/usr/bin/python3", "-c", code)).stdout.strip() == str(REFUSED)
+
+
+def test_sockets_and_their_rights(place: Place) -> None:
+    daemon = place.start()
+    tenant, control = f"{place.run}/nvcd/tenant/socket", f"{place.run}/nvcd/nvcd.sock"
+    assert stat.S_IMODE(os.stat(tenant).st_mode) == 0o666
+    assert stat.S_IMODE(os.stat(control).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(tenant)).st_mode) == 0o755
+    second = run(*place.enter(f"{place.stage}/bin/nvcd"), check=False)
+    assert second.returncode == 1 and "another nvcd listens there" in second.stderr
+    with open(f"/proc/{daemon.pid}/status", encoding="ascii") as file:
+        capabilities = {line.split()[0]: int(line.split()[1], 16) for line in file if line.startswith("Cap")}
+    assert capabilities["CapEff:"] & (1 << 21 | 1 << 12) == 0  # neither SYS_ADMIN nor NET_ADMIN
+    assert capabilities["CapBnd:"] == capabilities["CapEff:"]
+
+
+@pytest.mark.parametrize("name", ["tenant/socket", "nvcd.sock"])
+def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> None:
+    place.start().end()
+    os.unlink(f"{place.run}/nvcd/{name}")
+    os.symlink("/tmp/elsewhere", f"{place.run}/nvcd/{name}")
+    done = run(*place.enter(f"{place.stage}/bin/nvcd"), check=False)
+    assert done.returncode == 1 and "a symbolic link" in done.stderr
+
+
+def test_killed_and_started_again(place: Place) -> None:
+    """kill -9 again and again under two busy tenants: they connect again each time, and share as before."""
+    place.start()
+    for _ in range(2):
+        place.tenant()
+    end = time.monotonic() + 3
+    for tenant in place.tenants:
+        tenant.send("busy", end, 0)
+    kills = 0
+    while time.monotonic() < end - 1:
+        assert place.daemon is not None
+        place.daemon.kill()
+        place.start()
+        kills += 1
+    found = [tenant.receive() for tenant in place.tenants]
+    assert kills >= 2
+    assert all(one["connections"] > 1 and one["turns"] > 5 for one in found)
+    held = [one["held"][0] for one in found]
+    assert held[0] / sum(held) == pytest.approx(0.5, abs=0.1)
+
+
+def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
+    place.start()
+    one, other = place.tenant("preempt"), place.tenant("preempt", weight=3)
+    place.lay_down(GPU.format(0), "policy weight\nslice-us 5000\n")
+    one.ask("connect")  # nvcd reads it within a second: before this time at the latest when a slice is new
+    place.tenant("weight").ask("connect")
+    end = time.monotonic() + 2.2
+    for tenant in (one, other):
+        tenant.send("busy", end, 0)
+    first = [tenant.receive() for tenant in (one, other)]
+    assert first[1]["held"][0] > 1.5 * first[0]["held"][0]
+    one.set(weight=9)
+    time_out = time.monotonic() + 2.2
+    for tenant in (one, other):
+        tenant.send("busy", time_out, 0)
+    second = [tenant.receive() for tenant in (one, other)]
+    assert second[0]["held"][0] > 1.2 * second[1]["held"][0]
+
+
+def test_gangs(place: Place) -> None:
+    """Two tenants with both devices, one with the first alone."""
+    place.start()
+    for devices in (2, 2, 1):
+        place.tenant("preempt", devices=devices)
+    end = time.monotonic() + 2
+    for tenant in place.tenants:
+        tenant.send("busy", end, 0.001)
+    found = [tenant.receive()["held"] for tenant in place.tenants]
+    first = sum(held[0] for held in found)
+    assert all(held[0] / first == pytest.approx(1 / 3, abs=0.08) for held in found)
+    assert all(held[1] > 0.2 * 2e9 for held in found[:2])
+
+
+def test_paused_slices_have_no_turns(place: Place) -> None:
+    place.start()
+    one, other = place.tenant(flags=1), place.tenant()
+    end = time.monotonic() + 1
+    for tenant in (one, other):
+        tenant.send("busy", end, 0)
+    found = [tenant.receive() for tenant in (one, other)]
+    assert found[0]["turns"] == 0 and found[1]["held"][0] > 0.9e9

@@ -1,0 +1,188 @@
+"""nvcd in tests: a daemon with a /run/nvc of its own, and slices that know it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from nvc.vgpu.layout import POLICIES
+
+from . import CLEAN_ENV, REPO
+
+GPU = "GPU-00000000-1111-2222-3333-44444444444{}"
+KEEP = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 none /run/nvc && echo ready && exec cat"
+PATHS = [os.path.join(REPO, "build/stage/lib/nvc/python"), os.path.join(REPO, "tests")]
+
+
+class Place:
+    """A mount namespace with a /run/nvc of its own, in which daemons and slices are started."""
+
+    def __init__(self, stage: str, scratch: str) -> None:
+        self.stage, self.scratch = stage, scratch
+        self.tenants: list[Tenant] = []
+        self.daemon: Daemon | None = None
+        self._keeper = subprocess.Popen(
+            ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
+        )  # fmt: skip
+        assert self._keeper.stdout is not None and self._keeper.stdout.readline() == b"ready\n"
+        self.root = f"/proc/{self._keeper.pid}/root"
+        self.run = f"{self.root}/run/nvc"
+
+    def enter(self, *words: str) -> list[str]:
+        """The command in this place."""
+        return ["nsenter", "-t", str(self._keeper.pid), "-m", *words]
+
+    def start(self, *words: str, **variables: str) -> Daemon:
+        """A daemon that is ready."""
+        self.daemon = Daemon(self, words, variables)
+        return self.daemon.wait()
+
+    def tenant(
+        self, policy: str = "preempt", devices: int = 1, uuids: tuple[str, ...] = (), **more: Any
+    ) -> Tenant:
+        """A slice and a process in it."""
+        names = uuids or tuple(GPU.format(number) for number in range(devices))
+        wanted = [
+            {"memory_limit": 1 << 30, "policy": POLICIES.index(policy), **more, "uuid": name}
+            for name in names
+        ]
+        self.tenants.append(Tenant(self, wanted))
+        return self.tenants[-1]
+
+    def lay_down(self, uuid: str, text: str) -> None:
+        """A device's file of policies."""
+        directory = f"{self.run}/vgpu-policy"
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with open(f"{directory}/{uuid}.new", "w", encoding="ascii") as out:
+            out.write(text)
+        os.chmod(f"{directory}/{uuid}.new", 0o600)
+        os.rename(f"{directory}/{uuid}.new", f"{directory}/{uuid}")
+
+    def end(self) -> None:
+        for tenant in self.tenants:
+            tenant.end()
+        if self.daemon is not None:
+            self.daemon.end()
+        assert self._keeper.stdin is not None and self._keeper.stdout is not None
+        self._keeper.stdin.close()
+        self._keeper.stdout.close()
+        self._keeper.wait(timeout=20)
+
+
+class Daemon:
+    """A running nvcd."""
+
+    def __init__(self, place: Place, words: tuple[str, ...], variables: dict[str, str]) -> None:
+        self.log = os.path.join(place.scratch, "nvcd.log")
+        address = os.path.join(place.scratch, f"notify{time.monotonic_ns()}")
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notified.bind(address)
+        self.place = place
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                place.enter(os.path.join(place.stage, "bin/nvcd"), *words),
+                env={**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables}, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait(self) -> Daemon:
+        """Until it is ready."""
+        self.notified.settimeout(0.2)
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.said()
+            try:
+                if b"READY=1" in self.notified.recv(4096):
+                    return self
+            except TimeoutError:
+                continue
+        raise AssertionError(f"not ready: {self.said()}")
+
+    def said(self) -> str:
+        """What it wrote to its log."""
+        with open(self.log, encoding="utf-8") as log:
+            return log.read()
+
+    def cpu(self) -> float:
+        """Seconds of processor time that it has used."""
+        with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> int:
+        """Its resident bytes."""
+        with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=20)
+        self.notified.close()
+
+    def end(self) -> None:
+        """It must end by itself, and well."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(timeout=20) == 0, self.said()
+        self.notified.close()
+
+
+class Tenant:
+    """A process in a slice; see nvcd_tenant.py."""
+
+    def __init__(self, place: Place, devices: list[dict[str, Any]]) -> None:
+        program = os.path.join(REPO, "tests/support/nvcd_tenant.py")
+        self.process = subprocess.Popen(
+            place.enter(sys.executable, program, json.dumps(devices)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join(PATHS)},
+        )  # fmt: skip
+        about = self.receive()
+        self.key, self.pid = about["key"], about["pid"]
+        self.directory = f"{place.run}/vgpu/{self.key}"
+
+    def send(self, *command: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self, seconds: float = 60) -> Any:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], seconds)[0], "no answer"
+        line = self.process.stdout.readline()
+        assert line, f"the process ended with {self.process.wait()}"
+        return json.loads(line)
+
+    def ask(self, *command: object) -> Any:
+        self.send(*command)
+        return self.receive()
+
+    def set(self, **fields: int) -> None:
+        """Change the quota of its devices."""
+        from nvc.vgpu import quota
+
+        fd = os.open(f"{self.directory}/quota", os.O_RDWR)
+        quota.write(fd, tuple(device.replace(**fields) for device in quota.read(fd)))
+        os.close(fd)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+            self.process.wait(timeout=60)
+            assert self.process.stdout is not None
+            self.process.stdout.close()

@@ -1,0 +1,186 @@
+"""A slice and one process in it, for tests of nvcd: run as a program, it obeys commands from its standard input.
+
+It is what the shim is to nvcd: a process whose mount namespace shows the quota of its slice, and a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+
+LIBRARIES = "/mnt/lib"
+MESSAGE = struct.Struct("<HHI16sQQ")
+HELLO, WANT, RELEASE, WELCOME, FREE, GRANT, DROP, REFUSED = 1, 2, 3, 16, 17, 18, 19, 20
+
+
+def make_slice(devices: list[dict[str, object]]) -> str:
+    """Register this process's mount namespace as a slice; its key is returned."""
+    from nvc.kernel import private_mounts
+    from nvc.vgpu import quota, registry
+    from nvc.vgpu.quota import QuotaDevice
+    from nvc.vgpu.registry import Entry, EntryDevice
+
+    private_mounts()
+    mount("-t", "tmpfs", "none", "/mnt")
+    for name in ("nvc/ledger", "nvc/daemon"):
+        os.makedirs(f"{LIBRARIES}/{name}")
+    namespace = os.stat("/proc/self/ns/mnt").st_ino
+    key = f"{namespace:x}-1-2-{os.getpid():x}"
+    directory = f"{registry.base_directory()}/.{key}"
+    os.makedirs(directory)
+    quotas = tuple(QuotaDevice(**device) for device in devices)  # type: ignore[arg-type]
+    fd = os.open(f"{directory}/quota", os.O_RDWR | os.O_CREAT, 0o644)
+    quota.write(fd, quotas)
+    os.close(fd)
+    known = tuple(
+        EntryDevice(device.uuid, str(number), 80 << 30, "NVIDIA H100")
+        for number, device in enumerate(quotas)
+    )
+    start = registry.start_of("/proc/self")
+    entry = Entry(key, "", os.getpid(), start, "", LIBRARIES, int(time.time()), known)
+    with open(f"{directory}/about", "w", encoding="ascii") as about:
+        about.write(registry.text_of(entry))
+    os.rename(directory, f"{os.path.dirname(directory)}/{key}")
+    open(f"{LIBRARIES}/nvc/quota", "w", encoding="ascii").close()
+    mount("--bind", f"{registry.base_directory()}/{key}/quota", f"{LIBRARIES}/nvc/quota")
+    mount("--bind", registry.daemon_directory(), f"{LIBRARIES}/nvc/daemon")
+    return key
+
+
+def mount(*words: str) -> None:
+    assert os.spawnvp(os.P_WAIT, "mount", ["mount", *words]) == 0, words
+
+
+def connect() -> socket.socket:
+    """A connection to nvcd that has said hello and was welcomed."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.settimeout(20)
+    made.connect(f"{LIBRARIES}/nvc/daemon/socket")
+    try:
+        made.send(MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0))
+    except BrokenPipeError:
+        pass  # it was refused already
+    return made
+
+
+def receive(connection: socket.socket) -> tuple[int, int, bytes, int]:
+    """Kind, round, UUID and `a`; kind 0: it is closed."""
+    try:
+        data = connection.recv(64)
+    except ConnectionResetError:
+        data = b""
+    if not data:
+        return 0, 0, b"", 0
+    kind, _, round, uuid, a, _ = MESSAGE.unpack(data)
+    return kind, round, uuid, a
+
+
+class Busy:
+    """A program that always has work, and does what nvcd says; it connects again when nvcd has gone."""
+
+    def __init__(self, uuids: list[bytes], drain: float) -> None:
+        self.uuids, self.drain = uuids, drain
+        self.held = dict.fromkeys(uuids, 0)
+        self.turns = self.connections = self.alone = 0
+
+    def run(self, end: float) -> None:
+        while time.monotonic() < end:
+            try:
+                connection = connect()
+                self.connections += 1
+                self._talk(connection, end)
+                connection.close()
+            except OSError:
+                self.alone += 1
+                select.select([], [], [], 0.01)
+
+    def _talk(self, connection: socket.socket, end: float) -> None:
+        connection.setblocking(False)
+        for uuid in self.uuids:
+            connection.send(MESSAGE.pack(WANT, 0, 0, uuid, 0, 0))
+        began: dict[bytes, int] = {}
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([connection], [], [], left)[0]:
+                break
+            kind, round, uuid, _ = receive(connection)
+            now = time.monotonic_ns()
+            if kind in (0, REFUSED):
+                break
+            if kind in (FREE, GRANT):
+                began[uuid] = now
+                self.turns += 1
+            elif kind == DROP:
+                if self.drain:
+                    select.select([], [], [], self.drain)
+                now = time.monotonic_ns()
+                connection.send(MESSAGE.pack(RELEASE, 0, round, uuid, 0, 0))
+                self.held[uuid] += now - began.pop(uuid, now)
+        for uuid, since in began.items():
+            self.held[uuid] += time.monotonic_ns() - since
+
+
+def main() -> None:
+    devices = json.loads(sys.argv[1])
+    key = make_slice(devices)
+    from nvc.vgpu.quota import uuid_bytes
+
+    uuids = [uuid_bytes(device["uuid"]) for device in devices]
+    kept: list[socket.socket] = []
+    answer({"key": key, "pid": os.getpid()})
+    for line in sys.stdin:
+        command, *words = json.loads(line)
+        if command == "busy":  # until when, seconds that draining takes
+            busy = Busy(uuids, words[1])
+            busy.run(words[0])
+            answer({"held": [busy.held[uuid] for uuid in uuids], "turns": busy.turns,
+                    "connections": busy.connections})  # fmt: skip
+        elif command == "connect":
+            kept.append(connect())
+            answer(receive(kept[-1])[0])
+        elif command == "connections":  # so many; how many were welcomed, and not
+            found = []
+            for _ in range(words[0]):
+                kept.append(connect())
+                found.append(receive(kept[-1])[0])
+            answer([found.count(WELCOME), len(found) - found.count(WELCOME)])
+        elif command == "send":  # a message's fields
+            kind, round, place, a, b = words
+            kept[-1].send(MESSAGE.pack(kind, 0, round, uuids[place], a, b))
+            answer(None)
+        elif command == "raw":
+            kept[-1].send(bytes.fromhex(words[0]))
+            answer(None)
+        elif command == "receive":
+            kind, round, _, a = receive(kept[-1])
+            answer([kind, round, a])
+        elif command == "flood":  # until when: as many messages as are taken
+            count = 0
+            kept[-1].setblocking(False)
+            message = MESSAGE.pack(WANT, 0, 0, uuids[0], 0, 0)
+            while time.monotonic() < words[0]:
+                try:
+                    kept[-1].send(message)
+                    count += 1
+                except BlockingIOError:
+                    select.select([], [kept[-1]], [], 0.1)
+                except OSError:
+                    break
+            answer(count)
+        elif command == "close":
+            for one in kept:
+                one.close()
+            kept.clear()
+            answer(None)
+
+
+def answer(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    main()
