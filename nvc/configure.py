@@ -107,7 +107,7 @@ def _configure(
     from nvc.apply.executor import apply_plan
 
     try:
-        if plan.slice is not None:
+        if plan.slice is not None and plan.slice.outer is None:
             return _apply_slice(kernel, plan, target, options, log, oci_devices, last)
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
     finally:
@@ -185,7 +185,7 @@ def plan_target(
         repair_container(kernel, target, options.timeout)
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     slice = None
-    if request.vgpu is not None:
+    if request.vgpu is not None or facts.outer is not None:
         from nvc.vgpu.prepare import prepare
 
         slice = prepare(kernel, facts, selection, request.vgpu, target)

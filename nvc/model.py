@@ -108,6 +108,15 @@ class ProcFile(Value):
     content: bytes
 
 
+class OuterSlice(Value):
+    """The slice of the container in which discovery runs: what a nested one shares with it."""
+
+    real: tuple[Library, ...]  # what the shims stand for: the driver's libraries under the shims' SONAMEs
+    quota: str
+    ledger: str  # a directory
+    daemon: str  # likewise; "": none
+
+
 class HostFacts(Value):
     """Everything that selection and planning may know of the host."""
 
@@ -131,6 +140,7 @@ class HostFacts(Value):
     warnings: tuple[str, ...] = ()
     system_root: str = "/"  # where /proc and /sys are read: the driver root of a simulated driver, else `/`
     device_root: str = "/"  # where device nodes are: the driver root if it has a /dev/nvidiactl, else `/`
+    outer: OuterSlice | None = None  # where libcuda is a shim
 
     @property
     def driver_label(self) -> str:

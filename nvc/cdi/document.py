@@ -16,7 +16,7 @@ from nvc.plan.ops import BindDevice, BindFile, BindHostFile, BindProc, BindSocke
 from nvc.selection import Selection
 from nvc.target import Layout
 from nvc.value import Value
-from nvc.vgpu.slices import Slice, library_directory
+from nvc.vgpu.slices import Slice, library_directory, shared_slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def build_document(
     """
     layout = Layout("", library_directory(facts), "", False, as_host=True)
     slice = Slice((), "", slicing.shims, "", uncounted=slicing.uncounted) if slicing else None
+    if facts.outer is not None:  # this container's own: what nested ones share never changes
+        slice = shared_slice(facts)
     common = build_plan(facts, Selection(), request, layout, (), slice)
     writer = _Writer(facts, options, nodes)
     shared = frozenset(common.ops)
@@ -161,7 +163,7 @@ class _Writer:
         mounts += [
             {"hostPath": op.source, "containerPath": op.target, "options": list(_FILE)}
             for op in ops
-            if isinstance(op, BindHostFile) and op.identity is not None
+            if isinstance(op, BindHostFile) and (op.identity is not None or self.facts.outer is not None)
         ]
         mounts += [self._mount(op.source, op.target, _SOCKET) for op in ops if isinstance(op, BindSocket)]
         mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))

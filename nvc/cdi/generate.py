@@ -13,6 +13,7 @@ from nvc.cdi.stamp import staleness, stamp_of_document, stamp_of_facts
 from nvc.cdi.store import CdiError
 from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
+from nvc.discovery.outer import refuse_slices
 from nvc.errors import InternalError
 from nvc.requirements import check
 from nvc.selection import select
@@ -92,6 +93,8 @@ def document_of(
     """The document for `facts`, which were found by `options`, stamped. Raises DeviceError, RequirementError."""
     from nvc.cdi.validate import problems
 
+    if slicing is not None:
+        refuse_slices(facts)
     selection = select(facts, request)
     check(request.requirements, facts, selection)
     how = how.replace(stamp=stamp_of_facts(facts).text(), driver_arguments=driver_arguments(options))

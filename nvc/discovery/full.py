@@ -10,7 +10,8 @@ from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.gpus import find_gpus
 from nvc.discovery.libraries import COMPAT, DIRECTORIES, find_libraries, read_cache
 from nvc.discovery.mig import MigCapabilities
-from nvc.discovery.nodes import control_nodes
+from nvc.discovery.nodes import control_nodes, majors_of_nodes
+from nvc.discovery.outer import outer_slice
 from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.sockets import find_ipcs
 from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from nvc.discovery.proc import ProcGpu
     from nvc.discovery.wire import ProbeReply
     from nvc.kernel.probe import Probe
-    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library
+    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, OuterSlice
     from nvc.request import DriverOptions
 
 
@@ -39,6 +40,7 @@ class Files(Value):
     firmwares: tuple[Firmware, ...]
     directories: tuple[str, ...]
     warnings: tuple[str, ...]
+    outer: OuterSlice | None = None
 
 
 class Shown(Value):
@@ -138,11 +140,14 @@ def _files(
         firmwares,
         tuple(dict.fromkeys(path for path in rested_on if path)),
         native.warnings + compat.warnings + binary_warnings + firmware_warnings,
+        outer_slice(host.driver, native.shims),
     )
 
 
 def _shown(host: Host) -> Shown:
     majors = char_majors(host.system.read_optional("/proc/devices") or b"")
+    if host.simulated and "nvidia-uvm" not in majors:
+        majors |= majors_of_nodes(host.devices)
     return Shown(
         majors,
         MigCapabilities(host.system, majors),
@@ -206,4 +211,5 @@ def _assemble(
         warnings=warnings + ipc_warnings,
         system_root=host.system.path,
         device_root=host.devices.path,
+        outer=files.outer,
     )

@@ -14,6 +14,7 @@ from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK,
 from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import Library
 from nvc.value import Value
+from nvc.vgpu.elfnote import layouts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class FoundLibraries(Value):
     libraries: tuple[Library, ...]
     directory: str  # of libcuda, links resolved; "" when there is none
     warnings: tuple[str, ...]
+    shims: tuple[Library, ...] = ()  # those that are no library of the driver, but a slice's shim
 
 
 def read_cache(root: HostRoot, path: str) -> tuple[list[tuple[int, str, str]], tuple[str, ...]]:
@@ -130,6 +132,7 @@ class _Search:
         self.suffix = f".so.{version}"
         self.warnings: list[str] = []
         self.files: dict[str, Library | None] = {}  # by path as looked up
+        self.shims: set[str] = set()  # by path
         self.plain_tls: set[str] = set()  # variants of libnvidia-tls without the ABI note
         self.candidates: dict[str, list[Library]] = {}  # by name, in order of preference
 
@@ -145,7 +148,8 @@ class _Search:
             self.complete(directory)
         chosen = (self.choose(name, directory) for name in KINDS)
         found = tuple(library for library in chosen if library)
-        return FoundLibraries(found, directory, tuple(self.warnings[:_WARNINGS_MAX]))
+        shims = tuple(library for library in found if library.path in self.shims)
+        return FoundLibraries(found, directory, tuple(self.warnings[:_WARNINGS_MAX]), shims)
 
     def directory(self) -> str:
         """Where the loader would take libcuda from; or NVML, where there is no libcuda."""
@@ -229,6 +233,8 @@ class _Search:
     def library(self, name: str, path: str, elf: Elf, identity: Identity) -> Library | None:
         if not elf.is_for(self.arch):
             return None
+        if layouts_of(elf):
+            self.shims.add(path)
         if name == "libnvidia-tls" and elf.linux_abi != (2, 3, 99):
             self.plain_tls.add(path)
         soname = elf.soname or os.path.basename(path)

@@ -79,6 +79,25 @@ def control_nodes(
     return control, uvm, modeset
 
 
+def majors_of_nodes(devices: HostRoot) -> dict[str, int]:
+    """The numbers that nodes have, by the names of /proc/devices: for a simulated driver in a container, whose
+    kernel knows of none."""
+    found = {}
+    names = [name for name, _ in devices.entries(CAPABILITIES)]
+    for driver, paths in (
+        ("nvidia-uvm", [UVM]),
+        ("nvidia-caps", [f"{CAPABILITIES}/{name}" for name in names]),
+    ):
+        for path in paths[:1]:
+            try:
+                status = devices.stat(path, follow=False)
+            except OSError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                found[driver] = os.major(status.st_rdev)
+    return found
+
+
 def capability_node(majors: dict[str, int], minor: int) -> DeviceNode | None:
     """The node of an nvidia-caps minor, made or not. None where capabilities have no nodes (early R450)."""
     if "nvidia-caps" not in majors:

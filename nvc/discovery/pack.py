@@ -13,6 +13,7 @@ from nvc.model import (
     Ipc,
     Library,
     MigDevice,
+    OuterSlice,
     ProcFile,
 )
 
@@ -55,8 +56,13 @@ def unpack(packed: tuple[Any, ...], ipcs: tuple[Ipc, ...], proc_files: tuple[Pro
         mig_config=_node(values["mig_config"]),
         mig_monitor=_node(values["mig_monitor"]),
         proc_files=proc_files,
+        outer=_outer(values["outer"]),
     )
     return HostFacts(**values)
+
+
+def _outer(packed: tuple[Any, ...] | None) -> OuterSlice | None:
+    return None if packed is None else OuterSlice(_files(Library, packed[0]), *packed[1:])
 
 
 def _files(kind: type[Value], packed: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -105,7 +105,9 @@ def _access_files(system: HostRoot) -> Iterator[str]:
             place = f"{base}/{gpu}/mig/{instance}"
             if instance.startswith("gi"):
                 yield f"{place}/access"
-                yield from (f"{place}/{name}/access" for name, _ in system.entries(place) if name != "access")
+                yield from (
+                    f"{place}/{name}/access" for name, _ in system.entries(place) if name != "access"
+                )
 
 
 def permissions(look: Look) -> Iterator[Finding]:

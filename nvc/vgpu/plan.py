@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.plan.ops import BindFile, BindHostFile, Ledger, Symlink, Tmpfs
+from nvc.plan.ops import BindFile, BindHostFile, BindSocket, Ledger, Symlink, Tmpfs
 from nvc.vgpu import layout, ledger
 
 TYPE_CHECKING = False
@@ -33,6 +33,8 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
     _, path, identity = next(shim for shim in slice.shims if shim[0] == library.soname)
     name = library.path.rpartition("/")[2]
     private = f"{main}/{layout.PRIVATE}"
+    if slice.outer is not None:
+        library = next(real for real in slice.outer.real if real.soname == library.soname)
     ops: list[Op] = [
         BindHostFile(path, f"{directory}/{name}", identity),
         BindFile(library.path, f"{main}/{layout.REAL}{library.soname}", library.identity),
@@ -44,10 +46,12 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
 
 def slice_ops(directory: str, slice: Slice) -> list[Op]:
     """Quota and ledger beside the shim in the library directory, and what of the image is covered."""
-    ops: list[Op] = [
-        BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None),
-        Ledger(f"{directory}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE),
-    ]
+    ops: list[Op] = [BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None)]
+    place = f"{directory}/{layout.LEDGER_DIRECTORY}"
+    if slice.outer is not None:
+        ops.append(BindSocket(slice.outer.ledger, place, True))
+    else:
+        ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE))
     if slice.daemon:  # a directory, so that a socket that is made later is seen
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from nvc.discovery.hostroot import identity_of
+from nvc.discovery.outer import refuse_slices
 from nvc.vgpu import calibration, registry, shim
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.policies import governed
-from nvc.vgpu.slices import Slice, SliceDevice, resolve
+from nvc.vgpu.slices import Slice, SliceDevice, resolve, shared_slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    kernel: Kernel, facts: HostFacts, selection: Selection, wanted: SliceRequest, target: Target
+    kernel: Kernel, facts: HostFacts, selection: Selection, wanted: SliceRequest | None, target: Target
 ) -> Slice | None:
     """The slice of an open container, None where it has no device to have a slice of. Nothing is changed.
+
+    In a container that has a slice itself a nested one shares that, and can have no other.
 
     Raises InputError for sizes that cannot be, InitializationError without a shim, MountError for an image with too
     many copies of libcuda.
     """
+    if wanted is None:
+        shared = shared_slice(facts)
+        known = tuple(identity for _, _, identity in shared.shims)
+        found = find_copies(kernel, target.rootfs, target.layout.libs_dir, (), known)
+        nested: Slice = shared.replace(copies=found.copies, links=found.links, hidden=found.hidden)
+        return nested
+    refuse_slices(facts)
     devices = resolve(facts, selection, wanted)
     if not devices:
         return None

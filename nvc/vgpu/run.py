@@ -9,6 +9,7 @@ import signal
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
 from nvc.discovery.hostroot import identity_of
+from nvc.discovery.outer import refuse_slices
 from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.model import HostFacts
@@ -55,6 +56,7 @@ def run(
     """
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
+    refuse_slices(facts)
     selection = select(facts, Request(devices=devices or ("all",)))
     chosen = resolve(facts, selection, wanted)
     if not chosen:

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from nvc.model import HostFacts
+    from nvc.model import HostFacts, OuterSlice
     from nvc.request import Share, SliceRequest
     from nvc.selection import Selection
 
@@ -74,13 +74,16 @@ class Slice(Value):
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
+    outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
 
     def lines(self) -> list[str]:
         """For people, one fact a line."""
         lines = [device.text() for device in self.devices]
-        if self.left_out:
+        if self.outer is not None:
+            lines.append("shared with the container around it")
+        elif self.left_out:
             lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
-        if self.uncounted:
+        elif self.uncounted:
             lines.append("with libraries whose memory is not counted, as asked for")
         return lines
 
@@ -102,6 +105,7 @@ class Slice(Value):
             ],
             "shim": self.shim_directory,
             "uncounted": self.uncounted,
+            "shared": self.outer is not None,
             "leftOut": list(self.left_out),
         }
 
@@ -199,6 +203,23 @@ def amount(size: Size, device: SliceDevice) -> int:
             size.name, size.text, f"NVML does not tell the memory of {device.uuid}", "write a size, like 10GiB"
         )  # fmt: skip
     return max(device.memory * size.part // size.whole // MIB * MIB, MIB)
+
+
+def shared_slice(facts: HostFacts) -> Slice:
+    """What a container gets that is nested in one with a slice: that slice, never more."""
+    assert facts.outer is not None
+    root = facts.driver_root.rstrip("/")
+    sonames = {library.soname for library in facts.outer.real}
+    shims = tuple(
+        (library.soname, root + library.path, library.identity)
+        for library in facts.libraries
+        if library.soname in sonames
+    )
+    daemon = root + facts.outer.daemon if facts.outer.daemon else ""
+    return Slice(
+        (), library_directory(facts), shims, root + facts.outer.quota, uncounted=True, daemon=daemon,
+        outer=facts.outer,
+    )  # fmt: skip
 
 
 def library_directory(facts: HostFacts) -> str:

@@ -114,10 +114,12 @@ def _nodes(document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
 def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     """The slice that was asked for, None where the container has no device of this driver. Raises NvcError."""
     from nvc.discovery import discover
+    from nvc.discovery.outer import refuse_slices
     from nvc.vgpu.prepare import slice_of
     from nvc.vgpu.slices import library_directory
 
     facts = discover(kernel, asked.options)
+    refuse_slices(facts)
     devices = _devices(facts, asked)
     libs_dir = library_directory(facts)
     if not devices or not libs_dir:

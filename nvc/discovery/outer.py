@@ -1,0 +1,52 @@
+"""A slice seen from inside: discovery in a container that has one finds shims where the driver's libraries were."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from nvc.discovery.hostroot import identity_of
+from nvc.errors import DetectionError, InputError
+from nvc.model import OuterSlice
+from nvc.vgpu.layout import DAEMON_DIRECTORY, LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.discovery.hostroot import HostRoot
+    from nvc.model import HostFacts, Library
+
+
+def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None:
+    """What lies beside the shims, None where there are none.
+
+    Raises DetectionError where something is missing: nested containers would have shims that give nothing.
+    """
+    if not shims:
+        return None
+    directory = posixpath.dirname(shims[-1].path)
+    real = []
+    for library in shims:
+        path = f"{posixpath.dirname(library.path)}/{REAL}{library.soname}"
+        try:
+            fd, status = root.open_regular(path)
+            try:
+                real.append(library.replace(path=root.real_path(fd), identity=identity_of(status)))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise DetectionError.of("find slice", path, error, "this container's slice is broken") from None
+    quota, ledger = f"{directory}/{QUOTA_FILE}", f"{directory}/{LEDGER_DIRECTORY}"
+    for path in (quota, f"{ledger}/{LEDGER_NAME}"):
+        if not root.exists(path):
+            raise DetectionError("find slice", path, "missing", "this container's slice is broken")
+    daemon = f"{directory}/{DAEMON_DIRECTORY}"
+    return OuterSlice(tuple(real), quota, ledger, daemon if root.exists(daemon) else "")
+
+
+def refuse_slices(facts: HostFacts) -> None:
+    """Raise InputError where this container has a slice itself: there are none of parts."""
+    if facts.outer is not None:
+        raise InputError(
+            "make a slice", cause="this container has a slice itself, which nested ones share",
+            hint="ask for no part, or ask outside",
+        )  # fmt: skip
