@@ -6,7 +6,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-enum { DEBT_SECONDS = 30, HOLES = 7, HOLE_UNIT = 10, CROWD = 4096 };
+enum { DEBT_SECONDS = 30, HOLES = 7, HOLE_UNIT = 10, CROWD = 4096, SPARE = 5000000 };
 
 struct vgpu_budget *budget_open(int position, struct vgpu_budget *own)
 {
@@ -156,12 +156,16 @@ uint64_t budget_cover(struct vgpu_budget *budget, uint64_t start, uint64_t end, 
     uint64_t fresh = fresh_part(budget, start, end, &until);
     if (fresh > most)
         fresh = most;
-    /* Time that one stream held without using it, others may have used. */
-    uint64_t spare = start < until ? SHARED_READ(budget->cover.spare) : 0;
-    if (spare > most - fresh)
-        spare = most - fresh;
-    uint64_t used = fresh + spare < wanted ? fresh + spare : wanted;
-    SHARED_WRITE(budget->cover.spare, fresh + spare - used);
+    /* Time that one stream held without using it, others may have used, which tell of that later. */
+    uint64_t spare = SHARED_READ(budget->cover.spare);
+    if (spare > SPARE || (start > until && start - until > SPARE))
+        spare = 0;
+    uint64_t at_hand = start < until ? spare : 0;
+    if (at_hand > most - fresh)
+        at_hand = most - fresh;
+    uint64_t used = fresh + at_hand < wanted ? fresh + at_hand : wanted;
+    spare += fresh - used; /* the sum is not below zero */
+    SHARED_WRITE(budget->cover.spare, spare < SPARE ? spare : SPARE);
     SHARED_ADD(budget->charged, used);
     return used;
 }

@@ -35,9 +35,15 @@ static void price(struct passage *passage, struct meter *meter)
 {
     const struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     uint32_t samples = estimate->samples;
-    passage->paid = estimate->mean;
+    passage->sum = passage->paid = estimate->mean;
     passage->unknown = samples < ESTIMATE_KNOWN;
-    passage->weight = estimate->mean;
+    /* What overlapped lately will again. */
+    if (meter->lately_summed && meter->lately_used < meter->lately_summed)
+        passage->paid =
+            (uint64_t)((double)passage->sum * (double)meter->lately_used / (double)meter->lately_summed);
+    if (passage->paid < passage->sum / 16)
+        passage->paid = passage->sum / 16;
+    passage->weight = passage->paid;
     if (passage->unknown) {
         uint64_t least = AHEAD_NS >> (samples < 3 ? samples : 3);
         passage->weight = passage->weight > least ? passage->weight : least;
@@ -77,7 +83,9 @@ static enum verdict_of_gate take_credit(struct passage *passage, struct wait *wa
     int64_t credit = budget_refill(budget, meter->cores, now);
     meter->forfeited = SHARED_READ(budget->cover.forfeited);
     if (has_turn(passage, budget, credit, wait, now)) {
-        if (meter->allowance <= 0) {
+        /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
+        int64_t least = passage->queued ? BUDGET_PERIOD / 400 * (int64_t)meter->cores : 0;
+        if (meter->allowance <= 0 && credit >= least) {
             meter->allowance += budget_draw(budget, BUDGET_DRAW);
             meter->allowance_at = now;
         }
@@ -94,7 +102,8 @@ static enum verdict_of_gate take_credit(struct passage *passage, struct wait *wa
         wait->turn_since = now;
         wait->served = SHARED_READ(budget->served);
     }
-    wait->sleep = credit < 0 ? (uint64_t)-credit / meter->cores * 100 : 0;
+    int64_t missing = BUDGET_PERIOD / 400 * (int64_t)meter->cores - credit;
+    wait->sleep = missing > 0 ? (uint64_t)missing / meter->cores * 100 : 0;
     return budget_is_turn(budget, passage->ticket) ? WAIT_CREDIT : WAIT_TURN;
 }
 

@@ -88,7 +88,7 @@ struct vgpu_share {
 /* What makes charges of several processes add up: see budget.c. */
 struct vgpu_cover {
     uint64_t forfeited; /* credit that was not added, since there was as much as may be saved up */
-    uint64_t spare;     /* of the last interval before `busy_until`, what nobody was charged for */
+    uint64_t spare;     /* of the last intervals before `busy_until`, what nobody was charged for */
     uint64_t holes[7];  /* intervals before `busy_until` that are not charged yet */
 };
 

@@ -172,7 +172,7 @@ void meter_before(struct passage *passage)
     const struct stretch *open = &stream->open;
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     bool some = open->launches != 0, anchored = stream->anchored;
-    bool gap = some && now > stream->last_launch && now - stream->last_launch > GAP_NS + open->paid;
+    bool gap = some && now > stream->last_launch && now - stream->last_launch > GAP_NS + open->sum;
     passage->single = estimate_is_due(estimate);
     estimate->since = passage->single ? 0 : estimate->since + 1;
     lock_drop(&meter->lock);
@@ -205,9 +205,9 @@ static bool note(struct passage *passage, uint64_t now)
     lock_take(&meter->lock);
     if (!open->launches) {
         open->key = passage->key;
-        /* The device waited for the call's end, unless the thread was interrupted. */
+        /* The device waited for the end of the call. */
         uint64_t gap = now - stream->last_mark;
-        open->gap = stream->idle && gap < PROMPT_NS ? gap : 0;
+        open->gap = stream->idle ? gap : 0;
         stream->prompt &= gap < PROMPT_NS;
         open->forfeited = meter->forfeited;
     } else if (open->key != passage->key) {
@@ -215,12 +215,13 @@ static bool note(struct passage *passage, uint64_t now)
     }
     open->launches++;
     open->counted++;
+    open->sum += passage->sum;
     open->paid += passage->paid;
     open->weight += passage->weight;
     open->unknown |= passage->unknown;
     stream->last_launch = now;
     /* The lease looks at streams of other threads, but cannot put marks into this one. */
-    bool due = passage->single || open->paid >= MARK_NS || open->launches >= MARK_LAUNCHES ||
+    bool due = passage->single || open->sum >= MARK_NS || open->launches >= MARK_LAUNCHES ||
                (stream->thread && lease_is_active(meter->position));
     lock_drop(&meter->lock);
     return due;

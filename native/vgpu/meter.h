@@ -15,7 +15,8 @@ enum { MARK_LAUNCHES = 64, MARK_NS = 500000, GAP_NS = 150000, PROMPT_NS = 50000 
 struct stretch {
     uint32_t launches;  /* kernels and graphs */
     uint32_t counted;   /* of these, in the meter's `outstanding` */
-    uint64_t paid;      /* by estimates, when they were launched; nanoseconds */
+    uint64_t sum;       /* of their estimates, nanoseconds */
+    uint64_t paid;      /* when they were launched: less, where launches overlap */
     uint64_t weight;    /* likewise in the meter's `ahead` */
     uint64_t key;       /* of all; 0: they differ */
     uint64_t gap;       /* that the device waited for the first one, after the mark in front */
@@ -75,6 +76,8 @@ struct meter {
     uint32_t forced;          /* so often, since something was read */
     uint64_t forfeited;       /* in the budget, when it was last looked at */
     uint64_t forgiven;        /* up to where that was made up for */
+    uint64_t lately_used;     /* what was charged lately, */
+    uint64_t lately_summed;   /* and the estimates of that: more, where launches overlap */
     int64_t allowance;        /* drawn from the budget, for launches */
     uint64_t allowance_at;
     struct vgpu_budget own;
@@ -90,7 +93,7 @@ struct passage {
     struct target to;
     CUstream handle;
     uint64_t key;
-    uint64_t paid, weight;
+    uint64_t sum, paid, weight; /* see struct stretch */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
     bool single; /* timed by itself */

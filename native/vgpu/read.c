@@ -5,7 +5,13 @@
 
 #define SECOND INT64_C(1000000000)
 
-enum { ORIGIN_SECONDS = 4, LATE_NS = 1000, DRIFT = 50000 /* one part in so many */ };
+enum {
+    ORIGIN_SECONDS = 4,
+    LATE_NS = 1000,
+    UNKNOWN_TIMES = 4,
+    OVERLAP_NS = 40000000,
+    DRIFT = 50000 /* one part in so many */
+};
 
 bool meter_begin(struct meter *meter)
 {
@@ -61,6 +67,17 @@ static int64_t forgive(struct meter *meter, const struct stretch *stretch, uint6
     return due - (int64_t)thrown;
 }
 
+/* The lock is held. */
+static void note_overlap(struct meter *meter, uint64_t used, uint64_t sum)
+{
+    meter->lately_used += used;
+    meter->lately_summed += sum;
+    if (meter->lately_summed > OVERLAP_NS) {
+        meter->lately_used /= 2;
+        meter->lately_summed /= 2;
+    }
+}
+
 /* Charges for a stretch that took `length` up to `end`; `known`: these are. */
 static void settle_stretch(struct meter *meter, const struct mark *mark, bool known, uint64_t length,
                            uint64_t end)
@@ -72,8 +89,9 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     bool late = length < mark->behind + mark->behind / 4 + LATE_NS;
     struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
     if (known) {
-        bool elapsed = (mark->exact && !late) || stretch->unknown;
-        used = budget_cover(budget, end - length, end, elapsed ? length : stretch->paid);
+        bool elapsed = (mark->exact && !late) || (stretch->unknown && !stretch->sum);
+        uint64_t most = stretch->unknown ? UNKNOWN_TIMES * stretch->sum : stretch->sum;
+        used = budget_cover(budget, end - length, end, elapsed || most > length ? length : most);
     } else {
         SHARED_ADD(budget->charged, used);
     }
@@ -84,6 +102,8 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     if (cores)
         due = forgive(meter, stretch, SHARED_READ(budget->cover.forfeited), due);
     meter_release(meter, stretch);
+    if (known && !stretch->unknown)
+        note_overlap(meter, used, stretch->sum);
     if (known && mark->exact && stretch->key)
         estimate_add(estimate_find(&meter->estimates, stretch->key), length / stretch->launches, late);
     lock_drop(&meter->lock);
@@ -175,7 +195,7 @@ void meter_expire(struct meter *meter, uint64_t now)
         struct stream_meter *stream = &meter->streams[i];
         struct stretch *open = &stream->open;
         if (!stream->handle || stream->count || !open->counted ||
-            now < stream->last_launch + open->paid + GAP_NS)
+            now < stream->last_launch + open->sum + GAP_NS)
             continue;
         meter_release(meter, open);
         open->weight = 0;

@@ -85,8 +85,9 @@ struct memory {
 
 struct engine {
     bool started, holding, in_wait;
-    bool wants;  /* kernels wait for the turn */
-    bool queued; /* and other processes know */
+    bool stepping; /* a thread is at it, though it may have left the lock */
+    bool wants;    /* kernels wait for the turn */
+    bool queued;   /* and other processes know */
     pthread_t thread;
     pthread_cond_t wake;
     uint64_t clock;       /* simulated time: kernels are done up to here */

@@ -283,6 +283,7 @@ static uint64_t step(struct device *device)
     struct engine *engine = &device->engine;
     uint64_t now = sim_now(), next;
     bool changed;
+    engine->stepping = true;
     if (engine->holding && !turn_is_mine(device))
         engine->holding = false; /* we were taken for dead */
     engine->wants = false;
@@ -296,7 +297,17 @@ static uint64_t step(struct device *device)
             changed = true;
     } while (changed);
     step_turn(device, now, &next);
+    engine->stepping = false;
     return next;
+}
+
+void engine_catch_up(struct device *device)
+{
+    struct engine *engine = &device->engine;
+    if (!engine->started || engine->stepping)
+        return;
+    step(device);
+    pthread_cond_signal(&engine->wake);
 }
 
 static void *engine_main(void *argument)
@@ -307,6 +318,8 @@ static void *engine_main(void *argument)
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&driver()->lock);
     for (;;) {
+        while (engine->stepping)
+            pthread_cond_wait(&engine->wake, &driver()->lock);
         uint64_t next = step(device), now = sim_now();
         if (next <= now)
             continue;

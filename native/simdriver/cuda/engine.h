@@ -19,6 +19,10 @@ void op_free(struct op *op);
 /* Appends to the stream, or to the graph that it captures into. Takes the operation in any case. */
 CUresult engine_submit(struct stream *stream, struct op *op);
 
+/* Does what is due, so that a question about the device has the answer that it would have had on hardware, however late
+ * the engine's thread is. */
+void engine_catch_up(struct device *device);
+
 /* Each returns when the work that was submitted before is done. */
 void engine_wait_stream(struct stream *stream);
 void engine_wait_context(struct context *context);

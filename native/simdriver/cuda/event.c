@@ -148,6 +148,7 @@ static CUresult query(CUevent handle)
     CU_REQUIRE(event, CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(!event->capture, CUDA_ERROR_CAPTURED_EVENT);
     CU_TRY(capture_allows_unsafe());
+    engine_catch_up(event->context->device);
     CU_REQUIRE(event->context->error == CUDA_SUCCESS, event->context->error);
     return event->done < event->recorded ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }

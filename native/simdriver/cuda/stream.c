@@ -113,6 +113,7 @@ static CUresult query(CUstream handle)
     CU_STREAM(stream, handle);
     CU_REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CU_TRY(capture_allows_unsafe());
+    engine_catch_up(stream->context->device);
     return stream->head ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
