@@ -16,29 +16,35 @@ struct sum {
     bool lower;     /* a lower slot asks for memory too */
 };
 
-static struct sum add_up(const struct process *in, int position)
+static uint64_t transfers(const struct process *in)
 {
-    struct sum sum = {.stamp = SHARED_READ(in->ledger->transfers)};
+    uint64_t value;
+    return ledger_read(in, LEDGER_AT(head.transfers), &value, sizeof(value)) ? value : UINT64_MAX;
+}
+
+/* All there can be, where the ledger was cut short meanwhile. */
+static struct sum add_up(struct process *in, int position)
+{
+    atomic_thread_fence(
+        memory_order_seq_cst); /* what we have just written is seen before what others write is read */
+    struct sum sum = {.stamp = transfers(in)};
     uint32_t high = ledger_high_water(in);
+    if (!ledger_read(in, ledger_amount_at(position, 0), in->sums, high * sizeof(in->sums[0])))
+        return (struct sum){.committed = UINT64_MAX};
     for (uint32_t i = 0; i < high; i++) {
-        const struct vgpu_slot *slot = &in->ledger->slots[i];
-        if (!SHARED_READ(slot->pid))
-            continue;
-        /* In this order: see ledger_publish(). */
-        const struct vgpu_amount *amount = &slot->amounts[position];
-        uint64_t tentative = SHARED_READ(amount->tentative);
-        sum.stamp += SHARED_READ(amount->changes);
-        sum.tentative = add_capped(sum.tentative, tentative);
-        sum.committed = add_capped(sum.committed, SHARED_READ(amount->committed));
-        sum.committed = add_capped(sum.committed, SHARED_READ(amount->inherited));
-        sum.lower |= tentative && i + 1 < in->slot;
+        const struct vgpu_amount *amount = &in->sums[i];
+        sum.stamp += amount->changes;
+        sum.tentative = add_capped(sum.tentative, amount->tentative);
+        sum.committed = add_capped(sum.committed, amount->committed);
+        sum.committed = add_capped(sum.committed, amount->inherited);
+        sum.lower |= amount->tentative && i + 1 < in->slot;
     }
     return sum;
 }
 
 /* A sum in which no bytes were counted both where they left and where they went: `transfers` makes it miss none, this
  * makes it count none twice. */
-static struct sum add_up_exactly(const struct process *in, int position)
+static struct sum add_up_exactly(struct process *in, int position)
 {
     struct sum sum = add_up(in, position);
     for (int attempt = 0; attempt < SNAPSHOTS; attempt++) {
@@ -94,10 +100,10 @@ bool account_device(int position, struct vgpu_quota_device *out)
     return good;
 }
 
-static void set_tentative(struct process *in, int position, uint64_t bytes)
+static bool set_tentative(struct process *in, int position, uint64_t bytes)
 {
     in->own[position].tentative = bytes;
-    ledger_publish(in, position);
+    return ledger_publish(in, position);
 }
 
 enum step { STEP_GRANTED, STEP_FULL, STEP_WAIT, STEP_DENIED };
@@ -110,16 +116,17 @@ static enum step try_once(struct process *in, int position, uint64_t bytes, bool
         return STEP_DENIED;
     uint64_t limit = limit_of(in, position);
     uint64_t others_here = own->tentative - (*shown ? bytes : 0);
-    if (bytes > limit)
+    if (bytes > limit || (bytes && in->quota.devices[position].flags & VGPU_DEVICE_DENIED))
         return STEP_FULL;
-    if (!*shown)
-        set_tentative(in, position, own->tentative + bytes);
+    bool first = !*shown;
     *shown = true;
+    if (first && !set_tentative(in, position, own->tentative + bytes))
+        return STEP_DENIED;
     if (limit == VGPU_NO_LIMIT)
         return STEP_GRANTED;
-    uint64_t transfers = SHARED_READ(in->ledger->transfers);
+    uint64_t before = transfers(in);
     struct sum sum = add_up(in, position);
-    if (add_capped(sum.committed, sum.tentative) <= limit && SHARED_READ(in->ledger->transfers) == transfers)
+    if (add_capped(sum.committed, sum.tentative) <= limit && transfers(in) == before)
         return STEP_GRANTED;
     sum = add_up_exactly(in, position);
     if (add_capped(sum.committed, sum.tentative) <= limit)
@@ -163,11 +170,6 @@ enum verdict account_reserve(int position, uint64_t bytes)
     }
 }
 
-static uint64_t subtract(uint64_t from, uint64_t bytes)
-{
-    return from > bytes ? from - bytes : 0;
-}
-
 static void change(int position, uint64_t tentative, uint64_t more, uint64_t less)
 {
     struct process *in = process();
@@ -175,8 +177,8 @@ static void change(int position, uint64_t tentative, uint64_t more, uint64_t les
         return;
     lock_take(&in->account);
     struct own *own = &in->own[position];
-    own->tentative = subtract(own->tentative, tentative);
-    own->committed = subtract(add_capped(own->committed, more), less);
+    own->tentative = subtract_capped(own->tentative, tentative);
+    own->committed = subtract_capped(add_capped(own->committed, more), less);
     if (ledger_enter(in))
         ledger_publish(in, position);
     lock_drop(&in->account);
@@ -239,10 +241,12 @@ uint32_t account_processes(int position, struct account_process *out, uint32_t r
         high = ledger_high_water(in);
     }
     for (uint32_t i = 0; i < high; i++) {
-        const struct vgpu_slot *slot = &in->ledger->slots[i];
-        const struct vgpu_amount *amount = &slot->amounts[position];
-        uint32_t pid = SHARED_READ(slot->pid), at = 0;
-        uint64_t bytes = add_capped(SHARED_READ(amount->committed), SHARED_READ(amount->inherited));
+        struct vgpu_amount amount;
+        uint32_t pid, at = 0;
+        if (!ledger_read(in, ledger_slot_at(i), &pid, sizeof(pid)) ||
+            !ledger_read(in, ledger_amount_at(position, i), &amount, sizeof(amount)))
+            break;
+        uint64_t bytes = add_capped(amount.committed, amount.inherited);
         if (!pid || !bytes || !ledger_lives(in, i))
             continue;
         while (at < count && all[at].pid != pid)

@@ -15,7 +15,7 @@ struct vgpu_budget *budget_open(int position, struct vgpu_budget *own)
     if (!in)
         return own;
     lock_take(&in->account);
-    if (ledger_open(in)) /* looks at the file's size, too */
+    if (ledger_open(in) && ledger_is_whole(in))
         found = &in->ledger->budgets[position];
     lock_drop(&in->account);
     return found;

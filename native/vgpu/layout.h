@@ -53,24 +53,23 @@ struct vgpu_quota {
     struct vgpu_quota_device devices[VGPU_DEVICES];
 };
 
-/* What counts against the limit is the sum over all slots of the first three. */
+/* What counts against the limit is the sum over all slots of the last three. The owner writes the first three, others,
+ * with the lock of the shares, the last: so they are written apart. */
 struct vgpu_amount {
+    uint64_t changes;   /* raised with each change, so that a reader sees whether its sum is of one moment */
     uint64_t committed; /* bytes that the driver has given */
     uint64_t tentative; /* bytes that the driver is being asked for */
     uint64_t inherited; /* bytes of dead exporters that this process still maps */
-    uint64_t
-        changes; /* raised with each change of the others, so that a reader sees whether its sum is of one moment */
 };
 
 /* A slot belongs to the process that holds an open file description lock on the byte of the file whose offset is the
- * slot's index. Once nobody holds it, its amounts are void, and whoever sees that may zero it. */
+ * slot's index. Once nobody holds it, its amounts are void, and whoever sees that may zero them. */
 struct vgpu_slot {
     uint32_t pid; /* in the container's pid namespace; 0: free */
     uint32_t generation;
     uint64_t claimed; /* nanoseconds since boot */
     uint8_t name[16]; /* of the program, 0-terminated */
     uint64_t reserved[4];
-    struct vgpu_amount amounts[VGPU_DEVICES];
 };
 
 /* An allocation that was exported by cuIpcGetMemHandle: counted for its owner, later for an importer that outlives it.
@@ -105,16 +104,23 @@ struct vgpu_budget {
     struct vgpu_cover cover;
 };
 
-struct vgpu_ledger {
+struct vgpu_ledger_head {
     uint64_t magic;
     uint32_t version;
     uint32_t size;        /* of this structure */
     uint32_t slot_count;  /* VGPU_SLOTS */
     uint32_t high_water;  /* no slot at or above this index was ever used */
     uint64_t transfers;   /* raised in the middle of each move from one slot to another */
-    uint64_t shares_used; /* likewise for shares */
+    uint64_t shares_used; /* no share at or above this index was ever used */
     uint64_t reserved[3];
+};
+
+/* A tenant may cut its ledger short at any time, which a mapping does not outlive: all but the budgets is read and
+ * written by calls of the system, in aligned words. */
+struct vgpu_ledger {
+    struct vgpu_ledger_head head;
     struct vgpu_slot slots[VGPU_SLOTS];
+    struct vgpu_amount amounts[VGPU_DEVICES][VGPU_SLOTS];
     struct vgpu_share shares[VGPU_SHARES];
     struct vgpu_budget budgets[VGPU_DEVICES];
 };
@@ -122,11 +128,13 @@ struct vgpu_ledger {
 _Static_assert(sizeof(struct vgpu_quota_device) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_quota) == 64 + 128 * VGPU_DEVICES, "layout");
 _Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
-_Static_assert(sizeof(struct vgpu_slot) == 64 + 32 * VGPU_DEVICES, "layout");
+_Static_assert(sizeof(struct vgpu_slot) == 64, "layout");
+_Static_assert(sizeof(struct vgpu_ledger_head) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
 _Static_assert(sizeof(struct vgpu_cover) == 72, "layout");
 _Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
-_Static_assert(sizeof(struct vgpu_ledger) == 64 + 2112 * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
+_Static_assert(sizeof(struct vgpu_ledger) ==
+                   64 + (64 + 32 * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
                "layout");
 
 #endif

@@ -1,5 +1,5 @@
-/* The file is mapped, because slots are added up with every allocation. A tenant may cut its own ledger short, and the
- * pages behind the end would kill whoever touches them: so its size is looked at before it is touched. */
+/* The file is read and written by calls of the system: a tenant may cut its own ledger short, and a mapping would kill
+ * whoever touches it then. */
 #include "ledger.h"
 
 #include "log.h"
@@ -10,11 +10,41 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static bool is_ledger(const struct process *in, int fd)
+enum { PATIENCE_MS = 20 };
+
+bool ledger_read(const struct process *in, uint64_t offset, void *out, size_t size)
+{
+    return in->ledger_fd && file_read(in->ledger_fd - 1, out, size, offset) == (ssize_t)size;
+}
+
+bool ledger_write(const struct process *in, uint64_t offset, const void *from, size_t size)
+{
+    return in->ledger_fd && file_write(in->ledger_fd - 1, from, size, offset) == (ssize_t)size;
+}
+
+/* Also whether the descriptor is still the ledger's, and not somebody's who got its number. */
+static bool read_head(struct process *in)
+{
+    const struct vgpu_ledger_head *head = &in->head;
+    return ledger_read(in, 0, &in->head, sizeof(in->head)) && head->magic == VGPU_LEDGER_MAGIC &&
+           head->version == VGPU_LAYOUT_VERSION && head->size == sizeof(struct vgpu_ledger) &&
+           head->slot_count == VGPU_SLOTS;
+}
+
+bool ledger_is_whole(const struct process *in)
 {
     struct stat status;
-    return file_status(fd, &status) && status.st_ino == in->inode && status.st_dev == in->device &&
-           status.st_size >= (off_t)sizeof(struct vgpu_ledger);
+    return in->ledger && file_status(in->ledger_fd - 1, &status) && status.st_ino == in->inode &&
+           status.st_dev == in->device && status.st_size >= (off_t)sizeof(struct vgpu_ledger);
+}
+
+bool ledger_raise(const struct process *in, uint64_t offset)
+{
+    uint64_t value;
+    if (!ledger_read(in, offset, &value, sizeof(value)))
+        return false;
+    value++;
+    return ledger_write(in, offset, &value, sizeof(value));
 }
 
 /* One above the descriptors that programs count on being low, where the limit lets us. */
@@ -36,11 +66,6 @@ static bool map_file(struct process *in, int fd, const struct stat *status)
     struct vgpu_ledger *ledger = mmap(NULL, sizeof(*ledger), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (ledger == MAP_FAILED)
         return false;
-    if (ledger->magic != VGPU_LEDGER_MAGIC || ledger->version != VGPU_LAYOUT_VERSION ||
-        ledger->size != sizeof(*ledger) || ledger->slot_count != VGPU_SLOTS) {
-        munmap(ledger, sizeof(*ledger));
-        return false;
-    }
     in->ledger = ledger; /* an old mapping stays: another thread may be reading it */
     in->inode = status->st_ino;
     in->device = status->st_dev;
@@ -51,7 +76,7 @@ bool ledger_open(struct process *in)
 {
     char path[PLACE_MAX];
     struct stat status;
-    if (in->ledger_fd && in->ledger && is_ledger(in, in->ledger_fd - 1))
+    if (in->ledger_fd && read_head(in))
         return true;
     /* Lost, with the lock on the slot; the number may be somebody else's by now, so it is not closed. */
     in->ledger_fd = 0;
@@ -64,13 +89,14 @@ bool ledger_open(struct process *in)
         return false;
     }
     fd = move_up(fd);
-    if (!file_status(fd, &status) || status.st_size < (off_t)sizeof(struct vgpu_ledger) ||
+    in->ledger_fd = fd + 1;
+    if (!file_status(fd, &status) || status.st_size < (off_t)sizeof(struct vgpu_ledger) || !read_head(in) ||
         !map_file(in, fd, &status)) {
         LOG_ONCE("%s is truncated or of another version: allocations are denied", path);
+        in->ledger_fd = 0;
         file_close(fd);
         return false;
     }
-    in->ledger_fd = fd + 1;
     return true;
 }
 
@@ -102,50 +128,77 @@ bool ledger_lives(const struct process *in, uint32_t slot)
     return fcntl(in->ledger_fd - 1, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-struct vgpu_slot *ledger_slot(const struct process *in)
+bool ledger_await_byte(const struct process *in, uint32_t byte)
 {
-    return &in->ledger->slots[in->slot - 1];
+    uint64_t deadline = 0;
+    while (!ledger_lock_byte(in, byte)) {
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        if (!deadline)
+            deadline = now + PATIENCE_MS * UINT64_C(1000000);
+        if (now > deadline)
+            return false;
+        sleep_us(100);
+    }
+    return true;
 }
 
 uint32_t ledger_high_water(const struct process *in)
 {
-    uint32_t high = SHARED_READ(in->ledger->high_water);
+    uint32_t high = in->head.high_water;
     if (high < in->slot)
         high = in->slot;
     return high < VGPU_SLOTS ? high : VGPU_SLOTS;
 }
 
-void ledger_publish(struct process *in, int position)
+/* Where nobody lets us change it in turn, the most there can be is right as well. */
+static bool raise_high_water(struct process *in, uint32_t slots)
 {
-    if (!in->slot)
-        return;
-    struct vgpu_amount *amount = &ledger_slot(in)->amounts[position];
-    /* What moves from tentative to committed is in both for a moment, never in neither. */
-    if (in->own[position].committed >= SHARED_READ(amount->committed)) {
-        SHARED_WRITE(amount->committed, in->own[position].committed);
-        SHARED_WRITE(amount->tentative, in->own[position].tentative);
-    } else {
-        SHARED_WRITE(amount->tentative, in->own[position].tentative);
-        SHARED_WRITE(amount->committed, in->own[position].committed);
+    bool locked = ledger_await_byte(in, LEDGER_HEAD_BYTE);
+    bool good = read_head(in);
+    if (good && in->head.high_water < slots) {
+        in->head.high_water = locked ? slots : VGPU_SLOTS;
+        good = ledger_write(in, LEDGER_AT(head.high_water), &in->head.high_water, sizeof(uint32_t));
     }
-    SHARED_ADD(amount->changes, 1);
+    if (locked)
+        ledger_unlock_byte(in, LEDGER_HEAD_BYTE);
+    return good;
+}
+
+bool ledger_publish(struct process *in, int position)
+{
+    struct vgpu_amount *shown = &in->shown[position];
+    const struct own *own = &in->own[position];
+    if (!in->slot)
+        return false;
+    uint64_t at = ledger_amount_at(position, in->slot - 1);
+    /* What moves from tentative to committed is in both for a moment, never in neither. */
+    if (own->committed > shown->committed && own->tentative < shown->tentative) {
+        uint64_t committed = own->committed;
+        if (!ledger_write(in, at + offsetof(struct vgpu_amount, committed), &committed, sizeof(committed)))
+            return false;
+    }
+    shown->committed = own->committed;
+    shown->tentative = own->tentative;
+    shown->changes++;
+    return ledger_write(in, at, shown, offsetof(struct vgpu_amount, inherited));
 }
 
 /* The caller holds the slot's lock. */
-static void zero_slot(struct vgpu_slot *slot)
+static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *header)
 {
-    for (int i = 0; i < VGPU_DEVICES; i++) {
-        struct vgpu_amount *amount = &slot->amounts[i];
-        if (!(SHARED_READ(amount->committed) | SHARED_READ(amount->tentative) |
-              SHARED_READ(amount->inherited)))
+    for (int position = 0; position < VGPU_DEVICES; position++) {
+        struct vgpu_amount amount;
+        if (!ledger_read(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
+            return false;
+        if (!(amount.committed | amount.tentative | amount.inherited))
             continue;
-        SHARED_WRITE(amount->tentative, 0);
-        SHARED_WRITE(amount->committed, 0);
-        SHARED_WRITE(amount->inherited, 0);
-        SHARED_ADD(amount->changes, 1);
+        amount = (struct vgpu_amount){.changes = amount.changes + 1};
+        if (!ledger_write(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
+            return false;
     }
-    SHARED_ADD(slot->generation, 1);
-    SHARED_WRITE(slot->pid, 0);
+    header->generation++;
+    header->pid = 0;
+    return ledger_write(in, ledger_slot_at(slot), header, sizeof(*header));
 }
 
 static void take_name(struct vgpu_slot *slot)
@@ -159,30 +212,42 @@ static void take_name(struct vgpu_slot *slot)
     memcpy(slot->name, name, sizeof(name));
 }
 
+/* Its lock is held. */
+static bool move_in(struct process *in, uint32_t slot)
+{
+    struct vgpu_slot header;
+    if (!ledger_read(in, ledger_slot_at(slot), &header, sizeof(header)) ||
+        (header.pid && !share_bury(in, slot)) || !zero_slot(in, slot, &header))
+        return false;
+    for (int position = 0; position < VGPU_DEVICES; position++)
+        if (!ledger_read(in, ledger_amount_at(position, slot), &in->shown[position],
+                         sizeof(in->shown[position])))
+            return false;
+    take_name(&header);
+    header.claimed = now_ns(CLOCK_BOOTTIME);
+    header.pid = (uint32_t)getpid();
+    if (!raise_high_water(in, slot + 1) || !ledger_write(in, ledger_slot_at(slot), &header, sizeof(header)))
+        return false;
+    in->slot = slot + 1;
+    in->generation = header.generation;
+    for (int position = 0; position < VGPU_DEVICES; position++)
+        if (in->own[position].committed | in->own[position].tentative)
+            ledger_publish(in, position);
+    return true;
+}
+
 /* The lowest that nobody lives in: all that were ever used are added up with every allocation. */
 static bool claim(struct process *in)
 {
+    struct vgpu_slot last;
+    if (!ledger_read(in, ledger_slot_at(VGPU_SLOTS - 1), &last, sizeof(last)))
+        return false;
     for (uint32_t i = 0; i < VGPU_SLOTS; i++) {
-        struct vgpu_slot *slot = &in->ledger->slots[i];
         if (!ledger_lock_byte(in, i))
             continue;
-        if (SHARED_READ(slot->pid) && !share_bury(in, i)) {
-            ledger_unlock_byte(in, i);
-            continue;
-        }
-        zero_slot(slot);
-        in->slot = i + 1;
-        uint32_t high = SHARED_READ(in->ledger->high_water);
-        while (high <= i && !__atomic_compare_exchange_n(&in->ledger->high_water, &high, i + 1, false,
-                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-            ;
-        take_name(slot);
-        SHARED_WRITE(slot->claimed, now_ns(CLOCK_BOOTTIME));
-        SHARED_WRITE(slot->pid, (uint32_t)getpid());
-        for (int position = 0; position < VGPU_DEVICES; position++)
-            if (in->own[position].committed | in->own[position].tentative)
-                ledger_publish(in, position);
-        return true;
+        if (move_in(in, i))
+            return true;
+        ledger_unlock_byte(in, i);
     }
     LOG_ONCE("more than %d processes of this container use a GPU: allocations are denied", VGPU_SLOTS);
     return false;
@@ -190,7 +255,19 @@ static bool claim(struct process *in)
 
 bool ledger_enter(struct process *in)
 {
-    return ledger_open(in) && (in->slot || claim(in));
+    if (!ledger_open(in))
+        return false;
+    /* Whoever made it lower did not know of us. */
+    if (in->slot && in->head.high_water < in->slot)
+        raise_high_water(in, in->slot);
+    return in->slot || claim(in);
+}
+
+static bool reap(struct process *in, uint32_t slot)
+{
+    struct vgpu_slot header;
+    return ledger_read(in, ledger_slot_at(slot), &header, sizeof(header)) && header.pid &&
+           share_bury(in, slot) && zero_slot(in, slot, &header);
 }
 
 bool ledger_reap(struct process *in)
@@ -198,13 +275,11 @@ bool ledger_reap(struct process *in)
     bool found = false;
     uint32_t high = ledger_high_water(in);
     for (uint32_t i = 0; i < high; i++) {
-        struct vgpu_slot *slot = &in->ledger->slots[i];
-        if (!SHARED_READ(slot->pid) || ledger_lives(in, i) || !ledger_lock_byte(in, i))
+        uint32_t pid;
+        if (!ledger_read(in, ledger_slot_at(i), &pid, sizeof(pid)) || !pid || ledger_lives(in, i) ||
+            !ledger_lock_byte(in, i))
             continue;
-        if (SHARED_READ(slot->pid) && share_bury(in, i)) {
-            zero_slot(slot);
-            found = true;
-        }
+        found |= reap(in, i);
         ledger_unlock_byte(in, i);
     }
     in->reaped_at = now_ns(CLOCK_MONOTONIC_COARSE);

@@ -34,8 +34,12 @@ struct process {
     int ledger_fd;       /* + 1 */
     int quota_fd;        /* + 1 */
     uint32_t slot;       /* + 1 */
+    uint32_t generation; /* of the slot */
     uint64_t device, inode;
-    struct vgpu_ledger *ledger;
+    struct vgpu_ledger *ledger;   /* for the budgets alone: see layout.h */
+    struct vgpu_ledger_head head; /* as it was last read */
+    struct vgpu_amount shown[VGPU_DEVICES];
+    struct vgpu_amount sums[VGPU_SLOTS]; /* of one device, as they were last read */
     uint64_t reaped_at;
     struct own own[VGPU_DEVICES];
     bool quota_good;

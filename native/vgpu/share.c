@@ -4,32 +4,33 @@
 
 #include <string.h>
 
-enum { LOCK_BYTE = VGPU_SLOTS, PATIENCE_MS = 20 };
-
-/* All shares, one process at a time. It may be stopped while it has them, so nobody waits for long. */
+/* All shares, one process at a time. */
 static bool enter(const struct process *in)
 {
-    uint64_t deadline = 0;
-    while (!ledger_lock_byte(in, LOCK_BYTE)) {
-        uint64_t now = now_ns(CLOCK_MONOTONIC);
-        if (!deadline)
-            deadline = now + PATIENCE_MS * UINT64_C(1000000);
-        if (now > deadline)
-            return false;
-        sleep_us(100);
-    }
-    return true;
+    return ledger_await_byte(in, LEDGER_SHARES_BYTE);
 }
 
 static void leave(const struct process *in)
 {
-    ledger_unlock_byte(in, LOCK_BYTE);
+    ledger_unlock_byte(in, LEDGER_SHARES_BYTE);
 }
 
 static uint32_t used(const struct process *in)
 {
-    uint64_t count = SHARED_READ(in->ledger->shares_used);
+    uint64_t count;
+    if (!ledger_read(in, LEDGER_AT(head.shares_used), &count, sizeof(count)))
+        return 0;
     return count < VGPU_SHARES ? (uint32_t)count : VGPU_SHARES;
+}
+
+static bool load(const struct process *in, uint32_t index, struct vgpu_share *out)
+{
+    return ledger_read(in, ledger_share_at(index), out, sizeof(*out));
+}
+
+static void store(const struct process *in, uint32_t index, const struct vgpu_share *share)
+{
+    ledger_write(in, ledger_share_at(index), share, sizeof(*share));
 }
 
 static bool imports(const struct vgpu_share *share, uint32_t slot)
@@ -46,97 +47,136 @@ static void set_import(struct vgpu_share *share, uint32_t slot, bool on)
 
 static bool owns(const struct process *in, const struct vgpu_share *share, uint32_t slot)
 {
-    return share->owner == slot + 1 &&
-           share->owner_generation == SHARED_READ(in->ledger->slots[slot].generation);
+    struct vgpu_slot header;
+    return share->owner == slot + 1 && ledger_read(in, ledger_slot_at(slot), &header, sizeof(header)) &&
+           share->owner_generation == header.generation;
 }
 
 /* Another process that imports it and lives; VGPU_SLOTS: none. */
-static uint32_t heir_of(const struct process *in, const struct vgpu_share *share, uint32_t but)
+static uint32_t heir_of(const struct process *in, const struct vgpu_share *share, uint32_t but,
+                        struct vgpu_slot *header)
 {
     for (uint32_t slot = 0; slot < VGPU_SLOTS; slot++)
-        if (slot != but && imports(share, slot) && SHARED_READ(in->ledger->slots[slot].pid) &&
+        if (slot != but && imports(share, slot) &&
+            ledger_read(in, ledger_slot_at(slot), header, sizeof(*header)) && header->pid &&
             ledger_lives(in, slot))
             return slot;
     return VGPU_SLOTS;
 }
 
-/* The bytes appear with the heir; the caller takes them from where they were. False: there is no heir. */
-static bool bequeath(struct process *in, struct vgpu_share *share, uint32_t from)
+/* Bytes that a slot has from the dead: more, or less. */
+static void inherit(const struct process *in, uint32_t slot, uint32_t device, uint64_t more, uint64_t less)
 {
-    uint32_t heir = heir_of(in, share, from);
+    uint64_t at =
+        ledger_amount_at((int)(device % VGPU_DEVICES), slot) + offsetof(struct vgpu_amount, inherited);
+    uint64_t bytes;
+    if (!ledger_read(in, at, &bytes, sizeof(bytes)))
+        return;
+    bytes = subtract_capped(add_capped(bytes, more), less);
+    ledger_write(in, at, &bytes, sizeof(bytes));
+    ledger_raise(in, LEDGER_AT(head.transfers));
+}
+
+/* The bytes appear with the heir; the caller takes them from where they were, and stores the share. False: there is no
+ * heir. */
+static bool bequeath(const struct process *in, struct vgpu_share *share, uint32_t from)
+{
+    struct vgpu_slot header;
+    uint32_t heir = heir_of(in, share, from, &header);
     if (heir == VGPU_SLOTS || share->device >= VGPU_DEVICES) {
         memset(share, 0, sizeof(*share));
         return false;
     }
-    struct vgpu_amount *amount = &in->ledger->slots[heir].amounts[share->device];
-    SHARED_ADD(amount->inherited, share->bytes);
-    SHARED_ADD(amount->changes, 1);
-    SHARED_ADD(in->ledger->transfers, 1);
+    inherit(in, heir, share->device, share->bytes, 0);
     set_import(share, heir, false);
     share->owner = heir + 1;
-    share->owner_generation = SHARED_READ(in->ledger->slots[heir].generation);
+    share->owner_generation = header.generation;
     share->inherited = 1;
     return true;
+}
+
+static uint32_t find_free(const struct process *in)
+{
+    struct vgpu_share share;
+    for (uint32_t i = 0; i < VGPU_SHARES; i++)
+        if (load(in, i, &share) && !share.owner)
+            return i;
+    return VGPU_SHARES;
 }
 
 uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t bytes)
 {
     struct process *in = process();
-    uint32_t found = 0;
+    uint32_t found = VGPU_SHARES;
     if (!in || position < 0 || position >= VGPU_DEVICES)
         return 0;
     lock_take(&in->account);
     if (ledger_enter(in) && enter(in)) {
-        for (uint32_t i = 0; i < VGPU_SHARES && !found; i++) {
-            struct vgpu_share *share = &in->ledger->shares[i];
-            if (share->owner)
-                continue;
-            memset(share, 0, sizeof(*share));
-            memcpy(share->handle, handle, SHARE_HANDLE);
-            share->bytes = bytes;
-            share->device = (uint32_t)position;
-            share->owner = in->slot;
-            share->owner_generation = SHARED_READ(ledger_slot(in)->generation);
-            if (used(in) <= i)
-                SHARED_WRITE(in->ledger->shares_used, i + 1);
-            found = i + 1;
+        found = find_free(in);
+        if (found < VGPU_SHARES) {
+            struct vgpu_share share = {.bytes = bytes,
+                                       .device = (uint32_t)position,
+                                       .owner = in->slot,
+                                       .owner_generation = in->generation};
+            uint64_t count = found + 1;
+            memcpy(share.handle, handle, SHARE_HANDLE);
+            store(in, found, &share);
+            if (used(in) < count)
+                ledger_write(in, LEDGER_AT(head.shares_used), &count, sizeof(count));
         }
         leave(in);
     }
     lock_drop(&in->account);
-    return found;
+    return found < VGPU_SHARES ? found + 1 : 0;
+}
+
+/* Loads a share of which this process has to do with, and takes both locks; false: there is none, and none is held. */
+static bool begin(struct process *in, uint32_t number, struct vgpu_share *share)
+{
+    if (!in || !number || number > VGPU_SHARES)
+        return false;
+    lock_take(&in->account);
+    if (ledger_open(in) && in->slot && enter(in)) {
+        if (load(in, number - 1, share))
+            return true;
+        leave(in);
+    }
+    lock_drop(&in->account);
+    return false;
+}
+
+static void end(struct process *in)
+{
+    leave(in);
+    lock_drop(&in->account);
 }
 
 bool share_give_up(uint32_t number)
 {
     struct process *in = process();
+    struct vgpu_share share;
     bool moved = false;
-    if (!in || !number || number > VGPU_SHARES)
+    if (!begin(in, number, &share))
         return false;
-    lock_take(&in->account);
-    if (ledger_open(in) && in->slot && enter(in)) {
-        struct vgpu_share *share = &in->ledger->shares[number - 1];
-        if (owns(in, share, in->slot - 1) && !share->inherited)
-            moved = bequeath(in, share, in->slot - 1);
-        leave(in);
+    if (owns(in, &share, in->slot - 1) && !share.inherited) {
+        moved = bequeath(in, &share, in->slot - 1);
+        store(in, number - 1, &share);
     }
-    lock_drop(&in->account);
+    end(in);
     return moved;
 }
 
 void share_end(uint32_t number)
 {
     struct process *in = process();
-    if (!in || !number || number > VGPU_SHARES)
+    struct vgpu_share share;
+    if (!begin(in, number, &share))
         return;
-    lock_take(&in->account);
-    if (ledger_open(in) && in->slot && enter(in)) {
-        struct vgpu_share *share = &in->ledger->shares[number - 1];
-        if (owns(in, share, in->slot - 1) && !share->inherited)
-            memset(share, 0, sizeof(*share));
-        leave(in);
+    if (owns(in, &share, in->slot - 1) && !share.inherited) {
+        memset(&share, 0, sizeof(share));
+        store(in, number - 1, &share);
     }
-    lock_drop(&in->account);
+    end(in);
 }
 
 uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
@@ -149,12 +189,16 @@ uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
     if (ledger_enter(in) && enter(in)) {
         uint32_t own = in->slot - 1, count = used(in);
         for (uint32_t i = 0; i < count && !found; i++) {
-            struct vgpu_share *share = &in->ledger->shares[i];
-            if (!share->owner || memcmp(share->handle, handle, SHARE_HANDLE) != 0 ||
-                (foreign && (owns(in, share, own) || imports(share, own))))
+            struct vgpu_share share;
+            if (!load(in, i, &share) || !share.owner || memcmp(share.handle, handle, SHARE_HANDLE) != 0)
                 continue;
-            if (!owns(in, share, own))
-                set_import(share, own, true);
+            bool mine = owns(in, &share, own);
+            if (foreign && (mine || imports(&share, own)))
+                continue;
+            if (!mine) {
+                set_import(&share, own, true);
+                store(in, i, &share);
+            }
             found = i + 1;
         }
         leave(in);
@@ -166,24 +210,21 @@ uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
 void share_leave(uint32_t number)
 {
     struct process *in = process();
-    if (!in || !number || number > VGPU_SHARES)
+    struct vgpu_share share;
+    if (!begin(in, number, &share))
         return;
-    lock_take(&in->account);
-    if (ledger_open(in) && in->slot && enter(in)) {
-        struct vgpu_share *share = &in->ledger->shares[number - 1];
-        uint32_t own = in->slot - 1;
-        if (imports(share, own)) {
-            set_import(share, own, false);
-        } else if (owns(in, share, own) && share->inherited) {
-            struct vgpu_amount *amount = &ledger_slot(in)->amounts[share->device % VGPU_DEVICES];
-            uint64_t bytes = share->bytes;
-            bequeath(in, share, own);
-            shared_subtract(&amount->inherited, bytes);
-            SHARED_ADD(amount->changes, 1);
-        }
-        leave(in);
+    uint32_t own = in->slot - 1;
+    if (imports(&share, own)) {
+        set_import(&share, own, false);
+        store(in, number - 1, &share);
+    } else if (owns(in, &share, own) && share.inherited) {
+        uint32_t device = share.device;
+        uint64_t bytes = share.bytes;
+        bequeath(in, &share, own);
+        store(in, number - 1, &share);
+        inherit(in, own, device, 0, bytes);
     }
-    lock_drop(&in->account);
+    end(in);
 }
 
 bool share_bury(struct process *in, uint32_t slot)
@@ -194,10 +235,13 @@ bool share_bury(struct process *in, uint32_t slot)
     if (!enter(in))
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        struct vgpu_share *share = &in->ledger->shares[i];
-        set_import(share, slot, false);
-        if (share->owner == slot + 1)
-            bequeath(in, share, slot);
+        struct vgpu_share share;
+        if (!load(in, i, &share) || !(share.owner == slot + 1 || imports(&share, slot)))
+            continue;
+        set_import(&share, slot, false);
+        if (share.owner == slot + 1)
+            bequeath(in, &share, slot);
+        store(in, i, &share);
     }
     leave(in);
     return true;

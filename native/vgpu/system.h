@@ -46,6 +46,11 @@ static inline ssize_t file_read(int fd, void *out, size_t size, uint64_t offset)
     return syscall(SYS_pread64, fd, out, size, offset);
 }
 
+static inline ssize_t file_write(int fd, const void *from, size_t size, uint64_t offset)
+{
+    return syscall(SYS_pwrite64, fd, from, size, offset);
+}
+
 /* Zero is free, 1 held, 2 held and waited for. Lies in memory that fork() wipes: see process.h. */
 struct lock {
     _Atomic uint32_t word;

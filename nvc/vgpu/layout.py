@@ -35,13 +35,13 @@ SEQUENCE_OFFSET = 16
 LEDGER_HEADER = struct.Struct("<QIIIIQQ24x")
 #: pid, generation, claimed, name, reserved.
 SLOT_HEADER = struct.Struct("<IIQ16s32x")
-#: committed, tentative, inherited, changes.
+#: changes, committed, tentative, inherited.
 AMOUNT = struct.Struct("<QQQQ")
-SLOT_SIZE = SLOT_HEADER.size + DEVICES * AMOUNT.size
+AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE_SIZE = 152
 #: credit, refilled, busy until, charged, waited, launches, ticket, served, the shim's own; times in nanoseconds.
 BUDGET = struct.Struct("<qQQQQQII72x")
-BUDGETS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_SIZE + SHARES * SHARE_SIZE
+BUDGETS_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size + SHARES * SHARE_SIZE
 LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
 
 #: Bits of a device's flags in the quota: launches wait; no memory is given any more.

@@ -55,16 +55,15 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
         raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")
     accounts = []
     for slot in range(high_water):
-        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_SIZE
+        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
         pid, _, _, name = layout.SLOT_HEADER.unpack_from(data, offset)
         if pid == 0 or live is not None and slot not in live:
             continue
         used = []
         for device in range(min(devices, layout.DEVICES)):
-            amount = layout.AMOUNT.unpack_from(
-                data, offset + layout.SLOT_HEADER.size + device * layout.AMOUNT.size
-            )
-            used.append(min(sum(amount[:3]), (1 << 63) - 1))
+            place = (device * layout.SLOTS + slot) * layout.AMOUNT.size
+            _, *amount = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
+            used.append(min(sum(amount), (1 << 63) - 1))
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
         printable = "".join(c if c.isprintable() else "?" for c in text)
         accounts.append(Account(slot, pid, printable, tuple(used)))

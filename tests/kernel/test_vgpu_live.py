@@ -193,7 +193,7 @@ def test_numbers_of_a_liar_stay_numbers(sliced: Any, launcher: str) -> None:
     inside.ask("alloc a 2m")
     path = f"/proc/{container.pid}/root{LIBS}/nvc/ledger/ledger"
     with open(path, "r+b") as ledger:
-        ledger.seek(layout.LEDGER_HEADER.size + layout.SLOT_HEADER.size)
+        ledger.seek(layout.AMOUNTS_OFFSET + 8)
         ledger.write(b"\xff" * 24)
     assert listed(launcher, container.pid)["devices"][0]["used"] == (1 << 63) - 1
     assert "999%" in cli(launcher, "ls").stdout

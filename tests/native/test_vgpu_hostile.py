@@ -90,6 +90,36 @@ def test_a_ledger_cut_short_while_in_use(vgpu: Slice) -> None:
     assert other.code("primary 0") == OUT_OF_MEMORY
 
 
+def test_a_ledger_that_is_cut_and_mended_all_the_time(vgpu: Slice) -> None:
+    """At no moment does that end a process. rows: P14"""
+    path = vgpu.path("nvc/ledger/ledger")
+    with open(path, "rb") as file:
+        head = file.read(64)
+    processes = [vgpu.start() for _ in range(2)]
+    for process in processes:
+        process.send("threads 4 5m 1000")
+    fd = os.open(path, os.O_RDWR)
+    for _ in range(2000):
+        os.ftruncate(fd, 0)
+        os.ftruncate(fd, layout.LEDGER_SIZE)
+        os.pwrite(fd, head, 0)
+    os.close(fd)
+    for process in processes:
+        assert process.receive() == ["0"]
+        process.code("alloc a 16m")
+
+
+def test_what_the_host_denies(vgpu: Slice) -> None:
+    process = vgpu.start().do("alloc a 64m")
+    vgpu.limit(2 * GIB, 2 * GIB, flags=layout.DENIED)
+    assert process.code("alloc b 64m") == OUT_OF_MEMORY
+    process.do("free a")
+    assert vgpu.process().do("init").code("primary 0") == OUT_OF_MEMORY
+    vgpu.limit(2 * GIB, 2 * GIB)
+    process.do("alloc b 64m")
+    assert vgpu.agree() == CONTEXT + 64 * MIB
+
+
 def test_a_ledger_that_grows(vgpu: Slice) -> None:
     process = vgpu.start()
     os.truncate(vgpu.path("nvc/ledger/ledger"), 1 << 30)

@@ -111,9 +111,9 @@ def made_ledger(*slots: tuple[int, int, bytes, tuple[int, int, int]]) -> bytearr
     data = bytearray(ledger.header().ljust(layout.LEDGER_SIZE, b"\0"))
     high = 0
     for slot, pid, name, amounts in slots:
-        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_SIZE
+        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
         layout.SLOT_HEADER.pack_into(data, offset, pid, 1, 0, name)
-        layout.AMOUNT.pack_into(data, offset + layout.SLOT_HEADER.size, *amounts, 0)
+        layout.AMOUNT.pack_into(data, layout.AMOUNTS_OFFSET + slot * layout.AMOUNT.size, 0, *amounts)
         high = max(high, slot + 1)
     layout.LEDGER_HEADER.pack_into(
         data, 0, layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, high, 0, 0

@@ -14,16 +14,16 @@ FIELDS = {
     "vgpu_quota": "magic version size sequence device_count flags reserved",
     "vgpu_quota_device": "uuid memory_limit context_overhead module_overhead correction "
     "cores weight policy flags reserved",
-    "vgpu_ledger": "magic version size slot_count high_water transfers shares_used reserved",
+    "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
-    "vgpu_amount": "committed tentative inherited changes",
+    "vgpu_amount": "changes committed tentative inherited",
     "vgpu_budget": "credit refilled busy_until charged waited launches ticket served cover",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
 FORMATS = {
     "vgpu_quota": layout.QUOTA_HEADER,
     "vgpu_quota_device": layout.QUOTA_DEVICE,
-    "vgpu_ledger": layout.LEDGER_HEADER,
+    "vgpu_ledger_head": layout.LEDGER_HEADER,
     "vgpu_slot": layout.SLOT_HEADER,
     "vgpu_amount": layout.AMOUNT,
     "vgpu_budget": layout.BUDGET,
@@ -40,11 +40,12 @@ CONSTANTS = {
     "VGPU_DEVICE_DENIED": layout.DENIED,
     "sizeof(struct vgpu_quota)": layout.QUOTA_SIZE,
     "sizeof(struct vgpu_ledger)": layout.LEDGER_SIZE,
-    "sizeof(struct vgpu_slot)": layout.SLOT_SIZE,
+    "sizeof(struct vgpu_slot)": layout.SLOT_HEADER.size,
     "sizeof(struct vgpu_share)": layout.SHARE_SIZE,
     "offsetof(struct vgpu_quota, sequence)": layout.SEQUENCE_OFFSET,
     "offsetof(struct vgpu_quota, devices)": layout.QUOTA_HEADER.size,
-    "offsetof(struct vgpu_slot, amounts)": layout.SLOT_HEADER.size,
+    "offsetof(struct vgpu_ledger, amounts)": layout.AMOUNTS_OFFSET,
+    "sizeof(struct vgpu_amount) * VGPU_SLOTS": layout.AMOUNT.size * layout.SLOTS,
     "offsetof(struct vgpu_ledger, slots)": layout.LEDGER_HEADER.size,
     "offsetof(struct vgpu_ledger, budgets)": layout.BUDGETS_OFFSET,
 }
