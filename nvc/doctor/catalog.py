@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
-    *system.CHECKS, *settings.CHECKS[:3], *driver.CHECKS[:3], *files.CHECKS, *nodes.CHECKS, *driver.CHECKS[3:],
+    *system.CHECKS, *settings.CHECKS[:3], *driver.CHECKS[:4], *files.CHECKS, *nodes.CHECKS, *driver.CHECKS[4:],
     *settings.CHECKS[3:], *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
 )  # fmt: skip
 CONTAINER: tuple[Check, ...] = (*container.CHECKS, *contents.CHECKS)

@@ -11,10 +11,11 @@ from nvc.doctor.inside import Inside
 from nvc.doctor.look import read_text
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import scope_findings, scope_of
-from nvc.environment import CAPABILITIES, VISIBLE
+from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE
 from nvc.errors import ContainerError, MountError, NvcError
 from nvc.oci import MAX_CONFIG
 from nvc.request import Request
+from nvc.requirements import check as check_requirements
 from nvc.selection import select
 
 TYPE_CHECKING = False
@@ -107,6 +108,19 @@ def request(look: Look, inside: Inside) -> Iterator[Finding]:
             advice=f"start it with a {VISIBLE} that this host has",
         )
         return
+    demands = tuple(
+        value[:MAX_REQUIREMENT]
+        for name, value in inside.environment.items()
+        if name.startswith(REQUIRE) and value
+    )
+    try:
+        check_requirements(demands[:MAX_REQUIREMENTS], look.facts, chosen)
+    except NvcError as error:
+        yield warning(
+            f"its image demands another driver: {error.step}: {error.cause}".removesuffix(": "),
+            f"driver {look.facts.driver_label}, CUDA {look.facts.cuda_version}",
+            advice=f"{error.hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit",
+        )
     yield ok(f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices")
 
 

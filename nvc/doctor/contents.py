@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
     from nvc.vgpu.tenants import Tenant
 
+_LDCONFIG = "run ldconfig in the container, by its engine"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
@@ -51,7 +52,7 @@ def libraries(look: Look, inside: Inside) -> Iterator[Finding]:
             yield failed(
                 f"{soname} is not found in the container",
                 f"neither by its loader cache, nor in {', '.join(inside.directories())}",
-                commands=(f"nsenter --target {inside.pid} --mount -- ldconfig",),
+                commands=inside.found.inside("ldconfig"),
                 advice=f"if it is not there at all: {CAPABILITIES} must name compute and utility; {AGAIN}",
             )
             continue
@@ -93,29 +94,37 @@ def loader_cache(look: Look, inside: Inside) -> Iterator[Finding]:
     """Whether its loader cache names the files that were mounted."""
     if inside.musl or CONTROL not in inside.nodes():
         raise Blocked("container.libraries" if inside.musl else "container.nodes")
-    remedy = (f"nsenter --target {inside.pid} --mount -- ldconfig",)
+    remedy = inside.found.inside("ldconfig")
     try:
         entries = inside.cache()
     except OSError as error:
         yield unknown(f"its loader cache cannot be read: {(error.strerror or str(error)).lower()}")
         return
     except NvcError as error:
-        yield failed(f"its loader cache is damaged: {error.cause}", commands=remedy)
+        yield failed(f"its loader cache is damaged: {error.cause}", commands=remedy, advice=_LDCONFIG)
         return
     if entries is None:
         found = [soname for soname in LIBRARIES if inside.loaded(soname)[0] is not None]
         text = "it has no loader cache"
-        yield warning(text, f"found without it: {', '.join(found) or 'nothing'}", commands=remedy)
+        yield warning(
+            text, f"found without it: {', '.join(found) or 'nothing'}", commands=remedy, advice=_LDCONFIG
+        )
         return
+    if not inside.mode("/etc/ld.so.cache") & 0o004:
+        text = "users of the container cannot read its loader cache: for them, nothing is found"
+        commands = inside.found.inside("chmod", "644", "/etc/ld.so.cache")
+        yield warning(text, f"mode {inside.mode('/etc/ld.so.cache'):04o}", commands=commands)
     for soname in LIBRARIES:
         named = [path for _, name, path in entries if name == soname]
         if named and inside.file(named[0]) is None:
             yield failed(
-                f"its loader cache says {soname} is {named[0]}, which leads nowhere", commands=remedy
+                f"its loader cache says {soname} is {named[0]}, which leads nowhere",
+                commands=remedy,
+                advice=_LDCONFIG,
             )
         elif not named and not inside.library_path() and inside.loaded(soname)[0] is not None:
             file, how = inside.loaded(soname)
-            yield warning(f"its loader cache does not name {soname}", how, commands=remedy)
+            yield warning(f"its loader cache does not name {soname}", how, commands=remedy, advice=_LDCONFIG)
 
 
 @looking_into

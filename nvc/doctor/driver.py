@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nvc.doctor import Finding
     from nvc.doctor.look import Look
 
+_TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"
 _NVIDIA = "0x10de"
 #: Seconds that NVML may take: the peers' limit is 10, and a container start waits for it.
@@ -96,6 +97,17 @@ def module(look: Look) -> Iterator[Finding]:
         commands=("modprobe nvidia",),
         advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?",
     )
+
+
+def platform(look: Look) -> Iterator[Finding]:
+    """Whether the GPU is one of its own, and not part of a Tegra system."""
+    release = read_text(_TEGRA, 4096)
+    if release and not look.host.simulated:
+        yield warning(
+            "this is a Jetson: containers get its integrated GPU by lists (CSV) that nvc does not read",
+            f"{_TEGRA}: {release.splitlines()[0][:80]}",
+            advice="use NVIDIA's toolkit in mode csv for the integrated GPU; GPUs on PCI Express work with nvc",
+        )
 
 
 def modules(look: Look) -> Iterator[Finding]:
@@ -313,6 +325,7 @@ def _first_line(look: Look) -> tuple[str, ...]:
 CHECKS = (
     Check("driver.root", "the driver root of the configuration, or of --root", root),
     Check("driver.module", "the kernel module nvidia, or who holds the GPUs instead", module),
+    Check("driver.platform", "whether this is a Tegra system", platform),
     Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", modules),
     Check("driver.nvml", "whether the driver answers, and how fast", nvml),
     Check("driver.gpus", "whether NVML shows every GPU of the kernel module", gpus),

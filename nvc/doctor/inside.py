@@ -235,6 +235,17 @@ class Inside:
         finally:
             os.close(fd)
 
+    def mode(self, path: str) -> int:
+        """Permissions of a regular file, 0o777 where there is none."""
+        try:
+            fd = self._open(path)
+        except OSError:
+            return 0o777
+        try:
+            return stat.S_IMODE(os.fstat(fd).st_mode)
+        finally:
+            os.close(fd)
+
     def _real_path(self, fd: int, path: str) -> str:
         """Of a file that is mounted from elsewhere, only the link's own directory and name can be told."""
         seen = os.readlink(f"/proc/self/fd/{fd}")

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
+NAMES = (
+    "nvidia-container-cli",
+    "nvidia-container-runtime-hook",
+    "nvidia-container-toolkit",
+    "nvidia-container-runtime",
+)
 _HOOK_LIMIT = 1 << 20
 
 
@@ -234,6 +240,19 @@ def _gpus_hook() -> Iterator[Finding]:
             )
 
 
+def names(look: Look) -> Iterator[Finding]:
+    """NVIDIA's names on the PATH: that all are of one toolkit, whose programs understand each other."""
+    found = {name: _which(name) for name in NAMES}
+    ours = [path for path in found.values() if path and kind_of(path) == OURS]
+    theirs = [path for path in found.values() if path and kind_of(path) == NVIDIAS]
+    if ours and theirs:
+        yield warning(
+            f"{ours[0]} is nvc's, {theirs[0]} is of NVIDIA's toolkit: they may not understand each other's options",
+            *(f"{path} is {os.path.realpath(path)}" for path in (*ours, *theirs)),
+            advice="let all names lead to one of the two: update-alternatives --config NAME",
+        )
+
+
 def hooks(look: Look) -> Iterator[Finding]:
     """The files of hooks.d: that each leads to a program, and no container is given its GPUs twice."""
     engines = {name: READERS[name]() for name in ("crio", "podman")}
@@ -292,5 +311,6 @@ CHECKS = (
     Check(
         "engines.podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits", _of("podman")
     ),
+    Check("engines.names", "NVIDIA's program names on the PATH: of one toolkit", names),
     Check("engines.hooks", "files of hooks.d: their programs, two toolkits", hooks),
 )

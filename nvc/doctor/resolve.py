@@ -25,6 +25,14 @@ _PODMAN = (
     "/var/lib/containers/storage/*-containers/containers.json",
     "/home/*/.local/share/containers/storage/*-containers/containers.json",
 )
+#: Parts of a state directory, and the command that executes in its containers.
+_ENGINES = (
+    ("docker/", "docker exec"),
+    ("containerd/runc/k8s.io/", "crictl exec"),
+    ("containerd/runc/moby/", "docker exec"),
+    ("run/runc/", "runc exec"),
+    ("run/crun/", "crun exec"),
+)
 _FILE_LIMIT = 16 << 20
 _SHORTEST = 4  # characters that a part of an id must have
 
@@ -36,6 +44,17 @@ class Found(Value):
     pid: int  # of its first process, as /proc numbers it
     id: str = ""  # of its runtime; "" where only a process was named
     bundle: str = ""  # "" where it is not known
+    state: str = ""  # directory in which its runtime keeps its state
+
+    def inside(self, *words: str) -> tuple[str, ...]:
+        """The command that runs `words` in it as its engine does; () where the engine is not known.
+
+        Entering its namespaces by hand would run a program of the image with all rights of the host.
+        """
+        where = next((exec for part, exec in _ENGINES if f"/{part}" in self.state), "")
+        if "libpod" in read_text(f"/proc/{self.pid}/cgroup", 1 << 16):
+            where = "podman exec"
+        return (f"{where} {self.id} {' '.join(words)}",) if where and self.id else ()
 
 
 def resolve(name: str) -> Found:
@@ -53,7 +72,7 @@ def resolve(name: str) -> Found:
             if _is_meant(os.path.basename(directory), wanted):
                 pid, bundle = read_state(directory)
                 if pid and os.path.exists(f"/proc/{pid}"):
-                    return Found(name, pid, os.path.basename(directory), bundle)
+                    return Found(name, pid, os.path.basename(directory), bundle, directory)
     for wanted in ids:
         found = _by_cgroup(wanted)
         if found:
@@ -101,7 +120,7 @@ def _with_state(found: Found) -> Found:
     for directory in _states():
         pid, bundle = read_state(directory)
         if pid and (pid == found.pid or namespace and _link(pid, "mnt") == namespace):
-            return Found(found.name, found.pid, os.path.basename(directory), bundle)
+            return Found(found.name, found.pid, os.path.basename(directory), bundle, directory)
     return found
 
 

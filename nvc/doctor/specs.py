@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: Kinds that are about NVIDIA's devices; other vendors' files are only read for their names.
 _VENDORS = ("nvidia.com/", "k8s.device-plugin.nvidia.com/", "management.nvidia.com/", "runtime.nvidia.com/")
 _SHOWN = 6
+UNITS = (
+    "/etc/systemd/system/multi-user.target.wants/nvc-cdi-refresh.service",
+    "/etc/systemd/system/paths.target.wants/nvc-cdi-refresh.path",
+)
 
 
 def _files(look: Look) -> list[tuple[str, SpecFile]]:
@@ -81,6 +85,23 @@ def stale(look: Look) -> Iterator[Finding]:
                 commands=_refresh(look, file),
                 advice="nvc-cdi-refresh.path of the package does so whenever the driver changes",
             )
+
+
+def refreshed(look: Look) -> Iterator[Finding]:
+    """Whether the unit that writes a specification at boot has written one."""
+    wanted = [path for path in UNITS if os.path.lexists(path)]
+    if not wanted:
+        yield ok("nvc-cdi-refresh is not enabled here")
+        return
+    if any(file.document and stamp_of_document(file.document) for _, file in _files(look)):
+        return
+    yield failed(
+        "nvc-cdi-refresh is enabled, and has not written a specification",
+        *wanted[:1],
+        f"no file of nvc is in {', '.join(look.config.cdi_spec_dirs)}",
+        commands=("systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20"),
+        advice="it fails where the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver",
+    )
 
 
 def paths(look: Look) -> Iterator[Finding]:
@@ -151,6 +172,7 @@ def _host_paths(document: dict[str, Any]) -> Iterator[str]:
 CHECKS = (
     Check("cdi.specs", "specifications: valid, in directories that only root can write", sound),
     Check("cdi.stale", "specifications made for another driver or other devices", stale),
+    Check("cdi.refresh", "whether nvc-cdi-refresh has done its work", refreshed),
     Check("cdi.paths", "files and nodes that a specification names and the host has not", paths),
     Check("cdi.hooks", "programs that a specification names and the host has not", hooks),
     Check("cdi.conflicts", "devices that two files define", conflicts),

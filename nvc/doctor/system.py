@@ -85,6 +85,20 @@ def _proc_mount() -> tuple[str, ...]:
     return tuple(line for line in lines if " /proc proc " in line)[:1]
 
 
+def root(look: Look) -> Iterator[Finding]:
+    """Whether runtimes can change the root directory of a container: not where that of the host is an initramfs."""
+    lines = (read_file("/proc/self/mountinfo", 16 << 20) or b"").decode("utf-8", "replace").splitlines()
+    tops = [line.split() for line in lines if len(line.split()) > 5 and line.split()[4] == "/"]
+    kinds = [fields[fields.index("-") + 1] for fields in tops if "-" in fields[:-1]]
+    if kinds and kinds[-1] == "rootfs":
+        yield warning(
+            "the host runs from its initramfs: runc fails with `pivot_root: invalid argument`",
+            " ".join(tops[-1])[:200],
+            commands=("systemctl set-environment DOCKER_RAMDISK=true", "systemctl restart docker"),
+            advice="or boot from a disk; podman and runc have --no-pivot",
+        )
+
+
 def cgroups(look: Look) -> Iterator[Finding]:
     """Whether device rules can be changed, for both kinds of cgroups."""
     mounts = cgroup_mounts(read_file("/proc/self/mountinfo", 16 << 20) or b"")
@@ -208,6 +222,7 @@ CHECKS = (
     Check("host.rights", "whether this program may see everything", rights),
     Check("host.place", "whether this is the host, or a container", place),
     Check("host.proc", "whether /proc shows the processes of others", proc),
+    Check("host.root", "whether the root directory is one that can be pivoted", root),
     Check("host.cgroups", "cgroups with device rules, and whether those can be read", cgroups),
     Check("host.selinux", "whether SELinux lets containers use devices", selinux),
     Check("host.systemd", "what systemd would take from containers when it is reloaded", systemd),

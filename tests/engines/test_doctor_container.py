@@ -55,6 +55,13 @@ def test_it_asked_for_what_is_not_here(box: Box) -> None:
         assert "GPU-" in box.host.sh(said.commands[0]).stdout
 
 
+def test_its_image_demands_another_driver(box: Box) -> None:
+    wanted = {VISIBLE: "0", "NVIDIA_REQUIRE_CUDA": "cuda>=99.1", "NVIDIA_DISABLE_REQUIRE": "1"}
+    with box.bundle(**wanted).created("runc") as container:
+        said = box.named(container, "container.request", "its image demands another driver", "warning")
+        assert "cuda>=99.1" in said.line
+
+
 def test_nobody_was_told(box: Box) -> None:
     with box.bundle(hook=False, **{VISIBLE: "all"}).created("runc") as container:
         assert box.named(container, "container.hooks", "no hook of nvc is in its bundle")
@@ -179,11 +186,16 @@ def test_forward_compatibility_for_another_driver(box: Box) -> None:
 def test_the_loader_cache(box: Box) -> None:
     bundle = box.bundle(**{VISIBLE: "0"})
     shutil.copy(need("ldconfig"), f"{bundle.rootfs}/sbin/ldconfig")
+    os.symlink("busybox", f"{bundle.rootfs}/bin/chmod")
     with bundle.created("runc") as container:
+        container.start()
         inside(box, container.pid, "echo nothing > /etc/ld.so.cache")
         said = box.named(container, "container.loader-cache", "its loader cache is damaged")
         box.host.sh(said.commands[0])
         box.doctor(container.name, check=0)
+        inside(box, container.pid, "chmod 600 /etc/ld.so.cache")
+        said = box.named(container, "container.loader-cache", "cannot read its loader cache", "warning")
+        box.host.sh(said.commands[0])
         inside(box, container.pid, f"rm {LIBS}/libcuda.so.1")
         said = box.named(container, "container.loader-cache", "libcuda.so.1, which leads nowhere")
         box.host.sh(said.commands[0])

@@ -69,6 +69,14 @@ def test_without_cgroups(host: Host) -> None:
     assert "no cgroup hierarchy" not in sensible(host, f"unshare --mount /bin/sh -ec '{script}'")
 
 
+def test_a_host_that_runs_from_its_initramfs(host: Host) -> None:
+    host.write("/run/mountinfo", "1 1 0:2 / / rw - rootfs rootfs rw\n")
+    script = "mount --bind /run/mountinfo /proc/$$/mountinfo; exec nvc-cli doctor host.root"
+    text = sensible(host, f"unshare --mount /bin/sh -ec '{script}'", 0)
+    assert "warning      host.root: the host runs from its initramfs" in text
+    assert not problems(examine(host, "", "host.root").stdout)
+
+
 def test_an_old_kernel(host: Host) -> None:
     """As uname(2) of an old personality tells it."""
     text = sensible(host, f"{need('setarch')} --uname-2.6 nvc-cli doctor host.kernel", 1)

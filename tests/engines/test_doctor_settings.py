@@ -25,6 +25,7 @@ END
 #: A program of NVIDIA's toolkit, as far as a registration needs one.
 CRI = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 THEIRS = "printf '#!/bin/sh\\n' > /usr/local/bin/{0}; chmod 755 /usr/local/bin/{0}"
+WANTS = "/etc/systemd/system/multi-user.target.wants"
 RUNTIME = "nvidia-container-runtime"
 CONFIGURE = "nvc-cli runtime configure --engine"
 OLD = "mkdir -p /usr/local/old; cp /usr/local/bin/nvc-runtime /usr/local/old"
@@ -84,6 +85,9 @@ CASES = (
     Case("cdi.specs", f"{SPEC}; chmod 777 /etc/cdi", "/etc/cdi can be written by others", after="rm /etc/cdi/*"),
     Case("cdi.stale", f"{SPEC}; sed -i s/CDI_STAMP=580/CDI_STAMP=470/ /etc/cdi/nvidia.json",
          "was made for driver 470.159.04-sim", after="rm /etc/cdi/*"),
+    Case("cdi.refresh", f"mkdir -p {WANTS}; ln -s /gone {WANTS}/nvc-cdi-refresh.service",
+         "nvc-cdi-refresh is enabled, and has not written a specification", SPEC,
+         after=f"rm -r {WANTS} /etc/cdi/*"),
     Case("cdi.paths", f"{SPEC}; sed -i s,/usr/bin/nvidia-smi\\\",/usr/bin/gone\\\", /etc/cdi/nvidia.json",
          "/usr/bin/gone, which is not there", after="rm /etc/cdi/*"),
     Case("cdi.hooks", f"{SPEC}; sed -i s,/usr/local/bin/nvc-cdi-hook,/usr/gone/nvc-cdi-hook, /etc/cdi/nvidia.json",
@@ -119,6 +123,10 @@ CASES = (
          "'[engine.runtimes]' 'nvidia = [\"/usr/local/bin/nvidia-container-runtime\"]' "
          "> /etc/containers/containers.conf.d/10-theirs.conf"),
          status="warning", after="rm -r /etc/containers/containers.conf.d /usr/local/bin/nvidia-*"),
+    Case("engines.names", f"{THEIRS.format('nvidia-container-cli')}; "
+         "ln -s nvc-hook /usr/local/bin/nvidia-container-runtime-hook", "they may not understand each other",
+         "ln -sf nvc-cli /usr/local/bin/nvidia-container-cli", status="warning",
+         after="rm /usr/local/bin/nvidia-*"),
     Case("engines.hooks", hook("broken.json", "/gone/nvc-hook"), "wants /gone/nvc-hook to be run"),
     Case("engines.hooks", f"mkdir -p {HOOKS_D}; echo '[' > {HOOKS_D}/bad.json", "bad.json cannot be read"),
     Case("engines.hooks", f"{hook('nvc.json', '/usr/local/bin/nvc-hook')}; "
