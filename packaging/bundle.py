@@ -36,7 +36,7 @@ NOTES = {
 
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
-    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool.h"),
+    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool.h", "vgpu_work.c"),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }
 

@@ -9,6 +9,7 @@ from support import REPO, need, run
 from support import ldcache as caches
 from support.launcher import Installation
 from support.simdriver import client, client_program, sim_root, simdriver, simdriver_sanitized  # noqa: F401
+from support.vgpucap import capped, work  # noqa: F401
 from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_sanitized, vgpu  # noqa: F401
 
 

@@ -4,10 +4,11 @@
  *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
- *   trace=MS     a line each: milliseconds, kernels so far
+ *   trace=MS     a line each: milliseconds, kernels so far   captures=1    a thread captures graphs meanwhile
+ *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
  *
- * Prints, for the time after `warm`: kernels, seconds, the longest call of a launch in milliseconds, and kernels a second.
- * A line on standard input ends it early. */
+ * Prints `start` and the rounds, then, for the time after `warm`: kernels, seconds, the longest call of a launch in
+ * milliseconds, kernels a second; and kernels and seconds from the beginning. A line on standard input ends it early. */
 #include "vgpu_tool.h"
 
 #include <dlfcn.h>
@@ -38,6 +39,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
+static uint64_t captures, cost, captured;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -114,6 +116,43 @@ static void make_graph(void)
     kind = wanted;
 }
 
+/* Captures in the mode in which other threads' calls count too: none of the shim's may break it. */
+static void *capture_on(void *argument)
+{
+    CUstream stream;
+    void *values[] = {&rounds};
+    (void)argument;
+    MUST(cuCtxSetCurrent, (CUcontext), context);
+    MUST(cuStreamCreate, (CUstream *, unsigned int), &stream, 1);
+    while (!atomic_load(&ending)) {
+        CUgraph made;
+        MUST(cuStreamBeginCapture_v2, (CUstream, int), stream, 0);
+        for (int i = 0; i < 20; i++)
+            must(CU(cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, stream, values, NULL),
+                 "captured launch");
+        MUST(cuStreamEndCapture, (CUstream, CUgraph *), stream, &made);
+        must(CU(cuGraphDestroy)(made), "cuGraphDestroy");
+        captured++;
+    }
+    return NULL;
+}
+
+/* Nanoseconds that the host needs for a launch, when the device has nothing else to do. */
+static void print_cost(void)
+{
+    enum { LAUNCHES = 200 };
+    CUstream stream;
+    MUST(cuStreamCreate, (CUstream *, unsigned int), &stream, 1);
+    for (uint64_t i = 0; i < cost; i++) {
+        double from = now();
+        for (int n = 0; n < LAUNCHES; n++)
+            must(launch(stream), "launch");
+        double took = now() - from;
+        MUST(cuStreamSynchronize, (CUstream), stream);
+        printf("%.1f%s", took * 1e9 / LAUNCHES, i + 1 < cost ? " " : "\n");
+    }
+}
+
 static void note_longest(double from)
 {
     uint64_t took = (uint64_t)((now() - from) * 1e9), seen = longest;
@@ -180,8 +219,10 @@ static void read_arguments(char **words)
         const struct {
             const char *name;
             uint64_t *to;
-        } numbers[] = {{"ns", &work},     {"batch", &batch}, {"threads", &threads}, {"streams", &streams},
-                       {"nodes", &nodes}, {"trace", &trace}, {"grid", &blocks},     {"rounds", &rounds}};
+        } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
+                       {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
+                       {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
+                       {"cost", &cost}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
@@ -216,7 +257,7 @@ static bool wait_until(double end)
 
 int main(int count, char **words)
 {
-    pthread_t made[THREADS];
+    pthread_t made[THREADS + 1];
     CUmodule module;
     (void)count;
     read_arguments(words + 1);
@@ -235,8 +276,13 @@ int main(int count, char **words)
     kind = wanted;
     if (strcmp(kind, "graph") == 0)
         make_graph();
+    if (cost)
+        return print_cost(), 0;
+    double begin = now();
     for (uint64_t i = 0; i < threads; i++)
         pthread_create(&made[i], NULL, work_on, NULL);
+    if (captures)
+        pthread_create(&made[threads], NULL, capture_on, NULL);
     bool more = wait_until(now() + warm);
     uint64_t before = done;
     double from = now();
@@ -244,11 +290,13 @@ int main(int count, char **words)
     atomic_store(&counting, true);
     if (more)
         wait_until(from + seconds);
-    double took = now() - from;
-    uint64_t kernels = done - before;
+    double end = now(), took = end - from;
+    uint64_t all = done, kernels = all - before;
     atomic_store(&ending, true);
-    printf("%llu %.6f %.3f %.3f\n", (unsigned long long)kernels, took, (double)longest / 1e6,
-           (double)kernels / took);
+    if (captures && !captured)
+        return fprintf(stderr, "nothing was captured\n"), 5;
+    printf("%llu %.6f %.3f %.3f %llu %.6f\n", (unsigned long long)kernels, took, (double)longest / 1e6,
+           (double)kernels / took, (unsigned long long)all, end - begin);
     fflush(stdout);
     _exit(0);
 }

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from nvc.value import Value
 from nvc.vgpu import layout
-from support import REPO, run
+from support import REPO, need, run
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import GIB, Slice
 
@@ -31,18 +37,19 @@ class Result(Value):
     seconds: float
     longest: float  # milliseconds that one launch took
     rate: float  # kernels a second
+    kernels_in_all: int  # from the beginning
+    seconds_in_all: float
     rounds: int  # of a kernel's loop, on a real device
 
 
 class Worker:
     """A process of vgpu_work."""
 
-    def __init__(self, slice_: Slice, **arguments: object) -> None:
+    def __init__(self, program: str, variables: dict[str, str], **arguments: object) -> None:
         words = [f"{name}={value}" for name, value in arguments.items()]
         self.process = subprocess.Popen(
-            [slice_.tool, *words],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=slice_.environment(), text=True,
-        )  # fmt: skip
+            [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True
+        )
 
     def line(self) -> list[str]:
         assert self.process.stdout is not None
@@ -62,10 +69,13 @@ class Worker:
 
     def result(self) -> Result:
         words = self.line()
-        while len(words) != 4:
+        while len(words) != 6:
             words = self.line()
         self.end()
-        return Result(int(words[0]), float(words[1]), float(words[2]), float(words[3]), self.rounds)
+        numbers = [float(word) for word in words]
+        return Result(
+            int(numbers[0]), numbers[1], numbers[2], numbers[3], int(numbers[4]), numbers[5], self.rounds
+        )
 
     def stop(self) -> Result:
         """End it early."""
@@ -94,11 +104,32 @@ class Capped(Slice):
         self.limit(*[8 * GIB] * len(self.uuids), cores=cores, policy=policy, flags=flags)
 
     def worker(self, **arguments: object) -> Worker:
-        self.workers.append(Worker(self, **arguments))
+        self.workers.append(Worker(self.tool, self.environment(), **arguments))
         return self.workers[-1]
 
     def work(self, **arguments: object) -> Result:
         return self.worker(**arguments).started().result()
+
+    def native(self, **arguments: object) -> Worker:
+        """A worker without the shim."""
+        variables = {**self.environment(), "LD_LIBRARY_PATH": self.real_directory()}
+        self.workers.append(Worker(self.tool, variables, **arguments))
+        return self.workers[-1]
+
+    def real_directory(self) -> str:
+        """The real library by its own name, so that a process can go without the shim."""
+        directory = self.path("native")
+        if not os.path.exists(directory):
+            os.mkdir(directory)
+            shutil.copy(self.path("nvc/real-libcuda.so.1"), os.path.join(directory, "libcuda.so.1"))
+        return directory
+
+    def cost(self, **arguments: object) -> list[float]:
+        """Nanoseconds of a launch, several times."""
+        worker = self.worker(**arguments)
+        words = worker.line()
+        worker.end()
+        return [float(word) for word in words]
 
     def budget(self, device: int = 0) -> tuple[int, ...]:
         """Fields of struct vgpu_budget."""
@@ -109,3 +140,51 @@ class Capped(Slice):
     def charged(self) -> float:
         """Seconds of GPU time that were charged, in all."""
         return self.budget()[3] / 1e9
+
+
+class RealCapped(Capped):
+    """One on the first GPU of a real driver."""
+
+    def __init__(self, root: str, shims: str, program: str) -> None:
+        cache = run("/sbin/ldconfig", "-p").stdout
+        found = re.search(r"libcuda\.so\.1 \(libc6,(?:x86-64|AArch64)\) => (\S+)", cache)
+        assert found, "no libcuda.so.1 in the loader's cache"
+        query = (need("nvidia-smi"), "--query-gpu=uuid", "--format=csv,noheader")
+        self.workers = []
+        self.make(root, shims, program, os.path.dirname(found[1]), [run(*query).stdout.split()[0]])
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_work(str(tmp_path_factory.mktemp("work")), "-O2")
+
+
+def end_workers(slices: list[Capped]) -> None:
+    """No worker outlives its test."""
+    for made in slices:
+        for worker in made.workers:
+            if worker.process.poll() is None:
+                worker.kill()
+
+
+@pytest.fixture
+def capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Callable[..., Capped]]:
+    """Factory: a slice of simulated devices for workers, with the shims as installed or another build."""
+    made: list[Capped] = []
+
+    def make(build: str = shims, program: str = work, **wanted: object) -> Capped:
+        made.append(Capped(sim_root(**wanted), build, program))
+        made[-1].workers = []
+        return made[-1]
+
+    yield make
+    end_workers(made)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20) -> float:
+    """How long it took until that held, in seconds."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < seconds, "it did not come about"
+        os.sched_yield()
+    return time.monotonic() - start
