@@ -65,7 +65,7 @@ def request(values: Values) -> Request:
         gsp_firmware=not flag(values, "no_gsp_firmware"),
         cuda_compat_mode="disabled" if flag(values, "no_cntlibs") else mode,
         ldconfig=text(values, "ldconfig"),
-        vgpu=slice_request(values) if any(name.startswith("vgpu_") for name in values) else None,
+        vgpu=slice_request(values) if any(name.startswith(("vgpu_", "fence")) for name in values) else None,
     )
 
 
@@ -77,7 +77,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
     uncounted = flag(values, f"{prefix}uncounted".replace("-", "_"))
-    if not given:
+    if not given and "fence" not in values:
         if uncounted:
             raise InputError(
                 f"--{prefix}uncounted", cause=f"only with --{prefix}memory or another part of a device"
@@ -90,8 +90,17 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
         cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
         weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
+        fence=_fence(text(values, "fence")),
         uncounted=uncounted,
     )
+
+
+def _fence(given: str) -> str:
+    if not given:
+        return ""
+    from nvc.vgpu.fence import parse_fence
+
+    return parse_fence("--fence", given)
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

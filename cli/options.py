@@ -82,6 +82,7 @@ VGPU: tuple[Option, ...] = (
     ),
     ("vgpu-weight", "", VALUE, "N", "Share the time by weights, of which this has N (others: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5"),
+    ("fence", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
     (
         "vgpu-uncounted",
         "",

@@ -11,6 +11,7 @@ from nvc_cli import arguments, output, vgpu_control, vgpu_watch
 from nvc_cli.carried import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
+    FENCE,
     FORMAT,
     command,
     everybody,
@@ -39,6 +40,7 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_watch"]  # the group, and modules that 
 )
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @slice_options
+@FENCE
 @click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run_command(
@@ -55,7 +57,7 @@ def run_command(
 
     wanted = wanted_slice(given)
     if wanted is None:
-        raise click.UsageError("want --memory, --cores, --weight or --policy")
+        raise click.UsageError("want --memory, --cores, --weight, --policy or --fence")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = tuple(item for value in devices for item in value.split(",") if item)

@@ -61,6 +61,14 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+FENCE = click.option(
+    "--fence",
+    default=None,
+    metavar="KIND",
+    help="mig: a MIG device of its own; mps: an MPS server of its own.",
+)
+
+
 def wanted_slice(given: dict[str, Any]) -> SliceRequest | None:
     """What those options ask for."""
     return arguments.slice_request({name: value for name, value in given.items() if value is not None}, "")

@@ -188,6 +188,11 @@ def plan_target(
     if request.vgpu is not None or facts.outer is not None:
         from nvc.vgpu.prepare import prepare
 
+        if request.vgpu is not None and request.vgpu.fence and facts.outer is None:
+            from nvc.vgpu.fence import fenced
+            from nvc.vgpu.registry import key_of
+
+            request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
         slice = prepare(kernel, facts, selection, request.vgpu, target)
     compat: tuple[CompatLibrary, ...] = ()
     if wants_compat and slice is None:

@@ -243,7 +243,13 @@ def slice_request(container: Container, config: Config) -> SliceRequest | None:
 
     Raises InputError.
     """
-    return _slice(container, config, ())[0]
+    wanted = _slice(container, config, ())[0]
+    if wanted is not None and wanted.fence:
+        raise InputError(
+            "NVC_VGPU_FENCE", wanted.fence, "the container's devices are given by CDI, which knows no fences",
+            "give it devices by NVIDIA_VISIBLE_DEVICES, or a MIG device by CDI",
+        )  # fmt: skip
+    return wanted
 
 
 def _slice(

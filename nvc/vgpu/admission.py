@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.vgpu.quota import QuotaDevice
     from nvc.vgpu.registry import Entry
-    from nvc.vgpu.slices import SliceDevice
+    from nvc.vgpu.slices import Slice
 
 
 class Sharer(Value):
@@ -23,6 +23,7 @@ class Sharer(Value):
     key: str
     cores: int
     weight: int
+    fence: str = ""
 
 
 def living_slices(kernel: Kernel) -> list[tuple[Entry, tuple[QuotaDevice, ...]]]:
@@ -52,26 +53,33 @@ def sharers(kernel: Kernel) -> dict[str, tuple[Sharer, ...]]:
     for entry, shares in living_slices(kernel):
         for share in shares:
             if share.memory_limit:  # none: it is there for who looks behind CUDA_VISIBLE_DEVICES
-                one = Sharer(entry.key, share.cores, share.weight)
+                one = Sharer(entry.key, share.cores, share.weight, entry.fence)
                 found[share.uuid] = (*found.get(share.uuid, ()), one)
     return found
 
 
-def admit(kernel: Kernel, key: str, devices: tuple[SliceDevice, ...]) -> None:
+def admit(kernel: Kernel, key: str, slice: Slice) -> None:
     """Refuse a slice that is one too many, or too heavy, for one of its devices. The caller holds the lock.
 
     Raises RegistryError, PolicyError.
     """
     everybody: dict[str, tuple[Sharer, ...]] | None = None
-    for device in devices:
-        laid_down = policies.DevicePolicy() if device.hidden else policies.read(device.uuid)
+    for device in slice.devices:
+        if device.hidden:
+            continue
+        laid_down = policies.read(device.uuid)
         if laid_down.policy == POLICY_FIXED:
             check_cap(device.cores, device.uuid)
-        if not laid_down.bounds:
+        if not laid_down.bounds and ":" not in device.index:
             continue
         if everybody is None:
             everybody = sharers(kernel)
         others = [one for one in everybody.get(device.uuid, ()) if one.key != key]
+        if slice.fence and others or any(one.fence for one in others):
+            raise RegistryError(
+                "make a slice", device.uuid, "it is fenced off for one slice, and another has it",
+                "start it again, or ask for another device",
+            )  # fmt: skip
         most = laid_down.max_instances
         if most and len(others) >= most:
             raise RegistryError(

@@ -68,6 +68,7 @@ def slice_of(
         links=found.links,
         hidden=found.hidden,
         uncounted=wanted.uncounted,
+        fence=wanted.fence,
         daemon=registry.daemon_directory(),
     )
 

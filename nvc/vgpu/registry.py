@@ -66,6 +66,7 @@ class Entry(Value):
     libs_dir: str  # in the container
     created: int  # seconds since the epoch
     devices: tuple[EntryDevice, ...]
+    fence: str = ""  # of SliceRequest.fence
 
     @property
     def namespace(self) -> int:
@@ -122,10 +123,11 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     path = f"{base}/{key}"
     lock = _locked(kernel, base)
     try:
-        if any(policies.read(device.uuid).text() for device in slice.devices):
+        # A MIG device may be fenced off for another slice.
+        if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
             from nvc.vgpu.admission import admit
 
-            admit(kernel, key, slice.devices)
+            admit(kernel, key, slice)
         # They were looked up before, but may have changed until the lock was held.
         devices = tuple(quota_device(device) for device in policies.governed(slice.devices))
         os.fchmod(lock, 0o711)
@@ -135,7 +137,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
         if is_bound(kernel, target.rootfs, libs_dir, path):
             return _change(path, devices, target, slice, libs_dir)
         _remove(path)
-        _make(path, devices, about(key, target, slice.devices, libs_dir))
+        _make(path, devices, about(key, target, slice, libs_dir))
         return Registration(lambda: _remove(path))
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
@@ -166,7 +168,9 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
 
 
 def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
-    temporary = f"{os.path.dirname(path)}/.new"  # one name, under the lock: what a killed run leaves is reused
+    temporary = (
+        f"{os.path.dirname(path)}/.new"  # one name, under the lock: what a killed run leaves is reused
+    )
     _remove(temporary)
     os.mkdir(temporary, 0o711)
     os.chmod(temporary, 0o711)  # whatever the umask
@@ -235,7 +239,7 @@ def entry_device(device: SliceDevice) -> EntryDevice:
     return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
 
 
-def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: str) -> str:
+def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
     """The file `about` of a new entry."""
     return text_of(
         Entry(
@@ -245,7 +249,8 @@ def about(key: str, target: Target, devices: tuple[SliceDevice, ...], libs_dir: 
             target.rootfs_path,
             libs_dir,
             int(time.time()),
-            tuple(entry_device(device) for device in devices),
+            tuple(entry_device(device) for device in slice.devices),
+            slice.fence,
         )  # fmt: skip
     )
 
@@ -272,6 +277,7 @@ def text_of(entry: Entry) -> str:
     """An entry as its file `about`."""
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
+    lines += [f"fence {entry.fence}"] if entry.fence else []
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
     lines += [
         f"policy {place} {d.asked_policy}"
@@ -283,7 +289,7 @@ def text_of(entry: Entry) -> str:
 
 def read_entry(path: str) -> Entry:
     """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
-    fields = {"pid": "0", "start": "0", "created": "0", "rootfs": "", "libraries": ""}
+    fields = {"pid": "0", "start": "0", "created": "0", "rootfs": "", "libraries": "", "fence": ""}
     devices = []
     try:
         fd = os.open(f"{path}/about", _READ)
@@ -303,7 +309,7 @@ def read_entry(path: str) -> Entry:
                 fields[name] = value
         return Entry(
             os.path.basename(path), path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
-            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices),
+            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
         )  # fmt: skip
     except (OSError, ValueError, IndexError) as error:
         raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None

@@ -21,6 +21,7 @@ from nvc.value import Value
 from nvc.vgpu import layout, ledger, registry, shim
 from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.copies import find_copies
+from nvc.vgpu.fence import fenced
 from nvc.vgpu.living import processes_of
 from nvc.vgpu.policies import governed
 from nvc.vgpu.prepare import measured
@@ -57,8 +58,11 @@ def run(
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
     refuse_slices(facts)
-    selection = select(facts, Request(devices=devices or ("all",)))
-    chosen = resolve(facts, selection, wanted)
+    request = Request(devices=devices or ("all",), vgpu=wanted)
+    selection = select(facts, request)
+    if wanted.fence:
+        request, selection = fenced(kernel, facts, selection, request, "")
+    chosen = resolve(facts, selection, request.vgpu or wanted)
     if not chosen:
         raise InputError("make a slice", cause="no device", hint="`nvc-cli info` shows the devices")
     every = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest())
@@ -73,7 +77,8 @@ def run(
     pid = os.fork()
     if pid == 0:
         os.close(read)
-        _child(kernel, facts, slice_devices, program.replace(environment=environment), parent, write)
+        program = program.replace(environment=environment)
+        _child(kernel, facts, slice_devices, wanted.fence, program, parent, write)
     os.close(write)
     return _wait(kernel, pid, read)
 
@@ -82,6 +87,7 @@ def _child(
     kernel: Kernel,
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
+    fence: str,
     program: Program,
     parent: int,
     out: int,
@@ -89,7 +95,7 @@ def _child(
     """Become the program. What goes wrong before is told through `out`; never returns."""
     try:
         die_with(parent)
-        _enter_slice(kernel, facts, devices, program.timeout)
+        _enter_slice(kernel, facts, devices, fence, program.timeout)
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
@@ -113,7 +119,9 @@ def _become(program: Program) -> None:
     no_new_privileges()
 
 
-def _enter_slice(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], timeout: float) -> None:
+def _enter_slice(
+    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: str, timeout: float
+) -> None:
     """Give this process a mount namespace in which it has the slice. Raises NvcError, OSError."""
     private_mounts()
     target = own_target()
@@ -136,7 +144,8 @@ def _enter_slice(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, .
     slice = Slice(
         devices, files.directory, files.files,
         f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
-        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, daemon=registry.daemon_directory(),
+        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, fence=fence,
+        daemon=registry.daemon_directory(),
     )  # fmt: skip
     target.layout = Layout("", libs_dir, "", False)
     registration = registry.enter(kernel, target, slice, libs_dir)

@@ -73,6 +73,7 @@ class Slice(Value):
     hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
+    fence: str = ""  # the slice has its device for itself
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
 

@@ -34,7 +34,8 @@ CGPU_WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 CGPU_DISABLE = "CGPU_DISABLE"
 OWN = "NVC_VGPU_"
-_KNOWN = (MEMORY, CORES, WEIGHT, POLICY)
+FENCE = "NVC_VGPU_FENCE"
+_KNOWN = (MEMORY, CORES, WEIGHT, POLICY, FENCE)
 _PER_DEVICE = (MEMORY, CORES)
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
@@ -55,10 +56,11 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
     cores, cores_at = _cores(environment)
     weight = _weight(environment, cgpu)
     policy = environment.get(POLICY, "")
-    if not (memory or at or cores or cores_at or weight or policy):
+    fence = _fence(environment.get(FENCE, ""))
+    if not (memory or at or cores or cores_at or weight or policy or fence):
         return None
     return SliceRequest(
-        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices,
+        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, fence,
         library_path=library_path(environment),
     )  # fmt: skip
 
@@ -139,6 +141,12 @@ def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
     if own:
         return parse_weight(WEIGHT, own)
     return found if found is not None and found.value > 1 else None
+
+
+def _fence(text: str) -> str:
+    if text not in ("", "mig", "mps"):
+        raise InputError(FENCE, text, "want mig or mps")
+    return text
 
 
 def _indexed(

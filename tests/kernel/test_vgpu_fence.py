@@ -1,0 +1,119 @@
+"""Slices with a hard fence: a MIG device for each, the smallest that will do, and never one that is in use."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, run
+from support.configure import BASIC, Configure
+from support.vgpu import GIB, cli, ensure_shim, entry_of, limits_of
+
+from nvc.kernel import LinuxKernel
+from nvc.sim.report import report
+from nvc.vgpu import registry
+
+
+@pytest.fixture(autouse=True)
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str], scratch: str) -> str:
+    """A GPU of two MIG devices, of about 10 and 40 GiB."""
+    root: str = sim_root(seed=scratch, mig=("1g.10gb,3g.40gb",))
+    return root
+
+
+@pytest.fixture
+def mig(driver: str) -> list[str]:
+    """UUIDs, the smaller device first."""
+    return [mig.uuid for mig in sorted(report(driver).gpus[0].mig, key=lambda mig: mig.memory)]
+
+
+@pytest.fixture
+def start(launcher: str, driver: str) -> Iterator[Callable[..., int]]:
+    """Starts a program with a slice; the id of its process."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def make(*words: str) -> int:
+        script = "echo $$; read line"
+        command = [launcher, f"--root={driver}", "vgpu", "run", *words, "--", "sh", "-c", script]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
+        output = processes[-1].stdout
+        assert output is not None
+        return int(output.readline())
+
+    yield make
+    for process in processes:
+        process.communicate(timeout=60)
+
+
+def used(pid: int) -> list[str]:
+    """The devices that the slice of a process may use."""
+    return [device.uuid for device, limit in zip(entry_of(pid).devices, limits_of(pid)) if limit]
+
+
+def refusal(launcher: str, driver: str, *words: str) -> str:
+    done = run(launcher, f"--root={driver}", "vgpu", "run", *words, "--", "true", check=False)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_each_gets_the_smallest_that_is_free(
+    start: Callable[..., int], launcher: str, driver: str, mig: list[str]
+) -> None:
+    assert used(start("--fence=mig", "--memory=4g")) == [mig[0]]
+    assert used(start("--fence=mig", "--cores=50")) == [mig[1]]
+    text = refusal(launcher, driver, "--fence=mig", "--memory=9g")
+    assert "no free MIG device of at least 9 GiB: 0 are too small, 2 are taken" in text
+
+
+def test_a_larger_one_where_the_smallest_does_not_do(
+    start: Callable[..., int], launcher: str, driver: str, mig: list[str]
+) -> None:
+    pid = start("--fence=mig", "--memory=20g")
+    assert used(pid) == [mig[1]] and 20 * GIB in limits_of(pid)
+    text = refusal(launcher, driver, "--fence=mig", "--memory=20g")
+    assert "1 are too small, 1 are taken" in text
+
+
+def test_nobody_else_gets_in(start: Callable[..., int], launcher: str, driver: str, mig: list[str]) -> None:
+    start("--fence=mig", "--memory=4g")
+    assert "fenced off for one slice" in refusal(launcher, driver, f"--device={mig[0]}", "--memory=1g")
+    for _ in range(2):
+        start(f"--device={mig[1]}", "--memory=4g")  # without a fence a MIG device is shared like any other
+
+
+def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str, mig: list[str]) -> None:
+    configure = Configure(launcher, driver)
+    with runc_bundle().created("runc") as container:
+        wanted = (*BASIC, "--fence=mig", "--vgpu-memory=4g")
+        for _ in range(2):
+            configure(container.pid, container.bundle.rootfs, wanted)
+            assert used(container.pid) == [mig[0]] and limits_of(container.pid) == [4 * GIB]
+        assert cli(launcher, "show", str(container.pid)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--fence=wall", "--memory=1g"), "--fence: wall: want mig or mps"),
+        (("--fence=mps", "--memory=1g"), "no nvcd that starts MPS servers is there"),
+        (("--fence=mig", "--memory=10%"), "--memory: 10%: a part of which MIG device?"),
+        (("--fence=mig", "--memory=1g,2g"), "a fence is one MIG device"),
+        (("--fence=mig", "--memory=60g"), "2 are too small, 0 are taken"),
+    ],
+)
+def test_refused(launcher: str, driver: str, words: tuple[str, ...], cause: str) -> None:
+    assert cause in refusal(launcher, driver, *words)
+
+
+def test_no_mig_no_fence(launcher: str, sim_root: Callable[..., str]) -> None:
+    text = refusal(launcher, sim_root(), "--fence=mig", "--memory=1g")
+    assert "none of the selected GPUs has MIG devices; make some with `nvidia-smi mig`" in text
