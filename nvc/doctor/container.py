@@ -165,7 +165,8 @@ def _hook_programs(inside: Inside) -> list[str]:
     except (OSError, JsonError):
         return []
     table = document.get("hooks") if isinstance(document, dict) else None
-    entries = [entry for kind in (table or {}).values() if isinstance(kind, list) for entry in kind]
+    kinds = table.values() if isinstance(table, dict) else ()
+    entries = [entry for kind in kinds if isinstance(kind, list) for entry in kind]
     return [str(entry["path"]) for entry in entries if isinstance(entry, dict) and "path" in entry]
 
 

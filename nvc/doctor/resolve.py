@@ -6,6 +6,7 @@ import glob
 import os
 
 from nvc.doctor.look import read_file, read_text
+from nvc.engines.change import value_at
 from nvc.errors import ContainerError, InputError
 from nvc.fastjson import JsonError, parse
 from nvc.value import Value
@@ -103,8 +104,9 @@ def read_state(directory: str) -> tuple[int, str]:
     """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
     state = _json(f"{directory}/state.json")
     if isinstance(state, dict):
-        labels = (state.get("config") or {}).get("labels") or []
-        bundles = [text[7:] for text in labels if isinstance(text, str) and text.startswith("bundle=/")]
+        labels = value_at(state, ("config", "labels"), [])
+        texts = [text for text in labels if isinstance(text, str)] if isinstance(labels, list) else []
+        bundles = [text[7:] for text in texts if text.startswith("bundle=/")]
         pid = state.get("init_process_pid")
         return (pid if type(pid) is int else 0), (bundles or [""])[0]
     state = _json(f"{directory}/status")
@@ -142,7 +144,8 @@ def _ids_of_name(name: str) -> list[str]:
         for path in glob.glob(pattern):
             known = _json(path)
             for entry in known if isinstance(known, list) else ():
-                if isinstance(entry, dict) and name in (entry.get("names") or ()):
+                names = entry.get("names") if isinstance(entry, dict) else None
+                if isinstance(names, list) and name in names:
                     found.append(str(entry.get("id")))
     return found
 

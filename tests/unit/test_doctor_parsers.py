@@ -1,0 +1,116 @@
+"""What doctor reads of others: whatever stands there, it ends with findings and with nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nvc.doctor import ORDER, driver, registrations, resolve, system
+from nvc.errors import NvcError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+KEYS = (
+    "runtimes", "default-runtime", "path", "nvc", "config", "labels", "init_process_pid", "pid", "bundle", "hook",
+)  # fmt: skip
+DOCUMENTS = st.dictionaries(
+    st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3), max_size=5
+)
+ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+
+
+@pytest.fixture
+def place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A directory in which files of engines are looked for."""
+    base = str(tmp_path)
+    monkeypatch.setattr(registrations.docker, "CONFIG", f"{base}/daemon.json")
+    monkeypatch.setattr(registrations.containerd, "CONFIG", f"{base}/config.toml")
+    monkeypatch.setattr(registrations.crio, "MAIN", f"{base}/crio.conf")
+    monkeypatch.setattr(registrations.crio, "DROP_INS", f"{base}/crio.conf.d")
+    monkeypatch.setattr(registrations.podman, "MAIN", f"{base}/containers.conf")
+    monkeypatch.setattr(registrations.podman, "CONFIG", f"{base}/containers.conf.d/50.conf")
+    monkeypatch.setattr(registrations, "DEFAULTS", (f"{base}/hooks.d",))
+    monkeypatch.setattr(system, "TRANSIENT", (base,))
+    monkeypatch.setattr(driver, "_KMSG", f"{base}/kmsg")
+    os.mkdir(f"{base}/hooks.d")
+    yield base
+
+
+def write(path: str, data: bytes) -> None:
+    with open(path, "wb") as out:
+        out.write(data)
+
+
+@ONCE
+@given(document=DOCUMENTS)
+def test_documents_of_runtimes_and_engines(place: str, document: dict[str, Any]) -> None:
+    data = json.dumps(document).encode()
+    for name in ("state.json", "daemon.json", "hooks.d/any.json"):
+        write(f"{place}/{name}", data)
+    pid, bundle = resolve.read_state(place)
+    assert type(pid) is int and type(bundle) is str
+    look: Any = None
+    for check in registrations.CHECKS:
+        assert all(finding.status in ORDER for finding in check.run(look))
+    os.unlink(f"{place}/state.json")
+    write(f"{place}/status", data)
+    pid, bundle = resolve.read_state(place)
+    assert type(pid) is int and type(bundle) is str
+    os.unlink(f"{place}/status")
+
+
+@ONCE
+@given(data=st.binary(max_size=300))
+def test_any_bytes(place: str, data: bytes) -> None:
+    for name in (
+        "state.json", "daemon.json", "config.toml", "crio.conf", "containers.conf", "hooks.d/any.json", "x.scope",
+    ):  # fmt: skip
+        write(f"{place}/{name}", data)
+    write(f"{place}/kmsg", data + b"NVRM: Xid (PCI:0): 79, x\n" + data)
+    assert resolve.read_state(place) == (0, "") or data.startswith(b"{")
+    look: Any = None
+    for check in registrations.CHECKS:
+        assert all(finding.status in ORDER for finding in check.run(look))
+    assert all(finding.status == "warning" for finding in system.scope_findings("x.scope", 1))
+    assert all(line.isprintable() for line in driver.kernel_log())
+    assert all(finding.status in ORDER for finding in driver.xid(look))
+
+
+def test_a_state_that_is_of_the_wrong_kind(place: str) -> None:
+    for config in (["labels"], {"labels": 7}, {"labels": [7, "bundle=/b"]}, "labels", None):
+        write(f"{place}/state.json", json.dumps({"config": config, "init_process_pid": "1"}).encode())
+        assert resolve.read_state(place) == (
+            0,
+            "/b" if isinstance(config, dict) and config["labels"] != 7 else "",
+        )
+
+
+@given(name=st.text(max_size=40))
+def test_any_name_of_a_container(name: str) -> None:
+    try:
+        found = resolve.resolve(name)
+    except NvcError as error:
+        assert "\n" not in str(error)
+    else:
+        assert os.path.exists(f"/proc/{found.pid}")
+
+
+def test_a_scope_of_systemd(place: str) -> None:
+    os.mkdir(f"{place}/docker-1.scope.d")
+    write(
+        f"{place}/docker-1.scope.d/50.conf", b"[Scope]\nDevicePolicy=strict\nDeviceAllow=/dev/char/1:3 rwm\n"
+    )
+    (finding,) = system.scope_findings("docker-1.scope", 42)
+    assert "process 42 loses its GPUs" in finding.text and "docker-1.scope" in finding.commands[0]
+    for allowed in (b"char-nvidia rw", b"/dev/nvidia0 rw", b"/dev/char/195:0 rw", b"char-* rwm"):
+        write(f"{place}/docker-1.scope.d/60.conf", b"[Scope]\nDeviceAllow=" + allowed + b"\n")
+        assert not list(system.scope_findings("docker-1.scope", 42)), allowed
