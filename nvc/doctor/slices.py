@@ -12,7 +12,7 @@ from nvc.discovery.elf import read_elf, section
 from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
 from nvc.doctor.look import Look
 from nvc.errors import NvcError
-from nvc.vgpu import calibration, layout, registry, shim
+from nvc.vgpu import calibration, layout, policies, registry, shim
 from nvc.vgpu.elfnote import layouts_of
 from nvc.vgpu.limits import read_quota
 from nvc.vgpu.registry import RegistryError
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nvc.doctor import Finding
     from nvc.vgpu.tenants import Tenant, TenantDevice
 
-SOCKET = "/run/nvc/nvcd/nvcd.sock"
+#: For its operator, and for the programs of slices.
+SOCKETS = ("/run/nvc/nvcd/nvcd.sock", "/run/nvc/nvcd/tenant/socket")
 UNITS = (
     "/etc/systemd/system/nvcd.service",
     "/usr/lib/systemd/system/nvcd.service",
@@ -198,16 +199,38 @@ def measured(look: Look) -> Iterator[Finding]:
         )
 
 
+def laid_down(look: Look) -> Iterator[Finding]:
+    """Whether what was laid down for devices can be read: while it cannot, no slice of that device is made."""
+    base = f"{look.runtime_directory}/vgpu-policy"
+    try:
+        uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
+    except FileNotFoundError:
+        yield ok("nothing was laid down for any device")
+        return
+    for uuid in uuids[: layout.DEVICES]:
+        try:
+            policies.read(uuid)
+        except NvcError as error:
+            yield failed(
+                f"what was laid down for {uuid} cannot be read: {error.cause}",
+                f"{base}/{uuid}",
+                commands=(f"rm -rf {base}/{uuid}",),
+                advice="then lay it down again: nvc-cli vgpu policy",
+            )
+
+
 def daemon(look: Look) -> Iterator[Finding]:
     """Whether nvcd answers, where it is installed or needed."""
-    problem = _unreachable()
+    problems = [(path, problem) for path in SOCKETS if (problem := _unreachable(path))]
     units = [path for path in UNITS if os.path.exists(path)]
     needing = _with_policy(look)
-    if not os.path.exists(SOCKET) and not units and not needing:
+    if not any(os.path.exists(path) for path in SOCKETS) and not units and not needing:
         yield ok("nvcd is not used here")
-    elif problem:
+    elif problems and all("denied" in problem for _, problem in problems):
+        yield unknown("whether nvcd answers cannot be told", advice=AS_ROOT)
+    elif problems:
         yield failed(
-            f"nvcd cannot be reached: {SOCKET}: {problem}",
+            f"nvcd cannot be reached: {problems[0][0]}: {problems[0][1]}",
             *(f"unit {path}" for path in units[:1]),
             *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
             commands=("systemctl restart nvcd", "journalctl -u nvcd -n 50"),
@@ -217,16 +240,16 @@ def daemon(look: Look) -> Iterator[Finding]:
         yield ok("nvcd answers")
 
 
-def _unreachable() -> str:
+def _unreachable(path: str) -> str:
     """Why nobody listens at the socket, "" where somebody does."""
     try:
-        if not stat.S_ISSOCK(os.stat(SOCKET).st_mode):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
             return "it is no socket"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
         try:
-            asking.connect(SOCKET)
+            asking.connect(path)
         except OSError as error:
             if error.errno in (
                 errno.EPROTOTYPE,
@@ -257,5 +280,6 @@ CHECKS = (
     Check("vgpu.leftovers", "slices of containers that are gone", leftovers),
     Check("vgpu.coverage", "whether the shim is in every process of a slice", coverage),
     Check("vgpu.calibration", "whether it was measured what a context takes", measured),
+    Check("vgpu.policies", "what was laid down for sharing devices", laid_down),
     Check("vgpu.daemon", "whether nvcd answers", daemon),
 )

@@ -84,26 +84,27 @@ def test_an_old_kernel(host: Host) -> None:
 
 
 def test_the_daemon(host: Host) -> None:
-    """It is missed where its unit is, and found whatever kind of socket it has."""
-    host.sh("mkdir -p /etc/systemd/system /run/nvc/nvcd; touch /etc/systemd/system/nvcd.service")
+    """It is missed where its unit is, and found while it runs."""
+    start = "nvcd < /dev/null > /run/nvcd.log 2>&1 & echo $!; until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+    host.sh("mkdir -p /etc/systemd/system; touch /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no such file or directory" in named.line
-    listen = (
-        "import socket, subprocess, sys; kind = int(sys.argv[1]); s = socket.socket(1, kind); "
-        "s.bind('/run/nvc/nvcd/nvcd.sock'); s.listen() if len(sys.argv) == 2 else None; "
-        "sys.exit(subprocess.call(['nvc-cli', 'doctor', 'vgpu.daemon']))"
-    )
-    for kind in (1, 5):
-        text = host.sh(f'python3 -c "{listen}" {kind}; rm /run/nvc/nvcd/nvcd.sock').stdout
-        assert text.startswith("ok           vgpu.daemon: nvcd answers"), text
-    text = host.sh(f'python3 -c "{listen}" 1 silent', check=False).stdout
-    assert "connection refused" in text
-    host.sh("rm -r /run/nvc/nvcd /etc/systemd/system/nvcd.service")
+    assert named.commands[0] == "systemctl restart nvcd"
+    pid = host.sh(start).stdout.strip()
+    assert examine(host, "", "vgpu.daemon").stdout.startswith("ok           vgpu.daemon: nvcd answers")
+    host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")
+    (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
+    assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: connection refused" in named.line
+    host.sh("rm -r /run/nvc/nvcd")
+    assert "nvcd is not used here" in examine(host, "", "vgpu.daemon").stdout
 
 
 LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"
 SHIM = "/usr/local/lib/nvc/vgpu/current"
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
 SHIMS = (
+    Case("vgpu.policies", f"mkdir -pm 700 /run/nvc/vgpu-policy; echo x > /run/nvc/vgpu-policy/{UUID}",
+         f"what was laid down for {UUID} cannot be read"),
     Case("vgpu.shim", f"mv {SHIM} /usr/local/lib/nvc/vgpu/away", "no slices can be made",
          f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
     Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",
