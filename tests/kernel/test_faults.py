@@ -40,7 +40,7 @@ def offset(stride: int) -> int:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_some_faults(scenario: str, tool: str, prefix: str, sim_root: Any, scratch: str) -> None:
-    stride = 6500 // SAMPLE
+    stride = 5000 // SAMPLE
     words = (prefix, scenario, f"{offset(stride)}:0:{stride}", tool, sim_root(gpus=2), scratch)
     env = {**CLEAN_ENV, "PYTHONPATH": f"{REPO}:{REPO}/tests"}
     done = run(sys.executable, "-m", "support.faults_run", *words, check=False, env=env, timeout=300)

@@ -202,8 +202,17 @@ class World:
         return Done(bool(fault) and done.returncode == 0, status, left, text)
 
     def faults(self, actions: tuple[str, ...] = ACTIONS) -> list[Fault]:
-        """Everything that can go wrong, in order."""
-        return [Fault(call, action) for call in self.calls for action in actions if _possible(call, action)]
+        """Everything that can go wrong, in order.
+
+        The launcher and the interpreter do the same in every scenario: they are left to the first.
+        """
+        return [
+            Fault(call, action)
+            for call in self.calls
+            if call.part == "nvc" or self.scenario.name == "first"
+            for action in actions
+            if _possible(call, action)
+        ]
 
     def attempt(self, fault: Fault) -> list[str]:
         """What is wrong when a start meets the fault: nothing, if all is well."""
