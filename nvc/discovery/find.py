@@ -52,7 +52,7 @@ def _load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:
 
 def _long_way(
     host: Host, options: DriverOptions, meanwhile: Callable[[], None] | None
-) -> tuple[HostFacts, tuple[str, ...]]:
+) -> tuple[HostFacts, tuple[str, ...] | None]:
     # NVML takes longest, so the probe is under way before the modules for the rest are even loaded.
     from nvc.discovery.asking import start_first
 
@@ -88,7 +88,7 @@ def _kept_or_found(
         key = host_key(host, options, extra)
     facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
-    if host_key(host, options, extra) == key:
+    if directories is not None and host_key(host, options, extra) == key:
         kept = (key, witness(host.driver, directories), pack(facts), not warnings)
         inventory.store(name, kept, directory)
     return facts, warnings

@@ -70,8 +70,11 @@ def find_facts(
     options: DriverOptions,
     probe: Probe | None = None,
     meanwhile: Callable[[], None] | None = None,
-) -> tuple[HostFacts, tuple[str, ...]]:
+) -> tuple[HostFacts, tuple[str, ...] | None]:
     """The facts, and the directories in the driver root on which they rest.
+
+    None for those where NVML or the kernel left something out: the next to ask may be told of all, so that nobody
+    should keep this answer.
 
     `probe` is the running one, if it could be started without a look at the loader cache; `meanwhile` is
     called while NVML starts. Raises InitializationError when NVML cannot be started, DetectionError when an
@@ -111,7 +114,9 @@ def find_facts(
             "run ldconfig in the driver root, or reinstall the driver",
         )
     warnings = cache_warnings + files.warnings + reply.warnings + kernel.warnings
-    return _assemble(host, options, reply, files, kernel, warnings), files.directories
+    settled = not (reply.warnings or kernel.warnings)
+    facts = _assemble(host, options, reply, files, kernel, warnings)
+    return facts, files.directories if settled else None
 
 
 def _files(
