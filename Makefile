@@ -87,12 +87,13 @@ bundle: stage ## build/bundle: all that a host without a network needs
 packages: stage man ## build/packages: deb and rpm; VERSION=... for one that is not nvc's own
 	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version $(VERSION)) $(PACKAGES)
 
-fuzz: $(BUILD)/.packages-test ## feed the C parsers of foreign bytes for FUZZ seconds each (default 60)
+fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million)
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)
 	@for fuzzer in $(BUILD)/fuzz/*_fuzz; do \
 	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
 	    $$fuzzer -max_total_time=$(or $(FUZZ),60) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
 	done
+	@cd tests && PYTHONPATH=../$(STAGE)/lib/nvc/python:..:. nice ../$(RUN) -m support.fuzz $(if $(INPUTS),--inputs $(INPUTS))
 
 faults: $(BUILD)/.packages-test stage ## fail every system call of a container start, and kill it at each; goes on where it stopped
 	@$(MAKE) -s --no-print-directory install PREFIX=$(abspath $(BUILD)/prefix-faults) DESTDIR=

@@ -1,0 +1,194 @@
+"""Every Python parser of bytes that nvc did not write itself: how it is called, and what it may raise."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nvc.cdi import validate
+from nvc.cdi.hooks.arguments import parse_arguments
+from nvc.cdi.store import CdiError, parse_document, text_of
+from nvc.cgroup import v1
+from nvc.cgroup.evaluate import allows
+from nvc.cgroup.extend import Unreadable, readable
+from nvc.cgroup.find import cgroup_mounts, memberships
+from nvc.config import Config, ConfigError
+from nvc.config.file import parse as parse_config
+from nvc.discovery.elf import forward_compatibility, parse_notes, read_elf
+from nvc.discovery.ldcache import parse_cache
+from nvc.discovery.mig import parse_minors
+from nvc.discovery.proc import char_majors, fields_of, is_version, parse_address
+from nvc.discovery.wire import parse_reply
+from nvc.engines import EngineError, jsontext, tomltext
+from nvc.environment import request_from
+from nvc.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
+from nvc.fastjson import JsonError, parse
+from nvc.ids import user_and_group
+from nvc.inventory import load
+from nvc.kernel.bpf import Program
+from nvc.oci import Container, Malformed, container_of, read_state
+from nvc.requirements import _holds
+from nvc.vgpu import calibration, layout, ledger, policies, quota
+from nvc.vgpu.registry import RegistryError, read_entry
+from nvc.vgpu.sizes import parse_size
+from nvc_cli import arguments
+from nvc_cli.parse import parse_line
+
+RULES = ((195, 0), (195, 255), (510, 1))
+_directory = tempfile.mkdtemp(prefix="nvc-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+
+
+class Parser(NamedTuple):
+    """A parser, and what it may raise."""
+
+    call: Callable[[bytes], Any]
+    errors: tuple[type[Exception], ...] = ()
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _words(data: bytes) -> list[str]:
+    """As argv and environments are: no NUL in a word."""
+    return [_text(word) for word in data.replace(b"\0", b"").split(b"\n")]
+
+
+def _file(data: bytes) -> int:
+    fd = os.memfd_create("fuzz")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _elf(data: bytes) -> None:
+    fd = _file(data)
+    try:
+        forward_compatibility(fd, read_elf(fd))
+    finally:
+        os.close(fd)
+
+
+def _state(data: bytes) -> None:
+    fd = _file(data)
+    try:
+        read_state(fd)
+    finally:
+        os.close(fd)
+
+
+def _environment(data: bytes) -> None:
+    pairs = [word.partition("=") for word in _words(data)]
+    privileged = len(data) % 2 == 0
+    request_from(Container("/r", {name: value for name, _, value in pairs}, privileged), Config())
+
+
+def _proc(data: bytes) -> None:
+    fields = fields_of(data)
+    char_majors(data)
+    for name, value in fields.items():
+        parse_address(value)
+        is_version(name)
+
+
+def _mounts(data: bytes) -> None:
+    cgroup_mounts(data)
+    memberships(data)
+
+
+def _devices(data: bytes) -> None:
+    entries = v1.parse(data)
+    for rule in RULES:
+        v1.lacking(entries, rule)
+
+
+def _options(data: bytes) -> None:
+    line = parse_line(_words(data))
+    arguments.driver_options(line.globals.values)
+    if line.command == "configure":
+        arguments.request(line.words.values)
+        arguments.pid(line.words.values)
+
+
+def _cdi(data: bytes) -> None:
+    document = parse_document(data, "/etc/cdi/fuzz.json")
+    if not validate.problems(document):
+        for form in ("json", "yaml"):
+            again = parse_document(text_of(document, form).encode(), f"/etc/cdi/fuzz.{form}")
+            assert again == document, f"{form} changes the document"
+
+
+def _ledger(data: bytes) -> None:
+    """The beginning of a ledger, whose size is fixed."""
+    ledger.parse(data.ljust(layout.LEDGER_SIZE, b"\0")[: layout.LEDGER_SIZE], 4)
+
+
+def _named(name: str, data: bytes) -> str:
+    path = os.path.join(_directory, name)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(data)
+    return path
+
+
+def _about(data: bytes) -> None:
+    read_entry(os.path.dirname(_named("about", data)))
+
+
+def _inventory(data: bytes) -> None:
+    """Of any size, with the size that its header tells put right half of the time."""
+    if len(data) % 2 and len(data) > 24:
+        data = data[:16] + (len(data) - 24).to_bytes(8, "little") + data[24:]
+    load(os.path.basename(_named("inventory-1", data)), _directory)
+
+
+def _engine_json(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    value = jsontext.load(text, "/etc/docker/daemon.json")
+    if isinstance(value, dict):
+        jsontext.assign(text, "/etc/docker/daemon.json", ("runtimes", "nvc"), {"path": "/x"})
+
+
+def _engine_toml(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    tomltext.load(text, "/etc/containerd/config.toml")
+
+
+PARSERS: dict[str, Parser] = {
+    "about": Parser(_about, (RegistryError,)),
+    "calibration": Parser(lambda data: calibration.parse_line(data.decode("utf-8", "replace"))),
+    "cdi": Parser(_cdi, (CdiError,)),
+    "cdi-hook": Parser(lambda data: parse_arguments(_words(data)), (InputError,)),
+    "cgroup": Parser(_mounts),
+    "config": Parser(lambda data: parse_config(data, "/etc/nvc/config.toml"), (ConfigError,)),
+    "device-program": Parser(lambda data: allows(readable(Program(1, 1, data)), RULES), (Unreadable,)),
+    "devices-list": Parser(_devices),
+    "elf": Parser(_elf, (DetectionError,)),
+    "elf-notes": Parser(parse_notes, (DetectionError,)),
+    "engine-json": Parser(_engine_json, (EngineError,)),
+    "engine-toml": Parser(_engine_toml, (EngineError,)),
+    "environment": Parser(_environment, (NvcError,)),
+    "inventory": Parser(_inventory),
+    "json": Parser(lambda data: parse(data, 1 << 20), (JsonError,)),
+    "ldcache": Parser(parse_cache, (DetectionError,)),
+    "ledger": Parser(_ledger, (ledger.LedgerError,)),
+    "mig-minors": Parser(parse_minors, (DetectionError,)),
+    "nvml-reply": Parser(parse_reply, (DetectionError, InitializationError)),
+    "oci-config": Parser(lambda data: container_of(parse(data, 1 << 20), "/b"), (JsonError, Malformed)),
+    "oci-state": Parser(_state, (NvcError,)),
+    "options": Parser(_options, (NvcError,)),
+    "policy": Parser(
+        lambda data: policies.parse(data.decode("utf-8", "replace")), (policies.PolicyError, InputError)
+    ),
+    "proc": Parser(_proc),
+    "quota": Parser(quota.unpack, (quota.QuotaError,)),
+    "requirement": Parser(
+        lambda data: _holds(
+            _text(data), {"cuda": "13.0", "driver": "580.1", "arch": "9.0", "brand": "tesla"}
+        ),
+        (RequirementError,),
+    ),
+    "size": Parser(lambda data: parse_size("size", _text(data)), (NvcError,)),
+    "user": Parser(lambda data: user_and_group(_text(data.replace(b"\0", b""))), (InputError,)),
+}

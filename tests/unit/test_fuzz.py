@@ -1,0 +1,55 @@
+"""A taste of what `make fuzz` feeds the parsers: their seeds, what was once found, and some mutations of those."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from support.fuzz import CORPUS, broken, fuzz, mutated, seeds, smaller
+from support.fuzz_parsers import PARSERS, Parser
+
+INPUTS = 150
+#: Seeds that a parser refuses; all others it must accept, or nothing behind its first check is reached.
+REFUSED = {("environment", 1)}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_keeps_its_promises(name: str) -> None:
+    seed = 1 if "CI" in os.environ else random.randrange(1 << 32)
+    found = fuzz(name, INPUTS, seed)
+    assert not found, f"python -m support.fuzz {name} --seed {seed}: {found}"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_accepts_its_seeds(name: str) -> None:
+    files = sorted(file for file in os.listdir(os.path.join(CORPUS, name)) if file.startswith("seed-"))
+    assert files
+    for number, data in enumerate(seeds(name)[-len(files) :]):
+        if (name, number) not in REFUSED:
+            PARSERS[name].call(data)
+
+
+def test_every_corpus_has_its_parser() -> None:
+    assert sorted(os.listdir(CORPUS)) == sorted(PARSERS)
+
+
+def fragile(data: bytes) -> int:
+    """Breaks at an X that is not the last byte."""
+    if data.count(b"!") == 9:
+        raise KeyError("declared")
+    return data[data.index(b"X") + 1] if b"X" in data else 0
+
+
+def test_a_broken_promise_is_found_and_made_small() -> None:
+    parser = Parser(fragile, (KeyError,))
+    assert not broken(parser, b"aXb") and not broken(parser, b"!" * 9)
+    long = b"some text" * 50 + b"X"
+    assert broken(parser, long) == "IndexError in fragile"
+    assert smaller(parser, long, broken(parser, long)) == b"X"
+
+
+def test_mutations_differ_and_repeat() -> None:
+    made = [mutated(b"0123456789", [b"abc"], random.Random(number)) for number in range(200)]
+    assert len(set(made)) > 150
+    assert made == [mutated(b"0123456789", [b"abc"], random.Random(number)) for number in range(200)]
