@@ -121,7 +121,10 @@ def main() -> None:
         made = json.loads(run(cli, f"--root={root}", "cdi", "generate", "--format", "json").stdout)
         edits = made["containerEdits"]
         made["containerEdits"] = {name: edits[name][:3] for name in edits}
-        writer.put("cdi", *(text_of(made, form).replace(root, "/d") for form in ("json", "yaml")))
+        writer.put(
+            "cdi",
+            *(text_of(made, form).replace(root, "/d").replace(STAGE, "/usr") for form in ("json", "yaml")),
+        )
         run(cli, f"--root={root}", "info")
         (name,) = [
             name
@@ -167,9 +170,7 @@ def main() -> None:
     writer.put("quota", quota.pack(devices[:1], 2), quota.pack(devices, 4))
     writer.put("ledger", ledger.header() + bytes(range(256)) * 8)
     writer.put("about", ABOUT)
-    writer.put(
-        "calibration", "driver 580.159.04  context 629145600  module 104857600  device NVIDIA H100\n"
-    )
+    writer.put("calibration", "driver 580.159.04  context 629145600  module 104857600  device NVIDIA H100\n")
     writer.put("policy", "policy fair\nmax-instances 4\ntotal-weight 100\nslice-us 2000\n")
     writer.put("requirement", "cuda>=12.4", "brand=tesla,driver>=535,driver<536", "arch>=8.0 cuda<13")
     writer.put("size", "8GiB", "50%", "4096m", "17179869184")
