@@ -2,8 +2,9 @@
 
     python -m support.fuzz [--inputs N] [--seed N] [PARSER...]
 
-Seeds are the files of tests/data/fuzz/PARSER; an input that breaks a promise is made smaller and kept there, as
-`found-*`. Exit 1 when there was one. A parser that ends its process is reported with the input it died of.
+Seeds are the files of tests/data/fuzz/PARSER, those that are no text in hexadecimal; an input that breaks a
+promise is made smaller and kept there, as `found-*`. Exit 1 when there was one. A parser that ends its process is
+reported with the signal.
 """
 
 from __future__ import annotations
@@ -46,8 +47,18 @@ def seeds(name: str) -> list[bytes]:
     found = []
     for file in sorted(os.listdir(directory)):
         with open(os.path.join(directory, file), "rb") as content:
-            found.append(content.read())
+            data = content.read()
+        found.append(bytes.fromhex(data.decode()) if file.endswith(".hex") else data)
     return found
+
+
+def put(name: str, file: str, data: bytes) -> str:
+    """Write a file of the corpus; its path."""
+    text = data.isascii() and all(byte >= 32 or byte in b"\t\n" for byte in data)
+    path = os.path.join(CORPUS, name, file if text else f"{file}.hex")
+    with open(path, "w", encoding="ascii", newline="") as out:
+        out.write(data.decode() if text else data.hex("\n", -32) + "\n")
+    return path
 
 
 def mutated(data: bytes, corpus: list[bytes], chance: random.Random) -> bytes:
@@ -146,10 +157,7 @@ def fuzz(name: str, inputs: int, seed: int) -> list[Finding]:
 def keep(name: str, finding: Finding) -> str:
     """Put a finding into the corpus; its path."""
     digest = hashlib.blake2b(finding.data, digest_size=6).hexdigest()
-    path = os.path.join(CORPUS, name, f"found-{digest}")
-    with open(path, "wb") as out:
-        out.write(finding.data)
-    return path
+    return put(name, f"found-{digest}", finding.data)
 
 
 def limit_memory() -> None:

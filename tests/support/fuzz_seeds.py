@@ -21,7 +21,7 @@ from nvc.vgpu import ledger, quota
 from support import REPO, STAGE, run
 from support.bundle import default_config
 from support.device_cgroup import DOCKER, SHAPES
-from support.fuzz import CORPUS
+from support.fuzz import CORPUS, put
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 ENVIRONMENT = (
@@ -73,8 +73,7 @@ class Writer:
         for number, content in enumerate(contents):
             data = content.encode() if isinstance(content, str) else content
             self.total += len(data)
-            with open(os.path.join(directory, f"seed-{number}"), "wb") as out:
-                out.write(data)
+            put(parser, f"seed-{number}", data)
 
 
 def read(path: str, size: int = 1 << 16) -> bytes:
