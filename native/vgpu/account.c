@@ -11,45 +11,42 @@
 enum { PATIENCE_MS = 500, PAUSE_US = 50, SNAPSHOTS = 16, REAP_EVERY_MS = 50 };
 
 struct sum {
-    uint64_t committed, tentative;
+    uint64_t all, tentative;
     uint64_t stamp; /* equal in two sums in a row: nothing changed between them */
+    bool whole;     /* no slot came into use meanwhile, and no bytes moved from one to another */
     bool lower;     /* a lower slot asks for memory too */
 };
 
-static uint64_t transfers(const struct process *in)
-{
-    uint64_t value;
-    return ledger_read(in, LEDGER_AT(head.transfers), &value, sizeof(value)) ? value : UINT64_MAX;
-}
-
-/* All there can be, where the ledger was cut short meanwhile. */
+/* All there can be, where the ledger was cut short meanwhile. The head was read before what this process asks for was
+ * shown: whoever is in a slot that it does not know of yet sees that. */
 static struct sum add_up(struct process *in, int position)
 {
-    atomic_thread_fence(
-        memory_order_seq_cst); /* what we have just written is seen before what others write is read */
-    struct sum sum = {.stamp = transfers(in)};
-    uint32_t high = ledger_high_water(in);
-    if (!ledger_read(in, ledger_amount_at(position, 0), in->sums, high * sizeof(in->sums[0])))
-        return (struct sum){.committed = UINT64_MAX};
+    uint32_t high = ledger_high_water(in), slot = in->slot;
+    uint64_t transfers = in->head.transfers;
+    struct sum sum = {0};
+    atomic_thread_fence(memory_order_seq_cst); /* between what we have written and what others have */
+    if (!ledger_read(in, ledger_amount_at(position, 0), in->sums, high * sizeof(in->sums[0])) ||
+        !ledger_open(in) || in->slot != slot)
+        return (struct sum){.all = UINT64_MAX, .whole = true};
+    sum.whole = ledger_high_water(in) == high && in->head.transfers == transfers;
+    sum.stamp = transfers;
     for (uint32_t i = 0; i < high; i++) {
         const struct vgpu_amount *amount = &in->sums[i];
         sum.stamp += amount->changes;
         sum.tentative = add_capped(sum.tentative, amount->tentative);
-        sum.committed = add_capped(sum.committed, amount->committed);
-        sum.committed = add_capped(sum.committed, amount->inherited);
+        sum.all = add_capped(sum.all, add_capped(amount->taken, amount->inherited));
         sum.lower |= amount->tentative && i + 1 < in->slot;
     }
     return sum;
 }
 
-/* A sum in which no bytes were counted both where they left and where they went: `transfers` makes it miss none, this
- * makes it count none twice. */
+/* A sum in which no bytes were counted both where they left and where they went, and none was missed. */
 static struct sum add_up_exactly(struct process *in, int position)
 {
     struct sum sum = add_up(in, position);
     for (int attempt = 0; attempt < SNAPSHOTS; attempt++) {
         struct sum again = add_up(in, position);
-        bool same = again.stamp == sum.stamp;
+        bool same = again.whole && again.stamp == sum.stamp;
         sum = again;
         if (same)
             break;
@@ -124,14 +121,13 @@ static enum step try_once(struct process *in, int position, uint64_t bytes, bool
         return STEP_DENIED;
     if (limit == VGPU_NO_LIMIT)
         return STEP_GRANTED;
-    uint64_t before = transfers(in);
     struct sum sum = add_up(in, position);
-    if (add_capped(sum.committed, sum.tentative) <= limit && transfers(in) == before)
+    if (sum.all <= limit && sum.whole)
         return STEP_GRANTED;
     sum = add_up_exactly(in, position);
-    if (add_capped(sum.committed, sum.tentative) <= limit)
+    if (sum.all <= limit && sum.whole)
         return STEP_GRANTED;
-    if (add_capped(sum.committed, bytes) > limit)
+    if (sum.all == UINT64_MAX || add_capped(subtract_capped(sum.all, sum.tentative), bytes) > limit)
         return STEP_FULL;
     /* Only what others ask for is in the way. The lowest slot keeps its place, all others make way. */
     if (sum.lower || others_here) {
@@ -220,8 +216,9 @@ bool account_view(int position, struct account_view *out)
     if (good) {
         reap_sometimes(in);
         out->limit = in->quota.devices[position].memory_limit;
+        struct sum sum = add_up_exactly(in, position);
         out->used =
-            add_capped(add_up_exactly(in, position).committed, in->quota.devices[position].correction);
+            add_capped(subtract_capped(sum.all, sum.tentative), in->quota.devices[position].correction);
     }
     lock_drop(&in->account);
     return good;
@@ -246,7 +243,7 @@ uint32_t account_processes(int position, struct account_process *out, uint32_t r
         if (!ledger_read(in, ledger_slot_at(i), &pid, sizeof(pid)) ||
             !ledger_read(in, ledger_amount_at(position, i), &amount, sizeof(amount)))
             break;
-        uint64_t bytes = add_capped(amount.committed, amount.inherited);
+        uint64_t bytes = add_capped(subtract_capped(amount.taken, amount.tentative), amount.inherited);
         if (!pid || !bytes || !ledger_lives(in, i))
             continue;
         while (at < count && all[at].pid != pid)

@@ -53,12 +53,12 @@ struct vgpu_quota {
     struct vgpu_quota_device devices[VGPU_DEVICES];
 };
 
-/* What counts against the limit is the sum over all slots of the last three. The owner writes the first three, others,
- * with the lock of the shares, the last: so they are written apart. */
+/* What counts against the limit is the sum of `taken` and `inherited` over all slots. The owner writes the first three,
+ * others, with the lock of the shares, the last: so they are written apart. */
 struct vgpu_amount {
     uint64_t changes;   /* raised with each change, so that a reader sees whether its sum is of one moment */
-    uint64_t committed; /* bytes that the driver has given */
-    uint64_t tentative; /* bytes that the driver is being asked for */
+    uint64_t taken;     /* bytes that the driver has given, or is being asked for */
+    uint64_t tentative; /* of these, what it is being asked for */
     uint64_t inherited; /* bytes of dead exporters that this process still maps */
 };
 
@@ -80,7 +80,7 @@ struct vgpu_share {
     uint32_t device;
     uint32_t owner; /* slot + 1; 0: free */
     uint32_t owner_generation;
-    uint32_t inherited; /* 1: the bytes are in the owner's `inherited`, not in `committed` */
+    uint32_t inherited; /* 1: the bytes are in the owner's `inherited`, not in `taken` */
     uint64_t importers[VGPU_SLOTS / 64];
 };
 

@@ -170,17 +170,11 @@ bool ledger_publish(struct process *in, int position)
     const struct own *own = &in->own[position];
     if (!in->slot)
         return false;
-    uint64_t at = ledger_amount_at(position, in->slot - 1);
-    /* What moves from tentative to committed is in both for a moment, never in neither. */
-    if (own->committed > shown->committed && own->tentative < shown->tentative) {
-        uint64_t committed = own->committed;
-        if (!ledger_write(in, at + offsetof(struct vgpu_amount, committed), &committed, sizeof(committed)))
-            return false;
-    }
-    shown->committed = own->committed;
+    shown->taken = add_capped(own->committed, own->tentative);
     shown->tentative = own->tentative;
     shown->changes++;
-    return ledger_write(in, at, shown, offsetof(struct vgpu_amount, inherited));
+    return ledger_write(in, ledger_amount_at(position, in->slot - 1), shown,
+                        offsetof(struct vgpu_amount, inherited));
 }
 
 /* The caller holds the slot's lock. */
@@ -190,7 +184,7 @@ static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *heade
         struct vgpu_amount amount;
         if (!ledger_read(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
             return false;
-        if (!(amount.committed | amount.tentative | amount.inherited))
+        if (!(amount.taken | amount.tentative | amount.inherited))
             continue;
         amount = (struct vgpu_amount){.changes = amount.changes + 1};
         if (!ledger_write(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))

@@ -35,7 +35,7 @@ SEQUENCE_OFFSET = 16
 LEDGER_HEADER = struct.Struct("<QIIIIQQ24x")
 #: pid, generation, claimed, name, reserved.
 SLOT_HEADER = struct.Struct("<IIQ16s32x")
-#: changes, committed, tentative, inherited.
+#: changes, taken, tentative (a part of taken), inherited.
 AMOUNT = struct.Struct("<QQQQ")
 AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE_SIZE = 152

@@ -62,8 +62,8 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
         used = []
         for device in range(min(devices, layout.DEVICES)):
             place = (device * layout.SLOTS + slot) * layout.AMOUNT.size
-            _, *amount = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
-            used.append(min(sum(amount), (1 << 63) - 1))
+            _, taken, _, inherited = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
+            used.append(min(taken + inherited, (1 << 63) - 1))
         text = name.partition(b"\0")[0].decode("utf-8", "replace")
         printable = "".join(c if c.isprintable() else "?" for c in text)
         accounts.append(Account(slot, pid, printable, tuple(used)))

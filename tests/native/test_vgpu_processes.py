@@ -55,7 +55,7 @@ def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
     slot = layout.LEDGER_HEADER.size + 5 * layout.SLOT_HEADER.size
     fd = os.open(vgpu.path("nvc/ledger/ledger"), os.O_RDWR)
     fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 5, 1, 0))  # F_OFD_SETLK
-    os.pwrite(fd, layout.AMOUNT.pack(1, 0, GIB, 0), layout.AMOUNTS_OFFSET + 5 * layout.AMOUNT.size)
+    os.pwrite(fd, layout.AMOUNT.pack(1, GIB, GIB, 0), layout.AMOUNTS_OFFSET + 5 * layout.AMOUNT.size)
     os.pwrite(fd, layout.SLOT_HEADER.pack(12345, 1, 0, b"stopped"), slot)
     os.pwrite(fd, struct.pack("<I", 6), 20)
     start = time.monotonic()

@@ -123,7 +123,7 @@ def made_ledger(*slots: tuple[int, int, bytes, tuple[int, int, int]]) -> bytearr
 
 def test_accounts() -> None:
     data = bytes(
-        made_ledger((0, 7, b"python", (5, 1, 0)), (2, 9, b"a\033[2J", (0, 0, 4)), (3, 0, b"", (9, 9, 9)))
+        made_ledger((0, 7, b"python", (6, 1, 0)), (2, 9, b"a\033[2J", (0, 0, 4)), (3, 0, b"", (9, 9, 9)))
     )
     found = ledger.parse(data, 2)
     assert [(a.slot, a.pid, a.name, a.used) for a in found] == [
@@ -142,7 +142,7 @@ def test_amounts_of_a_liar_do_not_overflow() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, layout.LEDGER_SIZE - 200))
 def test_whatever_a_tenant_scribbles(junk: bytes, at: int) -> None:
-    data = made_ledger((0, 7, b"python", (5, 1, 0)))
+    data = made_ledger((0, 7, b"python", (6, 1, 0)))
     data[at : at + len(junk)] = junk
     try:
         accounts = ledger.parse(bytes(data), 64)

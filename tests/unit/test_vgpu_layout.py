@@ -16,7 +16,7 @@ FIELDS = {
     "cores weight policy flags reserved",
     "vgpu_ledger_head": "magic version size slot_count high_water transfers shares_used reserved",
     "vgpu_slot": "pid generation claimed name reserved",
-    "vgpu_amount": "changes committed tentative inherited",
+    "vgpu_amount": "changes taken tentative inherited",
     "vgpu_budget": "credit refilled busy_until charged waited launches ticket served cover",
 }
 SIZES = {"B": 1, "s": 1, "x": 1, "I": 4, "Q": 8, "q": 8}
