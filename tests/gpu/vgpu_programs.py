@@ -116,11 +116,8 @@ def run_cupy() -> dict[str, Any]:
     import cupy
 
     out: dict[str, Any] = {"total": cupy.cuda.Device(0).mem_info[1] // MIB}
-    for name, allocator in (
-        ("pool", cupy.cuda.MemoryPool().malloc),
-        ("async", cupy.cuda.MemoryAsyncPool().malloc),
-        ("plain", None),
-    ):
+    pool, later = cupy.cuda.MemoryPool(), cupy.cuda.MemoryAsyncPool()
+    for name, allocator in (("pool", pool.malloc), ("async", later.malloc), ("plain", None)):
         cupy.cuda.set_allocator(allocator)
         held: list[Any] = []
         try:
@@ -133,9 +130,8 @@ def run_cupy() -> dict[str, Any]:
             out[name] = len(held) * 512 if "MemoryAllocation" in str(error) else str(error)
         held.clear()
         cupy.cuda.Device(0).synchronize()
-        cupy.cuda.set_allocator(None)
-        for handle in ("deviceGetDefaultMemPool",):
-            cupy.cuda.runtime.memPoolTrimTo(getattr(cupy.cuda.runtime, handle)(0), 0)
+        pool.free_all_blocks()
+        cupy.cuda.runtime.memPoolTrimTo(cupy.cuda.runtime.deviceGetDefaultMemPool(0), 0)
     cupy.cuda.set_allocator(None)
     x = cupy.arange(1 << 20, dtype=cupy.float32)
     out["sum"] = float((x * 2).sum())
