@@ -117,17 +117,17 @@ int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, str
     step = "set no_new_privs";
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         goto failed;
-    step = "filter system calls";
-    errno = -nvc_probe_filter();
-    if (errno != 0 && errno != EINVAL) /* EINVAL: a kernel without filters */
-        goto failed;
-    /* The kernel resets the death signal on a change of credentials, so it is set last; the parent may have
-     * died before. */
+    /* The kernel resets the death signal on a change of credentials, so it is set after the last one; the parent may
+     * have died before. The filter then keeps it. */
     step = "follow the parent";
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
         goto failed;
     if (getppid() != parent)
         _exit(1);
+    step = "filter system calls";
+    errno = -nvc_probe_filter();
+    if (errno != 0 && errno != EINVAL) /* EINVAL: a kernel without filters */
+        goto failed;
     return 0;
 failed:
     return nvc_probe_fail(frame, NVC_PROBE_CONFINE, errno, step, NULL);
@@ -180,6 +180,11 @@ int nvc_probe_filter(void)
         BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1),
         ANSWER_WITH(SECCOMP_RET_ALLOW),
         REFUSE,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 4), /* it dies with its parent */
+        LOAD(args[0]),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_PDEATHSIG, 0, 1),
+        REFUSE,
+        ANSWER_WITH(SECCOMP_RET_ALLOW),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 0, 3), /* abort(3) signals itself */
         LOAD(args[0]),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)getpid(), 1, 0),

@@ -75,7 +75,10 @@ static void tell(char *text, unsigned size)
     getrlimit(RLIMIT_CORE, &core);
     snprintf(text, size, "bounding=%d caps=%d fds=%d env=%d privs=%d core=%d groups=%d fork=%d ids=%u:%u",
              bounding, held, descriptors, variables, prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1,
-             core.rlim_cur != 0, getgroups(0, NULL), fork() >= 0 || errno != EPERM, getuid(), getgid());
+             core.rlim_cur != 0, getgroups(0, NULL),
+             fork() >= 0 || errno != EPERM ||
+                 prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0) == 0, /* outlive the parent */
+             getuid(), getgid());
 }
 #endif
 
