@@ -35,6 +35,7 @@ struct applier {
     const char *tmpfs_path;
     const char *first_tmpfs; /* path of the first one attached, or NULL */
     int old_cache;           /* directory that still holds the old loader cache, -1 */
+    unsigned depth;          /* of links to missing directories that lead through further ones */
     int undo_error;          /* why the first record that could not be undone could not */
     const char *undo_path;
 };

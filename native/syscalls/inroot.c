@@ -14,6 +14,7 @@
 #include <linux/mount.h>
 
 #define LINKS_MAX 40 /* MAXSYMLINKS of path_resolution(7) */
+#define DEPTH_MAX 8  /* of dangling links whose directories are behind dangling links */
 
 int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_resolve)
 {
@@ -72,9 +73,14 @@ static int open_directory(struct applier *a, const char *directory, bool create)
     int fd = open_in_root(a->target->rootfs, directory, O_PATH | O_DIRECTORY, 0);
     if (fd >= 0 || errno != ENOENT || !create)
         return fd;
-    if (make_parents(a, directory) < 0)
+    if (a->depth == DEPTH_MAX) {
+        errno = ELOOP;
         return -1;
-    return open_in_root(a->target->rootfs, directory, O_PATH | O_DIRECTORY, 0);
+    }
+    a->depth++;
+    int made = make_parents(a, directory);
+    a->depth--;
+    return made < 0 ? -1 : open_in_root(a->target->rootfs, directory, O_PATH | O_DIRECTORY, 0);
 }
 
 /* Finds the parent directory and final name of `path`. With `follow`, links at the end are followed inside the
@@ -237,7 +243,7 @@ static int make_parents(struct applier *a, const char *directory)
         } else if (errno != ENOENT) {
             return fail(a, errno, "open directory", prefix);
         } else {
-            if (place_find(a, prefix, true, false, &place) < 0)
+            if (place_find(a, prefix, true, true, &place) < 0)
                 return -1;
             int made = place_make_directory(a, &place);
             place_close(&place);

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.plans import LIBS, apply, mounts, plan_of, snapshot
+from support.plans import LIBS, apply, identity, mounts, plan_of, snapshot
 from support.prestart import at_prestart
 
 from nvc.errors import ContainerError, InputError, NvcError
@@ -211,6 +211,27 @@ def test_dangling_directory_links_are_followed_inside(runc_bundle: Any, scratch:
         )  # fmt: skip
         apply(plan.replace(ops=(bind,)), held.pid, held.rootfs)
         assert held.release().stdout == "library 0"
+
+
+def test_a_dangling_link_to_several_missing_directories(runc_bundle: Any, scratch: str) -> None:
+    """One that leads to another such link is followed; one that never ends is refused."""
+    bundle = runc_bundle()
+    plan = plan_of(f"{scratch}/driver")
+    with at_prestart(bundle, "runc", "cat /srv/far/away/deep/file") as held:
+        os.makedirs(f"{held.rootfs}/opt")
+        for text, name in (("/opt/b/one/two", "alias"), ("../srv/far/away", "b"), ("d/x", "c"), ("c/x", "d")):
+            os.symlink(text, f"{held.rootfs}/opt/{name}")
+        source = f"{scratch}/driver/lib/libt0.so.1.0"
+        before = snapshot(held.rootfs), mounts(held.pid)
+        bind = BindFile("/lib/libt0.so.1.0", "/opt/c/file", identity(source))
+        with pytest.raises(NvcError) as caught:
+            apply(plan.replace(ops=(bind,)), held.pid, held.rootfs)
+        assert "too many levels of symbolic links" in str(caught.value)
+        assert (snapshot(held.rootfs), mounts(held.pid)) == before
+        for target in ("/opt/b/deep/file", "/opt/alias/file"):
+            apply(plan.replace(ops=(bind.replace(target=target),)), held.pid, held.rootfs)
+        assert held.release().stdout == "library 0"
+        assert os.path.isfile(f"{held.rootfs}/srv/far/away/one/two/file")
 
 
 def test_names_with_newlines_stay_on_one_line(runc_bundle: Any, scratch: str) -> None:
