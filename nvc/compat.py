@@ -1,7 +1,9 @@
 """CUDA forward-compatibility libraries that an image brings along (/usr/local/cuda/compat).
 
-They are never mounted: binding one part of a container onto another is how CVE-2024-0132 and CVE-2025-23359
-came about. The loader cache names them before the driver's libraries, which is what makes them found.
+They stay where they are: mounting one part of a container onto another by its path is how CVE-2024-0132 and
+CVE-2025-23359 came about. The loader cache names them before the driver's libraries, which is what makes them
+found. In a slice the shim lies over their libcuda, which is bound, by a descriptor, to where the shim looks for
+the real one.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.errors import of_host
+from nvc.model import Identity
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 DIRECTORY = "/usr/local/cuda/compat"
 _ENTRIES_MAX = 256
 _NOTE_MAX = 64 << 10  # bytes
+_NONE = Identity(0, 0, 0, 0)
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -38,12 +42,20 @@ class CompatLibrary(Value):
 
     soname: str
     path: str  # in the container
+    identity: Identity = _NONE
 
 
 def compat_libraries(
-    kernel: Kernel, rootfs: int, driver_version: str, directory: str = DIRECTORY, cuda_version: str = ""
+    kernel: Kernel,
+    rootfs: int,
+    driver_version: str,
+    directory: str = DIRECTORY,
+    cuda_version: str = "",
+    shims: tuple[Identity, ...] = (),
 ) -> tuple[CompatLibrary, ...]:
     """The image's compat libraries, if they are for this driver; else none. `cuda_version` is the driver's.
+
+    Where one of `shims` lies over libcuda, an earlier run has found that they are.
 
     The newest libcuda says itself which drivers it is for, in a note; one without that must be of a newer major
     version than the driver. Everything read here is the image's: names and sizes are bounded, links stay in the
@@ -66,14 +78,16 @@ def compat_libraries(
     suffixed = [name for name in names if name.startswith("lib") and _version(name) == version]
     main = next(name for name in suffixed if name.startswith("libcuda.so."))
     looked_at = _look(kernel, rootfs, f"{directory}/{main}")
-    if looked_at is None or not _is_for(driver_version, cuda_version, version, looked_at[1]):
+    if looked_at is None:
+        return ()
+    if looked_at[2] not in shims and not _is_for(driver_version, cuda_version, version, looked_at[1]):
         return ()
     found = []
     for name in suffixed:
         path = f"{directory}/{name}"
         looked_at = _look(kernel, rootfs, path)
         if looked_at is not None and looked_at[0]:
-            found.append(CompatLibrary(looked_at[0], path))
+            found.append(CompatLibrary(looked_at[0], path, looked_at[2]))
     return tuple(found)
 
 
@@ -110,8 +124,8 @@ def _is_for(driver_version: str, cuda_version: str, version: tuple[int, ...], no
     return version > driver and not (cuda and cuda_version and cuda <= _numbers(cuda_version))
 
 
-def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None] | None:
-    """SONAME and note of a library; None where it is none."""
+def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None, Identity] | None:
+    """SONAME, note and identity of a library; None where it is none."""
     from nvc.discovery.elf import forward_compatibility, read_elf
     from nvc.errors import DetectionError
 
@@ -120,10 +134,12 @@ def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None] | 
     except OSError:
         return None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        st = os.fstat(fd)
+        if not stat.S_ISREG(st.st_mode):
             return None
         elf = read_elf(fd)
-        return elf.soname, forward_compatibility(fd, elf)
+        identity = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
+        return elf.soname, forward_compatibility(fd, elf), identity
     except OSError as error:
         of_host(error, "read library of the image", path)
         return None

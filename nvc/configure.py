@@ -193,7 +193,7 @@ def plan_target(
             from nvc.vgpu.registry import key_of
 
             request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
-        slice = prepare(kernel, facts, selection, request.vgpu, target)
+        slice = prepare(kernel, facts, selection, request.vgpu, target, wants_compat)
     compat: tuple[CompatLibrary, ...] = ()
     if wants_compat and slice is None:
         compat = compat_libraries(kernel, target.rootfs, facts.driver_version)

@@ -38,7 +38,9 @@ PERMITTED = {
 }  # fmt: skip
 #: nvcd. For /proc of containers and the files behind it; a process is stopped only where the configuration says so;
 #: the rest is for its helper that asks NVML in the driver root, and gives it all up.
-PERMITTED["nvcd"] = mask(DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE)
+PERMITTED["nvcd"] = mask(
+    DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID, SETPCAP, SYS_CHROOT, SYS_PTRACE
+)
 PERMITTED["list"] = PERMITTED["info"]
 LOAD_KMODS = mask(CHOWN, FOWNER, MKNOD, SYS_MODULE, SYS_CHROOT)
 

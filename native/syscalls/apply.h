@@ -14,6 +14,7 @@
 #define NVC_OP_LEDGER 9     /* target: a tmpfs of one file; first: its beginning; operand: its size */
 
 #define NVC_BIND_DIRECTORY 1 /* source and target are directories */
+#define NVC_BIND_INSIDE 2    /* the source is a file of the container's own mounts, not of the host's */
 
 /* One operation: this header, then target, NUL, first, NUL. Packed by Python with struct "<IIiIQII". */
 struct nvc_op_header {

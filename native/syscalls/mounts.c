@@ -37,7 +37,7 @@ int clone_sources(struct applier *a)
 {
     for (size_t i = 0; i < a->count; i++) {
         struct op *op = &a->ops[i];
-        if (op->head.kind != NVC_OP_BIND)
+        if (op->head.kind != NVC_OP_BIND || (op->head.flags & NVC_BIND_INSIDE))
             continue;
         a->report->op = (int32_t)i;
         op->tree = clone_tree(op->head.fd, op->head.attributes);
@@ -142,6 +142,11 @@ int op_bind(struct applier *a, struct op *op)
     struct place place;
     int result = -1;
 
+    /* Its mount is one of this namespace. A shim that lies over it by now does not matter: the descriptor is older. */
+    if ((op->head.flags & NVC_BIND_INSIDE) && op->tree < 0)
+        op->tree = clone_tree(op->head.fd, op->head.attributes);
+    if (op->tree < 0)
+        return fail(a, errno, "clone source mount", op->target);
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
     int target = open_mountpoint(a, &place, directory);

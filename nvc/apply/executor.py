@@ -47,7 +47,7 @@ def apply_plan(
     """
     journal = open_journal(kernel, target.key(kernel), timeout)
     try:
-        sources = Sources(kernel, plan)
+        sources = Sources(kernel, plan, target.rootfs)
         try:
             program = build_program(plan, sources, journal.interrupted)
             done("open sources")

@@ -14,6 +14,7 @@ from nvc.plan.ops import (
     BindDeviceDirectory,
     BindFile,
     BindHostFile,
+    BindInside,
     BindProc,
     BindSocket,
     Ledger,
@@ -56,10 +57,12 @@ class Program:
         self.parts += (path, b"\0", first, b"\0")
         self.ops.append(op)
 
-    def bind(self, op: Op, target: str, fd: int, attributes: int, directory: bool = False) -> None:
+    def bind(
+        self, op: Op, target: str, fd: int, attributes: int, directory: bool = False, inside: bool = False
+    ) -> None:
         """Append a bind of the open source `fd`."""
         self.binds[target] = len(self.ops)
-        flags = lib.NVC_BIND_DIRECTORY if directory else 0
+        flags = (lib.NVC_BIND_DIRECTORY if directory else 0) | (lib.NVC_BIND_INSIDE if inside else 0)
         self.add(op, lib.NVC_OP_BIND, target, fd=fd, flags=flags, attributes=attributes)
 
     def packed(self) -> bytes:
@@ -79,6 +82,8 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
         elif isinstance(op, BindHostFile):
             attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.identity is None else 0)
             program.bind(op, op.target, sources.host_file(op), attributes, op.is_directory)
+        elif isinstance(op, BindInside):
+            program.bind(op, op.target, sources.inside(op), RDONLY | NOSUID | NODEV, inside=True)
         elif isinstance(op, BindSocket):
             fd = sources.socket(op)
             if fd >= 0:

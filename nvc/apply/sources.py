@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         BindDeviceDirectory,
         BindFile,
         BindHostFile,
+        BindInside,
         BindProc,
         BindSocket,
         Plan,
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 class Sources:
     """The three roots that sources are in, and every descriptor opened below them."""
 
-    __slots__ = ("kernel", "roots", "opened", "warnings")
+    __slots__ = ("kernel", "rootfs", "roots", "opened", "warnings")
 
-    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+    def __init__(self, kernel: Kernel, plan: Plan, rootfs: int = -1) -> None:
         self.kernel = kernel
+        self.rootfs = rootfs  # the container's, which is not closed here
         self.opened: list[int] = []
         self.roots: dict[str, int] = {}
         self.warnings: list[str] = []
@@ -73,6 +75,18 @@ class Sources:
         found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
         if op.identity is not None and found != op.identity:
             raise SourceChanged("open source", op.source, "changed since it was found")
+        return fd
+
+    def inside(self, op: BindInside) -> int:
+        """A regular file of the container, the one that was looked at. Raises MountError."""
+        try:
+            fd = self._keep(self.kernel.open_in_root(self.rootfs, op.source, O_PATH))
+        except OSError as error:
+            raise MountError.of("open source", op.source, error) from None
+        st = os.fstat(fd)
+        found = Identity(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns)
+        if not stat.S_ISREG(st.st_mode) or found != op.identity:
+            raise MountError("open source", op.source, "changed while it was looked at")
         return fd
 
     def socket(self, op: BindSocket) -> int:

@@ -68,7 +68,7 @@ def build_plan(
     ops += device_ops(facts, selection, request)
     for library, directory in placed:
         ops += _links(library, directory)
-    ops.append(_loader_cache(placed, compat))
+    ops.append(_loader_cache(placed, compat if slice is None else beside_shims(slice)))
     return Plan(
         facts.driver_root,
         facts.system_root,
@@ -78,6 +78,13 @@ def build_plan(
         tuple(dict.fromkeys(ops)),
         _warnings(facts, layout, slice),
         slice,
+    )
+
+
+def beside_shims(slice: Slice) -> tuple[CompatLibrary, ...]:
+    """The image's compat libraries that the loader is to find: over libcuda lies a shim, as over the driver's."""
+    return tuple(
+        library for library in slice.compat if all(library.soname != shim[0] for shim in slice.shims)
     )
 
 

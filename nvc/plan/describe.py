@@ -8,6 +8,7 @@ from nvc.plan.ops import (
     BindDeviceDirectory,
     BindFile,
     BindHostFile,
+    BindInside,
     BindProc,
     BindSocket,
     Ledger,
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
     from nvc.plan.ops import Op, Plan
 
-    Bind: TypeAlias = BindFile | BindHostFile | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+    Bind: TypeAlias = (
+        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+    )
 else:
 
     def assert_never(op):
@@ -37,6 +40,7 @@ SCHEMA_VERSION = 1
 VERBS = {
     BindFile: "bind",
     BindHostFile: "bind",
+    BindInside: "bind",
     BindSocket: "socket",
     BindProc: "proc",
     BindDevice: "device",
@@ -87,6 +91,8 @@ def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
         return ("ro", "nosuid", "nodev", "noexec") if op.noexec else ("ro", "nosuid", "nodev")
     if isinstance(op, BindHostFile):
         return ("ro", "nosuid", "nodev", "noexec") if op.identity is None else ("ro", "nosuid", "nodev")
+    if isinstance(op, BindInside):
+        return ("ro", "nosuid", "nodev")
     if isinstance(op, BindProc):
         return ("nosuid", "nodev", "noexec") if op.writable else ("ro", "nosuid", "nodev", "noexec")
     if isinstance(op, BindDevice):
@@ -98,7 +104,9 @@ def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
 
 def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
     """The first word, the target, its options and the lines below it."""
-    if isinstance(op, (BindFile, BindHostFile, BindSocket, BindProc, BindDevice, BindDeviceDirectory)):
+    if isinstance(
+        op, (BindFile, BindHostFile, BindInside, BindSocket, BindProc, BindDevice, BindDeviceDirectory)
+    ):
         options = ",".join(mount_options(op))
         if isinstance(op, BindDevice):
             options = f"{f'c {op.major}:{op.minor}':<10}  {options}"
@@ -135,6 +143,8 @@ def _operation(op: Op) -> dict[str, Any]:
         return {**_bind("bindFile", op), "identity": identity}
     if isinstance(op, BindHostFile):
         return {**_bind("bindHostFile", op), "directory": op.is_directory}
+    if isinstance(op, BindInside):
+        return _bind("bindInside", op)
     if isinstance(op, BindSocket):
         return {**_bind("bindSocket", op), "directory": op.is_directory}
     if isinstance(op, BindProc):

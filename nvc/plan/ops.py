@@ -36,6 +36,17 @@ class BindHostFile(Value):
     is_directory: bool = False
 
 
+class BindInside(Value):
+    """Bind one regular file of the container's own to another place in it: ro, nosuid, nodev.
+
+    It is held by its descriptor from when it was looked at: no path of the container is followed twice.
+    """
+
+    source: str  # in the container
+    target: str
+    identity: Identity
+
+
 class BindSocket(Value):
     """Bind a socket or a service's directory: nosuid, nodev, noexec, writable."""
 
@@ -123,6 +134,7 @@ if TYPE_CHECKING:
     Op: TypeAlias = (
         BindFile
         | BindHostFile
+        | BindInside
         | BindSocket
         | BindProc
         | BindDevice

@@ -50,8 +50,12 @@ def find_copies(
     libs_dir: str,
     library_path: tuple[str, ...] = (),
     known: tuple[Identity, ...] = (),
+    compat: str = "",
 ) -> Found:
     """The copies in the rootfs. `known` are the shims: where one already lies, nothing is to be done.
+
+    `compat` is the directory of forward-compatibility libraries that the container uses, "" where it uses none: the
+    others are hidden.
 
     Raises MountError when there are more copies than anybody has by accident.
     """
@@ -61,11 +65,15 @@ def find_copies(
     copies: list[Copy] = []
     links: list[str] = []
     hidden = []
+    chosen = _identity(kernel, rootfs, compat) if compat else None
     for base in _compat_directories(kernel, rootfs):
+        if chosen is not None and _identity(kernel, rootfs, base) == chosen:
+            continue
         # All of them are seen then, lest LD_LIBRARY_PATH bring one up again.
         if sum(_has_library(kernel, rootfs, base + below, seen) for below in COMPAT_BELOW):
             hidden.append(base)
-    for directory in dict.fromkeys((libs_dir, *_directories(kernel, rootfs, library_path))):
+    own = [libs_dir, *(compat + below for below in COMPAT_BELOW if compat)]
+    for directory in dict.fromkeys((*own, *_directories(kernel, rootfs, library_path))):
         listed = _list(kernel, rootfs, directory, seen)
         if listed is None:
             continue
@@ -137,6 +145,19 @@ def _compat_directories(kernel: Kernel, rootfs: int) -> list[str]:
     finally:
         os.close(fd)
     return [f"{COMPAT_PARENT}/{name}/compat" for name in names if name.startswith("cuda")][:DIRECTORIES_MAX]
+
+
+def _identity(kernel: Kernel, rootfs: int, directory: str) -> tuple[int, int] | None:
+    """Device and inode of a directory."""
+    try:
+        fd = kernel.open_in_root(rootfs, directory, O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(fd)
 
 
 def _list(kernel: Kernel, rootfs: int, directory: str, seen: set[tuple[int, int]]) -> list[str] | None:

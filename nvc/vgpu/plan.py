@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from nvc.plan.ops import BindFile, BindHostFile, BindSocket, Ledger, Symlink, Tmpfs
+from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
 from nvc.vgpu import layout, ledger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.compat import CompatLibrary
     from nvc.model import Library
     from nvc.plan.ops import Op
     from nvc.vgpu.slices import Slice
@@ -35,13 +36,21 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
     private = f"{main}/{layout.PRIVATE}"
     if slice.outer is not None:
         library = next(real for real in slice.outer.real if real.soname == library.soname)
-    ops: list[Op] = [
-        BindHostFile(path, f"{directory}/{name}", identity),
-        BindFile(library.path, f"{main}/{layout.REAL}{library.soname}", library.identity),
-    ]
+    real = f"{main}/{layout.REAL}{library.soname}"
+    ops: list[Op] = [BindHostFile(path, f"{directory}/{name}", identity)]
+    compat = next((other for other in slice.compat if other.soname == library.soname), None)
+    if compat is None:
+        ops.append(BindFile(library.path, real, library.identity))
+    elif not is_shim(compat, slice):  # else an earlier run has done this
+        ops.append(BindInside(compat.path, real, compat.identity))
     if directory != main:
         ops.append(Symlink(private, f"{directory}/{layout.PRIVATE}"))
     return ops
+
+
+def is_shim(library: CompatLibrary, slice: Slice) -> bool:
+    """Whether a shim lies over a library of the image already."""
+    return any(library.identity == identity for _, _, identity in slice.shims)
 
 
 def slice_ops(directory: str, slice: Slice) -> list[Op]:
@@ -68,7 +77,7 @@ def slice_ops(directory: str, slice: Slice) -> list[Op]:
 def warnings(slice: Slice) -> tuple[str, ...]:
     """What a user may stumble over."""
     found = [
-        f"{path} is hidden: in a slice CUDA uses the driver's libcuda, not forward-compatibility libraries"
+        f"{path} is hidden: its forward-compatibility libraries are not those that the container uses"
         for path in slice.hidden
     ]
     found += [

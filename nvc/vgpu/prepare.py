@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from nvc.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.outer import refuse_slices
 from nvc.vgpu import calibration, registry, shim
@@ -13,6 +14,7 @@ from nvc.vgpu.slices import Slice, SliceDevice, resolve, shared_slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model import HostFacts, Identity
     from nvc.request import SliceRequest
@@ -21,11 +23,17 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    kernel: Kernel, facts: HostFacts, selection: Selection, wanted: SliceRequest | None, target: Target
+    kernel: Kernel,
+    facts: HostFacts,
+    selection: Selection,
+    wanted: SliceRequest | None,
+    target: Target,
+    compat: bool = False,
 ) -> Slice | None:
     """The slice of an open container, None where it has no device to have a slice of. Nothing is changed.
 
-    In a container that has a slice itself a nested one shares that, and can have no other.
+    `compat`: the image's forward-compatibility libraries may be used. In a container that has a slice itself a
+    nested one shares that, and can have no other.
 
     Raises InputError for sizes that cannot be, InitializationError without a shim, MountError for an image with too
     many copies of libcuda.
@@ -40,7 +48,7 @@ def prepare(
     devices = resolve(facts, selection, wanted)
     if not devices:
         return None
-    return slice_of(kernel, facts, devices, target, target.layout.libs_dir, wanted)
+    return slice_of(kernel, facts, devices, target, target.layout.libs_dir, wanted, compat)
 
 
 def slice_of(
@@ -50,6 +58,7 @@ def slice_of(
     target: Target,
     libs_dir: str,
     wanted: SliceRequest,
+    compat: bool,
 ) -> Slice:
     """The slice of an open container that has these devices and the driver's libraries in `libs_dir`.
 
@@ -58,7 +67,11 @@ def slice_of(
     """
     files = shim.installed()
     known = tuple(identity for _, _, identity in files.files)
-    found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known)
+    libraries: tuple[CompatLibrary, ...] = ()
+    if compat:
+        libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
+    place = DIRECTORY if libraries else ""
+    found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
     return Slice(
         devices=measured(governed(devices), facts.driver_label),
         shim_directory=files.directory,
@@ -70,6 +83,7 @@ def slice_of(
         uncounted=wanted.uncounted,
         fence=wanted.fence,
         daemon=registry.daemon_directory(),
+        compat=libraries,
     )
 
 

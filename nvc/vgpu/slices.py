@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
+    from nvc.compat import CompatLibrary
     from nvc.model import HostFacts, OuterSlice
     from nvc.request import Share, SliceRequest
     from nvc.selection import Selection
@@ -75,11 +76,15 @@ class Slice(Value):
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
     fence: str = ""  # the slice has its device for itself
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
+    compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
 
     def lines(self) -> list[str]:
         """For people, one fact a line."""
         lines = [device.text() for device in self.devices]
+        for library in self.compat:
+            if library.soname == "libcuda.so.1":
+                lines.append(f"with the image's {library.path}, for a newer CUDA than the driver's")
         if self.outer is not None:
             lines.append("shared with the container around it")
         elif self.left_out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -155,3 +156,26 @@ def test_a_device_that_is_gone_is_named(runc_bundle: Any, give: Any) -> None:
         hook["args"] = [word.replace("--slice=GPU-", "--slice=GPU-f") for word in hook["args"]]
     done = bundle.run("runc", "echo started", check=False)
     assert done.returncode != 0 and "no such device any more; run `nvc-cli cdi refresh`" in done.stderr
+
+
+def test_forward_compatibility(runc_bundle: Any, give: Any, tool: str) -> None:
+    """A slice of the image's newer libcuda, which a program finds under either name."""
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    mounted = next(
+        mount for mount in bundle.config["mounts"] if mount["destination"].endswith("/real-libcuda.so.1")
+    )
+    compat = f"{bundle.rootfs}/usr/local/cuda/compat"
+    os.makedirs(compat)
+    shutil.copy(mounted["source"], f"{compat}/libcuda.so.999.1")
+    os.symlink("libcuda.so.999.1", f"{compat}/libcuda.so.1")
+    before = os.stat(f"{compat}/libcuda.so.999.1").st_ino
+    with bundle.created("runc") as container:
+        container.start()
+        for variable in ("A=b", "LD_LIBRARY_PATH=/usr/local/cuda/compat"):
+            inside = Inside(container, tool, variable).start()
+            maps = container.exec("cat /proc/[0-9]*/maps").stdout
+            (inode,) = {line.split()[4] for line in maps.splitlines() if line.endswith("/real-libcuda.so.1")}
+            assert int(inode) == before
+            assert inside.code("alloc a 4g") == OUT_OF_MEMORY and inside.code("alloc a 2g") == 0
+            inside.end()

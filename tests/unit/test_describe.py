@@ -41,6 +41,8 @@ bind     /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04  ro,nosuid,nodev
 bind     /lib/firmware/gsp.bin                            ro,nosuid,nodev,noexec
 bind     /usr/lib/x86_64-linux-gnu/libcuda.so.550.1       ro,nosuid,nodev
            from /opt/nvc/lib/nvc/vgpu/1/libcuda.so
+bind     /usr/lib/x86_64-linux-gnu/nvc/real-libcuda.so.1  ro,nosuid,nodev
+           from /usr/local/cuda/compat/libcuda.so.590.1
 bind     /usr/lib/x86_64-linux-gnu/nvc/quota              ro,nosuid,nodev,noexec
            from /run/nvc/vgpu/1-2-3-4/quota
 ledger   /usr/lib/x86_64-linux-gnu/nvc/ledger             nosuid,nodev,noexec,size=8192
@@ -114,6 +116,7 @@ def test_document() -> None:
         "bindDeviceDirectory",
         "bindFile",
         "bindHostFile",
+        "bindInside",
         "bindProc",
         "bindSocket",
         "ledger",

@@ -168,6 +168,7 @@ class _Building:
         elif step.name == STEP:
             if self.limits is not None:
                 self.mounts += self.limits.ops
+                self.compat += [(library.soname, library.path) for library in self.limits.compat]
         elif step.name == "disable-device-node-modification":
             from nvc.cdi.hooks.procfs import unmodifiable_ops
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.cdi.hooks.arguments import Step
+    from nvc.compat import CompatLibrary
     from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model import Gpu, HostFacts, Library, MigDevice
@@ -41,6 +42,7 @@ class Asked(Value):
     slices: tuple[str, ...]  # by CDI devices, as their hooks have them
     wanted: SliceRequest  # by its variables, or the operator's defaults
     options: DriverOptions
+    compat: bool  # whether the image's forward-compatibility libraries may be used
     nodes: tuple[tuple[int, int], ...]  # its character devices, in the order in which it was given them
 
 
@@ -51,6 +53,7 @@ class Limits(Value):
     slice: Slice
     libs_dir: str
     ops: tuple[Op, ...]
+    compat: tuple[CompatLibrary, ...]  # of the image, for the loader to find first
     hidden: frozenset[str]  # names of libraries that are covered, since they are not counted
 
 
@@ -68,7 +71,8 @@ def asked(container: Container, document: dict[str, Any], steps: tuple[Step, ...
     wanted = _bounds(container, config) if slices else slice_request(container, config)
     if wanted is None:
         return None
-    return Asked(tuple(slices), wanted, _options(config, own), _nodes(document))
+    compat = config.cuda_compat_mode in ("ldconfig", "mount")
+    return Asked(tuple(slices), wanted, _options(config, own), compat, _nodes(document))
 
 
 def _bounds(container: Container, config: Config) -> SliceRequest:
@@ -115,6 +119,7 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     """The slice that was asked for, None where the container has no device of this driver. Raises NvcError."""
     from nvc.discovery import discover
     from nvc.discovery.outer import refuse_slices
+    from nvc.plan.build import beside_shims
     from nvc.vgpu.prepare import slice_of
     from nvc.vgpu.slices import library_directory
 
@@ -124,9 +129,9 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     libs_dir = library_directory(facts)
     if not devices or not libs_dir:
         return None
-    slice = slice_of(kernel, facts, devices, target, libs_dir, asked.wanted)
+    slice = slice_of(kernel, facts, devices, target, libs_dir, asked.wanted, asked.compat)
     ops, hidden = _ops(kernel, target, facts, slice, libs_dir)
-    return Limits(facts, slice, libs_dir, tuple(ops), hidden)
+    return Limits(facts, slice, libs_dir, tuple(ops), beside_shims(slice), hidden)
 
 
 def _devices(facts: HostFacts, asked: Asked) -> tuple[SliceDevice, ...]:
