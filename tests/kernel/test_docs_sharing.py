@@ -1,0 +1,55 @@
+"""docs/sharing.md: every command as it is written, with a simulated driver and a /run/nvc of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from support import CLEAN_ENV, REPO, need, run
+from support.vgpu import ensure_shim
+
+from nvc.vgpu.layout import POLICIES
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
+    TEXT = page.read()
+
+
+def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], scratch: str) -> None:
+    ensure_shim(stage, scratch)
+    driver = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"), seed=scratch)
+    place = os.path.join(scratch, "bin")
+    os.mkdir(place)
+    with open(f"{place}/nvc-cli", "w", encoding="ascii") as out:
+        out.write(f'#!/bin/sh\nexec {launcher} --root {driver} "$@"\n')
+    os.chmod(f"{place}/nvc-cli", 0o755)
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    env["PATH"] = f"{place}:{driver}/usr/bin:{env['PATH']}"
+    blocks = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    shown = []
+    for number, block in enumerate(blocks):
+        script = block.replace("/tmp/", f"{scratch}/")
+        alone = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 tmpfs /run/nvc\n"
+        path = os.path.join(scratch, f"block{number}")
+        with open(path, "w", encoding="ascii") as out:
+            out.write(f"set -e\n{alone}{script}")
+        shown.append(run(need("unshare"), "--mount", "sh", path, env=env).stdout)
+    asking, policies, changing, fencing = shown
+    assert asking.count("GPU 0: ") == 3
+    assert (
+        '"policy": "weight"' in policies
+        and '"freeWeight": 16' in policies
+        and '"sliceUs": 20000' in policies
+    )
+    for text in ("weight, at most 60% of its time, weight 4", "ASKED", " 60% ", "RECEIVED", "MEAN"):
+        assert text in changing, changing
+    assert os.path.getsize(f"{scratch}/shares.svg") > 1000
+    assert fencing.count("MIG ") >= 1, fencing
+
+
+def test_every_policy_and_state_is_explained() -> None:
+    for number, name in enumerate(POLICIES):
+        assert f"| `{name}` | {number} |" in TEXT
+    for word in ("busy", "idle", "capped", "waiting", "paused", "denied", "gone"):
+        assert f"`{word}`" in TEXT

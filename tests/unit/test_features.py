@@ -1,0 +1,40 @@
+"""docs/features.md: each row of its tables has an answer, and names a test that exists or why there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from support import REPO
+
+with open(os.path.join(REPO, "docs/features.md"), encoding="utf-8") as page:
+    TEXT = page.read()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TEXT.splitlines()
+    if line.startswith("| ") and not line.startswith("| ---") and not line.endswith("| tried by |")
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0][:40] for row in ROWS])
+def test_each_row(row: list[str]) -> None:
+    feature, answer, tried = row
+    assert feature and answer
+    named = re.fullmatch(r"`([a-z]+/test_\w+\.py)::(test_\w+)`", tried)
+    if named is None:
+        assert re.match(r"not tried: .{20}", tried), tried
+        return
+    with open(os.path.join(REPO, "tests", named[1]), encoding="utf-8") as file:
+        assert re.search(rf"^def {named[2]}\(", file.read(), re.MULTILINE), tried
+
+
+def test_no_feature_is_missing() -> None:
+    """Every name by which HAMi and cGPU are told something."""
+    names = """CUDA_DEVICE_MEMORY_LIMIT CUDA_DEVICE_SM_LIMIT CUDA_DEVICE_MEMORY_SHARED_CACHE CUDA_TASK_PRIORITY
+        GPU_CORE_UTILIZATION_POLICY RECORD_KERNEL_INTERVAL ACTIVE_OOM_KILLER LIBCUDA_LOG_LEVEL CUDA_REDIRECT
+        CUDA_OVERSUBSCRIBE CUDA_DISABLE_CONTROL overrideEnv shrreg-tool nvidia.com/gpumem nvidia.com/gpucores
+        ALIYUN_COM_GPU_MEM_DEV ALIYUN_COM_GPU_MEM_CONTAINER ALIYUN_COM_GPU_VISIBLE_DEVICES CGPU_DISABLE
+        ALIYUN_COM_GPU_SCHD_WEIGHT inst_ctl default_memsize max_inst free_weight meminfo memsize"""
+    assert [name for name in names.split() if name not in TEXT] == []
+    assert len(ROWS) > 70
