@@ -9,6 +9,7 @@ enum {
     ORIGIN_SECONDS = 4,
     LATE_NS = 1000,
     UNKNOWN_TIMES = 4,
+    UNKNOWN_NS = 1000000,
     OVERLAP_NS = 40000000,
     DRIFT = 50000 /* one part in so many */
 };
@@ -78,6 +79,19 @@ static void note_overlap(struct meter *meter, uint64_t used, uint64_t sum)
     }
 }
 
+/* What a stretch is charged for at most: its time where that is known to be its own, else the estimates of what was
+ * launched, or something between. */
+static uint64_t most_of(const struct mark *mark, uint64_t length, bool late)
+{
+    const struct stretch *stretch = &mark->before;
+    uint64_t most = stretch->sum;
+    if (mark->exact && !late)
+        return length;
+    if (stretch->unknown)
+        most = stretch->sum ? UNKNOWN_TIMES * stretch->sum : late ? UNKNOWN_NS : length;
+    return most < length ? most : length;
+}
+
 /* Charges for a stretch that took `length` up to `end`; `known`: these are. */
 static void settle_stretch(struct meter *meter, const struct mark *mark, bool known, uint64_t length,
                            uint64_t end)
@@ -89,9 +103,7 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     bool late = length < mark->behind + mark->behind / 4 + LATE_NS;
     struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
     if (known) {
-        bool elapsed = (mark->exact && !late) || (stretch->unknown && !stretch->sum);
-        uint64_t most = stretch->unknown ? UNKNOWN_TIMES * stretch->sum : stretch->sum;
-        used = budget_cover(budget, end - length, end, elapsed || most > length ? length : most);
+        used = budget_cover(budget, end - length, end, most_of(mark, length, late));
     } else {
         SHARED_ADD(budget->charged, used);
     }

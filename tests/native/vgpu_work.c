@@ -1,11 +1,13 @@
 /* Fixed work by launches of every kind, for as long as asked, on a simulated or a real driver. Arguments are NAME=VALUE:
  *
- *   ns=N         GPU time of one kernel                    kind=plain|ptsz|ex|coop|multi|graph   how it is launched
+ *   ns=N         GPU time of one kernel                    kind=plain|ptsz|ex|coop|multi|graph|spin   how it is launched
  *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
  *   trace=MS     a line each: milliseconds, kernels so far   captures=1    a thread captures graphs meanwhile
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
+ *
+ * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time.
  *
  * Prints `start` and the rounds, then, for the time after `warm`: kernels, seconds, the longest call of a launch in
  * milliseconds, kernels a second; and kernels and seconds from the beginning. A line on standard input ends it early. */
@@ -23,12 +25,20 @@
 enum { STREAMS = 64, THREADS = 64 };
 
 /* `sim_spin_for` takes so many nanoseconds on a simulated GPU, and so many rounds of its loop on a real one. */
-static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-                           ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
-                           ".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
-                           "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\n"
-                           "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
-                           "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
+static const char text[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
+    ".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
+    "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\n"
+    "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
+    "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n"
+    ".visible .entry sim_wait_for(.param .u64 word, .param .u32 value)\n{\n"
+    ".reg .pred %p; .reg .u64 %w; .reg .u32 %x, %v;\n"
+    "ld.param.u64 %w, [word];\nld.param.u32 %v, [value];\n"
+    "L:\nld.volatile.global.u32 %x, [%w];\nsetp.ne.u32 %p, %x, %v;\n@%p bra L;\nret;\n}\n"
+    ".visible .entry fill_u32(.param .u64 out, .param .u32 value, .param .u64 count)\n{\n"
+    ".reg .u64 %w; .reg .u32 %v;\n"
+    "ld.param.u64 %w, [out];\nld.param.u32 %v, [value];\nst.volatile.global.u32 [%w], %v;\nret;\n}\n";
 
 static void *library;
 static CUfunction function;
@@ -39,7 +49,8 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured;
+static uint64_t captures, cost, captured, churn;
+static CUfunction wait_for, fill;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -160,6 +171,23 @@ static void note_longest(double from)
         ;
 }
 
+/* Two launches: one that waits on the device until the other has run. */
+static void launch_pair(CUstream first, CUstream second, CUdeviceptr word, uint32_t value)
+{
+    uint64_t count = 1;
+    void *waits[] = {&word, &value}, *fills[] = {&word, &value, &count};
+    double from = now();
+    must(CU(cuLaunchKernel)(wait_for, 1, 1, 1, 1, 1, 1, 0, first, waits, NULL), "launch that waits");
+    must(CU(cuLaunchKernel)(fill, 1, 1, 1, 1, 1, 1, 0, second, fills, NULL), "launch that is waited for");
+    note_longest(from);
+}
+
+static void renew(CUstream *stream)
+{
+    must(CU(cuStreamDestroy_v2)(*stream), "cuStreamDestroy");
+    MUST(cuStreamCreate, (CUstream *, unsigned int), stream, 1);
+}
+
 static void *work_on(void *argument)
 {
     CUstream own[STREAMS];
@@ -168,7 +196,18 @@ static void *work_on(void *argument)
     MUST(cuCtxSetCurrent, (CUcontext), context);
     for (uint64_t i = 0; i < streams; i++)
         MUST(cuStreamCreate, (CUstream *, unsigned int), &own[i], 1);
+    CUdeviceptr word = 0;
+    if (strcmp(kind, "spin") == 0)
+        must(CU(cuMemAlloc_v2)(&word, 4), "cuMemAlloc");
     for (uint64_t i = 0; !atomic_load(&ending); i++) {
+        if (strcmp(kind, "spin") == 0) {
+            launch_pair(own[0], own[1], word, (uint32_t)i + 1);
+            must(synchronize(own[0]), "synchronize");
+            atomic_fetch_add(&done, 1);
+            continue;
+        }
+        if (churn && i % 16 == 0)
+            renew(&own[i / 16 % streams]);
         CUstream stream = strcmp(kind, "ptsz") == 0 ? NULL : own[i % streams];
         double from = now();
         must(launch(stream), "launch");
@@ -222,7 +261,7 @@ static void read_arguments(char **words)
         } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
                        {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
                        {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
-                       {"cost", &cost}};
+                       {"cost", &cost},       {"churn", &churn}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
@@ -271,6 +310,8 @@ int main(int count, char **words)
     MUST(cuCtxSetCurrent, (CUcontext), context);
     MUST(cuModuleLoadData, (CUmodule *, const void *), &module, text);
     MUST(cuModuleGetFunction, (CUfunction *, CUmodule, const char *), &function, module, "sim_spin_for");
+    MUST(cuModuleGetFunction, (CUfunction *, CUmodule, const char *), &wait_for, module, "sim_wait_for");
+    MUST(cuModuleGetFunction, (CUfunction *, CUmodule, const char *), &fill, module, "fill_u32");
     if (!rounds)
         calibrate();
     kind = wanted;

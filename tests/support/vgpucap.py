@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,7 +18,7 @@ from support.simdriver import SOURCES, WARN
 from support.vgpushim import GIB, Slice
 
 FIXED, NATIVE = 3, 5
-PAUSED = 1
+PERIOD = 0.02  # of which credit can be saved up, and is at the beginning; see budget.h
 
 
 def compile_work(directory: str, *flags: str) -> str:
@@ -91,8 +91,11 @@ class Worker:
         assert self.process.wait(timeout=60) == 0
 
     def kill(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 class Capped(Slice):
@@ -141,6 +144,16 @@ class Capped(Slice):
         """Seconds of GPU time that were charged, in all."""
         return self.budget()[3] / 1e9
 
+    def given(self, seconds: float, used: float) -> float:
+        """The share of the time that a program could have had, which used so many seconds of the device's.
+
+        What it let pass, since it was not there to launch anything, counts as given: on a busy host it is some.
+        """
+        with open(self.path("nvc/ledger/ledger"), "rb") as ledger:
+            ledger.seek(layout.BUDGETS_OFFSET)
+            credit, forfeited = struct.unpack_from("<q48xQ", ledger.read(layout.BUDGET.size))
+        return float(used + (credit + forfeited) / 1e9) / (seconds + PERIOD)
+
 
 class RealCapped(Capped):
     """One on the first GPU of a real driver."""
@@ -163,8 +176,7 @@ def end_workers(slices: list[Capped]) -> None:
     """No worker outlives its test."""
     for made in slices:
         for worker in made.workers:
-            if worker.process.poll() is None:
-                worker.kill()
+            worker.kill()
 
 
 @pytest.fixture
@@ -179,12 +191,3 @@ def capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Call
 
     yield make
     end_workers(made)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> float:
-    """How long it took until that held, in seconds."""
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, "it did not come about"
-        os.sched_yield()
-    return time.monotonic() - start
