@@ -32,6 +32,12 @@ def _names(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
     return [CompletionItem(name, help=text) for name, text in offers if name.startswith(begun)]
 
 
+def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
+    from nvc.doctor.resolve import known
+
+    return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
+
+
 @click.command(
     "doctor",
     context_settings=CONTEXT,
@@ -42,8 +48,9 @@ def _names(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
     "  nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
 )
 @click.option(
-    "--container", default="", metavar="ID|PID", help="Look into this running container, from outside."
-)
+    "--container", default="", metavar="ID|PID", shell_complete=_containers,
+    help="Look into this running container, from outside.",
+)  # fmt: skip
 @click.option("--format", "form", default="text", show_default=True, type=click.Choice(("text", "json")))
 @click.option("--all", "everything", is_flag=True, help="Also show what is well.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")

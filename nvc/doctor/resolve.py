@@ -84,6 +84,11 @@ def resolve(name: str) -> Found:
     )  # fmt: skip
 
 
+def known() -> list[tuple[str, str]]:
+    """The ids of containers that runtimes know here, each with where that is; for completion."""
+    return [(os.path.basename(directory), directory) for directory in _states()]
+
+
 def _is_meant(id: str, wanted: str) -> bool:
     return id == wanted or len(wanted) >= _SHORTEST and id.startswith(wanted)
 

@@ -230,3 +230,16 @@ def test_a_container_that_ends_meanwhile(box: Box) -> None:
         box.host.sh(f"while [ -e /proc/{pid}/root/bin ]; do :; done")
         done = run(*box.host.namespace, "nvc-cli", "doctor", f"--container={pid}", check=False)
         assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+
+
+def test_completion(box: Box) -> None:
+    """Names of checks, and ids of containers."""
+    with box.bundle().created("runc") as container:
+        for words, offered in (
+            ("doctor --container nvc-te", container.name),
+            ("doctor nodes.gp", "nodes.gpus"),
+            ("explain nvc-120", "NVC-1201"),
+        ):
+            count = len(words.split())
+            variables = f"_NVC_CLI_COMPLETE=bash_complete COMP_WORDS='nvc-cli {words}' COMP_CWORD={count}"
+            assert f"plain,{offered}\n" in box.host.sh(f"{variables} nvc-cli").stdout

@@ -1,0 +1,52 @@
+"""This installation: its programs, and the archive of modules that makes container starts fast."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import MAGIC_NUMBER
+
+from nvc.doctor import Check, failed, ok, unknown, warning
+from nvc.doctor.look import read_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.doctor import Finding
+    from nvc.doctor.look import Look
+
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
+_ARCHIVE = "lib/nvc/hot.bin"
+_HEADER = 8  # bytes: packaging/archive/build.py has the format
+_REINSTALL = "install nvc again: `make install`, or the package"
+
+
+def programs(look: Look) -> Iterator[Finding]:
+    """Whether every program is there that engines are told to run."""
+    if not look.programs:
+        yield unknown("this code is not installed anywhere: there are no programs beside it")
+        return
+    for name in PROGRAMS:
+        path = f"{look.programs}/{name}"
+        if not os.access(path, os.X_OK):
+            yield failed(f"{path} is no program: the installation is not complete", advice=_REINSTALL)
+    yield ok(f"programs are in {look.programs}")
+
+
+def archive(look: Look) -> Iterator[Finding]:
+    """Whether the archive of modules is of the Python that runs it."""
+    path = os.path.join(os.path.dirname(look.programs), _ARCHIVE)
+    head = read_file(path, _HEADER) if look.programs else None
+    if head is None:
+        yield ok("this installation has no archive of modules")
+    elif head[4:] != MAGIC_NUMBER:
+        yield warning(
+            f"{path} was made for another version of Python: it is passed over, and container starts are slower",
+            advice=_REINSTALL,
+        )
+
+
+CHECKS = (
+    Check("install.programs", "the programs of this installation", programs),
+    Check("install.archive", "the archive of modules, made for this version of Python", archive),
+)
