@@ -168,7 +168,7 @@ def test_libraries_of_the_image_are_found_by_its_variable(hook: Any, bundle: Bun
 
 
 def test_a_user_namespace(hook: Any, bundle: Bundle) -> None:
-    """The ledger belongs to the container's root, and everybody in it can write it."""
+    """The ledger belongs to the container's root, and everybody in it can write it. rows: P20"""
     os.chmod(bundle.rootfs, 0o777)
     bundle.user_namespace()
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", NVC_VGPU_LOG="/tmp/log")

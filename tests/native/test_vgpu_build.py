@@ -113,6 +113,7 @@ def test_it_says_what_it_is(shims: str, library: str, kind: int) -> None:
 def test_nothing_of_threads_and_signals(shims: str) -> None:
     """No signal handler is installed and no thread started, but for the one that talks with nvcd: no symbol
     of that is even asked for.
+    rows: P24
     """
     talk = {"pthread_create", "sigfillset", "sigprocmask"}
     talk |= {f"pthread_attr_{name}" for name in ("init", "destroy", "setdetachstate")}

@@ -26,6 +26,7 @@ def denied(vgpu: Slice) -> Process:
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "version", "magic", "odd", "count"])
 def test_a_bad_quota(vgpu: Slice, damage: str) -> None:
+    """rows: M43"""
     path = vgpu.path("nvc/quota")
     if damage == "missing":
         os.unlink(path)
@@ -44,6 +45,7 @@ def test_a_bad_quota(vgpu: Slice, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "short", "version"])
 def test_a_bad_ledger(vgpu: Slice, damage: str) -> None:
+    """rows: P14"""
     path = vgpu.path("nvc/ledger/ledger")
     if damage == "missing":
         os.unlink(path)
@@ -81,6 +83,7 @@ def test_silence_unless_asked(vgpu: Slice) -> None:
 
 
 def test_a_ledger_cut_short_while_in_use(vgpu: Slice) -> None:
+    """rows: P14"""
     process = vgpu.start().do("alloc a 64m")
     os.truncate(vgpu.path("nvc/ledger/ledger"), 100)
     assert process.code("alloc b 64m") == OUT_OF_MEMORY
@@ -129,7 +132,7 @@ def test_a_ledger_that_grows(vgpu: Slice) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_ledger_that_is_scribbled_over(vgpu: Slice, seed: int) -> None:
-    """The tenant's numbers may be wrong after that; its processes go on."""
+    """The tenant's numbers may be wrong after that; its processes go on. rows: P14 P15"""
     draw = random.Random(seed)
     processes = [vgpu.start() for _ in range(3)]
     with open(vgpu.path("nvc/ledger/ledger"), "r+b") as file:
@@ -161,6 +164,7 @@ def test_all_of_it_is_ones(vgpu: Slice) -> None:
 
 
 def test_no_limit_at_all(vgpu: Slice) -> None:
+    """rows: M41 M42"""
     vgpu.limit(layout.NO_LIMIT, 200 * GIB)
     process = vgpu.start().do("alloc a 10g")
     free, total = process.info()

@@ -33,6 +33,7 @@ def busy(made: Slice) -> Process:
 
 
 def test_a_crowd_that_is_killed(plain_slice: Callable[..., Slice]) -> None:
+    """rows: P7"""
     made = plain_slice(gpus=1)
     limit = CROWD * CONTEXT + 6 * GIB
     made.limit(limit)
