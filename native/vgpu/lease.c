@@ -153,8 +153,10 @@ static void *attend(void *argument)
             int got = channel_receive(in, &message);
             if (got < 0 || (got > 0 && !obey(in, &message)))
                 break;
-            if (got > 0)
-                continue; /* there may be more */
+            if (got > 0) {
+                step = 0; /* there may be more; if not, it is to be acted upon now */
+                continue;
+            }
         }
         step = look_after(in);
         if (step == 0)
