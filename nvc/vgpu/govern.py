@@ -66,8 +66,14 @@ class Governed(Value):
 
 
 def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[Governed, ...]:
-    """The devices that `selectors` name, in that order. Raises DeviceError, PolicyError."""
-    found = resolve(facts, select(facts, Request(devices=selectors)), SliceRequest())
+    """The devices that `selectors` name, in that order: of a GPU in MIG mode its MIG devices.
+
+    Raises DeviceError, PolicyError.
+    """
+    selection = select(facts, Request(devices=selectors))
+    named = {gpu.index for gpu, _ in selection.mig}
+    parts = [(gpu, part) for gpu in selection.gpus if gpu.index not in named for part in gpu.mig]
+    found = resolve(facts, selection.replace(mig=(*selection.mig, *parts)), SliceRequest())
     shared = sharers(kernel)
     return tuple(
         Governed(d.uuid, d.index, d.name, policies.read(d.uuid), shared.get(d.uuid, ())) for d in found

@@ -204,6 +204,17 @@ def test_refused(policy: Any, driver: str, words: tuple[str, ...], cause: str) -
     assert not any(os.path.exists(f"{policies.directory()}/{uuid}") for uuid in uuids(driver))
 
 
+def test_a_gpu_in_mig_mode_is_governed_by_its_parts(
+    launcher: str, sim_root: Callable[..., str], scratch: str
+) -> None:
+    root = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"), seed=scratch)
+    parts = [mig.uuid for mig in report(root).gpus[1].mig]
+    shown = run(launcher, f"--root={root}", "vgpu", "policy", "1", "--format=json").stdout
+    assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts
+    shown = run(launcher, f"--root={root}", "vgpu", "policy", "1:1", "--format=json").stdout
+    assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts[1:]
+
+
 def test_only_root(policy: Any) -> None:
     done = policy(check=False, user=65534, group=65534)
     assert done.returncode == 1 and "only root can" in done.stderr
