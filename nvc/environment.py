@@ -279,7 +279,8 @@ def _slice(
         devices = _added(devices, _cgpu_devices(container, config))
     if default is not None and (wanted is not None or _gives(default)):
         wanted = _completed(wanted or SliceRequest(library_path=library_path(environment)), default)
-    return wanted and wanted.replace(uncounted=config.vgpu_uncounted), devices
+    common = {"uncounted": config.vgpu_uncounted, "label": container.mount_label}
+    return wanted and wanted.replace(**common), devices
 
 
 def _default_slice(config: Config) -> SliceRequest | None:

@@ -59,6 +59,7 @@ class SliceRequest(Value):
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all
     most_weight: int = 0
+    label: str = ""  # of SELinux: what is mounted for the container alone gets it
 
 
 class Request(Value):

@@ -11,7 +11,7 @@
 #define NVC_OP_SYMLINK 6    /* target; first: text; operand: index + 1 of the bind that it leads to, or 0 */
 #define NVC_OP_LDCACHE 7    /* target; first: entries (uint32 flags, soname NUL, path NUL)... */
 #define NVC_OP_UNDO 8       /* first: journal of an interrupted run, undone before anything else */
-#define NVC_OP_LEDGER 9     /* target: a tmpfs of one file; first: its beginning; operand: its size */
+#define NVC_OP_LEDGER 9     /* target: a tmpfs of one file; operand: size; first: label (flags), file */
 
 #define NVC_BIND_DIRECTORY 1 /* source and target are directories */
 #define NVC_BIND_INSIDE 2    /* the source is a file of the container's own mounts, not of the host's */

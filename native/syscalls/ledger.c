@@ -7,6 +7,7 @@
 #include <linux/magic.h>
 #include <linux/mount.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -14,13 +15,15 @@
 
 #define INODES "2" /* its root and the file */
 #define NAME "ledger"
+#define LABEL_MAX 256
 
 static int set(int fs, const char *key, const char *value)
 {
     return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
 }
 
-static int new_mount(uint32_t size)
+/* `label`: every inode's, for SELinux; "": none. fsconfig(2) takes 255 bytes. */
+static int new_mount(uint32_t size, const char *label)
 {
     char bytes[16];
     int mount = -1;
@@ -31,6 +34,7 @@ static int new_mount(uint32_t size)
     snprintf(bytes, sizeof(bytes), "%u", size);
     if (set(fs, "source", "nvc-ledger") == 0 && set(fs, "mode", "0555") == 0 &&
         set(fs, "size", bytes) == 0 && set(fs, "nr_inodes", INODES) == 0 &&
+        (!*label || set(fs, "context", label) == 0) &&
         syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
     int saved = errno;
@@ -79,14 +83,19 @@ int op_ledger(struct applier *a, struct op *op)
 {
     struct mount_attr attr = {.attr_set = op->head.attributes, .propagation = 1u << 18 /* MS_PRIVATE */};
     struct place place;
+    char label[LABEL_MAX] = "";
+    uint32_t length = op->head.flags;
     int result = -1;
 
     if (is_there(a, op))
         return 0;
-    int mount = new_mount(op->head.operand);
+    if (length >= sizeof(label) || length > op->head.first_length)
+        return fail(a, EINVAL, "label ledger", op->target);
+    memcpy(label, op->first, length);
+    int mount = new_mount(op->head.operand, label);
     if (mount < 0)
         return fail(a, errno, "create tmpfs", op->target);
-    if (make_file(mount, op->first, op->head.first_length, op->head.operand) < 0)
+    if (make_file(mount, op->first + length, op->head.first_length - length, op->head.operand) < 0)
         fail(a, errno, "create ledger", op->target);
     else if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
         fail(a, errno, "set mount attributes", op->target);

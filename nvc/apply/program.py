@@ -99,7 +99,11 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
             _tmpfs(program, op)
         elif isinstance(op, Ledger):
             attributes = NOSUID | NODEV | NOEXEC
-            program.add(op, lib.NVC_OP_LEDGER, op.target, op.content, operand=op.size, attributes=attributes)
+            label = op.label.encode()
+            program.add(
+                op, lib.NVC_OP_LEDGER, op.target, label + op.content, flags=len(label), operand=op.size,
+                attributes=attributes,
+            )  # fmt: skip
         elif isinstance(op, Symlink):
             bind = program.binds.get(op.fallback, -1)
             program.add(op, lib.NVC_OP_SYMLINK, op.target, op.text.encode(), operand=bind + 1)

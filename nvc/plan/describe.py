@@ -118,7 +118,8 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
         return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
     if isinstance(op, Ledger):
-        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}")), ()
+        label = (f'context="{op.label}"',) if op.label else ()
+        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}", *label)), ()
     if isinstance(op, Symlink):
         return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, UpdateLoaderCache):
@@ -170,6 +171,7 @@ def _operation(op: Op) -> dict[str, Any]:
             "target": op.target,
             "options": list(mount_options(op)),
             "size": op.size,
+            "label": op.label or None,
         }
     if isinstance(op, Symlink):
         fallback = op.fallback or None

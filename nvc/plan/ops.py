@@ -105,6 +105,7 @@ class Ledger(Value):
     target: str
     content: bytes
     size: int
+    label: str = ""  # of SELinux, for everything in it; "": as the kernel does
 
 
 class Symlink(Value):

@@ -60,7 +60,7 @@ def slice_ops(directory: str, slice: Slice) -> list[Op]:
     if slice.outer is not None:
         ops.append(BindSocket(slice.outer.ledger, place, True))
     else:
-        ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE))
+        ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
     if slice.daemon:  # a directory, so that a socket that is made later is seen
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}

@@ -12,6 +12,9 @@ from nvc.vgpu.copies import find_copies
 from nvc.vgpu.policies import governed
 from nvc.vgpu.slices import Slice, SliceDevice, resolve, shared_slice
 
+#: Mounted where SELinux is enabled.
+SELINUX = "/sys/fs/selinux/enforce"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
@@ -84,7 +87,17 @@ def slice_of(
         fence=wanted.fence,
         daemon=registry.daemon_directory(),
         compat=libraries,
+        label=wanted.label if _has_selinux() else "",
     )
+
+
+def _has_selinux() -> bool:
+    """Whether the kernel knows labels: one without refuses them as a mount option."""
+    try:
+        os.stat(SELINUX)
+    except OSError:
+        return False
+    return True
 
 
 def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:

@@ -76,6 +76,7 @@ class Slice(Value):
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
     fence: str = ""  # the slice has its device for itself
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
+    label: str = ""  # of SELinux, for the ledger
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
 

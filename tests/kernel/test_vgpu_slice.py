@@ -14,8 +14,9 @@ from support.configure import BASIC, Configure, as_hook
 from support.plans import apply, identity, mounts, snapshot
 from support.vgpu import GIB, build_pass_through, ensure_shim, entry_of, install_shim, limits_of
 
+from nvc.errors import MountError
 from nvc.kernel import LinuxKernel
-from nvc.plan.ops import BindHostFile, Plan
+from nvc.plan.ops import BindHostFile, Ledger, Plan
 from nvc.vgpu import layout, registry
 
 LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
@@ -230,66 +231,6 @@ def test_other_copies_of_the_driver_are_covered(
         assert mounts(container.pid) == before
 
 
-def add_compat(rootfs: str, configure: Configure) -> None:
-    """Forward-compatibility libraries of two toolkits, the older one being what the image uses."""
-    driver = configure.command[1].partition("=")[2]
-    for name in ("cuda-12.9/compat", "cuda-13.0/compat/lib.real"):
-        os.makedirs(f"{rootfs}/usr/local/{name}")
-        for stem in ("libcuda", "libnvidia-ptxjitcompiler"):
-            library = f"{driver}{LIBS}/{stem}.so.{VERSION}"
-            run("cp", library, f"{rootfs}/usr/local/{name}/{stem}.so.999.1")
-    os.symlink("cuda-12.9", f"{rootfs}/usr/local/cuda")
-    os.makedirs(f"{rootfs}/usr/local/cuda-12.9/lib64/stubs")
-    run("cp", f"{driver}{LIBS}/libcuda.so.{VERSION}", f"{rootfs}/usr/local/cuda-12.9/lib64/stubs/libcuda.so")
-
-
-@pytest.mark.parametrize("readonly", [False, True])
-def test_forward_compatibility(
-    runc_bundle: Any, debian: str, configure: Configure, shim: str, readonly: bool
-) -> None:
-    """What the image uses takes the driver's place behind the shim, which lies over it too; others are hidden."""
-    add_compat(debian, configure)
-    bundle = runc_bundle(debian)
-    bundle.config["root"]["readonly"] = readonly
-    compat = f"{debian}/usr/local/cuda-12.9/compat/libcuda.so.999.1"
-    before = os.stat(compat).st_ino
-    as_hook(bundle, configure, SLICE)
-    with bundle.created("runc") as container:
-        container.start()
-        root = f"/proc/{container.pid}/root"
-        assert os.path.samefile(f"{root}/usr/local/cuda/compat/libcuda.so.999.1", f"{shim}/libcuda.so")
-        assert os.path.samefile(f"{root}{LIBS}/libcuda.so.1", f"{shim}/libcuda.so")
-        real = f"{root}{LIBS}/nvc/real-libcuda.so.1"
-        assert os.stat(real).st_ino == before and "ro,nosuid,nodev" in mount_at(
-            container.pid, "real-libcuda.so.1"
-        )
-        assert os.readlink(f"{root}/usr/local/cuda/compat/nvc") == f"{LIBS}/nvc"
-        assert not os.listdir(f"{root}/usr/local/cuda-13.0/compat")
-        again = snapshot(debian), mounts(container.pid)
-        configure(container.pid, debian, SLICE)
-        assert (snapshot(debian), mounts(container.pid)) == again
-    listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
-    assert "=> /usr/local/cuda/compat/libnvidia-ptxjitcompiler" in listed
-    assert "compat/libcuda" not in listed
-
-
-def test_forward_compatibility_that_is_not_wanted(
-    runc_bundle: Any, debian: str, configure: Configure
-) -> None:
-    add_compat(debian, configure)
-    driver = configure.command[1].partition("=")[2]
-    with runc_bundle(debian).created("runc") as container:
-        container.start()
-        done = configure(container.pid, debian, (*SLICE, "--cuda-compat-mode=disabled"))
-        assert done.stderr.count("is hidden: its forward-compatibility libraries") == 2
-        found = container.exec("busybox find /usr/local -name 'libcuda*'").stdout.split()
-        assert found == ["/usr/local/cuda-12.9/lib64/stubs/libcuda.so"]
-        real = f"/proc/{container.pid}/root{LIBS}/nvc/real-libcuda.so.1"
-        assert os.path.samefile(real, f"{driver}{LIBS}/libcuda.so.{VERSION}")
-    listed = run("/sbin/ldconfig", "-p", "-C", f"{debian}/etc/ld.so.cache").stdout
-    assert "/compat/" not in listed
-
-
 def test_what_is_in_the_way_is_named_and_nothing_stays(
     runc_bundle: Any, debian: str, configure: Configure
 ) -> None:
@@ -340,6 +281,18 @@ def test_an_upgrade_leaves_running_containers_alone(runc_bundle: Any, debian: st
             content = bound.read()
         assert b"first" in content and content.startswith(b"\x7fELF")
     assert len([name for name in os.listdir(base) if name != "current"]) == 3 and not os.path.exists(first)
+
+
+def test_the_label_of_a_ledger_is_a_mount_option(runc_bundle: Any, debian: str) -> None:
+    """One that the kernel does not know, whether it has SELinux or not, is refused by it."""
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        before = mounts(container.pid)
+        for label in ("no such label", "x" * 300):
+            ledger = Ledger(f"{LIBS}/nvc/ledger", b"NVCLEDGR", 8192, label)
+            with pytest.raises(MountError, match="ledger: invalid argument"):
+                apply(Plan("/", "/", "/", "test", (), (ledger,)), container.pid, debian)
+        assert mounts(container.pid) == before
 
 
 def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) -> None:

@@ -16,6 +16,7 @@ from nvc.plan.describe import describe, document
 from nvc.plan.ops import (
     BindDevice,
     BindFile,
+    Ledger,
     LoaderEntry,
     Plan,
     Tmpfs,
@@ -156,3 +157,9 @@ def test_files_of_a_tmpfs_survive_json(content: bytes) -> None:
     made = json.loads(json.dumps(document(PLAN.replace(ops=(Tmpfs("/t", (), (("f", content),)),)))))
     (file,) = made["operations"][0]["files"]
     assert (file["text"].encode() if "text" in file else base64.b64decode(file["base64"])) == content
+
+
+def test_a_label_is_shown() -> None:
+    plan = PLAN.replace(ops=(Ledger("/l", b"", 1, "u:r:t:s0:c1,c2"),))
+    assert 'context="u:r:t:s0:c1,c2"' in describe(plan)
+    assert document(plan)["operations"][0]["label"] == "u:r:t:s0:c1,c2"

@@ -357,3 +357,9 @@ def test_cgpu_names_devices_of_its_own() -> None:
     assert asked(cgpu, Config(accept_environment_unprivileged=False)) is None
     with pytest.raises(InputError, match="ALIYUN_COM_GPU_VISIBLE_DEVICES"):
         asked({**cgpu, "ALIYUN_COM_GPU_VISIBLE_DEVICES": "a b"})
+
+
+def test_the_label_of_a_slice_is_that_of_the_containers_mounts() -> None:
+    environment = {"NVIDIA_VISIBLE_DEVICES": "all", "NVC_VGPU_MEMORY": "1g"}
+    found = request_from(Container("/r", environment, mount_label="u:r:t:s0"), Config())
+    assert found is not None and found.vgpu is not None and found.vgpu.label == "u:r:t:s0"

@@ -106,7 +106,7 @@ def test_a_whole_configuration() -> None:
             "capabilities": {"bounding": ["CAP_SYS_ADMIN"]},
         },
         "mounts": [{"destination": "/d", "source": "/s", "type": "bind"}, {"destination": "/proc"}],
-        "linux": {"resources": {"devices": [{"allow": False}]}},
+        "linux": {"resources": {"devices": [{"allow": False}]}, "mountLabel": "u:r:t:s0:c1,c2"},
         "annotations": {"key": "value"},
         "unknown": {"to": ["nvc"]},
     }
@@ -116,6 +116,7 @@ def test_a_whole_configuration() -> None:
     assert container.privileged
     assert container.mounts == (Mount("/s", "/d"), Mount("", "/proc"))
     assert container.devices == [{"allow": False}]
+    assert container.mount_label == "u:r:t:s0:c1,c2"
     assert container.annotations == {"key": "value"}
 
 
