@@ -33,7 +33,7 @@ class Tenant:
             words["rounds"] = bench.rounds
         argv = [*prefix, bench.work, *(f"{key}={value}" for key, value in words.items())]
         env = dict(os.environ)
-        if options is None and bench.root != "/":
+        if bench.root != "/":
             env["LD_LIBRARY_PATH"] = f"{bench.root}/usr/lib/{os.uname().machine}-linux-gnu"
         self.process = subprocess.Popen(
             argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -82,10 +82,19 @@ class Bench:
         self.alone: dict[int, float] = {}
         self.kept: list[dict[str, object]] = []
 
-    def call(self, *words: str) -> None:
+    def call(self, *words: str) -> str:
         done = subprocess.run([*self.nvc, *words], capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"bench: {' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def newest(self) -> str:
+        """The name of the slice that was made last."""
+        listed = json.loads(self.call("vgpu", "ls", "--format", "json"))
+        slices = listed["slices"] if isinstance(listed, dict) else listed
+        return str(
+            max((item for item in slices if item["running"]), key=lambda item: item["created"])["name"]
+        )
 
     def native(self, ns: int) -> float:
         """What the program reaches alone, without nvc."""
@@ -146,7 +155,7 @@ class Bench:
         moments = [time.monotonic() * 1000]
         for cores in steps[1:]:
             time.sleep(3)
-            self.call("vgpu", "set", str(tenant.process.pid), f"--cores={cores}")
+            self.call("vgpu", "set", self.newest(), f"--cores={cores}")
             moments.append(time.monotonic() * 1000)
         time.sleep(3)
         tenant.stop()

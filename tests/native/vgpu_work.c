@@ -4,6 +4,7 @@
  *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
+ *   idle=MS      after so long nothing more is launched
  *   trace=MS     a line each: milliseconds, kernels so far   captures=1    a thread captures graphs meanwhile
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
  *
@@ -49,7 +50,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain";
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn;
+static uint64_t captures, cost, captured, churn, idle;
 static CUfunction wait_for, fill;
 static double seconds = 1, warm = 0.2;
 
@@ -261,7 +262,7 @@ static void read_arguments(char **words)
         } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
                        {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
                        {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
-                       {"cost", &cost},       {"churn", &churn}};
+                       {"cost", &cost},       {"churn", &churn},   {"idle", &idle}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
@@ -329,6 +330,10 @@ int main(int count, char **words)
     double from = now();
     printf("start %llu\n", (unsigned long long)rounds);
     atomic_store(&counting, true);
+    if (more && idle) {
+        more = wait_until(from + (double)idle / 1e3);
+        atomic_store(&ending, true);
+    }
     if (more)
         wait_until(from + seconds);
     double end = now(), took = end - from;
