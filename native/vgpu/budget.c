@@ -27,9 +27,9 @@ static int64_t bounded(int64_t value, int64_t lowest, int64_t highest)
 }
 
 /* Returns what of `add` was beyond the most that may be saved up. */
-static uint64_t add_credit(struct vgpu_budget *budget, uint32_t cores, int64_t add, int64_t *now_there)
+static uint64_t add_credit(struct vgpu_budget *budget, int64_t most, int64_t add, int64_t *now_there)
 {
-    int64_t most = BUDGET_PERIOD / 100 * (int64_t)cores, seen = SHARED_READ(budget->credit), next;
+    int64_t seen = SHARED_READ(budget->credit), next;
     uint64_t beyond;
     do {
         next = bounded(seen, -DEBT_SECONDS * SECOND, most) + add;
@@ -41,7 +41,7 @@ static uint64_t add_credit(struct vgpu_budget *budget, uint32_t cores, int64_t a
     return beyond;
 }
 
-int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now)
+int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now, int64_t saved)
 {
     uint64_t last = SHARED_READ(budget->refilled), passed = now - last;
     int64_t credit;
@@ -53,7 +53,8 @@ int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now)
     if (passed && !__atomic_compare_exchange_n(&budget->refilled, &last, now, false, __ATOMIC_SEQ_CST,
                                                __ATOMIC_SEQ_CST))
         passed = 0;
-    uint64_t beyond = add_credit(budget, cores, (int64_t)(passed * cores / 100), &credit);
+    int64_t most = saved / 100 * (int64_t)cores;
+    uint64_t beyond = add_credit(budget, most, (int64_t)(passed * cores / 100), &credit);
     if (beyond)
         SHARED_ADD(budget->cover.forfeited, beyond);
     return credit;
@@ -74,7 +75,8 @@ int64_t budget_draw(struct vgpu_budget *budget, int64_t wanted)
 void budget_pay(struct vgpu_budget *budget, uint32_t cores, int64_t time)
 {
     int64_t credit;
-    add_credit(budget, cores, -bounded(time, -DEBT_SECONDS * SECOND, DEBT_SECONDS * SECOND), &credit);
+    int64_t most = BUDGET_TURNS / 100 * (int64_t)cores;
+    add_credit(budget, most, -bounded(time, -DEBT_SECONDS * SECOND, DEBT_SECONDS * SECOND), &credit);
 }
 
 /* Work of several streams and processes is reported in any order. What `busy_until` has passed over is a hole: its start

@@ -5,13 +5,14 @@
 
 #include "process.h"
 
-enum { BUDGET_PERIOD = 20000000, BUDGET_DRAW = 500000 };
+/* Nanoseconds. Between two turns that nvcd grants as much as BUDGET_TURNS may pass. */
+enum { BUDGET_PERIOD = 20000000, BUDGET_TURNS = 400000000, BUDGET_DRAW = 500000 };
 
 /* The shared one of a device, or `own`, this process's, where the ledger cannot be read. */
 struct vgpu_budget *budget_open(int position, struct vgpu_budget *own);
 
 /* Adds what time has brought, at `cores` percent. Returns the credit. */
-int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now);
+int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now, int64_t saved);
 
 /* Takes up to `wanted`, and no more than there is. */
 int64_t budget_draw(struct vgpu_budget *budget, int64_t wanted);

@@ -80,7 +80,8 @@ static enum verdict_of_gate take_credit(struct passage *passage, struct wait *wa
         budget_pay(budget, meter->cores, -meter->allowance);
         meter->allowance = 0;
     }
-    int64_t credit = budget_refill(budget, meter->cores, now);
+    int64_t saved = lease_takes_turns(meter->position) ? BUDGET_TURNS : BUDGET_PERIOD;
+    int64_t credit = budget_refill(budget, meter->cores, now, saved);
     meter->forfeited = SHARED_READ(budget->cover.forfeited);
     if (has_turn(passage, budget, credit, wait, now)) {
         /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */

@@ -247,6 +247,13 @@ bool lease_is_active(int position)
     return in && is_connected(in) && atomic_load(&in->leases[position].state) != UNASKED;
 }
 
+bool lease_takes_turns(int position)
+{
+    struct process *in = process();
+    uint32_t state = in ? atomic_load(&in->leases[position].state) : UNASKED;
+    return state != UNASKED && state != FREE && is_connected(in);
+}
+
 bool lease_await(int position, uint64_t until)
 {
     struct process *in = process();

@@ -14,6 +14,9 @@ bool lease_await(int position, uint64_t until);
 /* Whether nvcd is there to hand out turns on the device, so that what is launched has to be known. */
 bool lease_is_active(int position);
 
+/* Whether others have turns on it as well: what a cap allows then comes in pieces. */
+bool lease_takes_turns(int position);
+
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
 bool meter_is_drained(int position);  /* nothing that this process launched on the device is unfinished */
 uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
