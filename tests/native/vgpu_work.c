@@ -287,8 +287,12 @@ static bool wait_until(double end)
     for (double at = now(); at < end; at = now()) {
         double step = trace ? (double)trace : 1e3;
         int ms = (int)((end - at) * 1e3 < step ? (end - at) * 1e3 + 1 : step);
-        if (poll(&input, 1, ms) > 0)
-            return false;
+        char byte;
+        if (poll(&input, 1, ms) > 0) {
+            if (read(0, &byte, 1) > 0)
+                return false;
+            input.fd = -1; /* there is nobody to say so */
+        }
         if (trace && atomic_load(&counting))
             printf("%.3f %llu\n", now() * 1e3, (unsigned long long)done);
     }
