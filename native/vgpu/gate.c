@@ -129,10 +129,10 @@ static bool is_stuck(const struct meter *meter, const struct wait *wait, uint64_
     return now > from && now - from > (uint64_t)STUCK_NS << (meter->forced < 2 ? meter->forced : 2);
 }
 
-static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, struct wait *wait)
+static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, struct wait *wait,
+                                     uint64_t now)
 {
     struct meter *meter = passage->meter;
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
     enum verdict_of_gate verdict = OPEN;
     bool forced = false;
     lock_take(&meter->lock);
@@ -147,6 +147,8 @@ static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, st
         verdict = take_credit(passage, wait, now);
     if (verdict == OPEN) {
         pay(passage);
+        passage->now = now;
+        meter_enter(passage);
         atomic_fetch_add(&meter->inside, 1);
         if (forced) {
             meter->progress_at = now;
@@ -227,7 +229,7 @@ static bool pass(struct passage *passage, int position)
         struct meter *meter = passage->meter;
         if (meter->marks && now - atomic_load_explicit(&meter->read_at, memory_order_relaxed) > READ_NS)
             meter_read(meter);
-        enum verdict_of_gate verdict = try_once(passage, window.cores, &wait);
+        enum verdict_of_gate verdict = try_once(passage, window.cores, &wait, now);
         if (verdict == OPEN && (!window.shared || lease_held(position))) {
             if (wait.since)
                 SHARED_ADD(budget_open(position, &meter->own)->waited, now - wait.since);

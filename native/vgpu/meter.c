@@ -159,30 +159,30 @@ static bool mark_is_pending(struct meter *meter, struct stream_meter *stream)
     return same;
 }
 
-void meter_before(struct passage *passage)
+void meter_enter(struct passage *passage)
 {
     struct meter *meter = passage->meter;
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
-    lock_take(&meter->lock);
     struct stream_meter *stream = passage->stream = find_stream(meter, passage);
-    if (!stream) {
-        lock_drop(&meter->lock);
-        return;
-    }
-    const struct stretch *open = &stream->open;
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
-    bool some = open->launches != 0, anchored = stream->anchored;
-    bool gap = some && now > stream->last_launch && now - stream->last_launch > GAP_NS + open->sum;
     passage->single = estimate_is_due(estimate);
     estimate->since = passage->single ? 0 : estimate->since + 1;
-    lock_drop(&meter->lock);
-    if (anchored && some && !gap && !passage->single)
+    if (!stream)
+        return;
+    const struct stretch *open = &stream->open;
+    bool gap = passage->now > stream->last_launch && passage->now - stream->last_launch > GAP_NS + open->sum;
+    passage->looks = !stream->anchored || !open->launches || gap || passage->single;
+}
+
+void meter_before(struct passage *passage)
+{
+    struct stream_meter *stream = passage->stream;
+    if (!stream || !passage->looks)
         return;
     int mode = capture_leave();
-    now = now_ns(CLOCK_MONOTONIC);
-    bool idle = REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
-    if (!anchored || some || idle)
-        meter_mark(passage, idle, some && !idle && mark_is_pending(meter, stream), now);
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    bool some = stream->open.launches != 0, idle = REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
+    if (!stream->anchored || some || idle)
+        meter_mark(passage, idle, some && !idle && mark_is_pending(passage->meter, stream), now);
     capture_return(mode);
 }
 
@@ -196,35 +196,38 @@ static void unpay(struct passage *passage)
     lock_drop(&meter->lock);
 }
 
-/* Adds the launch to what is open. Returns whether a mark is due behind it. */
-static bool note(struct passage *passage, uint64_t now)
+/* Adds the launch to what is open. Returns the time if a mark is due behind it, else 0. */
+static uint64_t note(struct passage *passage)
 {
     struct meter *meter = passage->meter;
     struct stream_meter *stream = passage->stream;
     struct stretch *open = &stream->open;
     lock_take(&meter->lock);
-    if (!open->launches) {
-        open->key = passage->key;
-        /* The device waited for the end of the call. */
-        uint64_t gap = now - stream->last_mark;
-        open->gap = stream->idle ? gap : 0;
-        stream->prompt &= gap < PROMPT_NS;
-        open->forfeited = meter->forfeited;
-    } else if (open->key != passage->key) {
-        open->key = 0;
-    }
+    bool first = !open->launches;
     open->launches++;
     open->counted++;
     open->sum += passage->sum;
     open->paid += passage->paid;
     open->weight += passage->weight;
     open->unknown |= passage->unknown;
-    stream->last_launch = now;
     /* The lease looks at streams of other threads, but cannot put marks into this one. */
     bool due = passage->single || open->sum >= MARK_NS || open->launches >= MARK_LAUNCHES ||
                (stream->thread && lease_is_active(meter->position));
+    uint64_t now = first || due ? now_ns(CLOCK_MONOTONIC) : passage->now;
+    if (first) {
+        /* The device waited for the end of the call. */
+        uint64_t gap = now - stream->last_mark;
+        open->key = passage->key;
+        open->gap = stream->idle ? gap : 0;
+        open->forfeited = meter->forfeited;
+        stream->prompt &= gap < PROMPT_NS;
+    } else if (open->key != passage->key) {
+        open->key = 0;
+    }
+    stream->last_launch = now;
     lock_drop(&meter->lock);
-    return due;
+    atomic_store_explicit(&meter->last_launch, now, memory_order_relaxed);
+    return due ? now : 0;
 }
 
 void meter_after(struct passage *passage, bool launched)
@@ -235,14 +238,14 @@ void meter_after(struct passage *passage, bool launched)
         unpay(passage);
         return;
     }
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
-    atomic_store_explicit(&meter->last_launch, now, memory_order_relaxed);
     if (!stream) { /* the estimate must do */
+        atomic_store_explicit(&meter->last_launch, passage->now, memory_order_relaxed);
         passage->paid = 0;
         unpay(passage);
         return;
     }
-    if (!note(passage, now))
+    uint64_t now = note(passage);
+    if (!now)
         return;
     int mode = capture_leave();
     bool alone = stream->open.launches == 1 && stream->idle && stream->prompt;

@@ -94,9 +94,11 @@ struct passage {
     CUstream handle;
     uint64_t key;
     uint64_t sum, paid, weight; /* see struct stretch */
+    uint64_t now;               /* CLOCK_MONOTONIC, nanoseconds, when the gate opened */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
     bool single; /* timed by itself */
+    bool looks;  /* before it, at whether its stream has work */
     bool unknown;
 };
 
@@ -104,7 +106,8 @@ struct passage {
 struct meter *meter_of(int position);
 struct meter *meter_make(int position);
 
-/* Around a launch: they put marks into its stream. */
+/* Around a launch: they put marks into its stream. The lock is held for the first. */
+void meter_enter(struct passage *passage);
 void meter_before(struct passage *passage);
 void meter_after(struct passage *passage, bool launched);
 
