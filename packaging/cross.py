@@ -1,4 +1,4 @@
-"""Builds the native parts for aarch64 with a cross compiler of the distribution.
+"""Builds the native parts for aarch64 on another machine, with clang or a cross compiler of the distribution.
 
 DIRECTORY/launcher, DIRECTORY/simdriver, DIRECTORY/vgpu and DIRECTORY/_syscalls.abi3.so
 """
@@ -19,17 +19,31 @@ from typing import Any
 import tree
 
 MACHINE = "aarch64"
-#: gcc-multilib and the package of the plain name exclude each other on Debian, so that the second is there rarely.
-COMPILERS = [f"{MACHINE}-linux-gnu-gcc{suffix}" for suffix in ("", "-14", "-13", "-12", "-11")]
+#: On Debian gcc's cross compilers and gcc-multilib, which tests want, exclude each other. clang is both.
+COMPILERS = [["clang", f"--target={MACHINE}-linux-gnu"], [f"{MACHINE}-linux-gnu-gcc"]]
 
 
-def compiler() -> str:
-    """The cross compiler's name, "" where there is none or where it would be the native one."""
-    found = [name for name in COMPILERS if shutil.which(name)]
-    return found[0] if found and platform.machine() != MACHINE else ""
+def works(command: list[str]) -> bool:
+    """Whether a compiler is there, and libraries to link with."""
+    if not shutil.which(command[0]):
+        return False
+    test = [*command, "-static", "-o", os.devnull, "-x", "c", "-"]
+    return (
+        subprocess.run(
+            test, check=False, input=b"int main(void) { return 0; }", capture_output=True
+        ).returncode
+        == 0
+    )
 
 
-def make(directory: str, cc: str) -> None:
+def compiler() -> list[str]:
+    """The words that begin a call of the cross compiler; none where it is missing, or would be the native one."""
+    if platform.machine() == MACHINE:
+        return []
+    return next((command for command in COMPILERS if works(command)), [])
+
+
+def make(directory: str, cc: list[str]) -> None:
     """The parts that are plain C, by the Makefile's own rules."""
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".packages-build"), "w", encoding="ascii"):
@@ -42,7 +56,7 @@ def make(directory: str, cc: str) -> None:
         "-C",
         tree.REPO,
         f"BUILD={directory}",
-        f"CC={cc}",
+        f"CC={' '.join(cc)}",
         *targets,
     ]
     subprocess.run(command, check=True)
@@ -58,7 +72,7 @@ def extension() -> Any:
     return module
 
 
-def core(directory: str, cc: str) -> None:
+def core(directory: str, cc: list[str]) -> None:
     """nvc._syscalls, for the stable ABI. Python's headers are this machine's."""
     described = extension()
     macros = [f"-D{name}={value}" for name, value in described.build_facts()]
@@ -77,7 +91,7 @@ def core(directory: str, cc: str) -> None:
         out_file = os.path.join(directory, "_syscalls.abi3.so")
         flags = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x03020000", *described.FLAGS, *macros]
         include = [f"-I{path}" for path in (work, described.HERE, headers)]
-        subprocess.run([cc, *flags, *include, "-o", out_file, source, *described.SOURCES], check=True)
+        subprocess.run([*cc, *flags, *include, "-o", out_file, source, *described.SOURCES], check=True)
 
 
 def build(directory: str) -> bool:

@@ -2,13 +2,15 @@
 
     package.py DIRECTORY [--version VERSION]
 
-Packages appear in DIRECTORY, for this machine and, with a cross compiler, for aarch64. They suit every Python that
-nvc runs on, and hold bytecode for the one that made them; scripts/ and `settle` do the rest on the host.
+Packages appear in DIRECTORY in place of earlier ones: for this machine and, with a cross compiler, for aarch64.
+They suit every Python that nvc runs on, and hold bytecode for the one that made them; scripts/ and `settle` do the
+rest on the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import platform
 import re
@@ -154,6 +156,8 @@ def main() -> None:
     scripts(os.path.join(directory, "scripts"))
     os.environ["SOURCE_DATE_EPOCH"] = str(source_date())  # also what compilers and nfpm go by
 
+    for old in glob.glob(os.path.join(directory, "nvc[_-]*.[dr][ep][bm]")):
+        os.unlink(old)
     made = {platform.machine(): Parts(share.BUILD, os.path.join(tree.REPO, "nvc/_syscalls.abi3.so"))}
     other = os.path.join(share.BUILD, cross.MACHINE)
     if not options.only_native and cross.build(other):

@@ -111,11 +111,11 @@ def test_its_scripts(packages: str, newer: str, ready: str, scratch: str) -> Non
 
         call("--install", *ANYWAY, rpm(packages))
         assert f"cli-version: {version()}" in debian.sh("nvidia-container-cli --version").stdout
-        debian.sh("nvc-cli sim create /run/driver --gpus 2")
+        debian.sh("nvc-cli sim create /srv/driver --gpus 2")
         debian.sh("echo '# mine' >> /etc/nvc/config.toml; systemctl disable nvc-cdi-refresh.path")
 
         call("--upgrade", *ANYWAY, rpm(newer))
-        shown = debian.sh("/usr/share/nvc/first-container --root /run/driver nvidia-smi -L").stdout
+        shown = debian.sh("/usr/share/nvc/first-container --root /srv/driver nvidia-smi -L").stdout
         assert shown.count("GPU-") == 2
         assert NEWER in debian.sh("nvidia-container-cli --version").stdout
         assert debian.read("/etc/nvc/config.toml").endswith("# mine\n")
