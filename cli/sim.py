@@ -57,10 +57,10 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
 @click.group(
     context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
-    "  nvc-cli sim create /run/sim --gpus 2 --model h100\n"
-    "  nvc-cli --root /run/sim info\n"
-    "  nvc-cli sim show /run/sim --format json\n"
-    "  nvc-cli sim destroy /run/sim",
+    "  nvc-cli sim create /srv/sim --gpus 2 --model h100\n"
+    "  nvc-cli --root /srv/sim info\n"
+    "  nvc-cli sim show /srv/sim --format json\n"
+    "  nvc-cli sim destroy /srv/sim",
 )
 def sim() -> None:
     """Make, show and remove driver roots of simulated GPUs.
@@ -75,10 +75,10 @@ def sim() -> None:
     "create",
     context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
-    "  nvc-cli sim create /run/sim --gpus 8 --model h200\n"
-    "  nvc-cli sim create /run/sim --gpus 2 --mig 7x1g.10gb\n"
-    "  nvc-cli sim create /run/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb --imex-channel 0\n"
-    "  nvc-cli sim create /run/sim --model t4 --memory 4GiB --libdir /opt/driver/lib",
+    "  nvc-cli sim create /srv/sim --gpus 8 --model h200\n"
+    "  nvc-cli sim create /srv/sim --gpus 2 --mig 7x1g.10gb\n"
+    "  nvc-cli sim create /srv/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb --imex-channel 0\n"
+    "  nvc-cli sim create /srv/sim --model t4 --memory 4GiB --libdir /opt/driver/lib",
 )
 @_DIRECTORY
 @click.option("--gpus", default=1, show_default=True, metavar="N", help="Number of GPUs.")
@@ -147,7 +147,7 @@ def spec_of(given: dict[str, Any]) -> SimSpec:
     )
 
 
-@sim.command("destroy", context_settings=_SETTINGS, epilog="\b\nExample:\n  nvc-cli sim destroy /run/sim")
+@sim.command("destroy", context_settings=_SETTINGS, epilog="\b\nExample:\n  nvc-cli sim destroy /srv/sim")
 @_DIRECTORY
 def destroy_command(directory: str) -> None:
     """Remove the simulated driver root DIRECTORY. It must not be in use."""
@@ -157,7 +157,7 @@ def destroy_command(directory: str) -> None:
 @sim.command(
     "show",
     context_settings=_SETTINGS,
-    epilog="\b\nExamples:\n  nvc-cli sim show /run/sim\n  nvc-cli sim show /run/sim --format json",
+    epilog="\b\nExamples:\n  nvc-cli sim show /srv/sim\n  nvc-cli sim show /srv/sim --format json",
 )
 @_DIRECTORY
 @click.option("--format", "form", default="table", show_default=True, type=click.Choice(("table", "json")))

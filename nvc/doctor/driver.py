@@ -68,7 +68,7 @@ def module(look: Look) -> Iterator[Finding]:
         yield failed(
             "no NVIDIA driver is loaded, and no NVIDIA GPU is on the PCI bus",
             f"no {PROC}/version, no /sys/module/nvidia",
-            commands=("nvc-cli sim create /run/sim", "nvc-cli --root /run/sim doctor"),
+            commands=("nvc-cli sim create /srv/sim", "nvc-cli --root /srv/sim doctor"),
             advice="install GPU and driver; a simulated one shows how things work without them",
         )
         return

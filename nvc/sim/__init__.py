@@ -1,7 +1,7 @@
 """Simulated NVIDIA drivers: driver roots for machines without a GPU.
 
     from nvc.sim import SimSpec, create
-    create("/var/lib/sim", SimSpec(gpus=2, mig=("7x1g.10gb", "")))
+    create("/srv/sim", SimSpec(gpus=2, mig=("7x1g.10gb", "")))
 
 What is simulated by compiled code is in native/simdriver; this package lays files out around it.
 """

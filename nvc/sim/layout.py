@@ -186,6 +186,14 @@ def _clear(directory: str) -> None:
             os.unlink(path)
 
 
+def _check_mount(directory: str, spec: SimSpec) -> None:
+    """Refuses a file system where libraries cannot be loaded or nodes not be opened, as Debian's /run is."""
+    flags = os.statvfs(directory).f_flag
+    if flags & os.ST_NOEXEC or (spec.device_nodes and flags & os.ST_NODEV):
+        cause = "its file system is mounted noexec or nodev"
+        raise InputError("create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim")
+
+
 def create(directory: str, spec: SimSpec) -> None:
     """Makes `directory` the root of the simulated driver that `spec` describes, replacing one made before.
 
@@ -197,6 +205,7 @@ def create(directory: str, spec: SimSpec) -> None:
     built = prebuilt()
     try:
         os.makedirs(directory, exist_ok=True)
+        _check_mount(directory, spec)
         if is_root(directory):
             _clear(directory)
         elif os.listdir(directory):

@@ -43,7 +43,7 @@ def test_all_gpus(host: Host, options: str) -> None:
 
 @pytest.mark.parametrize("options", ["--gpus device=1", "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=1"])
 def test_one_gpu(host: Host, options: str) -> None:
-    uuid = host.sh("nvc-cli --root /run/sim info --csv | grep ,GPU- | tail -1").stdout
+    uuid = host.sh("nvc-cli --root /srv/sim info --csv | grep ,GPU- | tail -1").stdout
     lines = docker_run(host, options, LOOK)
     assert len([line for line in lines if line.startswith("GPU ")]) == 1
     assert lines[0].split("UUID: ")[1].rstrip(")") in uuid
@@ -74,7 +74,7 @@ def test_slices(host: Host, variables: str, memory: str) -> None:
     """As CDI devices by their names, and by variables: with devices that CDI's edits give, and by the hook."""
     host.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)
     try:
-        host.sh("nvc-cli --root /run/sim cdi refresh")
+        host.sh("nvc-cli --root /srv/sim cdi refresh")
         options = "--runtime nvc " + " ".join(f"-e {variable}" for variable in variables.split())
         query = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
         assert docker_run(host, options, query) == memory.split()

@@ -16,7 +16,7 @@ def test_every_command(host: Host) -> None:
         r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
     )
     shown = host.sh(simulated).stdout
-    assert "failed       nodes.control: /run/sim-doctor/dev/nvidiactl is missing\n" in shown
+    assert "failed       nodes.control: /srv/sim-doctor/dev/nvidiactl is missing\n" in shown
     assert shown.count("failed") == 2 and shown.endswith("checks: 5 ok\n")
     assert '"schemaVersion": 1' in host.sh(listed).stdout
     shown = host.sh(inside).stdout

@@ -15,7 +15,11 @@ from support.packages import NEWER, deb, version
 NOT_OURS = re.compile(
     r"/(var/(lib/(dpkg|apt|systemd)|cache|log)|etc/(alternatives|ld\.so\.cache|resolv\.conf)|root)\b"
 )
-PURGED = {"/etc/nvc", "/etc/nvc/config.toml"}  # by `purge` alone
+#: Until `purge`.
+STAYS = {
+    *("/etc/nvc", "/etc/nvc/config.toml", "/etc/nvc/cdi-refresh.env"),
+    *("/var/lib/nvc", "/var/lib/nvc/calibration"),
+}
 
 
 def page() -> list[str]:
@@ -58,16 +62,15 @@ def test_what_stays(packages: str, ready: str, scratch: str) -> None:
         debian.put(deb(packages), "/root")
         debian.sh(f"{APT} install -y /root/nvc_*.deb")
         assert "/usr/bin/nvidia-container-cli" in debian.files()
-        debian.sh("nvc-cli sim create /run/driver; nvc-cli --root /run/driver cdi refresh")
-        debian.sh("/usr/share/nvc/first-container --root /run/driver --memory 10GiB")
-        debian.sh(
-            "nvc-cli --root /run/driver vgpu calibrate; echo x > /etc/nvc/cdi-refresh.env", check=False
-        )
-        calibrated = ours(debian.files()) & {"/var/lib/nvc", "/var/lib/nvc/calibration"}
+        assert "noexec" in debian.sh("nvc-cli sim create /run/driver", check=False).stderr
+        debian.sh("nvc-cli sim create /srv/driver; nvc-cli --root /srv/driver cdi refresh")
+        debian.sh("/usr/share/nvc/first-container --root /srv/driver --memory 10GiB")
+        debian.sh("nvc-cli --root /srv/driver vgpu calibrate; echo x > /etc/nvc/cdi-refresh.env")
+        debian.sh("nvc-cli sim destroy /srv/driver")
         assert debian.sh("ls /run/cdi").stdout
 
         debian.sh(f"{APT} remove -y nvc")
-        assert ours(debian.files()) - before == {*PURGED, "/etc/nvc/cdi-refresh.env", *calibrated}
+        assert ours(debian.files()) - before == STAYS
         assert debian.sh("ls -d /run/cdi", check=False).returncode != 0, "its hooks are gone"
         assert debian.sh("ls -d /run/nvc").stdout
         debian.sh("dpkg --purge nvc")
@@ -136,8 +139,8 @@ def test_over_half_a_package(installed: str, newer: str, scratch: str, half: str
         debian.sh(HALVES[half], check=False)
         debian.put(deb(newer), "/root")
         debian.sh(f"dpkg -i --force-confold /root/nvc_{NEWER}*.deb")
-        debian.sh("nvc-cli sim create /run/driver --gpus 2")
-        shown = debian.sh("/usr/share/nvc/first-container --root /run/driver nvidia-smi -L").stdout
+        debian.sh("nvc-cli sim create /srv/driver --gpus 2")
+        shown = debian.sh("/usr/share/nvc/first-container --root /srv/driver nvidia-smi -L").stdout
         assert shown.count("GPU-") == 2
         assert NEWER in debian.sh("nvidia-container-cli --version").stdout
         kept = debian.read("/etc/nvc/config.toml").endswith("# mine\n")
@@ -155,7 +158,7 @@ def test_another_python(installed: str, scratch: str) -> None:
         debian.sh(f"printf '\\0\\0\\r\\n' | dd of={archive} bs=1 seek=4 conv=notrunc status=none")
         assert debian.sh(head).stdout != ours
         debian.sh("find /usr/lib/nvc -name __pycache__ -prune -exec rm -r {} +")
-        assert debian.sh("nvc-cli sim create /run/driver; nvc-cli --root /run/driver list").stdout
+        assert debian.sh("nvc-cli sim create /srv/driver; nvc-cli --root /srv/driver list").stdout
         debian.sh("dpkg -i /var/cache/apt/archives/python3-minimal_*.deb")
         assert debian.sh(head).stdout == ours
         assert debian.sh("ls /usr/lib/nvc/python/nvc/__pycache__/errors.*.pyc").stdout

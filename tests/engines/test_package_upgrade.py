@@ -21,7 +21,7 @@ class Tenant:
         command = [
             FIRST,
             "--root",
-            "/run/driver",
+            "/srv/driver",
             "--memory",
             memory,
             "--with",
@@ -76,7 +76,7 @@ def test_a_running_slice(installed: str, newer: str, scratch: str) -> None:
     with Debian(f"{scratch}/debian", installed) as debian:
         debian.put(tool, "/root")
         debian.put(deb(newer), "/root")
-        debian.sh("nvc-cli sim create /run/driver --gpus 1")
+        debian.sh("nvc-cli sim create /srv/driver --gpus 1")
         tenant = Tenant(debian, "4GiB")
         for command in ("init", "primary 0", "alloc a 1g"):
             assert tenant.ask(command)[0] == "0", command
@@ -91,7 +91,7 @@ def test_a_running_slice(installed: str, newer: str, scratch: str) -> None:
         assert tenant.ask("info")[2] == str(4 << 30)
 
         # The new version knows the old one's slice, and changes it.
-        debian.sh(f"nvc-cli --root /run/driver vgpu set {pid} --memory 2GiB")
+        debian.sh(f"nvc-cli --root /srv/driver vgpu set {pid} --memory 2GiB")
         assert tenant.ask("free c")[0] == "0"
         assert int(tenant.ask("alloc c 2g")[0]) == OUT_OF_MEMORY
         assert tenant.ask("info")[2] == str(2 << 30)
@@ -100,16 +100,16 @@ def test_a_running_slice(installed: str, newer: str, scratch: str) -> None:
         name = os.path.basename(json.loads(debian.sh("runc list --format json").stdout)[0]["bundle"])
         assert "2048MiB" in debian.sh(f"runc exec {name} nvidia-smi").stdout
         assert tenant.end() == 0
-        assert "4096MiB" in debian.sh(f"{FIRST} --root /run/driver --memory 4GiB").stdout
+        assert "4096MiB" in debian.sh(f"{FIRST} --root /srv/driver --memory 4GiB").stdout
 
 
 def test_starts_during_upgrades(packages: str, installed: str, newer: str, scratch: str) -> None:
     """Every container start beside an upgrade, and beside the way back, finds one whole version."""
-    words = "--root /run/driver configure --dry-run --vgpu-memory 1GiB --device all --compute /run/rootfs"
+    words = "--root /srv/driver configure --dry-run --vgpu-memory 1GiB --device all --compute /run/rootfs"
     loop = f"while [ ! -e /run/stop ]; do nvc-cli {words} >/run/plan || exit; grep -q libcuda /run/plan; echo; done"
     with Debian(f"{scratch}/debian", installed) as debian:
         debian.put(deb(newer), "/root")
-        debian.sh("nvc-cli sim create /run/driver --gpus 1; mkdir -p /run/rootfs/etc /run/rootfs/usr/lib")
+        debian.sh("nvc-cli sim create /srv/driver --gpus 1; mkdir -p /run/rootfs/etc /run/rootfs/usr/lib")
         starts = subprocess.Popen(
             [*debian.namespace, "/bin/sh", "-ec", loop],
             stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ def test_removed_under_a_running_slice(installed: str, scratch: str) -> None:
     tool = compile_tool(scratch)
     with Debian(f"{scratch}/debian", installed) as debian:
         debian.put(tool, "/root")
-        debian.sh("nvc-cli sim create /run/driver --gpus 1")
+        debian.sh("nvc-cli sim create /srv/driver --gpus 1")
         debian.sh("mv /usr/share/nvc/first-container /root/")
         debian.sh("ln -s /root/first-container /usr/share/nvc/")
         tenant = Tenant(debian, "4GiB")

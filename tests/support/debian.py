@@ -19,6 +19,8 @@ from . import CLEAN_ENV, REPO, need, run
 from .engines import Host
 
 CACHE = os.path.join(REPO, "build/debian")
+#: Where a test may make one.
+DRIVER = "/srv/driver"
 #: What the package depends on and recommends.
 WANTED = "python3 runc python3-prctl"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0"
@@ -31,7 +33,7 @@ cd "$1/root"
 mount -t proc proc proc
 mount --rbind /sys sys
 mount --rbind /dev dev
-mount -t tmpfs -o mode=755 tmpfs run
+mount -t tmpfs -o mode=755,nosuid,nodev,noexec tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 pivot_root . mnt
 exec chroot . /bin/sh -ec 'umount -l /mnt; echo ready; exec cat'
@@ -129,9 +131,10 @@ class Debian(Host):
         shutil.copy(path, self.root + directory)
 
     def named(self) -> list[str]:
-        """The paths on its disk that are called after nvc or NVIDIA, outside of /root."""
+        """The paths on its disk that are called after nvc or NVIDIA, outside of /root and a simulated driver."""
         names = "-name 'nvc*' -o -name '_nvc*' -o -name '*nvidia*'"
-        return self.sh(f"find / -xdev -path /root -prune -o \\( {names} \\) -print").stdout.splitlines()
+        others = f"-path /root -o -path {DRIVER}"
+        return self.sh(f"find / -xdev \\( {others} \\) -prune -o \\( {names} \\) -print").stdout.splitlines()
 
     def files(self) -> set[str]:
         """Every path on its disk: /run, /tmp and the like are others'."""

@@ -1,6 +1,6 @@
 """Faults for `nvc-cli doctor`: made for real, named in one line, mended by what it says.
 
-case = Case("nodes.control", "rm /run/sim/dev/nvidiactl", "nvidiactl is missing")
+case = Case("nodes.control", "rm /srv/sim/dev/nvidiactl", "nvidiactl is missing")
 check(host, case)
 
 Without a remedy of its own, the commands that doctor prints must mend it.

@@ -6,7 +6,7 @@ with Host(directory) as host:
     host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
 
 Everything runs in one private mount namespace. /etc and /var/lib are overlays, the stage is over /usr/local: files
-are where documentation says they are without a trace on the machine; /run is empty. The one stand-in is
+are where documentation says they are without a trace on the machine; /run and /srv are empty. The one stand-in is
 `systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
 """
 
@@ -22,7 +22,7 @@ from . import CLEAN_ENV, REPO, STAGE, need, run
 from .rootfs import make_rootfs
 
 #: Where the simulated driver is on the test's host; its configuration says so.
-DRIVER = "/run/sim"
+DRIVER = "/srv/sim"
 IMAGE = "nvc-test"
 #: Options of every podman command here: no systemd, no overlay on an overlay.
 PODMAN = "--cgroup-manager cgroupfs --storage-driver vfs --events-backend none"
@@ -54,6 +54,7 @@ overlay "$1" /etc etc /etc
 overlay "$1" /var/lib lib /var/lib
 overlay "$1" "$2:/usr/local" local /usr/local
 mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=755 tmpfs /srv
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mkdir -p /run/lock /usr/local/sbin
 for name in docker dockerd containerd ctr runc crun podman conmon systemctl; do
