@@ -309,7 +309,8 @@ def _default_slice(config: Config) -> SliceRequest | None:
 def _gives(default: SliceRequest) -> bool:
     """Whether who asks for nothing gets a slice, and not only who asks has bounds."""
     policy = default.policy
-    return bool(default.memory or default.cores or default.weight or policy and policy.value != NATIVE)
+    capped = any(share.value for share in default.cores)
+    return bool(default.memory or capped or default.weight or policy and policy.value != NATIVE)
 
 
 def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:

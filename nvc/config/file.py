@@ -242,8 +242,8 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "compat_mode": _one_of(*COMPAT_MODES),
     "slices": _one_of("obey", "refuse", "ignore"),
     "size": _size,
-    "cores": _whole(1, 100),
-    "weight": _whole(1, 1 << 16),
+    "cores": _whole(0, 100),
+    "weight": _whole(0, 1 << 16),
     "policy": _policy,
     "vgpus": _vgpus,
 }

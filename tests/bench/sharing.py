@@ -197,6 +197,7 @@ def daemon(bench: Bench, policy: str) -> Iterator[None]:
     try:
         yield
     finally:
+        bench.call("vgpu", "policy", "0", "--reset")  # what is laid down outlives the daemon
         process.terminate()
         process.wait(10)
 

@@ -340,7 +340,7 @@ def test_the_operator_has_the_last_word_on_time() -> None:
 
 
 def test_bounds_alone_make_no_slice() -> None:
-    for config in (Config(vgpu_weight_max=4), Config(vgpu_policy="native")):
+    for config in (Config(vgpu_weight_max=4), Config(vgpu_policy="native"), Config(vgpu_cores_max=100)):
         assert request({}, config).vgpu is None
         assert request({"CUDA_DEVICE_SM_LIMIT": "0"}, config).vgpu is None
     assert request({}, Config(vgpu_policy="weight")).vgpu is not None
