@@ -255,13 +255,23 @@ def xid(look: Look) -> Iterator[Finding]:
         match = _XID.search(line)
         if match:
             found.setdefault((match[1], int(match[2])), []).append(line)
+    facts, _, _ = look.asked()
+    answering = (
+        {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus}
+        if facts is not None
+        else set()
+    )
     for (place, number), told in found.items():
         commands = (f"nvidia-smi --gpu-reset -i {place.removeprefix('PCI:')}",)
         advice = "reset the GPU while nothing uses it, or reboot; NVIDIA's Xid catalogue says what it means"
         last = told[-1].partition(f"): {number}")[2].strip(" ,")
         text = f"GPU {place} reported Xid {number}, {len(told)} times: {last[:80]}"
-        if number in _FATAL:
+        if number in _FATAL and place.rpartition("PCI:")[2].partition(":")[2] not in answering:
             yield failed(text, *told[-3:], commands=commands, advice=advice)
+        elif number in _FATAL:
+            yield warning(
+                f"{text}; it answers again", *told[-3:], advice=f"if programs still fail: {advice}"
+            )
         else:
             yield warning(text, *told[-3:], advice="mostly an error of a program; look which one it names")
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The largest file of other programs that is read, bytes.
 FILE_LIMIT = 4 << 20
+#: In place of the runtime directory, where a parsed configuration would be kept: nothing is to be changed.
+NOWHERE = "/dev/null"
 
 
 class Look:
@@ -43,7 +45,7 @@ class Look:
         self.config = Config()
         self.config_error: ConfigError | None = None
         try:
-            self.config = configuration.load()
+            self.config = configuration.load(directory=NOWHERE)
         except ConfigError as error:
             self.config_error = error
         if not named:
@@ -130,18 +132,22 @@ class Look:
 
     @property
     def runtime_directory(self) -> str:
-        """Where nvc keeps what lives until the next boot, there or not."""
-        if os.geteuid() == 0 and not in_user_namespace():
+        """Where nvc keeps what lives until the next boot, there or not; root's, unless this user has one."""
+        own = f"/run/user/{os.geteuid()}/nvc"
+        if os.geteuid() == 0 and not in_user_namespace() or not os.path.isdir(own):
             return SYSTEM
-        return f"/run/user/{os.geteuid()}/nvc"
+        return own
 
     def tenants(self) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
         """Every slice, and warnings about entries that cannot be read."""
         if "tenants" not in self._kept:
             from nvc.vgpu.tenants import tenants
 
-            there = os.path.isdir(f"{self.runtime_directory}/vgpu")
-            self._kept["tenants"] = tenants(self.kernel) if there else ((), ())
+            try:
+                os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
+                self._kept["tenants"] = tenants(self.kernel)
+            except FileNotFoundError:
+                self._kept["tenants"] = (), ()
         return self._kept["tenants"]  # type: ignore[return-value]
 
 

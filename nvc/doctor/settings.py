@@ -12,6 +12,7 @@ from nvc.config import PATHS, driver_options
 from nvc.discovery.key import host_key, still_true
 from nvc.discovery.pack import pack
 from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.rundir import SYSTEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def directory(look: Look) -> Iterator[Finding]:
         yield ok(f"nothing is kept yet in {path}")
         return
     wrong = ""
-    if not stat.S_ISDIR(status.st_mode):
+    if os.geteuid() != 0 and path == SYSTEM:
+        yield unknown(f"{path} is root's", advice=AS_ROOT)
+    elif not stat.S_ISDIR(status.st_mode):
         wrong = "is no directory"
     elif status.st_uid != os.geteuid():
         wrong = f"belongs to user {status.st_uid}"

@@ -132,7 +132,8 @@ def test_its_user_may_not_open_them(box: Box) -> None:
         container.start()
         box.host.sh(f"chown root:44 {DRIVER}/dev/nvidia*; chmod 660 {DRIVER}/dev/nvidia*")
         text = box.doctor(container.name, check=1)
-        assert "user 1000 of the container may not open /dev/nvidia0: its group is 44" in text
+        said = "user 1000 of the container may not open /dev/nvidia0: its group is 44"
+        assert f"failed       container.user: {said}" in text
         box.host.sh(f"chmod 666 {DRIVER}/dev/nvidia*")
         box.doctor(container.name, check=0)
         box.host.sh(f"chown root:root {DRIVER}/dev/nvidia*")

@@ -14,6 +14,16 @@ GPUS = f"{DRIVER}/proc/driver/nvidia/gpus"
 OLD = "570.00.01"
 CONFIG = "/etc/nvc/config.toml"
 XID = "4,1,9000,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+#: A fabric manager, as far as it can be seen from outside.
+FABRIC = """
+mkdir /run/nvidia-fabricmanager
+python3 -c 'import socket, signal
+s = socket.socket(1)
+s.bind("/run/nvidia-fabricmanager/socket")
+s.listen()
+signal.pause()' < /dev/null > /run/fabric.log 2>&1 & echo $! > /run/fabric
+until grep -q nvidia-fabricmanager /proc/net/unix; do :; done
+"""
 HANG = "#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }\n"
 
 
@@ -71,6 +81,11 @@ CASES = (
          "/run/nvidia-persistenced/socket is left over", "rm -r /run/nvidia-persistenced", "--root /", "warning"),
     Case("driver.xid", f"echo '{XID}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
          "reported Xid 79, 1 times: GPU has fallen", "umount /dev/kmsg"),
+    Case("driver.xid", f"echo '{XID.replace(':01:', ':1b:')}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
+         "has fallen off the bus.; it answers again", "umount /dev/kmsg", status="warning"),
+    Case("driver.services", "mount -t tmpfs none /proc/driver; mkdir -p /proc/driver/nvidia-nvswitch/devices/0",
+         "its fabric manager does not run", FABRIC, "--root /",
+         after="kill $(cat /run/fabric); umount /proc/driver; rm -r /run/nvidia-fabricmanager"),
     Case("nodes.control", f"rm {DRIVER}/dev/nvidiactl", f"{DRIVER}/dev/nvidiactl is missing"),
     Case("nodes.control", f"rm {DRIVER}/dev/nvidia-uvm; mknod {DRIVER}/dev/nvidia-uvm c 1 3",
          "nvidia-uvm is 1:3, the driver's is"),
@@ -108,6 +123,26 @@ def test_a_driver_that_hangs(host: Host) -> None:
     assert "timed out" in named.line and "nvidia-persistenced" in named.commands[0]
     host.sh(f"umount {LIBS}/libnvidia-ml.so.{VERSION}")
     assert examine(host, "--timeout 5", "driver.nvml").returncode == 0
+
+
+def test_gpus_that_somebody_else_holds(host: Host) -> None:
+    """Which kernel driver a GPU has, as sysfs shows it."""
+    card = "/sys/bus/pci/devices/0000:01:00.0"
+    host.sh(
+        f"mount -t tmpfs none {os.path.dirname(card)}; mkdir {card}; echo 0x10de > {card}/vendor; "
+        f"echo 0x030200 > {card}/class; ln -s ../../../bus/pci/drivers/nouveau {card}/driver"
+    )
+    said = []
+    for holder in ("nouveau", "vfio-pci", ""):
+        host.sh(f"rm {card}/driver; " + (f"ln -s /sys/bus/pci/drivers/{holder} {card}/driver" if holder else ""))
+        said += problems(examine(host, "--root /", "driver.module").stdout)
+    host.sh(f"umount {os.path.dirname(card)}")
+    assert "the kernel driver nouveau holds the GPUs" in said[0].line
+    assert "given to virtual machines (vfio-pci)" in said[1].line
+    assert "not loaded, though 1 NVIDIA GPUs are on the PCI bus" in said[2].line
+    assert said[2].commands == ("modprobe nvidia",)
+    host.sh(f"mkdir -p /etc/modprobe.d; {said[0].commands[0]}")
+    assert host.read("/etc/modprobe.d/nouveau.conf").startswith("blacklist nouveau\n")
 
 
 def test_nothing_is_left(host: Host) -> None:

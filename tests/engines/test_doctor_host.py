@@ -37,7 +37,10 @@ def test_a_host_without_a_driver(host: Host) -> None:
 
 
 def test_without_root(host: Host) -> None:
+    host.sh("mkdir -p -m 700 /run/nvc; mkdir -p /run/nvc/vgpu")
     text = sensible(host, f"{NOBODY} nvc-cli doctor", 2)
+    for name in ("inventory.directory", "vgpu.quotas", "vgpu.ledgers"):
+        assert f"cannot tell  {name}: " in text, text
     assert "cannot tell  host.rights: this is user 65534" in text and "sudo nvc-cli doctor" in text
 
 
@@ -134,6 +137,14 @@ def test_a_fault_is_named_in_under_a_second(host: Host) -> None:
         assert f"failed       nodes.gpus: {DRIVER}/dev/nvidia1 is missing\n" in text
     host.sh(f"mknod -m 666 {DRIVER}/dev/nvidia1 c 195 1")
     assert statistics.median(seconds) < FAST, seconds
+
+
+def test_nothing_is_changed(host: Host) -> None:
+    """Not even what is kept for the next run."""
+    host.sh("rm -rf /run/nvc; touch /run/before")
+    examine(host)
+    examine(host, "--root /")
+    assert host.sh("find /run /etc /var/lib -xdev -newer /run/before ! -path '/run/sim/proc/*'").stdout == ""
 
 
 def test_json_and_exit_codes(host: Host) -> None:

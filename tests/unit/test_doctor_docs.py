@@ -29,6 +29,16 @@ def test_names() -> None:
     assert all(check.title and "|" not in check.title for check in CHECKS)
 
 
+def test_each_check_has_a_fault() -> None:
+    folder = os.path.join(REPO, "tests/engines")
+    tests = ""
+    for name in os.listdir(folder):
+        if name.startswith("test_doctor_"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                tests += file.read()
+    assert not [check.name for check in CHECKS if check.name not in tests]
+
+
 def test_every_option_and_key() -> None:
     for option in doctor.params:
         if isinstance(option, click.Option):
