@@ -250,11 +250,9 @@ def xid(look: Look) -> Iterator[Finding]:
         else:
             yield unknown(f"the kernel log cannot be read: {(error.strerror or '').lower()}", advice=AS_ROOT)
         return
-    found: dict[tuple[str, int], list[str]] = {}
-    for line in lines:
-        match = _XID.search(line)
-        if match:
-            found.setdefault((match[1], int(match[2])), []).append(line)
+    found = xids(lines)
+    if not found:
+        return
     facts, _, _ = look.asked()
     answering = (
         {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus}
@@ -274,6 +272,16 @@ def xid(look: Look) -> Iterator[Finding]:
             )
         else:
             yield warning(text, *told[-3:], advice="mostly an error of a program; look which one it names")
+
+
+def xids(lines: list[str]) -> dict[tuple[str, int], list[str]]:
+    """Lines of the kernel log by the GPU and the number of the Xid error that they report."""
+    found: dict[tuple[str, int], list[str]] = {}
+    for line in lines:
+        match = _XID.search(line)
+        if match:
+            found.setdefault((match[1], int(match[2])), []).append(line)
+    return found
 
 
 def kernel_log() -> list[str]:
