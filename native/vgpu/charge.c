@@ -122,6 +122,27 @@ void settle_after_wait(void)
             settle(position);
 }
 
+bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
+{
+    struct target to = {.position = NO_POSITION};
+    CUdeviceptr base;
+    size_t size;
+    int ordinal = -1;
+    if (!bytes && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
+        bytes = size;
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) != CUDA_SUCCESS || ordinal < 0 ||
+        !target_device(ordinal, &to))
+        return true; /* not of a device */
+    bytes = round_capped(bytes, PAGE);
+    if (!charge(to.position, bytes))
+        return false;
+    account_commit(to.position, bytes);
+    item->position = (uint8_t)to.position;
+    item->bytes = bytes;
+    item->imported = 0;
+    return true;
+}
+
 /* One small allocation less in its chunk, which goes with its last. */
 static void leave_chunk(const struct item *item)
 {
@@ -144,6 +165,8 @@ static void leave_chunk(const struct item *item)
 
 void refund(const struct item *item)
 {
+    if (item->small && item->share)
+        share_end(item->share); /* it has no bytes of its own */
     if (item->kind == ITEM_BOUND)
         memory_drop(item->other);
     else if (item->small && item->kind == ITEM_ARRAY)

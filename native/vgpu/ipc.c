@@ -5,11 +5,15 @@
 CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
     struct item item;
+    CUdeviceptr base;
+    size_t size;
     CUresult result = REAL(cuIpcGetMemHandle)(out, address);
-    /* A chunk of small allocations stays with its exporter. */
-    if (result != CUDA_SUCCESS || !item_get(ITEM_LINEAR, address, &item) || item.share || item.small)
+    if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
+        address = base; /* the handle is of all of it */
+    if (result != CUDA_SUCCESS || !item_get(ITEM_LINEAR, address, &item) || item.share)
         return result;
-    uint32_t share = share_export(out->reserved, item.position, item.bytes);
+    /* A chunk of small allocations stays with its exporter. */
+    uint32_t share = share_export(out->reserved, item.position, item.small ? 0 : item.bytes);
     items_lock();
     struct item *same = item_find(ITEM_LINEAR, address);
     if (same)
@@ -43,7 +47,11 @@ static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
     if (again)
         return CUDA_SUCCESS;
     item.share = share_import(handle->reserved, false);
-    if (item.share && target_current(&to)) {
+    if (!item.share && !charge_foreign(address, 0, &item)) {
+        REAL(cuIpcCloseMemHandle)(address);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if ((item.share || item.bytes) && target_current(&to)) {
         item.context = to.context;
         item_put(&item);
     }
@@ -75,7 +83,7 @@ CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
         item_remove(import);
     }
     items_unlock();
-    if (item.kind != ITEM_FREE && !is_open_elsewhere(item.share))
+    if (item.kind != ITEM_FREE && (!item.share || !is_open_elsewhere(item.share)))
         refund(&item);
     return result;
 }

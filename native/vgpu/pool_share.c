@@ -29,7 +29,11 @@ CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUme
         return result;
     struct item made = {
         .kind = ITEM_EXPORT, .key = *out, .imported = 1, .share = share_import(data->reserved, true)};
-    if (made.share && item_put(&made))
+    if (!made.share && !charge_foreign(*out, 0, &made)) {
+        REAL(cuMemFree_v2)(*out);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if ((made.share || made.bytes) && item_put(&made))
         atomic_fetch_add(&process()->pointers, 1);
     return result;
 }
@@ -45,6 +49,8 @@ void pool_freed(CUdeviceptr address)
     atomic_fetch_sub(&in->pointers, 1);
     if (item.imported)
         share_leave(item.share);
+    else if (item.bytes)
+        account_release(item.position, item.bytes);
     else
         share_end(item.share);
 }

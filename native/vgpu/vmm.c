@@ -169,23 +169,49 @@ static void name_descriptor(uint8_t handle[SHARE_HANDLE], uint8_t position, uint
     memcpy(handle + 16, &bytes, sizeof(bytes));
 }
 
-/* An import shows its size when it is mapped, which tells whose export it may be. */
-static void find_exporter(uint64_t number, CUmemGenericAllocationHandle handle, uint64_t bytes)
+/* An import shows its size when it is mapped, which tells whose export it may be. False: it is another container's, and
+ * does not fit. */
+static bool find_exporter(uint64_t number, CUmemGenericAllocationHandle handle, CUdeviceptr address,
+                          uint64_t bytes)
 {
     uint8_t name[SHARE_HANDLE];
     CUmemAllocationProp properties;
     struct target to;
+    struct item charged = {.imported = 1};
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
         properties.location.type != CU_LOCATION_DEVICE || !target_device(properties.location.id, &to) ||
         to.position == NO_POSITION)
-        return;
+        return true;
     name_descriptor(name, (uint8_t)to.position, bytes);
     uint32_t share = share_import(name, true);
+    if (!share && !share_known(name) && !charge_foreign(address, bytes, &charged))
+        return false;
     items_lock();
     struct item *memory = item_find(ITEM_MEMORY, number);
-    if (memory)
+    if (memory && charged.bytes) {
+        memory->bytes = charged.bytes;
+        memory->position = charged.position;
+        memory->imported = 0;
+    } else if (memory) {
         memory->share = share;
+    }
     items_unlock();
+    if (charged.bytes)
+        atomic_fetch_sub(&process()->imports, 1);
+    return true;
+}
+
+static void unmap_books(uint64_t address, uint64_t end)
+{
+    while (address < end) {
+        struct item item;
+        if (item_take(ITEM_MAPPING, address, &item)) {
+            memory_drop(item.other);
+            address += item.bytes ? item.bytes : PAGE;
+        } else {
+            address += PAGE; /* of no interest */
+        }
+    }
 }
 
 CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
@@ -210,22 +236,12 @@ CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
         }
     }
     items_unlock();
-    if (unknown)
-        find_exporter(made.other, handle, size);
-    return result;
-}
-
-static void unmap_books(uint64_t address, uint64_t end)
-{
-    while (address < end) {
-        struct item item;
-        if (item_take(ITEM_MAPPING, address, &item)) {
-            memory_drop(item.other);
-            address += item.bytes ? item.bytes : PAGE;
-        } else {
-            address += PAGE; /* of no interest */
-        }
+    if (unknown && !find_exporter(made.other, handle, address, size)) {
+        REAL(cuMemUnmap)(address, size);
+        unmap_books(address, address + size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    return result;
 }
 
 CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
@@ -270,7 +286,7 @@ CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHa
     return result;
 }
 
-/* Charged to its exporter, in whichever process or container. */
+/* Charged to its exporter, if that is of this container: see find_exporter(). */
 CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
     CUresult result = REAL(cuMemImportFromShareableHandle)(out, os_handle, type);
