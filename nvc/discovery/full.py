@@ -8,10 +8,11 @@ from nvc.discovery.asking import ask, check_version, start
 from nvc.discovery.binaries import find_binaries, search_directories
 from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.gpus import find_gpus
-from nvc.discovery.libraries import COMPAT, DIRECTORIES, find_libraries, read_cache
+from nvc.discovery.libraries import find_libraries, read_cache
 from nvc.discovery.mig import MigCapabilities
 from nvc.discovery.nodes import control_nodes, majors_of_nodes
 from nvc.discovery.outer import outer_slice
+from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.discovery.proc import char_majors, kernel_version, proc_files, proc_gpus
 from nvc.discovery.sockets import find_ipcs
 from nvc.discovery.wsl import WslFiles, wsl_gpus, wsl_node

@@ -11,6 +11,7 @@ import os
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
+from nvc.discovery.places import DIRECTORIES
 from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import Library
 from nvc.value import Value
@@ -55,22 +56,6 @@ KINDS = {name: kind for kind, names in TABLE for name in names}
 #: Its file bears an ABI number in place of the driver's version, so it counts only beside libcuda.
 UNVERSIONED = {"libnvidia-nvvm70": ".so.4"}
 _PREFIXES = tuple(name.encode() + b".so" for name in KINDS)
-
-#: Where drivers are found that the loader cache does not know.
-DIRECTORIES = {
-    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/x86_64-linux-gnu/nvidia/current",
-               "/usr/lib64/nvidia", "/usr/lib/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-               "/run/opengl-driver/lib", "/usr/lib", "/lib64", "/opt/nvidia/lib64", "/usr/lib/wsl/lib"),
-    "i386": ("/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib/i386-linux-gnu/nvidia/current",
-             "/usr/lib/nvidia", "/usr/lib", "/usr/local/nvidia/lib", "/usr/local/nvidia/lib32",
-             "/run/opengl-driver-32/lib", "/usr/lib32/nvidia"),
-    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu/nvidia/current",
-                "/usr/lib64/nvidia", "/usr/lib/nvidia", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-                "/run/opengl-driver/lib", "/usr/lib", "/lib64"),
-    "arm": ("/usr/lib/arm-linux-gnueabihf", "/usr/lib/nvidia", "/usr/lib", "/usr/local/nvidia/lib"),
-}  # fmt: skip
-#: The 32-bit architecture that a 64-bit one runs as well.
-COMPAT = {"x86_64": "i386", "aarch64": "arm"}
 
 _WARNINGS_MAX = 32
 

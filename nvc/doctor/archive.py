@@ -16,7 +16,7 @@ import tarfile
 import nvc
 from nvc.cdi.store import read_directory
 from nvc.config import PATHS
-from nvc.discovery.libraries import DIRECTORIES
+from nvc.discovery.places import DIRECTORIES
 from nvc.doctor import document
 from nvc.doctor.driver import kernel_log
 from nvc.doctor.look import read_text

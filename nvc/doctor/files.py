@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
-from nvc.discovery.libraries import DIRECTORIES
+from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.proc import is_version
 from nvc.discovery.wsl import wsl_node
 from nvc.doctor import Check, failed, ok, warning

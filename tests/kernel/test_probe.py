@@ -13,7 +13,7 @@ from support.drivertree import ARCH, LIBS, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 from support.processes import become, enter_user_namespace, in_child
 
-from nvc.discovery.libraries import DIRECTORIES
+from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.wire import ProbeReply, parse_reply
 from nvc.errors import InitializationError, NvcError
 from nvc.kernel import probe as probe_module

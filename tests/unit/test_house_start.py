@@ -97,7 +97,8 @@ def test_a_slice_loads_nothing_heavy(
         loaded(stage, "nvc_cli", "nvc-cli", *command)
         modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
     assert foreign(stage, modules) == set() and "nvc.vgpu.registry" in modules
-    assert not {"nvc.vgpu.living", "nvc.vgpu.tenants"} & modules
+    assert not {"nvc.vgpu.living", "nvc.vgpu.tenants", "nvc.discovery.libraries", "os"} & modules
+    assert unarchived(modules) == set()
 
 
 def test_a_hook_that_injects_loads_nothing_heavy(
