@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from support.simdriver import library_directory
@@ -13,8 +13,8 @@ LEFT = 2 * GIB - CONTEXT
 
 
 @pytest.fixture
-def made(plain_slice: Callable[..., Slice]) -> Slice:
-    return plain_slice()
+def made(vgpu: Slice) -> Slice:
+    return vgpu
 
 
 @pytest.fixture

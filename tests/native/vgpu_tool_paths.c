@@ -153,8 +153,8 @@ static CUresult green(char **word)
     typedef CUresult (*resource)(CUdevice, void *, int);
     typedef CUresult (*describe)(void **, void *, unsigned int);
     typedef CUresult (*convert)(CUcontext *, CUgreenCtx);
-    if (IS("green")) { /* with all multiprocessors of a device */
-        char all[144] = {0};
+    if (IS("green")) {       /* with all multiprocessors of a device */
+        char all[512] = {0}; /* of whatever size it is in this driver */
         void *description = NULL;
         CUresult result = ((resource)entry("cuDeviceGetDevResource"))((int)number(word[2]), all, 1);
         if (!result)
