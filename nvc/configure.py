@@ -16,6 +16,10 @@ from nvc.kernel import check_floor
 #: applied; on an H100 that takes it 20 ms.
 _PROBE_END = 0.1
 
+#: How many time-outs a start may take between the first look into a container and its change: for the repair of an
+#: interrupted run, its lock and that of the start itself.
+_WAITS = 3
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +107,7 @@ def _configure(
     oci_devices: list[dict[str, object]] | None,
     last: bool,
 ) -> Outcome:
-    plan, target = plan_target(kernel, options, request, opened, log, repair=True)
+    plan, target = plan_target(kernel, options, request, opened, log, repair=True, last=last)
     from nvc.apply.executor import apply_plan
 
     try:
@@ -160,10 +164,12 @@ def plan_target(
     opened: Callable[[], Target],
     log: Log,
     repair: bool = False,
+    last: bool = False,
 ) -> tuple[Plan, Target]:
     """The same for a container that `opened` opens, once the request is known to be good.
 
-    With `repair` what a killed run has left in the container is undone: that could be taken for the image's.
+    With `repair` what a killed run has left in the container is undone: that could be taken for the image's. With
+    `last` the process is ended if the container's file system does not answer; see nvc.deadline.
     """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
     log.done("discover")
@@ -177,6 +183,10 @@ def plan_target(
     log.selection(selection)
     check(request.requirements, facts, selection)
     log.done("select")
+    if last:
+        from nvc.deadline import set_deadline
+
+        set_deadline(_WAITS * options.timeout)
     target = opened()
     log.step(f"container process {target.pid}, rootfs {target.rootfs_path}")
     if repair:

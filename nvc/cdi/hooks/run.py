@@ -10,6 +10,7 @@ from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
 from nvc.cdi.hooks.place import OTHER, is_foreign_readonly, kind_at
 from nvc.cdi.hookspec import STEP
+from nvc.deadline import set_deadline
 from nvc.errors import ContainerError, DetectionError, InputError, SourceChanged
 from nvc.kernel import LinuxKernel
 from nvc.oci import read_bundle, read_state
@@ -38,6 +39,7 @@ def run_steps(call: Call, log: Callable[[str], None]) -> tuple[str, ...]:
     Raises NvcError: the container is then as it was.
     """
     kernel = LinuxKernel()
+    set_deadline(30.0)
     target, asked, sliced = _container(kernel, call)
     try:
         try:

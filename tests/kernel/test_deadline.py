@@ -1,0 +1,40 @@
+"""A container whose file system never answers holds nobody up for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from support.configure import Configure
+from support.faults_world import mount, unshare_mounts
+
+
+def test_a_file_system_that_hangs(scratch: str, sim_root: Any, launcher: str) -> None:
+    """A FUSE file system without a server: whoever looks at a name in it waits, and only a kill ends that."""
+    rootfs = f"{scratch}/rootfs"
+    os.mkdir(rootfs)
+    ready, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            unshare_mounts()
+            server = os.open("/dev/fuse", os.O_RDWR)
+            mount("hangs", rootfs, "fuse", data=f"fd={server},rootmode=40000,user_id=0,group_id=0")
+            os.write(tell, b"ready")
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)
+    try:
+        assert os.read(ready, 5) == b"ready"
+        before = time.monotonic()
+        done = Configure(launcher, sim_root(gpus=1), "--timeout=1")(pid, rootfs, check=False)
+        assert done.returncode == -signal.SIGALRM, done
+        assert 2.5 < time.monotonic() - before < 10
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
