@@ -32,8 +32,10 @@ def run(session: Session) -> None:
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)
     if outcome.warnings:  # only after success: engines show a hook's first line as the cause of its failure
-        from nvc_cli.output import warn
-
+        try:
+            from nvc_cli.output import warn
+        except ImportError:  # the container is complete: too late to fail
+            return
         warn(session.program, outcome.warnings)
 
 

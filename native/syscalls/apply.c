@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define DONE_NOTHING 3 /* exit status of a child that has undone everything and said so */
 #define BIT(capability) (1ULL << (capability))
 /* open_tree(CLONE), setns and the change of file-system ids need these; the work inside needs fewer. */
 #define CAPS_ENTER                                                                                          \
@@ -178,8 +179,9 @@ static void child(struct applier *a, int out, pid_t parent)
         at += written;
         left -= (size_t)written;
     }
-    if (a->report->error == 0)
-        commit(a);
+    if (a->report->error != 0)
+        _exit(DONE_NOTHING);
+    commit(a);
     _exit(0);
 }
 
@@ -221,6 +223,9 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
         kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
+    /* What it said is lost, but not what it did. */
+    if (result == -ECHILD && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return 0;
     /* A child that had just reported has committed, and its journal is empty. */
     return result == -ETIMEDOUT && read_report(in, 0, report) == 0 ? 0 : result;
 }

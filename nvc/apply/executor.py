@@ -6,6 +6,7 @@ from nvc.apply.interrupts import HeldInterrupts
 from nvc.apply.journal import is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
+from nvc.deadline import clear_deadline
 from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
 from nvc.kernel import ApplyTarget, strerror
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
@@ -52,6 +53,8 @@ def apply_plan(
             program = build_program(plan, sources, journal.interrupted)
             done("open sources")
             held = HeldInterrupts()
+            if last:
+                clear_deadline()
             try:
                 outcome = _change(kernel, plan, target, program, journal, timeout, oci_devices, done)
             except BaseException:
@@ -135,7 +138,10 @@ def _allow_devices(
     try:
         change.apply()
     except BaseException:
-        change.close()
+        try:
+            change.undo()
+        finally:
+            change.close()
         raise
     return change
 
