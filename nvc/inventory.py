@@ -86,6 +86,7 @@ def store(name: str, value: Any, directory: str = "") -> bool:
         return False
     temporary = f".{name}.{os.getpid()}"
     try:
+        _remove_left(base, f".{name}.")
         try:
             fd = os.open(temporary, _WRITE, 0o600, dir_fd=base)
         except FileExistsError:  # left behind by a killed process with our number
@@ -100,14 +101,24 @@ def store(name: str, value: Any, directory: str = "") -> bool:
             os.close(fd)
         os.rename(temporary, name, src_dir_fd=base, dst_dir_fd=base)
         return True
-    except OSError:
+    except BaseException as error:
         try:
             os.unlink(temporary, dir_fd=base)
         except OSError:
             pass
-        return False
+        if isinstance(error, OSError):
+            return False
+        raise
     finally:
         os.close(base)
+
+
+def _remove_left(base: int, prefix: str) -> None:
+    """Remove what processes that were killed have left of theirs."""
+    for name in os.listdir(base):
+        number = name.removeprefix(prefix)
+        if number != name and number.isdigit() and not os.access(f"/proc/{number}", 0):
+            os.unlink(name, dir_fd=base)
 
 
 def forget(options: DriverOptions, directory: str = "") -> None:
