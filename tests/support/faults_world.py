@@ -36,11 +36,16 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
 
 
-def own_mounts() -> None:
-    """Give this process a mount namespace that nobody sees, with an empty runtime directory."""
+def unshare_mounts() -> None:
+    """Give this process a mount namespace that nobody sees."""
     if _libc.unshare(_NEW_MOUNTS):
         raise OSError(ctypes.get_errno(), "unshare")
     mount("none", "/", flags=_ALL_BELOW | _PRIVATE)
+
+
+def own_mounts() -> None:
+    """The same, with an empty runtime directory."""
+    unshare_mounts()
     os.makedirs(RUN, exist_ok=True)
     mount("none", RUN, "tmpfs", data="mode=0700")
 
@@ -116,8 +121,8 @@ class Container:
     def _live(self, template: str, read_only: bool, tell: int) -> None:
         """The process: it mounts, says that it is ready, and waits to be killed."""
         try:
-            if _libc.unshare(_NEW_MOUNTS):
-                raise OSError(ctypes.get_errno(), "unshare")
+            _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            unshare_mounts()
             base = os.path.dirname(self.rootfs)
             mount("none", base, "tmpfs")
             for name in (self.rootfs, f"{base}/upper", f"{base}/work"):
