@@ -179,11 +179,22 @@ static bool read_mark(struct meter *meter, struct stream_meter *stream)
     return true;
 }
 
+/* Events can be asked about in a context only, and the calling thread may have none. */
 static void read_streams(struct meter *meter)
 {
-    for (uint32_t i = 0; i < METER_STREAMS && meter->marks; i++)
-        while (meter->streams[i].handle && read_mark(meter, &meter->streams[i]))
+    CUcontext current = NULL;
+    bool none = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
+    for (uint32_t i = 0; i < METER_STREAMS && meter->marks; i++) {
+        struct stream_meter *stream = &meter->streams[i];
+        if (!stream->handle || !stream->count)
+            continue;
+        bool entered =
+            none && REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)stream->context) == CUDA_SUCCESS;
+        while (stream->handle && read_mark(meter, stream))
             ;
+        if (entered)
+            REAL(cuCtxPopCurrent_v2)(&current);
+    }
 }
 
 bool meter_read(struct meter *meter)
