@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
 
 _NOTHING = ("", "none", "void")
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 AGAIN = "start the container again: what it has was given to it when it started"
 
 
@@ -52,13 +51,13 @@ def looking_into(
 
 
 def _asked(inside: Inside) -> tuple[str, ...]:
-    """The selectors of NVIDIA_VISIBLE_DEVICES; () where it asks for no GPU."""
+    """The selectors of NVIDIA_VISIBLE_DEVICES; () where it asks for no GPU, or does so by mounts."""
     value = inside.environment.get(VISIBLE, "")
     items = tuple(item.strip() for item in value.split(",")[:64] if item.strip())
-    return () if not items or items[0] in _NOTHING else items
+    return () if not items or items[0] in _NOTHING or items[0].startswith("/") else items
 
 
-def _gpu_minors(inside: Inside, look: Look) -> set[int]:
+def _gpu_minors(inside: Inside) -> set[int]:
     """Minors of GPUs whose nodes it has, whatever their numbers."""
     return {node.minor for path, node in inside.nodes().items() if path[len("/dev/nvidia") :].isdigit()}
 
@@ -111,7 +110,7 @@ def request(look: Look, inside: Inside) -> Iterator[Finding]:
     demands = tuple(
         value[:MAX_REQUIREMENT]
         for name, value in inside.environment.items()
-        if name.startswith(REQUIRE) and value
+        if name.startswith(REQUIRE) and not name.startswith(f"{REQUIRE}JETPACK") and value
     )
     try:
         check_requirements(demands[:MAX_REQUIREMENTS], look.facts, chosen)
@@ -191,7 +190,7 @@ def nodes(look: Look, inside: Inside) -> Iterator[Finding]:
             )
     asked = _asked(inside)
     minors = {minor for path, (_, minor) in wanted.items() if path[len("/dev/nvidia") :].isdigit()}
-    more = _gpu_minors(inside, look) - minors
+    more = _gpu_minors(inside) - minors
     if asked and more:
         yield warning(
             f"it has nodes of {len(more)} GPUs that it did not ask for",
@@ -222,8 +221,15 @@ def rules(look: Look, inside: Inside) -> Iterator[Finding]:
     """Whether its cgroup lets it open its nodes."""
     there = inside.nodes()
     numbers = {(node.major, node.minor): path for path, node in there.items()}
-    # Nodes of MIG rights are there for all instances, and allowed for its own alone.
-    wanted = tuple(number for number, path in numbers.items() if not path.startswith("/dev/nvidia-caps/"))
+    # A container that may make nodes has whichever it likes: what it asked for is what it is to be allowed. Nodes
+    # of MIG rights are there for all instances, and allowed for its own alone.
+    asked = bool(_asked(inside))
+    expected = set(_wanted(look.facts, inside)) if asked else set(there)
+    wanted = tuple(
+        number
+        for number, path in numbers.items()
+        if path in expected and not path.startswith("/dev/nvidia-caps/")
+    )
     try:
         denied, place = inside.denied(wanted)
     except (MountError, OSError) as error:
@@ -236,7 +242,9 @@ def rules(look: Look, inside: Inside) -> Iterator[Finding]:
         yield failed(
             f"its cgroup denies {', '.join(paths)}: programs get `Operation not permitted`, NVML `Unknown Error`",
             place,
-            commands=tuple(f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(denied)) if listed else (),
+            commands=tuple(f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(denied))
+            if listed and asked
+            else (),
             advice="systemd was reloaded, or somebody wrote the rules again: let the engine give nodes by CDI"
             + ("" if listed else f"; {AGAIN}"),
         )

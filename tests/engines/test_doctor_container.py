@@ -98,6 +98,10 @@ def test_its_rules_deny(box: Box) -> None:
             box.host.sh(f"echo 'c 195:0 rw' > {first}{path}/devices.deny")
             said = box.named(container, "container.rules", "its cgroup denies /dev/nvidia0")
             box.host.sh("\n".join(said.commands))
+            # A node that it has made itself is no reason to allow more.
+            inside(box, container.pid, "mknod /dev/nvidia1 c 195 1")
+            assert "container.rules" not in box.doctor(container.name, check=0)
+            inside(box, container.pid, "rm /dev/nvidia1")
         box.doctor(container.name, check=0)
 
 

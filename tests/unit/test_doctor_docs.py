@@ -12,7 +12,7 @@ from nvc.doctor import Check, Result, document, ok
 from nvc.doctor.catalog import CHECKS, table
 from nvc_cli.doctor import doctor
 
-REGENERATE = "the table must be what `nvc.doctor.catalog.table()` returns"
+REGENERATE = "run packaging/doctordoc.py"
 
 with open(os.path.join(REPO, "docs/doctor.md"), encoding="utf-8") as file:
     TEXT = file.read()

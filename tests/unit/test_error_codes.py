@@ -16,7 +16,7 @@ from nvc.doctor.catalog import choose
 from nvc.doctor.codes import BY_CODE, EXPLANATIONS, explain, page, text_of
 from nvc.errors import InputError, MountError, NvcError
 
-REGENERATE = """python3 -c 'from nvc.doctor.codes import page; print(page(), end="")' > docs/errors.md"""
+REGENERATE = "run packaging/doctordoc.py"
 
 
 def classes() -> list[type[NvcError]]:
