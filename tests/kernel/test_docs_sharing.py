@@ -18,7 +18,7 @@ with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
 
 def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], scratch: str) -> None:
     ensure_shim(stage, scratch)
-    driver = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"), seed=scratch)
+    driver = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"))
     place = os.path.join(scratch, "bin")
     os.mkdir(place)
     with open(f"{place}/nvc-cli", "w", encoding="ascii") as out:

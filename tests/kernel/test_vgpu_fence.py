@@ -23,9 +23,9 @@ def shim(stage: str, scratch: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def driver(sim_root: Callable[..., str], scratch: str) -> str:
+def driver(sim_root: Callable[..., str]) -> str:
     """A GPU of two MIG devices, of about 10 and 40 GiB."""
-    root: str = sim_root(seed=scratch, mig=("1g.10gb,3g.40gb",))
+    root: str = sim_root(mig=("1g.10gb,3g.40gb",))
     return root
 
 

@@ -25,9 +25,9 @@ def shim(stage: str, scratch: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def driver(sim_root: Callable[..., str], scratch: str) -> Iterator[str]:
-    """GPUs of this test alone, since what is laid down goes by UUID."""
-    root = sim_root(gpus=2, seed=scratch)
+def driver(sim_root: Callable[..., str]) -> Iterator[str]:
+    """What a test lays down for its GPUs is removed."""
+    root = sim_root(gpus=2)
     yield root
     for uuid in uuids(root):
         policies.write(uuid, policies.DevicePolicy())
@@ -204,10 +204,8 @@ def test_refused(policy: Any, driver: str, words: tuple[str, ...], cause: str) -
     assert not any(os.path.exists(f"{policies.directory()}/{uuid}") for uuid in uuids(driver))
 
 
-def test_a_gpu_in_mig_mode_is_governed_by_its_parts(
-    launcher: str, sim_root: Callable[..., str], scratch: str
-) -> None:
-    root = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"), seed=scratch)
+def test_a_gpu_in_mig_mode_is_governed_by_its_parts(launcher: str, sim_root: Callable[..., str]) -> None:
+    root = sim_root(gpus=2, mig=("", "1g.10gb,3g.40gb"))
     parts = [mig.uuid for mig in report(root).gpus[1].mig]
     shown = run(launcher, f"--root={root}", "vgpu", "policy", "1", "--format=json").stdout
     assert [device["uuid"] for device in json.loads(shown)["devices"]] == parts

@@ -40,8 +40,8 @@ def bundle(rootfs: Any, runc_bundle: Any) -> Bundle:
 
 
 @pytest.fixture
-def driver(sim_root: Callable[..., str], scratch: str) -> str:
-    root: str = sim_root(gpus=2, seed=scratch)  # what is laid down for others' devices does not count
+def driver(sim_root: Callable[..., str]) -> str:
+    root: str = sim_root(gpus=2)
     return root
 
 

@@ -29,10 +29,10 @@ def shim(stage: str, scratch: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def tenant(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterator[int]:
+def tenant(launcher: str, sim_root: Callable[..., str]) -> Iterator[int]:
     """A process with a slice of a GPU of its own: a cap of 40 %."""
     cli(launcher, "rm", "--gone")  # a slice that is gone may have the number of the new one
-    command = [launcher, f"--root={sim_root(seed=scratch)}", "vgpu", "run", "--memory=4g", "--cores=40"]
+    command = [launcher, f"--root={sim_root()}", "vgpu", "run", "--memory=4g", "--cores=40"]
     command += ["--", "sh", "-c", "echo $$; read line"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
@@ -106,7 +106,7 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
 @pytest.fixture
 def working(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterator[str]:
     """A program that launches kernels one after another, with a cap of 30 %; the id of a process of the slice."""
-    root, program = sim_root(seed=scratch), f"{scratch}/vgpu_work"
+    root, program = sim_root(), f"{scratch}/vgpu_work"
     include = f"-I{os.path.join(REPO, 'native/vgpu')}"
     run(need("gcc"), "-O2", include, "-o", program, WORK, "-ldl", "-lpthread")
     command = [launcher, f"--root={root}", "vgpu", "run", "--cores=30", "--", "sh", "-c"]
