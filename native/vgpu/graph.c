@@ -9,17 +9,20 @@
 
 enum { MAX_NODES = 1 << 20, MAX_DEPTH = 8 };
 
+/* Handles are addresses of structures: next to that of an instance are keys for its parts on other devices. */
+enum { PARTS = 16 };
+
 struct piece {
     uint64_t from, to;
+    CUdevice ordinal;
 };
 
 struct footprint {
     struct piece *pieces;
     size_t count, room;
-    CUdevice ordinal;
 };
 
-static void add_piece(struct footprint *in, uint64_t from, uint64_t size)
+static void add_piece(struct footprint *in, CUdevice ordinal, uint64_t from, uint64_t size)
 {
     if (in->count == in->room) {
         size_t room = in->room ? in->room * 2 : 64;
@@ -29,7 +32,7 @@ static void add_piece(struct footprint *in, uint64_t from, uint64_t size)
         in->pieces = more;
         in->room = room;
     }
-    in->pieces[in->count++] = (struct piece){from / PAGE * PAGE, round_capped(from + size, PAGE)};
+    in->pieces[in->count++] = (struct piece){from / PAGE * PAGE, round_capped(from + size, PAGE), ordinal};
 }
 
 static void add_graph(struct footprint *in, CUgraph graph, int depth)
@@ -51,8 +54,7 @@ static void add_graph(struct footprint *in, CUgraph graph, int depth)
             add_graph(in, child, depth + 1);
         } else if (type == CU_NODE_ALLOC &&
                    REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &allocation) == CUDA_SUCCESS) {
-            in->ordinal = allocation.poolProps.location.id;
-            add_piece(in, allocation.dptr, allocation.bytesize);
+            add_piece(in, allocation.poolProps.location.id, allocation.dptr, allocation.bytesize);
         }
     }
     free(nodes);
@@ -61,26 +63,9 @@ static void add_graph(struct footprint *in, CUgraph graph, int depth)
 static int compare(const void *a, const void *b)
 {
     const struct piece *one = a, *two = b;
+    if (one->ordinal != two->ordinal)
+        return one->ordinal < two->ordinal ? -1 : 1;
     return one->from < two->from ? -1 : one->from > two->from;
-}
-
-/* Nodes that live one after the other have the same addresses, so the union of these is what they take. */
-static uint64_t footprint_of(CUgraph graph, CUdevice *ordinal)
-{
-    struct footprint all = {0};
-    uint64_t sum = 0, end = 0;
-    add_graph(&all, graph, 0);
-    if (all.count)
-        qsort(all.pieces, all.count, sizeof(*all.pieces), compare);
-    for (size_t i = 0; i < all.count; i++) {
-        uint64_t from = all.pieces[i].from > end ? all.pieces[i].from : end;
-        if (all.pieces[i].to > from)
-            sum += all.pieces[i].to - from;
-        end = all.pieces[i].to > end ? all.pieces[i].to : end;
-    }
-    free(all.pieces);
-    *ordinal = all.ordinal;
-    return sum;
 }
 
 static uint64_t gauge_key(CUdevice ordinal)
@@ -88,22 +73,44 @@ static uint64_t gauge_key(CUdevice ordinal)
     return (uint64_t)ordinal + 1;
 }
 
+/* A part whose device the quota does not list has no position, and is refused when it is launched. */
+static bool enter_part(uint64_t key, CUdevice ordinal, uint64_t bytes)
+{
+    struct target to;
+    if (!target_device(ordinal, &to))
+        return false;
+    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
+    return item_put(&(struct item){.kind = ITEM_EXEC,
+                                   .key = key,
+                                   .other = round_capped(bytes, POOL_STEP),
+                                   .ordinal = (uint8_t)ordinal,
+                                   .position = (uint8_t)to.position});
+}
+
+/* Nodes that live one after the other have the same addresses, so the union of these is what they take. */
 static void enter(CUgraphExec exec, CUgraph graph)
 {
     struct process *in = process();
-    struct target to;
-    CUdevice ordinal;
-    uint64_t bytes = round_capped(footprint_of(graph, &ordinal), POOL_STEP);
-    if (!in || !bytes || !target_device(ordinal, &to) || to.position == NO_POSITION)
+    struct footprint all = {0};
+    uint64_t key = (uint64_t)(uintptr_t)exec, last = key + PARTS;
+    if (!in)
         return;
-    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
-    struct item item = {.kind = ITEM_EXEC,
-                        .key = (uint64_t)(uintptr_t)exec,
-                        .other = bytes,
-                        .ordinal = (uint8_t)ordinal,
-                        .position = (uint8_t)to.position};
-    if (item_put(&item))
-        atomic_fetch_add(&in->graphs, 1);
+    add_graph(&all, graph, 0);
+    if (all.count)
+        qsort(all.pieces, all.count, sizeof(*all.pieces), compare);
+    for (size_t i = 0; i < all.count && key < last;) {
+        CUdevice ordinal = all.pieces[i].ordinal;
+        uint64_t sum = 0, end = 0;
+        for (; i < all.count && all.pieces[i].ordinal == ordinal; i++) {
+            uint64_t from = all.pieces[i].from > end ? all.pieces[i].from : end;
+            if (all.pieces[i].to > from)
+                sum += all.pieces[i].to - from;
+            end = all.pieces[i].to > end ? all.pieces[i].to : end;
+        }
+        if (enter_part(key, ordinal, sum) && ++key == (uint64_t)(uintptr_t)exec + 1)
+            atomic_fetch_add(&in->graphs, 1);
+    }
+    free(all.pieces);
 }
 
 #define INSTANTIATE(name, parameters, arguments)                                                            \
@@ -143,31 +150,50 @@ static bool is_backed(const struct item *exec)
     return store.bytes >= launched + exec->other;
 }
 
+struct part {
+    struct item item;
+    uint64_t reserved;
+};
+
+/* False: it does not fit. What other graphs have left behind may do. */
+static bool reserve(struct part *part)
+{
+    const struct item *item = &part->item;
+    part->reserved = item->count || is_backed(item) ? 0 : item->other;
+    if (!part->reserved || charge(item->position, part->reserved) ||
+        (REAL(cuDeviceGraphMemTrim)(item->ordinal) == CUDA_SUCCESS &&
+         charge(item->position, part->reserved)))
+        return true;
+    part->reserved = 0;
+    return false;
+}
+
+static void settle_part(const struct part *part, bool launched)
+{
+    gauge_read(ITEM_GRAPHS, gauge_key(part->item.ordinal));
+    if (part->reserved)
+        account_withdraw(part->item.position, part->reserved);
+    items_lock();
+    struct item *now = launched ? item_find(ITEM_EXEC, part->item.key) : NULL;
+    if (now)
+        now->count = 1;
+    items_unlock();
+}
+
 static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUgraphExec, CUstream))
 {
     struct process *in = process();
-    struct item exec;
-    if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed) ||
-        !item_get(ITEM_EXEC, (uint64_t)(uintptr_t)handle, &exec))
+    struct part parts[PARTS];
+    int count = 0;
+    bool fits = true;
+    if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed))
         return call(handle, stream);
-    CUdevice ordinal = exec.ordinal;
-    uint64_t reserved = exec.count || is_backed(&exec) ? 0 : exec.other;
-    if (reserved && !charge(exec.position, reserved)) {
-        /* What other graphs have left behind may do. */
-        if (REAL(cuDeviceGraphMemTrim)(ordinal) != CUDA_SUCCESS || !charge(exec.position, reserved))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = call(handle, stream);
-    gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
-    if (reserved)
-        account_withdraw(exec.position, reserved);
-    if (result == CUDA_SUCCESS) {
-        items_lock();
-        struct item *now = item_find(ITEM_EXEC, exec.key);
-        if (now)
-            now->count = 1;
-        items_unlock();
-    }
+    while (fits && count < PARTS &&
+           item_get(ITEM_EXEC, (uint64_t)(uintptr_t)handle + (unsigned int)count, &parts[count].item))
+        fits = reserve(&parts[count++]);
+    CUresult result = fits ? call(handle, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    for (int i = 0; i < count; i++)
+        settle_part(&parts[i], result == CUDA_SUCCESS);
     return result;
 }
 
@@ -221,13 +247,16 @@ static void read_all_stores(void)
 
 CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    struct item item;
-    bool known = item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec, &item);
+    struct item items[PARTS];
+    int count = 0;
+    while (count < PARTS &&
+           item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
+        count++;
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     meter_forget(key_of(exec));
-    if (known && result != CUDA_SUCCESS)
-        item_put(&item);
-    else if (known) {
+    for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
+        item_put(&items[i]);
+    if (count && result == CUDA_SUCCESS) {
         atomic_fetch_sub(&process()->graphs, 1);
         read_all_stores();
     }

@@ -54,6 +54,24 @@ def test_an_instance_gets_a_hungrier_kernel(vgpu: Slice, how: str) -> None:
     assert vgpu.agree() == CONTEXT
 
 
+def test_a_graph_with_memory_of_two_devices(vgpu: Slice) -> None:
+    """rows: M31 M27"""
+    process = vgpu.start().do("graph g", "node g 100m 0", "node g 200m 1", "instance i g", "run i", "sync")
+    assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT + 128 * MIB, 224 * MIB)
+    process.do("dropinstance i", "dropgraph g", "trimgraphs 0", "trimgraphs 1")
+    assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 0)
+    process.do("graph g", "node g 100m 0", "node g 2100m 1", "instance i g")
+    assert process.code("run i") == OUT_OF_MEMORY
+    assert (vgpu.agree(0), vgpu.agree(1)) == (CONTEXT, 0)
+
+
+def test_a_graph_with_memory_of_a_device_that_is_not_listed(vgpu: Slice) -> None:
+    vgpu.limit(2 * GIB)
+    process = vgpu.start().do("graph g", "node g 100m 1", "instance i g")
+    assert process.code("run i") == OUT_OF_MEMORY
+    assert vgpu.taken(1) == 0
+
+
 def test_kernels_of_a_context_that_is_gone_are_not_remembered(vgpu: Slice) -> None:
     """The next context's kernels have their handles. rows: M35"""
     vgpu.limit(16 * GIB, GIB)

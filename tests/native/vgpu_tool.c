@@ -253,7 +253,8 @@ static CUresult graphs(char **word)
         return ((create)entry("cuGraphCreate"))((CUgraph *)&OBJECT, 0);
     if (IS("node")) { /* allocates, and frees */
         CUgraphNode allocation, end;
-        CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
+        CUdevice device = word[3] ? (CUdevice)number(word[3]) : 0;
+        CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, device}},
                                              .bytesize = number(word[2])};
         typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
         typedef CUresult (*add_free)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
