@@ -32,6 +32,9 @@ class Accounts:
         self.late: set[Tenant] = set()
         self.settled = 0  # until when everybody is charged
         self.account = 0  # where somebody stands who comes new
+        self.total = 0  # weight of all that want the device
+        self.bounded = False
+        self.weigh()
 
     def rate(self, tenant: Tenant) -> float:
         """The share that bounds a tenant from above; 0: none does."""
@@ -39,9 +42,13 @@ class Accounts:
             return 1 / max(self.policy.max_instances, len(self.tenants))
         return tenant.terms.cores / 100 if self.policy.number == FIXED else 0.0
 
-    def weight(self, tenant: Tenant) -> int:
-        """What its share of what is there is in proportion to."""
-        return max(1, tenant.terms.weight) if self.policy.number in (BY_WEIGHT, SOFT) else 1
+    def weigh(self) -> None:
+        """Look anew at what the shares are in proportion to, after terms or the policy changed."""
+        counts = self.policy.number in (BY_WEIGHT, SOFT)
+        for tenant in self.tenants.values():
+            tenant.weight = max(1, tenant.terms.weight) if counts else 1
+        self.bounded = self.policy.number in (FAIR, FIXED)
+        self.total = sum(tenant.weight for tenant in self.wanting.values())
 
     def length(self, tenant: Tenant) -> int:
         """Of the tenant's lease: a round of all that want the device has about a slice for each."""
@@ -53,8 +60,7 @@ class Accounts:
         if rate:
             wanted = int(rate * count * whole)
         else:
-            total = sum(map(self.weight, self.wanting.values())) or 1
-            wanted = whole * count * self.weight(tenant) // total
+            wanted = whole * count * tenant.weight // (self.total or 1)
         return min(max(wanted, whole // 4), whole * 4)
 
     def contended(self) -> bool:
@@ -84,13 +90,15 @@ class Accounts:
 
     def _charge(self, tenant: Tenant, held: int) -> None:
         tenant.held += held
-        limit = self.account + DEBT * UNIT // self.weight(tenant)
-        tenant.account = min(tenant.account + held * UNIT // self.weight(tenant), max(limit, tenant.account))
-        tenant.budget = max(tenant.budget - held, -float(DEBT))
-        # New ones start where the one stands that is furthest behind of those who use the device.
-        lowest = min([other.account for other in self.wanting.values()] or [tenant.account])
-        self.account = max(self.account, lowest)
+        account = tenant.account + held * UNIT // tenant.weight
+        limit = self.account + DEBT * UNIT // tenant.weight
+        if account > limit:
+            account = max(limit, tenant.account)
+        tenant.account = account
+        if self.bounded:
+            tenant.budget = max(tenant.budget - held, -float(DEBT))
 
-    def _refill(self, tenant: Tenant, rate: float, now: int) -> None:
+    def refill(self, tenant: Tenant, rate: float, now: int) -> None:
+        """Bring the budget of a bounded tenant up to date."""
         tenant.budget = min(tenant.budget + (now - tenant.refilled) * rate, SAVED * rate)
         tenant.refilled = now

@@ -5,6 +5,8 @@ Turns go round by deficit (accounts.py). All times are nanoseconds of a monotoni
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from nvc.daemon.accounts import UNIT, Accounts
 from nvc.daemon.policy import NATIVE, PRIORITY, SOFT, SOFT_FACTOR, SOFT_RECLAIM, Terms
 from nvc.daemon.policy import WEIGHT as BY_WEIGHT
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
     from nvc.daemon.gang import Board
     from nvc.daemon.policy import DevicePolicy
+
+BY_ACCOUNT = attrgetter("account")
 
 
 class Arbiter(Accounts):
@@ -42,10 +46,12 @@ class Arbiter(Accounts):
         found = self.tenants.get(key)
         if found is None:
             found = self.tenants[key] = Tenant(key, terms, self.account, now)
+            self.weigh()
             found.budget = float(self.length(found))
             self._look_again(now)
         elif found.terms != terms:
             found.terms = terms
+            self.weigh()
             self._wanting_changed(found, now)
             if self.policy.number == NATIVE:
                 self._free_all(found)
@@ -68,6 +74,7 @@ class Arbiter(Accounts):
         """From now on. Who has a lease keeps it to its end; with `native` everybody has one without end."""
         self.settle(now)
         old, self.policy = self.policy, policy
+        self.weigh()
         if old.number == policy.number:
             return
         for tenant in self.tenants.values():
@@ -255,25 +262,34 @@ class Arbiter(Accounts):
 
     def _choose(self, now: int) -> Tenant | None:
         """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
+        if not self.bounded and self.board.single:
+            best = min(self.wanting.values(), key=BY_ACCOUNT)
+            self.account = max(self.account, best.account)
+            return best
+        self._advance()
+        return self._choose_among(now)
+
+    def _choose_among(self, now: int) -> Tenant | None:
         best: Tenant | None = None
-        due = soonest = 0.0
+        due = soonest = 0
         held_back = False
         for tenant in self.wanting.values():
             if not self.board.may_lead(self, tenant, now):
                 held_back = True
                 continue
             rate = self.rate(tenant)
-            if rate:
-                self._refill(tenant, rate, now)
-                behind = tenant.budget / rate
-                if behind > due:
-                    best, due = tenant, behind
-                elif behind <= 0 and (not soonest or -behind < soonest):
-                    soonest = max(1.0, -behind)
-            elif not due and (best is None or tenant.account < best.account):
-                best = tenant
+            if not rate:
+                if not due and (best is None or tenant.account < best.account):
+                    best = tenant
+                continue
+            self.refill(tenant, rate, now)
+            behind = int(tenant.budget / rate) // 1000 * 1000
+            if behind <= 0:
+                soonest = min(soonest or 1 - behind, 1 - behind)
+            elif behind > due or behind == due and best is not None and tenant.account < best.account:
+                best, due = tenant, behind
         if best is None and (soonest or held_back):
-            self.deadline = now + (int(soonest) + 1 if soonest else self.policy.slice)
+            self.deadline = now + (soonest or self.policy.slice)
         return best
 
     def reserve(self, tenant: Tenant | None, now: int) -> None:
@@ -317,21 +333,31 @@ class Arbiter(Accounts):
             return
         if not wants:
             del self.wanting[tenant.key]
+            self.total -= tenant.weight
             tenant.since = 0
+            if not self.wanting:
+                self.account = max(self.account, tenant.account)
             if tenant is self.reserved or tenant in self.line:
                 self.board.cancel(tenant.key, now)
             return
         self.settle(now)
         if self.lease is None and not self.wanting:
-            total = sum(map(self.weight, self.tenants.values())) or 1
+            total = sum(other.weight for other in self.tenants.values()) or 1
             self.account += max(0, now - self.idle_since) * UNIT // total
+        self._advance()
         tenant.account = max(tenant.account, self.account)
         rate = self.rate(tenant)
         if rate:
-            self._refill(tenant, rate, now)
+            self.refill(tenant, rate, now)
             tenant.budget = min(tenant.budget, float(self.length(tenant)))
         tenant.since = now
         self.wanting[tenant.key] = tenant
+        self.total += tenant.weight
+
+    def _advance(self) -> None:
+        """New ones start where the one stands that is furthest behind of those who use the device."""
+        if self.wanting:
+            self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
 
     def _look_again(self, now: int) -> None:
         """Tenants or terms changed."""

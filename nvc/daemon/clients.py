@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 RATE, BURST = 1000, 1000
 
 
+#: Taken from the meters at a time, so that most messages cost no arithmetic.
+GRAB = 50
+
+
 class Bucket:
     """Tokens that come back with time."""
 
@@ -28,19 +32,14 @@ class Bucket:
         self.tokens = float(burst)
         self.filled = now
 
-    def take(self, now: int) -> bool:
-        """Whether there was one left."""
-        if self.tokens < 1:
-            self.fill(now)
-            if self.tokens < 1:
-                return False
-        self.tokens -= 1
-        return True
-
-    def fill(self, now: int) -> None:
-        """Add what has come back since."""
+    def take(self, now: int, count: int = 1) -> bool:
+        """Whether there were so many left."""
         self.tokens = min(self.burst, self.tokens + (now - self.filled) * self.rate / SECOND)
         self.filled = now
+        if self.tokens < count:
+            return False
+        self.tokens -= count
+        return True
 
 
 class Client:
@@ -55,7 +54,7 @@ class Client:
         "bucket",
         "since",
         "greeted",
-        "paused",
+        "tokens",
         "doomed",
     )
 
@@ -68,5 +67,5 @@ class Client:
         self.bucket = Bucket(RATE, BURST, now)
         self.since = now
         self.greeted = False
-        self.paused = False  # it has sent too much: not looked at for now
+        self.tokens = 0  # messages that it may send before the meters are asked again
         self.doomed = 0  # an errno: to be closed

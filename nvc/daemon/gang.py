@@ -24,6 +24,7 @@ class Board:
     def __init__(self, send: Callable[[Member, int, int, int], None]) -> None:
         self.send = send
         self.arbiters: dict[bytes, Arbiter] = {}
+        self.single = False  # then there are no gangs
         self._ordered: list[Arbiter] = []
 
     def arbiter(self, uuid: bytes, policy: DevicePolicy | None = None) -> Arbiter:
@@ -31,16 +32,22 @@ class Board:
         found = self.arbiters.get(uuid)
         if found is None:
             found = self.arbiters[uuid] = Arbiter(self, uuid, policy or DevicePolicy(), self.send)
-            self._ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
+            self._sort()
         return found
 
     def remove(self, uuid: bytes) -> None:
         """The device has no tenants any more."""
         del self.arbiters[uuid]
+        self._sort()
+
+    def _sort(self) -> None:
         self._ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
+        self.single = len(self._ordered) == 1
 
     def deadline(self) -> int | None:
         """When `tick` is wanted."""
+        if self.single:
+            return self._ordered[0].deadline
         times = [arbiter.deadline for arbiter in self._ordered if arbiter.deadline is not None]
         return min(times) if times else None
 
@@ -61,12 +68,10 @@ class Board:
 
     def is_gang(self, key: str) -> bool:
         """Whether the tenant wants several devices that others want too."""
-        return len(self._ordered) > 1 and len(self._gang(key)) > 1
+        return not self.single and len(self._gang(key)) > 1
 
     def may_lead(self, arbiter: Arbiter, tenant: Tenant, now: int) -> bool:
         """Whether a turn of the tenant may begin on this device."""
-        if len(self._ordered) == 1:
-            return True
         gang = self._gang(tenant.key)
         if len(gang) < 2:
             return True
@@ -120,8 +125,10 @@ def _has(tenant: Tenant | None, key: str) -> bool:
 def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
     """Whether a tenant is at most a turn ahead of the others on a device."""
     tenant = arbiter.tenants[key]
-    if arbiter.rate(tenant):
-        return True
+    rate = arbiter.rate(tenant)
+    if rate:
+        arbiter.refill(tenant, rate, now)
+        return tenant.budget > 0
     others = [other.account for other in arbiter.wanting.values() if other is not tenant]
     ahead = tenant.account - min(others, default=tenant.account)
-    return ahead <= arbiter.length(tenant) * UNIT // arbiter.weight(tenant)
+    return ahead <= arbiter.length(tenant) * UNIT // tenant.weight

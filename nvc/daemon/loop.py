@@ -8,13 +8,14 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 IN = select.EPOLLIN
 SECOND = 1_000_000_000
 
 
-class Every:
-    """Something that is done again and again."""
+class Timed:
+    """Something that is done at a time, and again after each period if it has one."""
 
     __slots__ = ("period", "due", "work")
 
@@ -30,10 +31,12 @@ class Loop:
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self.handlers: dict[int, Callable[[int], None]] = {}
-        self.regular: list[Every] = []
+        self.timed: list[Timed] = []
+        self.following = 0  # when the next of them is due
         self.deadlines: Callable[[], int | None] = lambda: None  # of what must be on time
         self.on_time: Callable[[int], None] = lambda now: None
-        self.after: Callable[[int], None] = lambda now: None  # after each round
+        self.after: Callable[[int], None] = lambda now: None  # while there is something in
+        self.unfinished: list[Any] = []
         self.stopped = False
         self.wakes = 0
 
@@ -51,10 +54,17 @@ class Loop:
         """Do not look at a descriptor for now, but keep it."""
         self.epoll.modify(fd, 0 if paused else IN)
 
-    def every(self, period: int, work: Callable[[int], None]) -> Every:
+    def every(self, period: int, work: Callable[[int], None]) -> None:
         """Call `work` now and whenever `period` nanoseconds have passed."""
-        self.regular.append(Every(period, time.monotonic_ns(), work))
-        return self.regular[-1]
+        self._time(Timed(period, time.monotonic_ns(), work))
+
+    def once(self, due: int, work: Callable[[int], None]) -> None:
+        """Call `work` at that time."""
+        self._time(Timed(0, due, work))
+
+    def _time(self, timed: Timed) -> None:
+        self.timed.append(timed)
+        self.following = min(self.following, timed.due)
 
     def stop(self) -> None:
         """Make `run` return."""
@@ -63,11 +73,10 @@ class Loop:
     def run(self) -> None:
         """Until `stop` is called."""
         poll, handlers, clock = self.epoll.poll, self.handlers, time.monotonic_ns
-        following = 0
+        due = self.deadlines()
         while not self.stopped:
-            due = self.deadlines()
-            if due is None or due > following:
-                due = following
+            if due is None or due > self.following:
+                due = self.following
             left = (due - clock()) / SECOND
             events = poll(left if left > 0 else 0, 64)
             self.wakes += 1
@@ -79,13 +88,17 @@ class Loop:
             due = self.deadlines()
             if due is not None and now >= due:
                 self.on_time(now)
-            self.after(now)
-            if now >= following:
-                following = self._regular(now)
+                due = self.deadlines()
+            if self.unfinished or now >= self.following:
+                self.after(now)
+                if now >= self.following:
+                    self._timed(now)
+                due = self.deadlines()
 
-    def _regular(self, now: int) -> int:
-        for one in self.regular:
-            if now >= one.due:
-                one.due = now + one.period
-                one.work(now)
-        return min((one.due for one in self.regular), default=now + SECOND)
+    def _timed(self, now: int) -> None:
+        due = [one for one in self.timed if now >= one.due]
+        self.timed = [one for one in self.timed if now < one.due or one.period]
+        for one in due:
+            one.due = now + one.period
+            one.work(now)
+        self.following = min((one.due for one in self.timed), default=now + SECOND)

@@ -83,7 +83,6 @@ def run(settings: Settings) -> None:
     loop.every(SECOND, lambda now: daemon.book.refresh(now, False))
     loop.every(5 * SECOND, lambda now: daemon.book.refresh(now))
     loop.every(SECOND, daemon.server.housekeeping)
-    loop.every(SECOND // 20, daemon.server.resume)
     _end_by_signals(loop)
     if notifier.watchdog:
         loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))

@@ -10,7 +10,7 @@ import errno
 import socket
 import struct
 
-from nvc.daemon.clients import BURST, RATE, Bucket, Client
+from nvc.daemon.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.identity import peer_of
 from nvc.daemon.loop import SECOND
 from nvc.daemon.turns import Member
@@ -38,6 +38,7 @@ CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
 ACCEPTS = 8  # in one round of the loop
 GREETING_TIME = 10 * SECOND  # to say hello
+PAUSE = SECOND // 20  # that a client is not looked at when it has sent too much
 LATE_MAX = 30 * SECOND  # to give back a lease that was handed on
 NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -54,6 +55,7 @@ class Server:
         self.refused: dict[str, int] = {}  # how often, by cause
         self.messages = 0
         self._doomed: list[Client] = []
+        loop.unfinished = self._doomed
         self._paused: list[Client] = []
         self._meters: dict[str, Bucket] = {}  # of slices
         self._refreshes = Bucket(2, 4, 0)
@@ -122,10 +124,9 @@ class Server:
 
     def _ready(self, client: Client, now: int) -> None:
         buffer = self._buffer
-        if not client.bucket.take(now) or not self._meter(client.known).take(now):
-            self.loop.pause(client.fd, True)
-            client.paused = True
-            self._paused.append(client)
+        if client.tokens:
+            client.tokens -= 1
+        elif not self._afford(client, now):
             return
         try:
             size = client.socket.recv_into(buffer)
@@ -147,6 +148,17 @@ class Server:
                 code = errno.EPROTO
         if code:
             self._doom(client, code)
+
+    def _afford(self, client: Client, now: int) -> bool:
+        """Whether the client may send more; if not, it is not looked at for a while."""
+        if client.bucket.take(now, GRAB) and self._meter(client.known).take(now, GRAB):
+            client.tokens = GRAB - 1
+            return True
+        self.loop.pause(client.fd, True)
+        if not self._paused:
+            self.loop.once(now + PAUSE, self._resume)
+        self._paused.append(client)
+        return False
 
     def _hear(
         self, client: Client, kind: int, reserved: int, round: int, uuid: bytes, a: int, b: int, now: int
@@ -228,12 +240,11 @@ class Server:
 
     # Now and then
 
-    def resume(self, now: int) -> None:
-        """Look again at those that had sent too much. Several times a second."""
+    def _resume(self, now: int) -> None:
+        """Look again at those that had sent too much."""
         waiting, self._paused = self._paused, []
         for client in waiting:
             if self.clients.get(client.fd) is client:
-                client.paused = False
                 self.loop.pause(client.fd, False)
 
     def housekeeping(self, now: int) -> None:

@@ -26,7 +26,7 @@ class Tenant:
     """One slice on one device. Times in nanoseconds."""
 
     __slots__ = (
-        "key", "terms", "members", "late", "account", "budget", "refilled",
+        "key", "terms", "members", "late", "account", "weight", "budget", "refilled",
         "held", "waited", "since", "grants", "lates",
     )  # fmt: skip
 
@@ -36,6 +36,7 @@ class Tenant:
         self.members: set[Member] = set()
         self.late: set[Member] = set()  # whose lease was handed on before they gave it back
         self.account = account
+        self.weight = 1
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all

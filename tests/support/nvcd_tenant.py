@@ -87,6 +87,8 @@ class Busy:
         self.uuids, self.drain = uuids, drain
         self.held = dict.fromkeys(uuids, 0)
         self.turns = self.connections = self.alone = 0
+        self.begins: list[int] = []  # of turns, nanoseconds
+        self.ends: list[int] = []
 
     def run(self, end: float) -> None:
         while time.monotonic() < end:
@@ -114,12 +116,14 @@ class Busy:
             if kind in (FREE, GRANT):
                 began[uuid] = now
                 self.turns += 1
+                self.begins.append(now)
             elif kind == DROP:
                 if self.drain:
                     select.select([], [], [], self.drain)
                 now = time.monotonic_ns()
                 connection.send(MESSAGE.pack(RELEASE, 0, round, uuid, 0, 0))
                 self.held[uuid] += now - began.pop(uuid, now)
+                self.ends.append(now)
         for uuid, since in began.items():
             self.held[uuid] += time.monotonic_ns() - since
 
@@ -137,8 +141,9 @@ def main() -> None:
         if command == "busy":  # until when, seconds that draining takes
             busy = Busy(uuids, words[1])
             busy.run(words[0])
-            answer({"held": [busy.held[uuid] for uuid in uuids], "turns": busy.turns,
-                    "connections": busy.connections})  # fmt: skip
+            held = [busy.held[uuid] for uuid in uuids]
+            found = {"held": held, "turns": busy.turns, "connections": busy.connections}
+            answer(found | ({"begins": busy.begins, "ends": busy.ends} if words[2:] else {}))
         elif command == "connect":
             kept.append(connect())
             answer(receive(kept[-1])[0])
