@@ -62,10 +62,10 @@ def _run(words: list[str]) -> int:
             raise InputError(name, value, "want an absolute path")
         values[name[2:]] = value
     from nvc.config import load
-    from nvc.daemon.main import Settings, run
+    from nvc.daemon.main import run
 
     config = load(values["config"])
     if values["root"]:
         config = config.replace(root=values["root"])
-    run(Settings(config))
+    run(config)
     return 0

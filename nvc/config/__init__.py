@@ -85,6 +85,9 @@ class Config(Value):
     vgpu_weight_max: int = 0  # more is refused; 0: nothing is
     vgpu_policy: str = ""  # for containers that ask for no share of time
     vgpu_uncounted: bool = False
+    nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
+    nvcd_on_bypass: str = "report"  # or deny, stop
+    nvcd_on_excess: str = "report"  # or deny, stop
     #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
 

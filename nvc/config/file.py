@@ -17,6 +17,7 @@ MODES = ("auto", "legacy", "hook", "csv", "cdi", "jit-cdi")
 COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")
 MAX_TIMEOUT = 3600.0
 OURS = "nvc"
+DAEMON = "nvcd"
 MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 
@@ -41,7 +42,7 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
         name = f"[{table}] {key}" if table else key
         known = KEYS.get(table, {}).get(key)
         if known is None:
-            if table == OURS or table.startswith(OURS + "."):
+            if table in (OURS, DAEMON) or table.startswith(OURS + "."):
                 errors.append(ConfigError("unknown key", path, name, _nearest(table, key)))
             else:
                 warnings.append(f"{path}: unknown key {one_line(name)}")
@@ -85,8 +86,8 @@ def _flatten(table: dict[str, Any], name: str) -> Iterator[tuple[str, str, Any]]
 def _nearest(table: str, key: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(key, KEYS[OURS], 1, 0.0)
-    return f"the nearest known key is {near[0]} in [{OURS}]" if table == OURS and near else ""
+    near = difflib.get_close_matches(key, KEYS[table], 1, 0.0) if table in KEYS else []
+    return f"the nearest known key is {near[0]} in [{table}]" if near else ""
 
 
 def _checked(field: str, kind: str, value: Any, warnings: list[str]) -> dict[str, Any]:
@@ -195,6 +196,15 @@ def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
         raise _Bad(one_line(error)) from None
 
 
+def _endpoint(value: Any) -> str:
+    if _text(value):
+        place, _, port = value.rpartition(":")
+        sound = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536 and place
+        if not (value.startswith("unix:/") or sound):
+            raise _Bad("want unix:/path or address:port")
+    return str(value)
+
+
 def _one_of(*allowed: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in allowed:
@@ -246,4 +256,6 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "weight": _whole(0, 1 << 16),
     "policy": _policy,
     "vgpus": _vgpus,
+    "endpoint": _endpoint,
+    "verdict": _one_of("report", "deny", "stop"),
 }

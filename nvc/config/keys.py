@@ -84,4 +84,9 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-uncounted": ("vgpu_uncounted", "bool"),
         "vgpu": ("vgpu_devices", "vgpus"),
     },
+    "nvcd": {
+        "metrics": ("nvcd_metrics", "endpoint"),
+        "on-bypass": ("nvcd_on_bypass", "verdict"),
+        "on-excess": ("nvcd_on_excess", "verdict"),
+    },
 }

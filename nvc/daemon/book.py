@@ -68,14 +68,20 @@ class Book:
         self.known: dict[str, Known] = {}
         self.laid_down: dict[str, LaidDown] = {}  # by UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
+        self.stamp = 0  # of the registry when it was last read
         self._problems: set[str] = set()
 
     def entries(self) -> list[Entry]:
         """Of all slices."""
         return [known.entry for known in self.known.values()]
 
+    def living(self) -> list[Entry]:
+        """Of those that have processes."""
+        return [known.entry for known in self.known.values() if known.alive]
+
     def refresh(self, now: int, census: bool = True) -> None:
         """Read what has changed. With `census`, slices whose processes have ended give up their shares."""
+        self.stamp = os.stat(self.base).st_mtime_ns
         names = set(registry.entry_names(self.base))
         for key in [key for key in self.known if key not in names]:
             self._forget(self.known.pop(key), now)
@@ -152,7 +158,7 @@ class Book:
 
 def terms_of(device: QuotaDevice) -> Terms:
     """What a quota promises."""
-    return Terms(device.weight, device.cores, bool(device.flags & layout.PAUSED))
+    return Terms(device.weight, device.cores, bool(device.flags & (layout.PAUSED | layout.DENIED)))
 
 
 def raw_uuid(uuid: str) -> bytes:

@@ -7,60 +7,35 @@ import os
 import signal
 import socket
 import sys
+import time
 
 from nvc import privileges
-from nvc.daemon.book import Book
-from nvc.daemon.gang import Board
-from nvc.daemon.loop import SECOND, Loop
-from nvc.daemon.server import Server
-from nvc.daemon.sockets import CONTROL, TENANT, Notifier, activated, listen
+from nvc.daemon import control, watch
+from nvc.daemon.daemon import Daemon
+from nvc.daemon.loop import SECOND
+from nvc.daemon.services import Service
+from nvc.daemon.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at
 from nvc.errors import InitializationError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.rundir import runtime_directory
-from nvc.value import Value
 from nvc.vgpu import registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
-    from nvc.kernel import Kernel
+    from nvc.daemon.loop import Loop
 
 TENANT_SOCKET = "socket"
 CONTROL_SOCKET = "nvcd.sock"
 
 
-class Settings(Value):
-    """What the command line says."""
-
-    config: Config
-
-
 def log(text: str, level: int = 4) -> None:
     """One line on standard error, with the level that systemd's journal reads (sd-daemon(3)); 4: a warning."""
-    sys.stderr.write(f"<{level}>{text}\n")
+    sys.stderr.write(f"<{level}>nvcd: {text}\n")
     sys.stderr.flush()
 
 
-class Daemon:
-    """Everything together."""
-
-    def __init__(self, settings: Settings, kernel: Kernel) -> None:
-        self.settings = settings
-        self.kernel = kernel
-        self.loop = Loop()
-        self.board = Board(self._send)
-        self.book = Book(kernel, self.board, log)
-        self.server = Server(self.loop, self.board, self.book, log)
-        self._send_now = self.server.send
-        self.loop.deadlines = self.board.deadline
-        self.loop.on_time = self.board.tick
-        self.loop.after = self.server.after
-
-    def _send(self, *words: object) -> None:
-        self.server.send(*words)  # type: ignore[arg-type]
-
-
-def run(settings: Settings) -> None:
+def run(config: Config) -> None:
     """Be the daemon. Raises NvcError when it cannot begin."""
     if os.geteuid() != 0:
         raise PermissionDenied("start nvcd", cause="only root can")
@@ -76,14 +51,22 @@ def run(settings: Settings) -> None:
         sockets[TENANT] = listen(f"{tenants}/{TENANT_SOCKET}", socket.SOCK_SEQPACKET, 0o666)
     if CONTROL not in sockets:
         sockets[CONTROL] = listen(f"{place}/{CONTROL_SOCKET}", socket.SOCK_STREAM, 0o600)
+    metrics = listen_at(config.nvcd_metrics) if config.nvcd_metrics else None
+    watching = watch.start(kernel)
     privileges.reduce("nvcd")
-    daemon = Daemon(settings, kernel)
+    daemon = Daemon(config, kernel, time.monotonic_ns(), log)
     daemon.server.open(sockets[TENANT])
+    daemon.watch(*watching)
     loop = daemon.loop
-    loop.every(SECOND, lambda now: daemon.book.refresh(now, False))
-    loop.every(5 * SECOND, lambda now: daemon.book.refresh(now))
-    loop.every(SECOND, daemon.server.housekeeping)
+    Service(loop, sockets[CONTROL], b"\n", lambda data, now: control.answer(daemon, data, now), True)
+    if metrics is not None:
+        from nvc.daemon.metrics import Exporter
+
+        exporter = Exporter(daemon)
+        Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
     _end_by_signals(loop)
+    daemon.book.refresh(time.monotonic_ns())
+    loop.every(SECOND, daemon.second)
     if notifier.watchdog:
         loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
     gc.collect()
@@ -93,6 +76,7 @@ def run(settings: Settings) -> None:
         loop.run()
     finally:
         notifier.say("STOPPING=1")
+        daemon.close()
 
 
 def _end_by_signals(loop: Loop) -> None:

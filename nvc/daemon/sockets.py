@@ -67,6 +67,24 @@ def listen(path: str, kind: int, mode: int) -> socket.socket:
     return made
 
 
+def listen_at(text: str) -> socket.socket:
+    """A listening stream socket at `unix:/path` or `address:port`. Raises InitializationError."""
+    if text.startswith("unix:"):
+        return listen(text[5:], socket.SOCK_STREAM, 0o600)
+    address, _, port = text.rpartition(":")
+    address = address.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((address, int(port)))
+        made.listen(16)
+    except OSError as error:
+        made.close()
+        raise InitializationError.of("listen", text, error, "see [nvcd] metrics in config.toml") from None
+    return made
+
+
 def _check_free(path: str, kind: int) -> None:
     try:
         status = os.lstat(path)

@@ -55,16 +55,7 @@ def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> t
     """One measurement for each kind of device in the selection. Raises CalibrationError, PermissionDenied."""
     if os.geteuid() != 0:
         raise PermissionDenied("measure contexts", cause="only root can")
-    paths = {library.soname: library.path for library in facts.libraries}
-    if not {"libcuda.so.1", "libnvidia-ml.so.1"} <= set(paths):
-        raise CalibrationError(
-            "measure contexts", facts.driver_root, "the driver lacks libcuda or libnvidia-ml"
-        )
-    cuda, nvml = paths["libcuda.so.1"], paths["libnvidia-ml.so.1"]
-    if facts.simulated:
-        libraries = Libraries("/", f"{facts.driver_root}{cuda}", f"{facts.driver_root}{nvml}")
-    else:
-        libraries = Libraries(facts.driver_root, cuda, nvml)
+    libraries = libraries_of(facts)
     measured: dict[tuple[str, int], Measurement] = {}
     for device in resolve(facts, selection, wanted):
         part = device.memory // MIB if ":" in device.index else 0
@@ -72,6 +63,19 @@ def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> t
             context, module = _measure(libraries, device)
             measured[device.name, part] = Measurement(facts.driver_label, device.name, part, context, module)
     return tuple(measured.values())
+
+
+def libraries_of(facts: HostFacts) -> Libraries:
+    """Where a driver's libraries are. Raises CalibrationError for one that lacks them."""
+    paths = {library.soname: library.path for library in facts.libraries}
+    if not {"libcuda.so.1", "libnvidia-ml.so.1"} <= set(paths):
+        raise CalibrationError(
+            "find libraries", facts.driver_root, "the driver lacks libcuda or libnvidia-ml"
+        )
+    cuda, nvml = paths["libcuda.so.1"], paths["libnvidia-ml.so.1"]
+    if facts.simulated:
+        return Libraries("/", f"{facts.driver_root}{cuda}", f"{facts.driver_root}{nvml}")
+    return Libraries(facts.driver_root, cuda, nvml)
 
 
 def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:

@@ -49,10 +49,17 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
     """
     if len(data) < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
+    return parse_slots(data, devices, live)
+
+
+def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
+    """The same for a ledger's beginning, up to its high-water mark at least."""
     magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
     expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
     if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
         raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")
+    if len(data) < layout.LEDGER_HEADER.size + high_water * layout.SLOT_SIZE:
+        raise LedgerError("read ledger", "", "cut short")
     accounts = []
     for slot in range(high_water):
         offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size

@@ -92,7 +92,7 @@ def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) ->
 
     def whole(fd: int) -> Use:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = frozenset(account.slot for account in ledger.parse(data, 0) if _is_held(fd, account.slot))
+        live = frozenset(account.slot for account in ledger.parse(data, 0) if is_held(fd, account.slot))
         budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
         return Use(ledger.parse(data, devices, live), budgets)
 
@@ -145,7 +145,7 @@ def _open_ledger(kernel: Kernel, root: int, entry: Entry) -> int:
     return fd
 
 
-def _is_held(fd: int, slot: int) -> bool:
+def is_held(fd: int, slot: int) -> bool:
     """Whether a process holds the lock on the slot's byte."""
     answer = fcntl.fcntl(fd, F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

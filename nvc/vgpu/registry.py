@@ -359,23 +359,23 @@ def _remove(path: str) -> None:
         pass
 
 
-def _locked(kernel: Kernel, base: str) -> int:
+def _locked(kernel: Kernel, base: str, timeout: float = LOCK_TIMEOUT) -> int:
     """A descriptor of the directory that holds the lock on all entries."""
     fd = os.open(base, _DIRECTORY)
     if not stat.S_ISDIR(os.fstat(fd).st_mode):
         os.close(fd)
         raise RegistryError("lock slices", base, "not a directory")
     try:
-        kernel.lock(fd, LOCK_TIMEOUT)
+        kernel.lock(fd, timeout)
     except OSError as error:
         os.close(fd)
         raise RegistryError.of("lock slices", base, error, "another nvc is at work") from None
     return fd
 
 
-def locked(kernel: Kernel) -> int:
+def locked(kernel: Kernel, timeout: float = LOCK_TIMEOUT) -> int:
     """The same for other modules; closing it releases the lock."""
-    return _locked(kernel, base_directory())
+    return _locked(kernel, base_directory(), timeout)
 
 
 def _quoted(text: str) -> str:

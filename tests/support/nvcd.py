@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from nvc.vgpu.layout import POLICIES
@@ -186,3 +187,27 @@ class Tenant:
             self.process.wait(timeout=60)
             assert self.process.stdout is not None
             self.process.stdout.close()
+
+
+def ask(place: Place, question: str = "state") -> Any:
+    """What nvcd answers to root."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        made.settimeout(20)
+        made.connect(f"{place.run}/nvcd/nvcd.sock")
+        made.sendall(json.dumps({"ask": question}).encode() + b"\n")
+        data = b""
+        while part := made.recv(1 << 16):
+            data += part
+    return json.loads(data)
+
+
+def eventually(place: Place, condition: Callable[[Any], bool], seconds: float = 20) -> Any:
+    """nvcd's state, once the condition holds of it."""
+    end = time.monotonic() + seconds
+    while True:
+        found = ask(place)
+        if condition(found):
+            return found
+        assert time.monotonic() < end, f"{found}\n{place.daemon and place.daemon.said()}"
+        ask(place, "look")
+        select.select([], [], [], 0.05)

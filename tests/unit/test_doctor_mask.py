@@ -52,9 +52,7 @@ def test_names() -> None:
     first, second = mask(f"{one} {other}").split()
     assert mask(one) == first != second and first.startswith("GPU-0") and second.startswith("MIG-0")
     assert mask(f"on {os.uname().nodename}.") == "on <host>."
-    assert (
-        mask(f"{home}/x and 10.0.0.1 and 02:42:ac:11:00:02") == "/home/<user>/x and <address> and <mac>"
-    )
+    assert mask(f"{home}/x and 10.0.0.1 and 02:42:ac:11:00:02") == "/home/<user>/x and <address> and <mac>"
     assert Mask(names=False)(f"{home}/{one}") == f"{home}/{one}"
 
 

@@ -1,0 +1,237 @@
+"""What slices take according to NVML, held against what their ledgers say and what their quotas allow.
+
+The truth of a slice on a device is the sum of what NVML shows for its processes. Where that is more than the ledger
+has, the difference goes into the quota, so that the shim counts with it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.daemon.identity import pid_inside, slice_of
+from nvc.kernel import O_PATH
+from nvc.value import Value
+from nvc.vgpu import layout, ledger, quota, registry
+from nvc.vgpu.ledger import LedgerError
+from nvc.vgpu.living import is_held
+from nvc.vgpu.registry import start_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.asker import DeviceSeen
+    from nvc.daemon.book import Book, Known
+    from nvc.kernel import Kernel
+    from nvc.vgpu.ledger import Account
+    from nvc.vgpu.quota import QuotaDevice
+
+LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
+STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class User(Value):
+    """A process that NVML sees on a device."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    inside: int  # its number in its own pid namespace
+    key: str  # of its slice; "": it is in none
+    uuid: str
+    used: int  # bytes; -1: not told
+
+
+class Balance(Value):
+    """One slice on one device. Bytes."""
+
+    key: str
+    uuid: str
+    index: str
+    limit: int
+    model: int  # as its ledger says
+    truth: int  # as NVML says; -1: not told
+    pids: tuple[int, ...]
+
+
+class Accountant:
+    """Keeps the last balances."""
+
+    def __init__(self, book: Book, log: Callable[[str], None]) -> None:
+        self.book = book
+        self.kernel: Kernel = book.kernel
+        self.log = log
+        self.devices: tuple[DeviceSeen, ...] = ()
+        self.users: tuple[User, ...] = ()
+        self.balances: tuple[Balance, ...] = ()
+        self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
+        self._ledgers: dict[str, int] = {}  # descriptors
+
+    def before(self) -> None:
+        """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
+        self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
+
+    def told(self, devices: tuple[DeviceSeen, ...]) -> None:
+        """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
+        self.devices = devices
+        self.users = tuple(
+            user
+            for device in devices
+            for pid, used in device.processes
+            if (user := self._user(device.uuid, pid, used)) is not None
+        )
+        living = {(user.pid, user.start) for user in self.users}
+        self._slices = {name: key for name, key in self._slices.items() if name in living}
+        truths: dict[tuple[str, str], int] = {}
+        pids: dict[tuple[str, str], list[int]] = {}
+        for user in self.users:
+            place = user.key, user.uuid.lower()
+            pids.setdefault(place, []).append(user.pid)
+            truths[place] = (
+                -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
+            )
+        balances = []
+        for key, known in self.book.known.items():
+            if not known.alive:
+                continue
+            before, after = self._before.get(key, ()), self._model(known)
+            for number, device in enumerate(known.devices):
+                # The larger of two looks: what was taken or freed between them is in one of them.
+                model = max([models[number] for models in (before, after) if number < len(models)] or [0])
+                name = key, device.uuid.lower()
+                balances.append(
+                    Balance(
+                        key,
+                        device.uuid,
+                        known.entry.devices[number].index,
+                        device.memory_limit,
+                        model,
+                        truths.get(name, 0),
+                        tuple(pids.get(name, ())),
+                    )  # fmt: skip
+                )
+        self.balances = tuple(balances)
+        self._correct()
+
+    def _user(self, uuid: str, pid: int, used: int) -> User | None:
+        try:
+            start = start_of(f"/proc/{pid}")
+            key = self._slices.get((pid, start))
+            if key is None:
+                entry = slice_of(self.kernel, pid, self.book.living())
+                key = self._slices[pid, start] = entry.key if entry is not None else ""
+            return User(pid, start, pid_inside(pid), key, uuid, used)
+        except OSError:
+            return None  # it has ended meanwhile
+
+    # Ledgers
+
+    def _model(self, known: Known) -> tuple[int, ...]:
+        """What the slice's processes say that they hold, by position of the device."""
+        key = known.entry.key
+        self.accounts.pop(key, None)
+        try:
+            fd = self._ledgers.get(key, -1)
+            if fd < 0:
+                fd = self._ledgers[key] = self._open(known)
+            accounts = _read(fd, len(known.devices))
+        except (OSError, LedgerError):
+            self.forget(key)
+            return (0,) * len(known.devices)
+        self.accounts[key] = accounts
+        return ledger.totals(accounts, len(known.devices))
+
+    def _open(self, known: Known) -> int:
+        """The ledger as a process of the slice sees it. Raises OSError, LedgerError."""
+        entry = known.entry
+        pids = [client.peer.pid for client in known.clients] + [entry.pid]
+        pids += [user.pid for user in self.users if user.key == entry.key]
+        path = f"{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+        for pid in dict.fromkeys(pids):
+            try:
+                root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                if not registry.is_bound(self.kernel, root, entry.libs_dir, entry.directory):
+                    continue
+                fd = self.kernel.open_in_root(root, path, _READ, False)
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    return fd
+                os.close(fd)
+                break
+            finally:
+                os.close(root)
+        raise LedgerError("read ledger", path, "no process shows one")
+
+    def forget(self, key: str) -> None:
+        """Open the ledger anew next time."""
+        fd = self._ledgers.pop(key, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def forget_all(self) -> None:
+        """Now and then: a slice may have put another ledger in its place."""
+        for key in tuple(self._ledgers):
+            self.forget(key)
+
+    # Quotas
+
+    def _correct(self) -> None:
+        """Write the differences, under the lock that every other writer of quotas takes."""
+        wanted: dict[str, dict[str, int]] = {}
+        for balance in self.balances:
+            if balance.truth < 0:
+                continue
+            correction = max(0, balance.truth - balance.model)
+            now = next(d.correction for d in self.book.known[balance.key].devices if d.uuid == balance.uuid)
+            if abs(correction - now) > STEP or (now and not correction):
+                wanted.setdefault(balance.key, {})[balance.uuid] = correction
+        for key, corrections in wanted.items():
+            self.change(key, lambda device, new: device.replace(correction=new), corrections)
+
+    def change(
+        self, key: str, change: Callable[[QuotaDevice, int], QuotaDevice], values: dict[str, int]
+    ) -> bool:
+        """Change a slice's quota in place, for the devices in `values`; whether that could be done."""
+        known = self.book.known[key]
+        try:
+            lock = registry.locked(self.kernel, LOCK_TIME)
+        except registry.RegistryError as error:
+            self.log(str(error))
+            return False
+        try:
+            fd = os.open(known.entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                names = [device.uuid for device in known.entry.devices]
+                old = tuple(device.replace(uuid=name) for device, name in zip(quota.read(fd), names))
+                new = tuple(
+                    change(device, values[device.uuid]) if device.uuid in values else device
+                    for device in old
+                )
+                if new != old:
+                    quota.write(fd, new)
+            finally:
+                os.close(fd)
+            known.read()
+        except (OSError, quota.QuotaError) as error:
+            self.log(f"{known.entry.quota}: {error}")
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+
+def _read(fd: int, devices: int) -> tuple[Account, ...]:
+    """The accounts of living processes; of the file no more is read than is in use. Raises OSError, LedgerError."""
+    head = os.pread(fd, layout.LEDGER_HEADER.size, 0)
+    if len(head) < layout.LEDGER_HEADER.size or os.fstat(fd).st_size < layout.LEDGER_SIZE:
+        raise LedgerError("read ledger", "", "cut short")
+    high_water = min(layout.LEDGER_HEADER.unpack(head)[4], layout.SLOTS)
+    data = os.pread(fd, layout.LEDGER_HEADER.size + high_water * layout.SLOT_SIZE, 0)
+    used = ledger.parse_slots(data, 0)
+    live = frozenset(account.slot for account in used if is_held(fd, account.slot))
+    return ledger.parse_slots(data, devices, live)

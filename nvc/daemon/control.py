@@ -1,0 +1,129 @@
+"""What the daemon tells an operator: one line of JSON is asked, one line of JSON answered, by root alone.
+
+{"ask": "state"}    devices, slices, what was found, the daemon itself
+{"ask": "look"}     asks NVML at once; `state` has its answer a moment later
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import nvc
+from nvc.vgpu.layout import NO_LIMIT, POLICIES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.daemon.arbiter import Arbiter
+    from nvc.daemon.daemon import Daemon
+    from nvc.daemon.turns import Tenant
+
+EVENTS_SHOWN = 64
+
+
+def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
+    """The answer to one line."""
+    try:
+        asked = json.loads(question)
+        ask = asked["ask"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        ask = ""
+    if ask == "state":
+        found = state(daemon, now)
+    elif ask == "look":
+        found = {"asked": daemon.look(now)}
+    else:
+        found = {"error": "want state or look"}
+    return json.dumps(found).encode() + b"\n"
+
+
+def state(daemon: Daemon, now: int) -> dict[str, Any]:
+    """Everything that is known; times in nanoseconds, amounts in bytes."""
+    return {
+        "version": nvc.__version__,
+        "now": now,
+        "started": daemon.started,
+        "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],
+        "slices": [slice_(daemon, key) for key in daemon.book.known],
+        "memory": [
+            {
+                "key": one.key,
+                "uuid": one.uuid,
+                "index": one.index,
+                "limit": None if one.limit == NO_LIMIT else one.limit,
+                "model": one.model,
+                "truth": None if one.truth < 0 else one.truth,
+                "pids": list(one.pids),
+            }
+            for one in daemon.accountant.balances
+        ],
+        "events": [
+            {name: getattr(event, name) for name in event._fields}
+            for event in daemon.verifier.events[-EVENTS_SHOWN:]
+        ],
+        "found": dict(daemon.verifier.counts),
+        "clients": len(daemon.server.clients),
+        "messages": daemon.server.messages,
+        "refused": dict(daemon.server.refused),
+        "nvml": {"failures": daemon.asker.failures, "devices": len(daemon.accountant.devices)},
+        "watching": "polling" if daemon.watcher is None or daemon.watcher.problems else "netlink",
+        "processor": time.process_time_ns(),
+    }
+
+
+def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
+    """One device, and who shares it."""
+    arbiter.settle(now)
+    lease = arbiter.lease
+    seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
+    uuid = daemon.book.names.get(arbiter.uuid, "")
+    nvml = seen.get(uuid.lower())
+    return {
+        "uuid": uuid,
+        "policy": POLICIES[arbiter.policy.number],
+        "sliceNs": arbiter.policy.slice,
+        "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
+        "free": lease is not None and not lease.end,
+        "turns": arbiter.turns,
+        "memory": nvml.memory if nvml is not None else None,
+        "used": nvml.used if nvml is not None else None,
+        "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
+        "tenants": [tenant(arbiter, one) for one in arbiter.tenants.values()],
+    }
+
+
+def tenant(arbiter: Arbiter, one: Tenant) -> dict[str, Any]:
+    """One slice on a device."""
+    return {
+        "key": one.key,
+        "weight": one.terms.weight,
+        "cores": one.terms.cores or None,
+        "paused": one.terms.paused,
+        "asked": share_asked(arbiter, one),
+        "wants": one.key in arbiter.wanting,
+        "processes": len(one.members),
+        "heldNs": one.held,
+        "waitedNs": one.waited,
+        "turns": one.grants,
+        "late": one.lates,
+    }
+
+
+def share_asked(arbiter: Arbiter, one: Tenant) -> float:
+    """The part of the device that the tenant is entitled to when all who share it are busy."""
+    rate = arbiter.rate(one)
+    return rate or one.weight / max(1, sum(other.weight for other in arbiter.tenants.values()))
+
+
+def slice_(daemon: Daemon, key: str) -> dict[str, Any]:
+    """One slice."""
+    known = daemon.book.known[key]
+    return {
+        "key": key,
+        "rootfs": known.entry.rootfs or None,
+        "running": known.alive,
+        "clients": len(known.clients),
+        "devices": [device.uuid for device in known.devices],
+    }

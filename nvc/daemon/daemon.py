@@ -1,0 +1,135 @@
+"""The parts of nvcd, and what each is told by the others."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.daemon.accountant import Accountant
+from nvc.daemon.asker import Asker
+from nvc.daemon.book import Book
+from nvc.daemon.gang import Board
+from nvc.daemon.loop import SECOND, Loop
+from nvc.daemon.server import Server
+from nvc.daemon.verify import BYPASS, EXCESS, Verifier
+from nvc.daemon.watch import Watcher
+from nvc.errors import NvcError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from nvc.config import Config
+    from nvc.daemon.asker import DeviceSeen
+    from nvc.daemon.turns import Member
+    from nvc.kernel import Kernel
+
+CENSUS = 5 * SECOND  # between two looks at which slices still have processes
+SEARCH = 60 * SECOND  # between two searches for a driver that was not there
+SOON = SECOND // 20  # after something was told by the kernel: it may be told more of the kind
+
+
+class Daemon:
+    """Everything together."""
+
+    def __init__(self, config: Config, kernel: Kernel, now: int, log: Callable[[str], None]) -> None:
+        self.config = config
+        self.kernel = kernel
+        self.log = log
+        self.started = now
+        self.loop = Loop()
+        self.board = Board(self._send)
+        self.book = Book(kernel, self.board, log)
+        self.server = Server(self.loop, self.board, self.book, log)
+        self.accountant = Accountant(self.book, log)
+        actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
+        self.verifier = Verifier(self.accountant, self.board, actions, log)
+        self.asker = Asker(self.loop, self._told, log)
+        self.watcher: Watcher | None = None
+        self._census = now
+        self._searched = 0
+        self._soon = False
+        self._problem = ""
+        self.loop.deadlines = self.board.deadline
+        self.loop.on_time = self.board.tick
+        self.loop.after = self.server.after
+
+    def watch(self, pid: int, channel: socket.socket) -> None:
+        """Listen to the process that watches."""
+        self.watcher = Watcher(self.loop, pid, channel, self._happened, self.log)
+
+    def second(self, now: int) -> None:
+        """What is done once a second."""
+        census = now - self._census >= CENSUS
+        if census:
+            self._census = now
+            self.accountant.forget_all()
+        self.book.refresh(now, census)
+        self.server.housekeeping(now)
+        self.look(now)
+        if self.watcher is not None:
+            pids = {user.pid for user in self.accountant.users}
+            pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
+            self.watcher.watch(frozenset(pids))
+
+    def look(self, now: int) -> bool:
+        """Ask NVML, if there are slices and nothing is under way; whether it was asked."""
+        if not any(known.alive for known in self.book.known.values()):
+            return False
+        if self.asker.libraries is None and not self._search(now):
+            return False
+        if not self.asker.ask(now):
+            return False
+        self.accountant.before()
+        return True
+
+    def _search(self, now: int) -> bool:
+        """Find the driver's NVML; whether it was found."""
+        if self._searched and now - self._searched < SEARCH:
+            return False
+        self._searched = now
+        from nvc.config import driver_options
+        from nvc.discovery import discover
+        from nvc.vgpu.calibrate import libraries_of
+
+        try:
+            options = driver_options(self.config).replace(load_kmods=False)
+            self.asker.libraries = libraries_of(discover(self.kernel, options))
+        except NvcError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self.log(f"{error}; what slices take is not verified")
+            return False
+        return True
+
+    def _send(self, member: Member, kind: int, round: int, length: int) -> None:
+        self.server.send(member, kind, round, length)
+
+    def _told(self, devices: tuple[DeviceSeen, ...], asked: int) -> None:
+        self.accountant.told(devices)
+        self.verifier.look()
+
+    def _happened(self, word: str, pid: int, now: int) -> None:
+        """The kernel tells something: look, but not for each of many at once."""
+        if word == "device":
+            self.asker.libraries = None  # the driver may be another one
+            self.asker.close()
+            self._searched = 0
+        elif word == "exec" and not self._changed():
+            return
+        if not self._soon:
+            self._soon = True
+            self.loop.once(now + SOON, self._look_soon)
+
+    def _look_soon(self, now: int) -> None:
+        self._soon = False
+        self.book.refresh(now)
+        self.look(now)
+
+    def _changed(self) -> bool:
+        """Whether slices came or went since they were last read."""
+        return os.stat(self.book.base).st_mtime_ns != self.book.stamp
+
+    def close(self) -> None:
+        """End the helpers."""
+        self.asker.close()

@@ -1,0 +1,150 @@
+"""Metrics for Prometheus, where the configuration asks for them: over HTTP, by prometheus-client's text format.
+
+Where a figure means the same as one of HAMi's monitor, it has that name too. HAMi's labels for pods are there and
+empty: a slice is named by its key.
+"""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+
+from nvc.daemon.control import share_asked
+from nvc.vgpu.layout import NO_LIMIT, POLICIES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from nvc.daemon.daemon import Daemon
+
+PATHS = (b"/", b"/metrics")
+HOST = ("device_index", "device_uuid", "device_type")
+VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
+SLICE = ("slice", "device_uuid")
+TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Exporter:
+    """Answers requests for metrics."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        self.now = 0
+
+    def answer(self, question: bytes, now: int) -> bytes:
+        """The answer to one request of HTTP."""
+        words = question.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
+            return _reply(b"405 Method Not Allowed", b"")
+        if words[1].partition(b"?")[0] not in PATHS:
+            return _reply(b"404 Not Found", b"")
+        self.now = now
+        body = generate_latest(self.registry)
+        return _reply(b"200 OK", body if words[0] == b"GET" else b"")
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics; called by the registry, once when it is made."""
+        if self.now:
+            yield from self._hosts()
+            yield from self._memory()
+            yield from self._time()
+            yield from self._own()
+
+    def _hosts(self) -> Iterator[Metric]:
+        index = self._indices()
+        used = GaugeMetricFamily("hami_host_gpu_memory_used_bytes", "Memory in use of a device", labels=HOST)
+        busy = GaugeMetricFamily("hami_host_gpu_utilization_ratio", "Share of the last second with kernels",
+                                 labels=HOST)  # fmt: skip
+        moving = GaugeMetricFamily("hami_host_gpu_memory_controller_utilization_ratio",
+                                   "Share of the last second with memory in motion", labels=HOST)  # fmt: skip
+        for device in self.daemon.accountant.devices:
+            place, name = index.get(device.uuid.lower(), ("", ""))
+            labels = (place, device.uuid, name)
+            if device.used >= 0:
+                used.add_metric(labels, device.used)
+            if device.busy >= 0:
+                busy.add_metric(labels, device.busy / 100)
+                moving.add_metric(labels, device.memory_busy / 100)
+        yield from (used, busy, moving)
+
+    def _indices(self) -> dict[str, tuple[str, str]]:
+        return {
+            device.uuid.lower(): (device.index, device.name)
+            for known in self.daemon.book.known.values()
+            for device in known.entry.devices
+        }
+
+    def _memory(self) -> Iterator[Metric]:
+        used = GaugeMetricFamily("nvc_slice_memory_bytes", "Memory that a slice has, by NVML or by its ledger",
+                                 labels=(*SLICE, "source"))  # fmt: skip
+        limit = GaugeMetricFamily("nvc_slice_memory_limit_bytes", "Memory that it may have", labels=SLICE)
+        theirs = {
+            name: GaugeMetricFamily(name, text, labels=VGPU)
+            for name, text in (
+                ("hami_vgpu_memory_used_bytes", "Memory that a slice has"),
+                ("hami_vgpu_memory_limit_bytes", "Memory that a slice may have"),
+                ("hami_container_device_memory_bytes", "Memory that a slice has"),
+            )
+        }
+        for balance in self.daemon.accountant.balances:
+            labels = (balance.key, balance.uuid)
+            vgpu = ("", "", balance.key, balance.index, balance.uuid)
+            most = max(balance.truth, balance.model)
+            used.add_metric((*labels, "ledger"), balance.model)
+            if balance.truth >= 0:
+                used.add_metric((*labels, "nvml"), balance.truth)
+            theirs["hami_vgpu_memory_used_bytes"].add_metric(vgpu, most)
+            theirs["hami_container_device_memory_bytes"].add_metric(vgpu, most)
+            if balance.limit != NO_LIMIT:
+                limit.add_metric(labels, balance.limit)
+                theirs["hami_vgpu_memory_limit_bytes"].add_metric(vgpu, balance.limit)
+        yield from (used, limit, *theirs.values())
+
+    def _time(self) -> Iterator[Metric]:
+        held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice had a device", labels=SLICE)
+        waited = CounterMetricFamily("nvc_slice_waited_seconds", "Time that it waited for it", labels=SLICE)
+        turns = CounterMetricFamily("nvc_slice_turns", "Turns that it had", labels=SLICE)
+        late = CounterMetricFamily("nvc_slice_late_turns", "Turns that it did not end in time", labels=SLICE)
+        asked = GaugeMetricFamily("nvc_slice_share_asked_ratio", "Its share when all are busy", labels=SLICE)
+        policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
+                                   labels=("device_uuid", "policy"))  # fmt: skip
+        for raw, arbiter in self.daemon.board.arbiters.items():
+            arbiter.settle(self.now)
+            uuid = self.daemon.book.names.get(raw, "")
+            policy.add_metric((uuid, POLICIES[arbiter.policy.number]), 1)
+            for tenant in arbiter.tenants.values():
+                labels = (tenant.key, uuid)
+                held.add_metric(labels, tenant.held / 1e9)
+                waited.add_metric(labels, tenant.waited / 1e9)
+                turns.add_metric(labels, tenant.grants)
+                late.add_metric(labels, tenant.lates)
+                asked.add_metric(labels, share_asked(arbiter, tenant))
+        yield from (held, waited, turns, late, asked, policy)
+
+    def _own(self) -> Iterator[Metric]:
+        found = CounterMetricFamily("nvc_found", "What verification found", labels=("kind",))
+        for kind, count in self.daemon.verifier.counts.items():
+            found.add_metric((kind,), count)
+        refused = CounterMetricFamily("nvcd_refused", "Connections that were refused", labels=("cause",))
+        for cause, count in self.daemon.server.refused.items():
+            refused.add_metric((cause,), count)
+        yield from (found, refused)
+        yield GaugeMetricFamily(
+            "nvcd_clients", "Processes that are connected", len(self.daemon.server.clients)
+        )
+        yield CounterMetricFamily("nvcd_messages", "Messages that were read", self.daemon.server.messages)
+        yield CounterMetricFamily("nvcd_processor_seconds", "Processor time of nvcd", time.process_time())
+        yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.asker.failures)
+
+
+def _reply(status: bytes, body: bytes) -> bytes:
+    head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+    return head % (status, TYPE, len(body)) + body

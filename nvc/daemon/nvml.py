@@ -1,0 +1,130 @@
+"""The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
+
+Asked by a byte on its socket, it answers with lines of text behind their length (four bytes, little-endian):
+
+    device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT    bytes; -1: not told
+    process UUID PID BYTES                                of the device above; -1: not told
+    problem TEXT
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+
+from nvc.vgpu.calibrate import NOBODY, PROCESSES_MAX, Libraries, ProcessInfo
+from nvc.vgpu.confine import die_with, no_new_privileges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GPUS_MAX = 64
+UUID_MAX = 96
+NOT_TOLD = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+NOT_FOUND = 6
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+def start(libraries: Libraries) -> tuple[int, socket.socket]:
+    """The process's id, and the socket to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fd = theirs.fileno()
+            os.closerange(3, fd)
+            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX") if fd < 1 << 16 else fd + 1)
+            _confine(libraries.root, parent)
+            _serve(libraries.nvml, fd)
+        finally:
+            os._exit(1)
+    theirs.close()
+    ours.setblocking(False)
+    return pid, ours
+
+
+def _confine(root: str, parent: int) -> None:
+    import signal
+
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if root != "/":
+        os.chroot(root)
+    os.chdir("/")
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    no_new_privileges()
+    die_with(parent)
+
+
+def _serve(library: str, fd: int) -> None:
+    nvml: Any = None
+    while os.read(fd, 1):
+        lines: list[str] = []
+        try:
+            if nvml is None:
+                nvml = ctypes.CDLL(library)
+                code = nvml.nvmlInit_v2()
+                if code:
+                    nvml = None
+                    raise OSError(f"nvmlInit: error {code}")
+            _ask(nvml, lines)
+        except (OSError, AttributeError) as error:
+            lines = [f"problem {str(error)[:200]}"]
+        data = "\n".join(lines).encode("ascii", "replace")
+        data = len(data).to_bytes(4, "little") + data
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def _ask(nvml: Any, lines: list[str]) -> None:
+    count = ctypes.c_uint()
+    code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    if code:
+        raise OSError(f"nvmlDeviceGetCount: error {code}")
+    for index in range(min(count.value, GPUS_MAX)):
+        device = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+            continue  # lost, or not ours to see
+        _describe(nvml, device, lines)
+        most = ctypes.c_uint()
+        if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
+            continue
+        for number in range(min(most.value, 16)):
+            part = ctypes.c_void_p()
+            if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == 0:
+                _describe(nvml, part, lines)
+
+
+def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str]) -> None:
+    uuid = ctypes.create_string_buffer(UUID_MAX)
+    memory, busy = _Memory(), _Utilization()
+    if nvml.nvmlDeviceGetUUID(device, uuid, UUID_MAX):
+        return
+    name = uuid.value.decode("ascii", "replace")
+    known = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+    sizes = (memory.total, memory.used) if known else (-1, -1)
+    known = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == 0
+    rates = (busy.gpu, busy.memory) if known else (-1, -1)
+    lines.append(f"device {name} {sizes[0]} {sizes[1]} {rates[0]} {rates[1]}")
+    for kind in ("Compute", "Graphics"):
+        count = ctypes.c_uint(PROCESSES_MAX)
+        processes = (ProcessInfo * PROCESSES_MAX)()
+        ask = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
+        if ask(device, ctypes.byref(count), processes):
+            continue
+        for process in processes[: min(count.value, PROCESSES_MAX)]:
+            used = -1 if process.used == NOT_TOLD else process.used
+            lines.append(f"process {name} {process.pid} {used}")

@@ -1,0 +1,181 @@
+"""Finds what the books do not explain: processes that use a device around the shim, slices that take more than they
+may, strangers on a shared device, slices that keep others waiting. What is then done the configuration says.
+
+`report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
+as it goes on; `stop` kills the process. Strangers, who are in no slice, are only reported.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvc.daemon.policy import NATIVE
+from nvc.value import Value
+from nvc.vgpu.layout import DENIED, NO_LIMIT
+from nvc.vgpu.registry import start_of
+from nvc.vgpu.sizes import size_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.accountant import Accountant, User
+    from nvc.daemon.gang import Board
+    from nvc.vgpu.quota import QuotaDevice
+
+BYPASS, EXCESS, STRANGER, LATE = "bypass", "excess", "stranger", "late"
+REPORT, DENY, STOP = "report", "deny", "stop"
+ACTIONS = (REPORT, DENY, STOP)
+LOOKS = 2  # in a row, before something counts: a process may be about to claim its slot
+EVENTS = 256
+TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
+LATES = 10  # turns that were handed on, for one report
+_SIGKILL = 9
+
+
+class Event(Value):
+    """Something that was found."""
+
+    time: float  # seconds since the epoch
+    kind: str
+    key: str  # of the slice; "": none
+    uuid: str
+    pid: int  # 0: the slice as a whole
+    text: str
+    action: str
+
+
+class Verifier:
+    """Looks at each balance."""
+
+    def __init__(
+        self, accountant: Accountant, board: Board, actions: dict[str, str], log: Callable[[str], None]
+    ) -> None:
+        self.accountant = accountant
+        self.board = board
+        self.actions = actions
+        self.log = log
+        self.events: list[Event] = []
+        self.counts = dict.fromkeys((BYPASS, EXCESS, STRANGER, LATE), 0)
+        self.stopped = 0
+        self._seen: dict[tuple[str, str, str, int, int], int] = {}  # looks in a row
+        self._lates: dict[tuple[bytes, str], int] = {}
+
+    def look(self) -> None:
+        """After each answer of NVML."""
+        found = self._bypasses() | self._excesses() | self._strangers()
+        self._seen = {offence: self._seen.get(offence, 0) + 1 for offence in found}
+        for offence, looks in self._seen.items():
+            if looks == LOOKS:
+                self._act(offence, found[offence])
+        self._deny()
+        self._late()
+
+    def _bypasses(self) -> dict[tuple[str, str, str, int, int], str]:
+        accounts = self.accountant.accounts
+        return {
+            (BYPASS, user.key, user.uuid, user.pid, user.start): "uses the device, and has no account"
+            for user in self.accountant.users
+            if user.key in accounts and user.inside not in {account.pid for account in accounts[user.key]}
+        }
+
+    def _excesses(self) -> dict[tuple[str, str, str, int, int], str]:
+        return {
+            (EXCESS, balance.key, balance.uuid, 0, 0): f"has {size_text(balance.truth)} of "
+            f"{size_text(balance.limit)}"
+            for balance in self.accountant.balances
+            if balance.limit not in (0, NO_LIMIT)
+            and balance.truth > balance.limit + max(TOLERANCE, balance.limit // 100)
+        }
+
+    def _strangers(self) -> dict[tuple[str, str, str, int, int], str]:
+        book = self.accountant.book
+        shared = {
+            device.uuid
+            for known in book.known.values()
+            if known.alive
+            for device in known.devices
+            if device.memory_limit and device.policy != NATIVE
+        }
+        return {
+            (
+                STRANGER,
+                "",
+                user.uuid,
+                user.pid,
+                user.start,
+            ): "is in no slice, and uses a device that slices share"
+            for user in self.accountant.users
+            if not user.key and user.uuid in shared
+        }
+
+    def _act(self, offence: tuple[str, str, str, int, int], text: str) -> None:
+        kind, key, uuid, pid, start = offence
+        action = self.actions.get(kind, REPORT)
+        if action == STOP:
+            action = self._stop(kind, key, uuid, pid, start)
+        self._note(kind, key, uuid, pid, text, action)
+
+    def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+        self.counts[kind] += 1
+        self.events.append(Event(time.time(), kind, key, uuid, pid, text, action))
+        del self.events[:-EVENTS]
+        who = f"process {pid}" if pid else f"slice {key}"
+        where = f" of slice {key}" if pid and key else ""
+        self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
+
+    def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
+        """Kill the process, of a slice's the largest. Returned is what was done."""
+        if not pid:
+            users = [user for user in self.accountant.users if (user.key, user.uuid) == (key, uuid)]
+            if not users:
+                return REPORT
+            largest: User = max(users, key=lambda user: user.used)
+            pid, start = largest.pid, largest.start
+        kernel = self.accountant.kernel
+        try:
+            pidfd = kernel.pidfd_open(pid)
+        except OSError:
+            return "ended by itself"
+        try:
+            # Begun when NVML's process had: the number was not given to another one.
+            if start_of(f"/proc/{pid}") != start:
+                return "ended by itself"
+            kernel.pidfd_send_signal(pidfd, _SIGKILL)
+        except OSError as error:
+            return f"not stopped: {error.strerror}"
+        finally:
+            os.close(pidfd)
+        self.stopped += 1
+        return f"stopped process {pid}"
+
+    def _deny(self) -> None:
+        """Those that are to have nothing more, and those that may again."""
+        wanted = {
+            (key, uuid.lower())
+            for (kind, key, uuid, _, _), looks in self._seen.items()
+            if looks >= LOOKS and key and self.actions.get(kind) == DENY
+        }
+        for key, known in self.accountant.book.known.items():
+            values = {device.uuid: int((key, device.uuid.lower()) in wanted) for device in known.devices}
+            if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
+                self.accountant.change(key, _denied, values)
+
+    def _late(self) -> None:
+        for raw, arbiter in self.board.arbiters.items():
+            for key, tenant in arbiter.tenants.items():
+                if tenant.lates >= self._lates.get((raw, key), 0) + LATES:
+                    self._lates[raw, key] = tenant.lates
+                    uuid = self.accountant.book.names.get(raw, raw.hex())
+                    self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} turns", REPORT)
+        self._lates = {
+            (raw, key): count
+            for (raw, key), count in self._lates.items()
+            if raw in self.board.arbiters and key in self.board.arbiters[raw].tenants
+        }
+
+
+def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
+    changed: QuotaDevice = device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)
+    return changed

@@ -1,0 +1,178 @@
+"""What the kernel tells by itself: processes that end, programs that begin, devices that come and go.
+
+The process connector needs CAP_NET_ADMIN, so it is listened to in a process that has nothing else; the daemon has
+other rights, and not that one. Without it nvcd looks once a second, and says so. The sockets are pyroute2's; what
+comes through them is read here, since most of it is of no interest and a busy host has thousands in a second.
+
+To the daemon it writes lines: `exit PID` of those that are watched, `exec` (at most ten a second), `device`, and
+`problem TEXT`. From it, it reads lines `watch PID PID ...`, each in place of the last.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+
+from nvc import privileges
+from nvc.errors import one_line
+from nvc.vgpu.confine import die_with, no_new_privileges
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.daemon.loop import Loop
+    from nvc.kernel import Kernel
+
+EXEC, EXIT = 0x2, 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
+_WHAT = struct.Struct("<I")
+_WHAT_OFFSET = 36  # behind struct nlmsghdr and struct cn_msg
+_PROCESS = struct.Struct("<II")  # its thread and process number
+_PROCESS_OFFSET = 52
+_SUBSYSTEMS = (b"nvidia", b"module", b"pci", b"drm")
+_OFTEN = 0.1  # seconds between two `exec`
+LINE_MAX = 1 << 16
+
+
+def start(kernel: Kernel) -> tuple[int, socket.socket]:
+    """The watching process's id, and the socket to it. Called while this process still has its rights."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fd = theirs.fileno()
+            os.closerange(3, fd)
+            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            os.chdir("/")
+            keep = privileges.mask(privileges.NET_ADMIN) & kernel.capget()[1]
+            kernel.capbset_keep(keep)
+            kernel.capset(keep, keep, 0)
+            no_new_privileges()
+            die_with(parent)
+            _serve(theirs)
+        finally:
+            os._exit(1)
+    theirs.close()
+    ours.setblocking(False)
+    return pid, ours
+
+
+def _serve(channel: socket.socket) -> None:
+    sockets: list[Any] = []
+    for make in (_processes, _devices):
+        try:
+            sockets.append(make())
+        except Exception as error:  # of pyroute2's making, or for want of a right
+            sockets.append(None)
+            channel.send(f"problem {make.__name__[1:]}: {one_line(error)}".encode())
+    processes, devices = sockets
+    watched: frozenset[int] = frozenset()
+    listening, told = True, 0.0
+    while True:
+        waiting = [channel, *(one.fileno() for one in sockets if one is not None)]
+        ready = select.select(waiting, [], [])[0]
+        if channel in ready:
+            data = channel.recv(LINE_MAX)
+            if not data:
+                return
+            watched = frozenset(int(word) for word in data.split()[1:])
+            if processes is not None and bool(watched) != listening:
+                listening = bool(watched)
+                _tell(processes, listening)
+        if devices is not None and devices.fileno() in ready:
+            if any(b"\0SUBSYSTEM=" + name + b"\0" in _take(devices) + b"\0" for name in _SUBSYSTEMS):
+                channel.send(b"device")
+        if processes is not None and processes.fileno() in ready:
+            data = _take(processes)
+            if len(data) < _PROCESS_OFFSET + _PROCESS.size:
+                continue
+            what = _WHAT.unpack_from(data, _WHAT_OFFSET)[0]
+            thread, process = _PROCESS.unpack_from(data, _PROCESS_OFFSET)
+            if what == EXIT and thread == process and process in watched:
+                channel.send(b"exit %d" % process)
+            elif what == EXEC and time.monotonic() > told + _OFTEN:
+                told = time.monotonic()
+                channel.send(b"exec")
+
+
+def _processes() -> Any:
+    from pyroute2.netlink.connector.cn_proc import ProcEventSocket
+
+    made = ProcEventSocket()
+    made.bind()
+    _tell(made, True)
+    return made
+
+
+def _tell(processes: Any, listen: bool) -> None:
+    processes.control(listen=listen)
+
+
+def _devices() -> Any:
+    from pyroute2.netlink.uevent import UeventSocket
+
+    made = UeventSocket()
+    made.bind(groups=1)  # the kernel's own, not udev's
+    return made
+
+
+def _take(source: Any) -> bytes:
+    try:
+        return os.read(source.fileno(), 8192)
+    except OSError:  # more than it could keep: what was missed is seen by the next look
+        return b""
+
+
+class Watcher:
+    """The daemon's side: calls `told` with the words of each line."""
+
+    def __init__(
+        self, loop: Loop, pid: int, channel: socket.socket, told: Callable[[str, int, int], None],
+        log: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.loop = loop
+        self.pid = pid
+        self.channel = channel
+        self.told = told
+        self.log = log
+        self.problems: list[str] = []
+        self._watched: frozenset[int] = frozenset((-1,))
+        loop.add(channel.fileno(), self._ready)
+
+    def watch(self, pids: frozenset[int]) -> None:
+        """Whose end is to be told."""
+        if pids == self._watched or self.pid == 0:
+            return
+        self._watched = pids
+        try:
+            self.channel.send(b"watch " + b" ".join(b"%d" % pid for pid in sorted(pids)[:4096]))
+        except OSError:
+            pass  # it is behind: the next change is sent again
+
+    def _ready(self, now: int) -> None:
+        try:
+            line = self.channel.recv(LINE_MAX).decode("ascii", "replace")
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            line = ""
+        word, _, rest = line.partition(" ")
+        if not word:
+            self.loop.remove(self.channel.fileno())
+            self.channel.close()
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+            self._problem("the process that watches has ended")
+        elif word == "problem":
+            self._problem(rest)
+        else:
+            self.told(word, int(rest) if rest.isdigit() else 0, now)
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+        self.log(f"{text}: changes are seen once a second only")

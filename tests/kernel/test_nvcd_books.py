@@ -1,0 +1,240 @@
+"""nvcd beside the simulated driver: what NVML says of slices, and what is done about it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV
+from support.nvcd import Place, ask, eventually
+from support.vgpu import GIB, MIB, ensure_shim
+from support.vgpushim import compile_tool
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+
+
+@pytest.fixture
+def place(stage: str, scratch: str) -> Iterator[Place]:
+    ensure_shim(stage, scratch)
+    made = Place(stage, scratch)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str]) -> str:
+    return sim_root(gpus=1)
+
+
+class Program:
+    """vgpu_tool in the place, by the words that start it."""
+
+    def __init__(self, *words: str, **variables: str) -> None:
+        pipe = subprocess.PIPE
+        env = {**CLEAN_ENV, **variables}
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=env)
+
+    def code(self, command: str) -> list[int]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        assert select.select([self.process.stdout], [], [], 60)[0]
+        return [int(word) for word in self.process.stdout.readline().split()]
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def sliced(place: Place, driver: str, launcher: str, tool: str) -> Iterator[Callable[..., Program]]:
+    """Starts a program with a slice and a context; without a memory, one that is in no slice."""
+    started = []
+
+    def start(memory: str = "", *words: str) -> Program:
+        run = (launcher, f"--root={driver}", "vgpu", "run", f"--memory={memory}", *words, "--")
+        program = Program(*place.enter(*(run if memory else ()), tool), LD_LIBRARY_PATH=f"{driver}{LIBS}")
+        started.append(program)
+        for command in ("init", "primary 0"):
+            assert program.code(command)[0] == 0
+        return program
+
+    yield start
+    for program in started:
+        program.end()
+
+
+@pytest.fixture
+def around(driver: str, tool: str, scratch: str) -> Iterator[Callable[..., Program]]:
+    """Starts a program in the slice of another one that opens the driver's own libcuda."""
+    started = []
+
+    def start(pid: int) -> Program:
+        private = os.path.join(scratch, "private")
+        if not os.path.isdir(private):
+            os.mkdir(private)
+            os.symlink(f"{driver}{LIBS}/nvc/real-libcuda.so.1", f"{private}/libcuda.so.1")
+        started.append(Program("nsenter", "-t", str(pid), "-m", tool, LD_LIBRARY_PATH=private))
+        for command in ("init", "primary 0"):
+            assert started[-1].code(command)[0] == 0
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.end()
+
+
+def one(found: Any) -> Any:
+    """The only slice's books."""
+    return found["memory"][0] if found["memory"] else {"truth": None, "model": None, "pids": []}
+
+
+def started(place: Place, driver: str, settings: str = "") -> None:
+    path = os.path.join(place.scratch, "config.toml")
+    with open(path, "w", encoding="ascii") as out:
+        out.write(settings)
+    place.start(f"--root={driver}", f"--config={path}")
+
+
+def test_books_agree(place: Place, driver: str, sliced: Any) -> None:
+    started(place, driver)
+    program = sliced("4g")
+    assert program.code("alloc a 1g")[0] == 0
+    found = eventually(place, lambda s: one(s)["truth"] is not None and one(s)["truth"] > GIB)
+    assert one(found)["truth"] == one(found)["model"] and len(one(found)["pids"]) == 1
+    assert one(found)["limit"] == 4 * GIB and found["found"]["bypass"] == 0
+    assert found["watching"] == "netlink"
+    program.code("free a")
+    eventually(place, lambda s: one(s)["truth"] < GIB)
+    assert program.code("info")[1] > 3 * GIB
+
+
+def test_what_is_taken_around_the_shim_counts(place: Place, driver: str, sliced: Any, around: Any) -> None:
+    """It is written into the quota, so that the slice has so much less; and it is reported."""
+    started(place, driver)
+    program = sliced("4g")
+    free = program.code("info")[1]
+    pid = one(eventually(place, lambda s: one(s)["pids"]))["pids"][0]
+    other = around(pid)
+    assert other.code("alloc a 1g")[0] == 0
+    eventually(place, lambda s: s["found"]["bypass"] == 1 and (one(s)["truth"] or 0) > GIB)
+    taken = free - program.code("info")[1]
+    assert taken >= GIB
+    assert "bypass: process" in place.daemon.said() and "; report" in place.daemon.said()  # type: ignore[union-attr]
+    other.end()
+    eventually(place, lambda s: len(one(s)["pids"]) == 1)
+    eventually(place, lambda s: program.code("info")[1] == free)
+
+
+def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced: Any, around: Any) -> None:
+    started(place, driver, '[nvcd]\non-bypass = "stop"\n')
+    program = sliced("4g")
+    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    found = eventually(place, lambda s: s["found"]["bypass"] == 1)
+    assert other.process.wait(timeout=20) == -signal.SIGKILL
+    assert found["events"][0]["action"] == f"stopped process {other.process.pid}"
+    assert program.code("info")[0] == 0
+
+
+def test_a_slice_that_has_too_much_is_denied_more(
+    place: Place, driver: str, sliced: Any, around: Any
+) -> None:
+    started(place, driver, '[nvcd]\non-excess = "deny"\n')
+    program = sliced("4g")
+    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    assert other.code("alloc a 4g")[0] == 0
+    eventually(place, lambda s: s["found"]["excess"] == 1)
+    assert program.code("alloc b 2m")[0] == 2
+    other.end()
+    eventually(place, lambda s: (one(s)["truth"] or 0) < GIB)
+    eventually(place, lambda s: program.code("alloc b 2m")[0] == 0)
+
+
+def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:
+    started(place, driver)
+    sliced("1g", "--policy=preempt")
+    stranger = sliced()
+    found = eventually(place, lambda s: s["found"]["stranger"] == 1)
+    assert found["events"][0]["pid"] == stranger.process.pid
+    assert stranger.process.poll() is None
+
+
+def test_an_exit_is_noticed_at_once(place: Place, driver: str, sliced: Any) -> None:
+    """Long before the next look of each second."""
+    started(place, driver)
+    program = sliced("1g")
+    eventually(place, lambda s: s["slices"] and s["slices"][0]["running"] and one(s)["pids"])
+    program.end()
+    eventually(place, lambda s: not s["slices"] or not s["slices"][0]["running"])
+
+
+def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: Any) -> None:
+    started(place, driver)
+    sliced("1g")
+    eventually(place, lambda s: s["nvml"]["devices"] == 1)
+    with open(f"/proc/{place.daemon.pid}/task/{place.daemon.pid}/children", encoding="ascii") as file:  # type: ignore[union-attr]
+        children = file.read().split()
+    for child in children:
+        with open(f"/proc/{child}/status", encoding="ascii") as file:
+            if "\nUid:\t65534" in file.read():
+                os.kill(int(child), signal.SIGKILL)
+    found = eventually(place, lambda s: s["nvml"]["failures"] == 1)
+    assert "the process that asks has ended" in place.daemon.said()  # type: ignore[union-attr]
+    assert found["devices"] is not None
+
+
+def test_metrics(place: Place, driver: str, sliced: Any) -> None:
+    started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
+    program = sliced("4g", "--policy=preempt")
+    program.code("alloc a 1g")
+    eventually(place, lambda s: (one(s)["truth"] or 0) > GIB)
+
+    def get(path: str) -> str:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+            made.connect(f"{place.run}/nvcd/metrics.sock")
+            made.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            data = b""
+            while part := made.recv(1 << 16):
+                data += part
+        return data.decode()
+
+    text = get("/metrics")
+    assert text.startswith("HTTP/1.1 200 OK") and get("/other").startswith("HTTP/1.1 404")
+    values = {
+        line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2])
+        for line in text.partition("\r\n\r\n")[2].splitlines()
+        if not line.startswith("#")
+    }
+    assert values["hami_vgpu_memory_limit_bytes"] == values["nvc_slice_memory_limit_bytes"] == 4 * GIB
+    assert values["hami_vgpu_memory_used_bytes"] > GIB and values["hami_host_gpu_memory_used_bytes"] > GIB
+    assert values["nvc_slice_share_asked_ratio"] == 1 and "nvc_found_total" in values
+    assert place.daemon is not None and place.daemon.memory() < 60 * MIB
+
+
+def test_nobody_else_may_ask(place: Place, driver: str) -> None:
+    started(place, driver)
+    assert ask(place, "nonsense") == {"error": "want state or look"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        made.connect(f"{place.run}/nvcd/nvcd.sock")
+        made.sendall(b"\xff" * 9000)
+        with pytest.raises((ConnectionError, TimeoutError)):
+            made.settimeout(20)
+            if made.recv(1) == b"":
+                raise ConnectionError
+    assert ask(place)["clients"] == 0
