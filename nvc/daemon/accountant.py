@@ -226,12 +226,9 @@ class Accountant:
 
 
 def _read(fd: int, devices: int) -> tuple[Account, ...]:
-    """The accounts of living processes; of the file no more is read than is in use. Raises OSError, LedgerError."""
-    head = os.pread(fd, layout.LEDGER_HEADER.size, 0)
-    if len(head) < layout.LEDGER_HEADER.size or os.fstat(fd).st_size < layout.LEDGER_SIZE:
+    """The accounts of living processes; no more of the file is read than that. Raises OSError, LedgerError."""
+    if os.fstat(fd).st_size < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", "cut short")
-    high_water = min(layout.LEDGER_HEADER.unpack(head)[4], layout.SLOTS)
-    data = os.pread(fd, layout.LEDGER_HEADER.size + high_water * layout.SLOT_SIZE, 0)
-    used = ledger.parse_slots(data, 0)
-    live = frozenset(account.slot for account in used if is_held(fd, account.slot))
+    data = os.pread(fd, ledger.slots_size(devices), 0)
+    live = frozenset(account.slot for account in ledger.parse_slots(data, 0) if is_held(fd, account.slot))
     return ledger.parse_slots(data, devices, live)

@@ -64,13 +64,25 @@ class Daemon:
         if census:
             self._census = now
             self.accountant.forget_all()
-        self.book.refresh(now, census)
+        self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
-        self.look(now)
+        self._guarded(lambda: self.look(now))
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
             self.watcher.watch(frozenset(pids))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        """Turns go on when books cannot be kept: what fails here is tried again."""
+        try:
+            work()
+        except (OSError, NvcError) as error:
+            self._say(str(error))
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self.log(problem)
 
     def look(self, now: int) -> bool:
         """Ask NVML, if there are slices and nothing is under way; whether it was asked."""
@@ -96,9 +108,7 @@ class Daemon:
             options = driver_options(self.config).replace(load_kmods=False)
             self.asker.libraries = libraries_of(discover(self.kernel, options))
         except NvcError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                self.log(f"{error}; what slices take is not verified")
+            self._say(f"{error}; what slices take is not verified")
             return False
         return True
 
@@ -106,8 +116,8 @@ class Daemon:
         self.server.send(member, kind, round, length)
 
     def _told(self, devices: tuple[DeviceSeen, ...], asked: int) -> None:
-        self.accountant.told(devices)
-        self.verifier.look()
+        self._guarded(lambda: self.accountant.told(devices))
+        self._guarded(self.verifier.look)
 
     def _happened(self, word: str, pid: int, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""
@@ -123,8 +133,8 @@ class Daemon:
 
     def _look_soon(self, now: int) -> None:
         self._soon = False
-        self.book.refresh(now)
-        self.look(now)
+        self._guarded(lambda: self.book.refresh(now))
+        self._guarded(lambda: self.look(now))
 
     def _changed(self) -> bool:
         """Whether slices came or went since they were last read."""

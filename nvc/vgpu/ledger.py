@@ -53,12 +53,12 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
 
 
 def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
-    """The same for a ledger's beginning, up to its high-water mark at least."""
+    """The same for a ledger's beginning, `slots_size(devices)` bytes of it at least."""
     magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
     expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
     if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
         raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")
-    if len(data) < layout.LEDGER_HEADER.size + high_water * layout.SLOT_SIZE:
+    if len(data) < slots_size(devices):
         raise LedgerError("read ledger", "", "cut short")
     accounts = []
     for slot in range(high_water):
@@ -75,6 +75,11 @@ def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -
         printable = "".join(c if c.isprintable() else "?" for c in text)
         accounts.append(Account(slot, pid, printable, tuple(used)))
     return tuple(accounts)
+
+
+def slots_size(devices: int) -> int:
+    """How much of a ledger has the accounts of the first devices, in bytes."""
+    return layout.AMOUNTS_OFFSET + min(devices, layout.DEVICES) * layout.SLOTS * layout.AMOUNT.size
 
 
 def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:

@@ -29,7 +29,9 @@ def test_docker(host: Host) -> None:
     plain = f"docker run -d --network none --name plain -e NVIDIA_VISIBLE_DEVICES=all {IMAGE} sleep 600"
     host.sh(plain)
     text = host.sh("nvc-cli doctor --container plain", check=False).stdout
-    assert text.splitlines()[-1].startswith("a GPU program in plain fails: nobody was told to give it GPUs"), text
+    assert text.splitlines()[-1].startswith(
+        "a GPU program in plain fails: nobody was told to give it GPUs"
+    ), text
     host.sh("docker rm -f plain; systemctl stop docker")
 
 

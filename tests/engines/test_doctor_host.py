@@ -88,7 +88,9 @@ def test_an_old_kernel(host: Host) -> None:
 
 def test_the_daemon(host: Host) -> None:
     """It is missed where its unit is, and found while it runs."""
-    start = "nvcd < /dev/null > /run/nvcd.log 2>&1 & echo $!; until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+    start = (
+        "nvcd < /dev/null > /run/nvcd.log 2>&1 & echo $!; until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+    )
     host.sh("mkdir -p /etc/systemd/system; touch /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no such file or directory" in named.line

@@ -219,7 +219,12 @@ def test_a_dangling_link_to_several_missing_directories(runc_bundle: Any, scratc
     plan = plan_of(f"{scratch}/driver")
     with at_prestart(bundle, "runc", "cat /srv/far/away/deep/file") as held:
         os.makedirs(f"{held.rootfs}/opt")
-        for text, name in (("/opt/b/one/two", "alias"), ("../srv/far/away", "b"), ("d/x", "c"), ("c/x", "d")):
+        for text, name in (
+            ("/opt/b/one/two", "alias"),
+            ("../srv/far/away", "b"),
+            ("d/x", "c"),
+            ("c/x", "d"),
+        ):
             os.symlink(text, f"{held.rootfs}/opt/{name}")
         source = f"{scratch}/driver/lib/libt0.so.1.0"
         before = snapshot(held.rootfs), mounts(held.pid)

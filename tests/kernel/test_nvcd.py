@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -244,3 +245,23 @@ def test_paused_slices_have_no_turns(place: Place) -> None:
         tenant.send("busy", end, 0)
     found = [tenant.receive() for tenant in (one, other)]
     assert found[0]["turns"] == 0 and found[1]["held"][0] > 0.9e9
+
+
+def test_sockets_from_systemd(place: Place) -> None:
+    """Its own program for that: nvcd is started by the first connection, and finds it waiting."""
+    tenant = place.tenant()
+    words = [
+        "--seqpacket",
+        "--fdname=tenant",
+        "-l",
+        "/run/nvc/nvcd/tenant/socket",
+        f"{place.stage}/bin/nvcd",
+    ]
+    process = subprocess.Popen(
+        place.enter("systemd-socket-activate", *words), stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None and "Listening" in process.stderr.readline()
+    assert tenant.ask("connect") == WELCOME
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    process.stderr.close()

@@ -161,4 +161,3 @@ def test_a_slice_that_is_broken_is_named(nested: Nested) -> None:
         done.returncode == 1
         and f"{LIBS}/nvc/quota: missing; this container's slice is broken" in done.stderr
     )
-
