@@ -33,6 +33,7 @@ class DeviceSeen(Value):
     used: int
     busy: int
     memory_busy: int
+    mode: int  # nvmlComputeMode_t
     processes: tuple[tuple[int, int], ...]  # number on the host, bytes
 
 
@@ -51,7 +52,7 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
         numbers = [int(word) for word in rest]
         if not uuid.isascii() or len(uuid) > nvml.UUID_MAX or not all(-1 <= n < NUMBER_MAX for n in numbers):
             raise ValueError(f"not understood: {line[:80]}")
-        if kind == "device" and len(numbers) == 4:
+        if kind == "device" and len(numbers) == 5:
             found[uuid] = numbers
             processes[uuid] = {}
         elif kind == "process" and len(numbers) == 2 and uuid in found and numbers[0] > 0:
@@ -60,8 +61,8 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
         else:
             raise ValueError(f"not understood: {line[:80]}")
     return tuple(
-        DeviceSeen(uuid, memory, used, busy, moving, tuple(processes[uuid].items()))
-        for uuid, (memory, used, busy, moving) in found.items()
+        DeviceSeen(uuid, memory, used, busy, moving, mode, tuple(processes[uuid].items()))
+        for uuid, (memory, used, busy, moving, mode) in found.items()
     )
 
 

@@ -2,6 +2,9 @@
 
 {"ask": "state"}    devices, slices, what was found, the daemon itself
 {"ask": "look"}     asks NVML at once; `state` has its answer a moment later
+{"ask": "mps-start", "key": ..., "uuid": ..., "percent": ..., "memory": ...}
+                    starts an MPS control daemon, or tells how it goes: asked again until it is `ready`
+{"ask": "mps-stop", "key": ...}
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import json
 import time
 
 import nvc
+from nvc.daemon.mps import PLACE
+from nvc.errors import NvcError
 from nvc.vgpu.layout import NO_LIMIT, POLICIES
 
 TYPE_CHECKING = False
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from nvc.daemon.turns import Tenant
 
 EVENTS_SHOWN = 64
+_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
@@ -34,9 +40,32 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         found = state(daemon, now)
     elif ask == "look":
         found = {"asked": daemon.look(now)}
+    elif ask == "mps-start":
+        found = start_mps(daemon, asked, now)
+    elif ask == "mps-stop":
+        found = {"stopped": daemon.mps.stop(str(asked.get("key")))}
     else:
-        found = {"error": "want state or look"}
+        found = {"error": "want state, look, mps-start or mps-stop"}
     return json.dumps(found).encode() + b"\n"
+
+
+def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]:
+    """Where the directory is that the container is to see at `place`, once `state` is ready."""
+    key, uuid, percent, memory = (asked.get(name) for name in ("key", "uuid", "percent", "memory"))
+    if type(key) is not str or type(uuid) is not str or type(percent) is not int or type(memory) is not int:
+        return {"error": "want key, uuid, percent and memory"}
+    if not _NAME.issuperset(key + uuid) or not key or not uuid or len(key + uuid) > 256:
+        return {"error": "key or uuid is none"}
+    try:
+        one = daemon.start_mps(key, uuid, percent, memory, now)
+    except NvcError as error:
+        return {"error": str(error)}
+    return {
+        "state": one.state,
+        "directory": f"{one.directory}/pipe",
+        "place": PLACE,
+        "problem": one.problem or None,
+    }
 
 
 def state(daemon: Daemon, now: int) -> dict[str, Any]:
@@ -64,6 +93,16 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             for event in daemon.verifier.events[-EVENTS_SHOWN:]
         ],
         "found": dict(daemon.verifier.counts),
+        "mps": [
+            {
+                "key": one.key,
+                "uuid": one.uuid,
+                "percent": one.percent,
+                "memory": one.memory,
+                "state": one.state,
+            }
+            for one in daemon.mps.fenced.values()
+        ],
         "clients": len(daemon.server.clients),
         "messages": daemon.server.messages,
         "refused": dict(daemon.server.refused),

@@ -9,6 +9,7 @@ from nvc.daemon.asker import Asker
 from nvc.daemon.book import Book
 from nvc.daemon.gang import Board
 from nvc.daemon.loop import SECOND, Loop
+from nvc.daemon.mps import CONTROL, Fenced, Servers
 from nvc.daemon.server import Server
 from nvc.daemon.verify import BYPASS, EXCESS, Verifier
 from nvc.daemon.watch import Watcher
@@ -45,6 +46,7 @@ class Daemon:
         actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
         self.verifier = Verifier(self.accountant, self.board, actions, log)
         self.asker = Asker(self.loop, self._told, log)
+        self.mps = Servers(self.loop, log)
         self.watcher: Watcher | None = None
         self._census = now
         self._searched = 0
@@ -66,7 +68,9 @@ class Daemon:
             self.accountant.forget_all()
         self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
-        self._guarded(lambda: self.look(now))
+        if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:
+            self._guarded(lambda: self.look(now))
+        self.mps.look({key for key, known in self.book.known.items() if known.alive})
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
@@ -86,17 +90,15 @@ class Daemon:
 
     def look(self, now: int) -> bool:
         """Ask NVML, if there are slices and nothing is under way; whether it was asked."""
-        if not any(known.alive for known in self.book.known.values()):
-            return False
-        if self.asker.libraries is None and not self._search(now):
+        if self.asker.libraries is None and not self.search(now):
             return False
         if not self.asker.ask(now):
             return False
         self.accountant.before()
         return True
 
-    def _search(self, now: int) -> bool:
-        """Find the driver's NVML; whether it was found."""
+    def search(self, now: int) -> bool:
+        """Find the driver's NVML and programs; whether they were found."""
         if self._searched and now - self._searched < SEARCH:
             return False
         self._searched = now
@@ -106,11 +108,24 @@ class Daemon:
 
         try:
             options = driver_options(self.config).replace(load_kmods=False)
-            self.asker.libraries = libraries_of(discover(self.kernel, options))
+            facts = discover(self.kernel, options)
+            self.asker.libraries = libraries_of(facts)
+            paths = [one.path for one in facts.binaries if one.path.endswith(f"/{CONTROL}")]
+            if facts.simulated:
+                paths = [facts.driver_root + path for path in paths]
+            self.mps.binary = paths[0] if paths else ""
+            self.mps.root = self.asker.libraries.root
         except NvcError as error:
             self._say(f"{error}; what slices take is not verified")
             return False
         return True
+
+    def start_mps(self, key: str, uuid: str, percent: int, memory: int, now: int) -> Fenced:
+        """Start an MPS control daemon for a slice. Raises DeviceError."""
+        if self.asker.libraries is None:
+            self.search(now)
+        modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
+        return self.mps.start(key, uuid, percent, memory, modes[0] if modes else 0, now)
 
     def _send(self, member: Member, kind: int, round: int, length: int) -> None:
         self.server.send(member, kind, round, length)

@@ -65,7 +65,10 @@ def run(config: Config) -> None:
         exporter = Exporter(daemon)
         Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
     _end_by_signals(loop)
-    daemon.book.refresh(time.monotonic_ns())
+    now = time.monotonic_ns()
+    daemon.book.refresh(now)
+    daemon.mps.adopt(now)
+    daemon.search(now)
     loop.every(SECOND, daemon.second)
     if notifier.watchdog:
         loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))

@@ -2,8 +2,8 @@
 
 Asked by a byte on its socket, it answers with lines of text behind their length (four bytes, little-endian):
 
-    device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT    bytes; -1: not told
-    process UUID PID BYTES                                of the device above; -1: not told
+    device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
+    process UUID PID BYTES                                             of the device above; -1: not told
     problem TEXT
 """
 
@@ -118,7 +118,9 @@ def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str]) -> None:
     sizes = (memory.total, memory.used) if known else (-1, -1)
     known = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == 0
     rates = (busy.gpu, busy.memory) if known else (-1, -1)
-    lines.append(f"device {name} {sizes[0]} {sizes[1]} {rates[0]} {rates[1]}")
+    mode = ctypes.c_uint()
+    known = nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)) == 0
+    lines.append(f"device {name} {sizes[0]} {sizes[1]} {rates[0]} {rates[1]} {mode.value if known else -1}")
     for kind in ("Compute", "Graphics"):
         count = ctypes.c_uint(PROCESSES_MAX)
         processes = (ProcessInfo * PROCESSES_MAX)()

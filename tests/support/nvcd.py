@@ -191,12 +191,12 @@ class Tenant:
             self.process.stdout.close()
 
 
-def ask(place: Place, question: str = "state") -> Any:
+def ask(place: Place, question: str = "state", **more: object) -> Any:
     """What nvcd answers to root."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
         made.settimeout(20)
         made.connect(f"{place.run}/nvcd/nvcd.sock")
-        made.sendall(json.dumps({"ask": question}).encode() + b"\n")
+        made.sendall(json.dumps({"ask": question, **more}).encode() + b"\n")
         data = b""
         while part := made.recv(1 << 16):
             data += part

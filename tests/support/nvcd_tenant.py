@@ -148,11 +148,11 @@ def main() -> None:
             kept.append(connect())
             answer(receive(kept[-1])[0])
         elif command == "connections":  # so many; how many were welcomed, and not
-            found = []
+            kinds = []
             for _ in range(words[0]):
                 kept.append(connect())
-                found.append(receive(kept[-1])[0])
-            answer([found.count(WELCOME), len(found) - found.count(WELCOME)])
+                kinds.append(receive(kept[-1])[0])
+            answer([kinds.count(WELCOME), len(kinds) - kinds.count(WELCOME)])
         elif command == "send":  # a message's fields
             kind, round, place, a, b = words
             kept[-1].send(MESSAGE.pack(kind, 0, round, uuids[place], a, b))

@@ -1,0 +1,289 @@
+"""MPS servers of slices that are fenced by MPS: a control daemon of their own for each slice and GPU, with limits.
+
+The control daemon is the driver's nvidia-cuda-mps-control, which takes its settings from its environment and by
+commands; limits that are set before its first server hold for every client. Its directory is to be bound into the
+container at /tmp/nvidia-mps, where CUDA looks when no variable names another place, so that it needs none. Control
+daemons outlive nvcd, which finds them again when it is started.
+
+    /run/nvc/mps/<key>/<UUID>/about   process, its start, percent, bytes
+    /run/nvc/mps/<key>/<UUID>/pipe    CUDA_MPS_PIPE_DIRECTORY
+    /run/nvc/mps/<key>/<UUID>/log     CUDA_MPS_LOG_DIRECTORY
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+
+from nvc.daemon.loop import SECOND
+from nvc.errors import DeviceError, one_line
+from nvc.rundir import runtime_directory
+from nvc.vgpu.registry import start_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.loop import Loop
+
+CONTROL = "nvidia-cuda-mps-control"
+PLACE = "/tmp/nvidia-mps"  # in the container
+EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
+STARTING, READY, FAILED = "starting", "ready", "failed"
+DEADLINE = 10 * SECOND
+RETRY = SECOND // 20
+REPLY_MAX = 4096
+MIB = 1 << 20
+
+
+class Fenced:
+    """One control daemon."""
+
+    __slots__ = (
+        "key",
+        "uuid",
+        "percent",
+        "memory",
+        "directory",
+        "pid",
+        "start",
+        "state",
+        "problem",
+        "since",
+        "client",
+    )
+
+    def __init__(self, key: str, uuid: str, percent: int, memory: int, directory: str, now: int) -> None:
+        self.key = key
+        self.uuid = uuid
+        self.percent = percent  # of the GPU's threads
+        self.memory = memory  # bytes; 0: no limit
+        self.directory = directory
+        self.pid = 0
+        self.start = 0  # of that process, in clock ticks since boot
+        self.state = STARTING
+        self.problem = ""
+        self.since = now
+        self.client = 0  # the process that sends commands
+
+    def environment(self) -> dict[str, str]:
+        """For the control daemon, its servers and who sends it commands."""
+        found = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": f"{self.directory}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{self.directory}/log",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(self.percent),
+        }
+        if self.memory:
+            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory // MIB}M"
+        return found
+
+    def commands(self) -> bytes:
+        """What is asked of it once it listens; the second and fourth are answered with what then holds."""
+        lines = [
+            f"set_default_active_thread_percentage {self.percent}",
+            "get_default_active_thread_percentage",
+        ]
+        if self.memory:
+            lines += [f"set_default_device_pinned_mem_limit 0 {self.memory // MIB}M",
+                      "get_default_device_pinned_mem_limit 0"]  # fmt: skip
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+class Servers:
+    """All control daemons that this nvcd has started."""
+
+    def __init__(self, loop: Loop, log: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.log = log
+        self.fenced: dict[tuple[str, str], Fenced] = {}
+        self.binary = ""  # inside `root`
+        self.root = "/"
+
+    def start(self, key: str, uuid: str, percent: int, memory: int, mode: int, now: int) -> Fenced:
+        """Start one, or tell about the one that was started. Raises DeviceError where that cannot be."""
+        found = self.fenced.get((key, uuid))
+        if found is not None and found.state != FAILED:
+            return found
+        if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
+            raise DeviceError("fence by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
+        if uuid.startswith("MIG-"):
+            raise DeviceError("fence by MPS", uuid, "a MIG device is a fence of its own", "use --fence mig")
+        if not self.binary:
+            raise DeviceError(
+                "fence by MPS", uuid, f"the driver has no {CONTROL}", "install it, or use no fence"
+            )
+        if mode in (PROHIBITED, EXCLUSIVE_THREAD):
+            raise DeviceError(
+                "fence by MPS", uuid, "its compute mode forbids it",
+                "`nvidia-smi -c DEFAULT` allows several servers, `-c EXCLUSIVE_PROCESS` one",
+            )  # fmt: skip
+        others = [one for one in self.fenced.values() if one.uuid == uuid and one.state != FAILED]
+        if mode == EXCLUSIVE_PROCESS and others:
+            raise DeviceError(
+                "fence by MPS", uuid, f"slice {others[0].key} has its one MPS server",
+                "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several",
+            )  # fmt: skip
+        directory = f"{_base()}/{key}/{uuid}"
+        shutil.rmtree(directory, ignore_errors=True)
+        for name in ("pipe", "log"):
+            os.makedirs(f"{directory}/{name}", mode=0o755)
+        found = self.fenced[key, uuid] = Fenced(key, uuid, percent, memory, directory, now)
+        found.pid = self._execute(found, ("-f",), -1, -1)
+        found.start = start_of(f"/proc/{found.pid}")
+        with open(f"{directory}/about", "w", encoding="ascii") as about:
+            about.write(f"{found.pid} {found.start} {percent} {memory}\n")
+        self._instruct(found, now)
+        return found
+
+    def adopt(self, now: int) -> None:
+        """Find again what an nvcd before this one has started."""
+        for path in glob.glob(f"{_base()}/*/*/about"):
+            directory = os.path.dirname(path)
+            key, uuid = directory.split("/")[-2:]
+            try:
+                with open(path, encoding="ascii") as about:
+                    pid, start, percent, memory = (int(word) for word in about.read(REPLY_MAX).split())
+                if start_of(f"/proc/{pid}") != start:
+                    continue
+            except (OSError, ValueError):
+                continue
+            one = self.fenced[key, uuid] = Fenced(key, uuid, percent, memory, directory, now)
+            one.pid, one.start, one.state = pid, start, READY
+
+    def stop(self, key: str) -> int:
+        """End those of a slice; how many there were."""
+        ended = [one for one in self.fenced.values() if one.key == key]
+        for one in ended:
+            del self.fenced[one.key, one.uuid]
+            if one.client:
+                os.kill(one.client, signal.SIGKILL)  # our child, not reaped
+            if one.pid and _lives(one):
+                os.kill(one.pid, signal.SIGTERM)  # it ends its servers first
+            shutil.rmtree(one.directory, ignore_errors=True)
+        if ended:
+            try:
+                os.rmdir(f"{_base()}/{key}")
+            except OSError:
+                pass
+        return len(ended)
+
+    def look(self, living: set[str]) -> None:
+        """Each second: those of slices that are gone end, those that ended by themselves are said."""
+        for one in tuple(self.fenced.values()):
+            if one.state == READY and one.key not in living:
+                self.stop(one.key)
+            elif one.pid and not _lives(one):
+                one.pid = 0
+                self._fail(one, "the control daemon has ended")
+
+    def _fail(self, one: Fenced, problem: str) -> None:
+        one.state, one.problem = FAILED, problem
+        self.log(f"MPS of slice {one.key} on {one.uuid}: {problem}; see {one.directory}/log")
+
+    def _instruct(self, one: Fenced, now: int) -> None:
+        """Send the commands through the driver's own program; its answers come back through the loop."""
+        ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
+        reply_read, reply_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(reply_write, True)
+        one.client = self._execute(one, (), ask_read, reply_write)
+        os.close(ask_read)
+        os.close(reply_write)
+        try:
+            os.write(ask_write, one.commands())  # less than a pipe holds
+        except BrokenPipeError:
+            pass  # it has ended: that is its answer
+        finally:
+            os.close(ask_write)
+        answer = bytearray()
+
+        def ready(now: int) -> None:
+            try:
+                data = os.read(reply_read, REPLY_MAX)
+            except BlockingIOError:
+                return
+            answer.extend(data)
+            if data and len(answer) < REPLY_MAX:
+                return
+            self.loop.remove(reply_read)
+            os.close(reply_read)
+            if one.client:
+                os.kill(one.client, signal.SIGKILL)
+                os.waitpid(one.client, 0)
+                one.client = 0
+            if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING:
+                self._answered(one, bytes(answer).decode("ascii", "replace"), now)
+
+        self.loop.add(reply_read, ready)
+
+    def _answered(self, one: Fenced, text: str, now: int) -> None:
+        """Whether the limits are those that were asked for; if it did not listen yet, ask again."""
+        numbers = [line.strip() for line in text.splitlines() if line.strip()]
+        wanted = 2 if one.memory else 1
+        if len(numbers) >= wanted and _is_number(numbers[-wanted], one.percent):
+            if one.memory and f"{one.memory // MIB}M" not in numbers[-1]:
+                self._fail(one, f"took another limit of memory: {one_line(numbers[-1])}")
+            else:
+                one.state = READY
+        elif now - one.since > DEADLINE:
+            self._fail(one, f"does not take commands: {one_line(text)}")
+        else:
+            self.loop.once(now + RETRY, lambda now: self._again(one, now))
+
+    def _again(self, one: Fenced, now: int) -> None:
+        if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING and one.pid:
+            self._instruct(one, now)
+
+    def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int) -> int:
+        """Run the driver's program in the driver root; its process is returned."""
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            from nvc.vgpu.confine import die_with
+
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            null = os.open("/dev/null", os.O_RDWR)
+            os.dup2(stdin if stdin >= 0 else null, 0)
+            os.dup2(stdout if stdout >= 0 else null, 1)
+            os.dup2(null, 2)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            if self.root != "/":
+                os.chroot(self.root)
+            os.chdir("/")
+            if stdin >= 0:
+                die_with(parent)
+            os.execve(self.binary, [self.binary, *words], one.environment())
+        finally:
+            os._exit(127)
+
+
+def _base() -> str:
+    path = runtime_directory("mps")
+    os.chmod(path, 0o711)
+    return path
+
+
+def _is_number(text: str, wanted: int) -> bool:
+    try:
+        return abs(float(text) - wanted) < 0.5
+    except ValueError:
+        return False
+
+
+def _lives(one: Fenced) -> bool:
+    try:
+        if os.waitpid(one.pid, os.WNOHANG)[0]:
+            return False
+    except ChildProcessError:
+        pass  # of an nvcd before this one
+    try:
+        return start_of(f"/proc/{one.pid}") == one.start
+    except OSError:
+        return False

@@ -1,0 +1,116 @@
+"""MPS servers for slices that are fenced, with a program that speaks the command language of the driver's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import REPO, run
+from support.nvcd import GPU, Place, ask, eventually
+
+GIB = 1 << 30
+#: A program of the driver is an ELF file; the one that is meant is in Python.
+START = """
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, NULL};
+    return execv("/usr/bin/python3", words);
+}
+"""
+
+
+@pytest.fixture
+def place(stage: str, scratch: str, sim_root: Callable[..., str]) -> Iterator[Place]:
+    made = Place(stage, scratch)
+    made.driver = sim_root(gpus=1)  # type: ignore[attr-defined]
+    yield made
+    if made.daemon is not None and made.daemon.process.poll() is None:
+        for key in {one["key"] for one in ask(made)["mps"]}:
+            ask(made, "mps-stop", key=key)
+    made.end()
+
+
+def started(place: Place, speaks: bool = True) -> str:
+    """A daemon; the UUID of the GPU."""
+    driver: str = place.driver  # type: ignore[attr-defined]
+    if speaks:
+        program = f"{driver}/usr/bin/nvidia-cuda-mps-control"
+        source = os.path.join(place.scratch, "control.c")
+        with open(source, "w", encoding="ascii") as out:
+            out.write(START % os.path.join(REPO, "tests/support/mps_control.py"))
+        os.unlink(program)
+        run("gcc", "-o", program, source)
+    place.start(f"--root={driver}")
+    return GPU.format(0)
+
+
+def fence(place: Place, key: str, uuid: str, percent: int = 25, memory: int = 4 * GIB) -> Any:
+    return ask(place, "mps-start", key=key, uuid=uuid, percent=percent, memory=memory)
+
+
+def test_a_slice_has_a_server_with_its_limits(place: Place) -> None:
+    uuid = started(place)
+    key = place.tenant().key
+    first = fence(place, key, uuid)
+    assert first["state"] == "starting" and first["place"] == "/tmp/nvidia-mps"
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    assert fence(place, key, uuid)["directory"] == f"/run/nvc/mps/{key}/{uuid}/pipe"
+    with open(f"{place.root}/run/nvc/mps/{key}/{uuid}/log/control.log", encoding="ascii") as log:
+        assert log.read() == f"devices {uuid}\n"
+    assert os.stat(f"{place.root}{first['directory']}/control").st_mode & 0o666 == 0o666
+    assert ask(place, "mps-stop", key=key) == {"stopped": 1}
+    assert not os.path.exists(f"{place.root}/run/nvc/mps/{key}")
+
+
+def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
+    uuid = started(place)
+    tenant = place.tenant()
+    fence(place, tenant.key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    assert place.daemon is not None
+    place.daemon.kill()
+    place.start(f"--root={place.driver}")  # type: ignore[attr-defined]
+    assert ask(place)["mps"][0]["state"] == "ready"
+    tenant.kill()
+    place.tenants.remove(tenant)
+    eventually(place, lambda s: not s["mps"])
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ({"percent": 0}, "want 1 to 100 %"),
+        ({"percent": 101}, "want 1 to 100 %"),
+        ({"memory": 5}, "want 1 to 100 %"),
+        ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "use --fence mig"),
+        ({"key": "../x"}, "key or uuid is none"),
+        ({"percent": "25"}, "want key, uuid, percent and memory"),
+    ],
+)
+def test_refused(place: Place, words: dict[str, Any], cause: str) -> None:
+    uuid = started(place)
+    assert (
+        cause
+        in ask(place, "mps-start", **{"key": "1-2-3-4", "uuid": uuid, "percent": 25, "memory": 0} | words)[
+            "error"
+        ]
+    )
+    assert ask(place)["mps"] == []
+
+
+def test_a_driver_without_it(place: Place) -> None:
+    os.unlink(f"{place.driver}/usr/bin/nvidia-cuda-mps-control")  # type: ignore[attr-defined]
+    uuid = started(place, False)
+    assert "has no nvidia-cuda-mps-control" in fence(place, "1-2-3-4", uuid)["error"]
+
+
+def test_a_program_that_does_not_do_it(place: Place) -> None:
+    """The simulated driver's own stands for one that ends at once."""
+    uuid = started(place, False)
+    key = place.tenant().key
+    fence(place, key, uuid)
+    found = eventually(place, lambda s: s["mps"][0]["state"] == "failed")
+    assert found["mps"][0]["key"] == key
