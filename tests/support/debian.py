@@ -40,14 +40,18 @@ exec chroot . /bin/sh -ec 'umount -l /mnt; echo ready; exec cat'
 """
 
 
-def _mirror() -> tuple[str, str]:
-    """This machine's own release, and where its packages come from."""
+def _mirror() -> tuple[str, str, str]:
+    """This machine's own release, where its packages come from, and which parts of it are used."""
     with open("/etc/os-release", encoding="utf-8") as file:
         facts = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
     release = facts["VERSION_CODENAME"].strip('"')
     columns = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
     targets = run("apt-get", "indextargets", "--format", columns, "Created-By: Packages").stdout.splitlines()
-    return release, next(line.split()[2] for line in targets if line.startswith(f"{release} main "))
+    uri = next(line.split()[2] for line in targets if line.startswith(f"{release} main "))
+    parts = {
+        line.split()[1] for line in targets if line.startswith(f"{release} ") and line.endswith(f" {uri}")
+    }
+    return release, uri, ",".join(sorted(parts))
 
 
 def clean() -> str:
@@ -56,9 +60,16 @@ def clean() -> str:
     if not os.path.isdir(root):
         unfinished = root + ".new"
         shutil.rmtree(unfinished, ignore_errors=True)
-        release, mirror = _mirror()
+        release, mirror, parts = _mirror()
         include = "systemd,ca-certificates" if mirror.startswith("https:") else "systemd"
-        words = ["--variant=minbase", f"--include={include}", release, unfinished, mirror]
+        words = [
+            "--variant=minbase",
+            f"--components={parts}",
+            f"--include={include}",
+            release,
+            unfinished,
+            mirror,
+        ]
         run(need("debootstrap"), *words, env=dict(os.environ), timeout=600)
         fetch = f"{APT} update && {APT} install -y --download-only {WANTED}"
         run(need("chroot"), unfinished, "/bin/sh", "-ec", fetch, env=dict(os.environ), timeout=600)
