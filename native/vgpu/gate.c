@@ -146,14 +146,16 @@ static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, st
     else if (cores)
         verdict = take_credit(passage, wait, now);
     if (verdict == OPEN) {
-        pay(passage);
-        passage->now = now;
-        meter_enter(passage);
-        atomic_fetch_add(&meter->inside, 1);
         if (forced) {
             meter->progress_at = now;
             meter->forced++;
+            meter->forced_in_all++;
         }
+        pay(passage);
+        passage->now = now;
+        passage->forced = meter->forced_in_all;
+        meter_enter(passage);
+        atomic_fetch_add(&meter->inside, 1);
     }
     lock_drop(&meter->lock);
     return verdict;

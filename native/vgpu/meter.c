@@ -220,6 +220,7 @@ static uint64_t note(struct passage *passage)
         open->key = passage->key;
         open->gap = stream->idle ? gap : 0;
         open->forfeited = meter->forfeited;
+        open->forced = passage->forced;
         stream->prompt &= gap < PROMPT_NS;
     } else if (open->key != passage->key) {
         open->key = 0;

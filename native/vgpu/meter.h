@@ -21,6 +21,7 @@ struct stretch {
     uint64_t key;       /* of all; 0: they differ */
     uint64_t gap;       /* that the device waited for the first one, after the mark in front */
     uint64_t forfeited; /* in the budget, before the first one */
+    uint32_t forced;    /* the meter's `forced_in_all`, before the first one */
     bool unknown;       /* an estimate was missing */
 };
 
@@ -74,11 +75,12 @@ struct meter {
     uint32_t marks;           /* in all rings */
     uint64_t progress_at;     /* when something was last read, or admitted for want of progress */
     uint32_t forced;          /* so often, since something was read */
-    uint64_t forfeited;       /* in the budget, when it was last looked at */
-    uint64_t forgiven;        /* up to where that was made up for */
-    uint64_t lately_used;     /* what was charged lately, */
-    uint64_t lately_summed;   /* and the estimates of that: more, where launches overlap */
-    int64_t allowance;        /* drawn from the budget, for launches */
+    uint32_t forced_in_all;
+    uint64_t forfeited;     /* in the budget, when it was last looked at */
+    uint64_t forgiven;      /* up to where that was made up for */
+    uint64_t lately_used;   /* what was charged lately, */
+    uint64_t lately_summed; /* and the estimates of that: more, where launches overlap */
+    int64_t allowance;      /* drawn from the budget, for launches */
     uint64_t allowance_at;
     struct vgpu_budget own;
     struct estimates estimates;
@@ -94,6 +96,7 @@ struct passage {
     CUstream handle;
     uint64_t key;
     uint64_t sum, paid, weight; /* see struct stretch */
+    uint32_t forced;            /* the meter's `forced_in_all`, this launch included */
     uint64_t now;               /* CLOCK_MONOTONIC, nanoseconds, when the gate opened */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */

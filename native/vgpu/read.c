@@ -113,10 +113,16 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     int64_t due = (int64_t)used - (int64_t)stretch->paid;
     if (cores)
         due = forgive(meter, stretch, SHARED_READ(budget->cover.forfeited), due);
+    if (cores && due > 0 && meter->allowance > 0) { /* debt ends what was drawn before */
+        int64_t drawn = due < meter->allowance ? due : meter->allowance;
+        meter->allowance -= drawn;
+        due -= drawn;
+    }
     meter_release(meter, stretch);
     if (known && !stretch->unknown)
         note_overlap(meter, used, stretch->sum);
-    if (known && mark->exact && stretch->key)
+    /* What ran while others were let through for its sake may have waited for them: that is no estimate. */
+    if (known && mark->exact && stretch->key && stretch->forced == meter->forced_in_all)
         estimate_add(estimate_find(&meter->estimates, stretch->key), length / stretch->launches, late);
     lock_drop(&meter->lock);
     if (cores && due)
