@@ -74,12 +74,13 @@ test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, un
 	$(RUN) -m pytest -q
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
-bench: stage ## time `configure`, the hook, `docker run` and the package; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, the package and slices; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX=$(NVC_STAGE) DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/docker.py
 	$(RUN) tests/bench/package.py
+	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 
 bundle: stage ## build/bundle: all that a host without a network needs
 	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
