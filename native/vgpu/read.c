@@ -9,7 +9,7 @@ enum {
     ORIGIN_SECONDS = 4,
     LATE_NS = 1000,
     UNKNOWN_TIMES = 4,
-    UNKNOWN_NS = 1000000,
+    UNKNOWN_NS = 5000000,
     OVERLAP_NS = 40000000,
     DRIFT = 50000 /* one part in so many */
 };
@@ -88,7 +88,7 @@ static uint64_t most_of(const struct mark *mark, uint64_t length, bool late)
     if (mark->exact && !late)
         return length;
     if (stretch->unknown)
-        most = stretch->sum ? UNKNOWN_TIMES * stretch->sum : late ? UNKNOWN_NS : length;
+        most = stretch->sum ? UNKNOWN_TIMES * stretch->sum : UNKNOWN_NS;
     return most < length ? most : length;
 }
 
