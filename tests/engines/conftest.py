@@ -38,9 +38,8 @@ def packages(stage: str) -> str:
 @pytest.fixture(scope="session")
 def newer(packages: str) -> Iterator[str]:
     """The directory with packages of a higher version."""
-    directory = tempfile.mkdtemp(prefix="nvc-newer-")
-    yield build_newer(directory)
-    shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory(prefix="nvc-newer-") as directory:
+        yield build_newer(directory)
 
 
 @pytest.fixture(scope="session")
@@ -52,10 +51,9 @@ def ready() -> str:
 @pytest.fixture(scope="session")
 def installed(packages: str, ready: str) -> Iterator[str]:
     """The layers of a Debian with nvc, and its package in /root."""
-    directory = tempfile.mkdtemp(prefix="nvc-debian-")
-    with Debian(directory, ready, kept=True) as debian:
-        debian.put(deb(packages), "/root")
-        debian.sh(f"{APT} install -y /root/nvc_*.deb")
-        layers = debian.layer
-    yield layers
-    shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory(prefix="nvc-debian-") as directory:
+        with Debian(directory, ready, kept=True) as debian:
+            debian.put(deb(packages), "/root")
+            debian.sh(f"{APT} install -y /root/nvc_*.deb")
+            layers = debian.layer
+        yield layers
