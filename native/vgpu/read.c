@@ -186,21 +186,25 @@ static bool read_mark(struct meter *meter, struct stream_meter *stream)
 }
 
 /* Events can be asked about in a context only, and the calling thread may have none. */
+/* Elapsed times can be asked for in a context only, and the thread of the lease has none. */
+static void read_stream(struct meter *meter, struct stream_meter *stream, bool nowhere)
+{
+    CUcontext context = (CUcontext)(uintptr_t)stream->context;
+    if (nowhere && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return;
+    while (read_mark(meter, stream))
+        ;
+    if (nowhere)
+        REAL(cuCtxPopCurrent_v2)(&context);
+}
+
 static void read_streams(struct meter *meter)
 {
     CUcontext current = NULL;
-    bool none = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
-    for (uint32_t i = 0; i < METER_STREAMS && meter->marks; i++) {
-        struct stream_meter *stream = &meter->streams[i];
-        if (!stream->handle || !stream->count)
-            continue;
-        bool entered =
-            none && REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)stream->context) == CUDA_SUCCESS;
-        while (stream->handle && read_mark(meter, stream))
-            ;
-        if (entered)
-            REAL(cuCtxPopCurrent_v2)(&current);
-    }
+    bool nowhere = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
+    for (uint32_t i = 0; i < METER_STREAMS && meter->marks; i++)
+        if (meter->streams[i].handle && meter->streams[i].count)
+            read_stream(meter, &meter->streams[i], nowhere);
 }
 
 bool meter_read(struct meter *meter)

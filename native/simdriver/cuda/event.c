@@ -181,6 +181,7 @@ static CUresult elapsed(float *out, CUevent from, CUevent to)
 {
     const struct event *first = event_of(from), *second = event_of(to);
     CU_ARGUMENT(out);
+    CU_REQUIRE(context_current(), CUDA_ERROR_INVALID_CONTEXT);
     CU_REQUIRE(first && second && first->context == second->context, CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(!((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(first->recorded && second->recorded, CUDA_ERROR_INVALID_HANDLE);
