@@ -81,6 +81,7 @@ static void granted(struct lease *lease, int position, const struct nvcd_message
 {
     lease->round = message->round;
     lease->charged = meter_charged(position);
+    lease->granted = now_ns(CLOCK_MONOTONIC);
     move(lease, message->kind == NVCD_FREE ? FREE : GRANTED);
 }
 
@@ -103,10 +104,13 @@ static bool obey(struct process *in, const struct nvcd_message *message)
     return true;
 }
 
-static bool is_quiet(int position, uint64_t now)
+/* Whoever waited for the lease needs a moment to launch once it has come. */
+static bool is_quiet(const struct lease *lease, int position, uint64_t now)
 {
     uint64_t last = meter_last_launch(position);
-    return now > last && now - last > IDLE_NS && meter_is_drained(position);
+    if (last < lease->granted)
+        last = lease->granted;
+    return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_drained(position);
 }
 
 /* Gives back what is drained or unused. Returns when to look again, in nanoseconds; 0: the connection is lost. */
@@ -119,11 +123,11 @@ static long look_after(struct process *in)
         uint32_t state = atomic_load_explicit(&lease->state, memory_order_relaxed);
         bool good = true;
         long step = REST_STEP_NS;
-        if (state == GRANTED && is_quiet(i, now) &&
+        if (state == GRANTED && is_quiet(lease, i, now) &&
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
         if (state == DRAINING && meter_is_drained(i)) {
-            good = release(in, i, !atomic_load(&lease->waiters) && is_quiet(i, now));
+            good = release(in, i, is_quiet(lease, i, now));
         } else if (state == DRAINING) {
             step = DRAIN_STEP_NS;
         } else if (state == GRANTED) {
