@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 USAGE = """Usage: nvcd [--config FILE] [--root DIR]
+       nvcd --state
 
 Hands out the time of shared GPUs to slices, and looks after what slices take.
 Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
@@ -19,6 +20,7 @@ Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
   --config FILE  settings; default: the first of /etc/nvc/config.toml and
                  /etc/nvidia-container-runtime/config.toml
   --root DIR     driver root; default: as configured
+  --state        print what the nvcd that runs knows, as JSON
   --version      print the version
   -?, --help     print this
 """
@@ -47,6 +49,9 @@ def _run(words: list[str]) -> int:
         if name in ("-?", "--help"):
             write(USAGE)
             return 0
+        if name == "--state":
+            write(_state())
+            return 0
         if name == "--version":
             from nvc_cli.version import version_text
 
@@ -69,3 +74,26 @@ def _run(words: list[str]) -> int:
         config = config.replace(root=values["root"])
     run(config)
     return 0
+
+
+def _state() -> str:
+    """What the daemon answers. Raises InitializationError where none does."""
+    import json
+    import socket
+
+    from nvc.errors import InitializationError
+    from nvc_cli.output import json_text
+
+    path = "/run/nvc/nvcd/nvcd.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as made:
+        made.settimeout(5)
+        try:
+            made.connect(path)
+            made.sendall(b'{"ask": "state"}\n')
+            data = b""
+            while part := made.recv(1 << 16):
+                data += part
+            return json_text(json.loads(data))
+        except (OSError, ValueError) as error:
+            cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise InitializationError("ask nvcd", path, cause.lower(), "does it run?") from None

@@ -284,8 +284,10 @@ class Arbiter(Accounts):
                 continue
             self.refill(tenant, rate, now)
             behind = int(tenant.budget / rate) // 1000 * 1000
-            if behind <= 0:
-                soonest = min(soonest or 1 - behind, 1 - behind)
+            # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
+            missing = int((self.length(tenant) // 2 - tenant.budget) / rate)
+            if missing > 0:
+                soonest = min(soonest or missing, missing)
             elif behind > due or behind == due and best is not None and tenant.account < best.account:
                 best, due = tenant, behind
         if best is None and (soonest or held_back):

@@ -37,6 +37,7 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
     except (ValueError, TypeError, KeyError, RecursionError):
         ask = ""
     if ask == "state":
+        daemon.refresh(now)
         found = state(daemon, now)
     elif ask == "look":
         found = {"asked": daemon.look(now)}

@@ -76,6 +76,10 @@ class Daemon:
             pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
             self.watcher.watch(frozenset(pids))
 
+    def refresh(self, now: int) -> None:
+        """Read what has changed of slices and policies."""
+        self._guarded(lambda: self.book.refresh(now, False))
+
     def _guarded(self, work: Callable[[], object]) -> None:
         """Turns go on when books cannot be kept: what fails here is tried again."""
         try:

@@ -134,7 +134,9 @@ def test_gpus_that_somebody_else_holds(host: Host) -> None:
     )
     said = []
     for holder in ("nouveau", "vfio-pci", ""):
-        host.sh(f"rm {card}/driver; " + (f"ln -s /sys/bus/pci/drivers/{holder} {card}/driver" if holder else ""))
+        host.sh(
+            f"rm {card}/driver; " + (f"ln -s /sys/bus/pci/drivers/{holder} {card}/driver" if holder else "")
+        )
         said += problems(examine(host, "--root /", "driver.module").stdout)
     host.sh(f"umount {os.path.dirname(card)}")
     assert "the kernel driver nouveau holds the GPUs" in said[0].line

@@ -29,6 +29,7 @@ class Place:
         self.stage, self.scratch = stage, scratch
         self.tenants: list[Tenant] = []
         self.daemon: Daemon | None = None
+        self.words: tuple[str, ...] = ()
         self._keeper = subprocess.Popen(
             ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
@@ -43,6 +44,7 @@ class Place:
 
     def start(self, *words: str, **variables: str) -> Daemon:
         """A daemon that is ready."""
+        self.words = words
         self.daemon = Daemon(self, words, variables)
         return self.daemon.wait()
 

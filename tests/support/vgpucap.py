@@ -45,8 +45,8 @@ class Result(Value):
 class Worker:
     """A process of vgpu_work."""
 
-    def __init__(self, program: str, variables: dict[str, str], **arguments: object) -> None:
-        words = [f"{name}={value}" for name, value in arguments.items()]
+    def __init__(self, program: str, variables: dict[str, str], *before: str, **arguments: object) -> None:
+        words = [*before, *(f"{name}={value}" for name, value in arguments.items())]
         self.process = subprocess.Popen(
             [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True
         )
