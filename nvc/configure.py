@@ -134,6 +134,10 @@ def _apply_slice(
     assert plan.slice is not None
     registration = enter(kernel, target, plan.slice, target.layout.libs_dir)
     try:
+        if plan.slice.mps:
+            from nvc.vgpu.prepare import start_mps
+
+            start_mps(kernel, target, plan.slice, options.timeout)
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
     except BaseException:
         registration.undo()
@@ -198,7 +202,7 @@ def plan_target(
     if request.vgpu is not None or facts.outer is not None:
         from nvc.vgpu.prepare import prepare
 
-        if request.vgpu is not None and request.vgpu.fence and facts.outer is None:
+        if request.vgpu is not None and request.vgpu.fence == "mig" and facts.outer is None:
             from nvc.vgpu.fence import fenced
             from nvc.vgpu.registry import key_of
 

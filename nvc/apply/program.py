@@ -80,7 +80,9 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
             attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.noexec else 0)
             program.bind(op, op.target, sources.file(op), attributes)
         elif isinstance(op, BindHostFile):
-            attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.identity is None else 0)
+            attributes = (
+                NOSUID | NODEV | (0 if op.writable else RDONLY) | (NOEXEC if op.identity is None else 0)
+            )
             program.bind(op, op.target, sources.host_file(op), attributes, op.is_directory)
         elif isinstance(op, BindInside):
             program.bind(op, op.target, sources.inside(op), RDONLY | NOSUID | NODEV, inside=True)

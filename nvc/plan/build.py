@@ -136,7 +136,12 @@ def _name(path: str) -> str:
 
 
 def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
-    wanted = {"persistenced": request.persistenced, "fabricmanager": request.fabricmanager, "mps": True}
+    own_server = request.vgpu is not None and request.vgpu.fence == "mps"
+    wanted = {
+        "persistenced": request.persistenced,
+        "fabricmanager": request.fabricmanager,
+        "mps": not own_server,
+    }
     return [
         BindSocket(ipc.path, ipc.path, ipc.is_directory)
         for ipc in facts.ipcs

@@ -90,7 +90,8 @@ def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
     if isinstance(op, BindFile):
         return ("ro", "nosuid", "nodev", "noexec") if op.noexec else ("ro", "nosuid", "nodev")
     if isinstance(op, BindHostFile):
-        return ("ro", "nosuid", "nodev", "noexec") if op.identity is None else ("ro", "nosuid", "nodev")
+        options = ("nosuid", "nodev", "noexec") if op.identity is None else ("nosuid", "nodev")
+        return options if op.writable else ("ro", *options)
     if isinstance(op, BindInside):
         return ("ro", "nosuid", "nodev")
     if isinstance(op, BindProc):

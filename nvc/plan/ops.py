@@ -34,6 +34,7 @@ class BindHostFile(Value):
     target: str
     identity: Identity | None
     is_directory: bool = False
+    writable: bool = False
 
 
 class BindInside(Value):

@@ -1,4 +1,4 @@
-"""Hard fences on request: a MIG device of one's own, where the hardware keeps memory and time apart."""
+"""Fences by MIG on request: a device of one's own, where the hardware keeps memory and time apart."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ def fenced(
     there is none, InputError for a request that one device cannot meet.
     """
     assert request.vgpu is not None
-    if request.vgpu.fence == MPS:
-        raise DeviceError(
-            "fence a slice", MPS, "no nvcd that starts MPS servers is there", "use --fence mig, or no fence"
-        )
     need = _need(request)
     found = _candidates(selection)
     if not found:

@@ -61,6 +61,8 @@ def slice_ops(directory: str, slice: Slice) -> list[Op]:
         ops.append(BindSocket(slice.outer.ledger, place, True))
     else:
         ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
+    if slice.mps:  # where CUDA looks when no variable names another place
+        ops.append(BindHostFile(slice.mps, "/tmp/nvidia-mps", None, True, True))
     if slice.daemon:  # a directory, so that a socket that is made later is seen
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}

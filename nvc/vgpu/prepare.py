@@ -9,6 +9,7 @@ from nvc.discovery.hostroot import identity_of
 from nvc.discovery.outer import refuse_slices
 from nvc.vgpu import calibration, registry, shim
 from nvc.vgpu.copies import find_copies
+from nvc.vgpu.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.vgpu.policies import governed
 from nvc.vgpu.slices import Slice, SliceDevice, resolve, shared_slice
 
@@ -75,6 +76,9 @@ def slice_of(
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
     found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
+    mps, percent = "", 100
+    if wanted.fence == "mps":
+        devices, mps, percent = by_mps(devices, registry.key_of(kernel, target))
     return Slice(
         devices=measured(governed(devices), facts.driver_label),
         shim_directory=files.directory,
@@ -85,6 +89,8 @@ def slice_of(
         hidden=found.hidden,
         uncounted=wanted.uncounted,
         fence=wanted.fence,
+        mps=mps,
+        mps_percent=percent,
         daemon=registry.daemon_directory(),
         compat=libraries,
         label=wanted.label if _has_selinux() else "",
@@ -98,6 +104,35 @@ def _has_selinux() -> bool:
     except OSError:
         return False
     return True
+
+
+def by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevice, ...], str, int]:
+    """The devices of a slice that MPS fences, its server's directory, and its percentage of the device's threads.
+
+    That stands for a cap of the time, which the shim would keep a second time. Raises DeviceError.
+    """
+    from nvc.vgpu import mps
+
+    fenced = mps.only_device(devices)
+    found = tuple(
+        device.replace(cores=CORES_UNCAPPED, policy=POLICY_NATIVE, asked_policy=POLICY_NATIVE)
+        if device.uuid == fenced.uuid
+        else device
+        for device in devices
+    )
+    return found, mps.directory(key, fenced.uuid), fenced.cores or 100
+
+
+def start_mps(kernel: Kernel, target: Target, slice: Slice, timeout: float) -> None:
+    """Have the server started of a slice that is in the registry. Raises DeviceError."""
+    from nvc.vgpu import mps
+
+    key = registry.key_of(kernel, target)
+    try:
+        mps.start(key, mps.only_device(slice.devices), slice.mps_percent, timeout)
+    except BaseException:
+        mps.stop(key)
+        raise
 
 
 def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:

@@ -24,7 +24,7 @@ from nvc.vgpu.copies import find_copies
 from nvc.vgpu.fence import fenced
 from nvc.vgpu.living import processes_of
 from nvc.vgpu.policies import governed
-from nvc.vgpu.prepare import measured
+from nvc.vgpu.prepare import by_mps, measured, start_mps
 from nvc.vgpu.slices import Slice, SliceDevice, resolve
 
 TYPE_CHECKING = False
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 IGNORED = (signal.SIGINT, signal.SIGQUIT)
 _MESSAGE_MAX = 4096
+MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
+
+
+class Fence(Value):
+    """How a program is fenced off."""
+
+    kind: str  # "", mig or mps
+    percent: int  # of the device's threads, for mps
 
 
 class Program(Value):
@@ -60,11 +68,14 @@ def run(
     refuse_slices(facts)
     request = Request(devices=devices or ("all",), vgpu=wanted)
     selection = select(facts, request)
-    if wanted.fence:
+    if wanted.fence == "mig":
         request, selection = fenced(kernel, facts, selection, request, "")
     chosen = resolve(facts, selection, request.vgpu or wanted)
     if not chosen:
         raise InputError("make a slice", cause="no device", hint="`nvc-cli info` shows the devices")
+    percent = 100
+    if wanted.fence == "mps":
+        chosen, _, percent = by_mps(chosen, "")
     every = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest())
     uuids = {device.uuid for device in chosen}
     others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
@@ -78,7 +89,8 @@ def run(
     if pid == 0:
         os.close(read)
         program = program.replace(environment=environment)
-        _child(kernel, facts, slice_devices, wanted.fence, program, parent, write)
+        fence = Fence(wanted.fence, percent)
+        _child(kernel, facts, slice_devices, fence, program, parent, write)
     os.close(write)
     return _wait(kernel, pid, read)
 
@@ -87,7 +99,7 @@ def _child(
     kernel: Kernel,
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
-    fence: str,
+    fence: Fence,
     program: Program,
     parent: int,
     out: int,
@@ -95,7 +107,7 @@ def _child(
     """Become the program. What goes wrong before is told through `out`; never returns."""
     try:
         die_with(parent)
-        _enter_slice(kernel, facts, devices, fence, program.timeout)
+        program.environment.update(_enter_slice(kernel, facts, devices, fence, program.timeout))
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
@@ -120,9 +132,12 @@ def _become(program: Program) -> None:
 
 
 def _enter_slice(
-    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: str, timeout: float
-) -> None:
-    """Give this process a mount namespace in which it has the slice. Raises NvcError, OSError."""
+    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: Fence, timeout: float
+) -> dict[str, str]:
+    """Give this process a mount namespace in which it has the slice; variables that it needs are returned.
+
+    Raises NvcError, OSError.
+    """
     private_mounts()
     target = own_target()
     files = shim.installed()
@@ -141,19 +156,25 @@ def _enter_slice(
     places = {libs_dir, *(posixpath.dirname(path) for _, path in libraries), *found.links}
     for place in sorted(places):
         writable_over(place)
+    mps = ""
+    if fence.kind == "mps":
+        _, mps, _ = by_mps(devices, registry.key_of(kernel, target))
     slice = Slice(
         devices, files.directory, files.files,
         f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
-        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, fence=fence,
-        daemon=registry.daemon_directory(),
+        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, fence=fence.kind,
+        mps=mps, mps_percent=fence.percent, daemon=registry.daemon_directory(),
     )  # fmt: skip
     target.layout = Layout("", libs_dir, "", False)
     registration = registry.enter(kernel, target, slice, libs_dir)
     try:
+        if mps:
+            start_mps(kernel, target, slice, timeout)
         _apply(kernel, target, _plan(facts, slice, libraries, libs_dir), timeout)
     except BaseException:
         registration.undo()
         raise
+    return {"CUDA_MPS_PIPE_DIRECTORY": f"{libs_dir}/{layout.PRIVATE}/{MPS}"} if mps else {}
 
 
 def own_target() -> Target:
@@ -176,6 +197,8 @@ def _plan(facts: HostFacts, slice: Slice, libraries: list[tuple[str, str]], libs
         real = os.path.realpath(path)
         ops.append(BindHostFile(real, f"{libs_dir}/{layout.REAL}{soname}", identity_of(os.stat(real))))
     ops.append(BindHostFile(slice.quota, f"{libs_dir}/{layout.QUOTA_FILE}", None))
+    if slice.mps:
+        ops.append(BindHostFile(slice.mps, f"{libs_dir}/{layout.PRIVATE}/{MPS}", None, True, True))
     ops.append(BindHostFile(slice.daemon, f"{libs_dir}/{layout.DAEMON_DIRECTORY}", None, True))
     ops.append(Ledger(f"{libs_dir}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE))
     ops += [BindHostFile(shims[copy.soname][0], copy.path, shims[copy.soname][1]) for copy in slice.copies]

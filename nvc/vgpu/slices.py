@@ -75,6 +75,8 @@ class Slice(Value):
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
     fence: str = ""  # the slice has its device for itself
+    mps: str = ""  # directory on the host with the pipes of its own MPS server
+    mps_percent: int = 100  # of the device's threads
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
     label: str = ""  # of SELinux, for the ledger
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import REPO, run
+from support import CLEAN_ENV, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
+from support.vgpu import ensure_shim
 
 GIB = 1 << 30
 #: A program of the driver is an ELF file; the one that is meant is in Python.
@@ -114,3 +116,52 @@ def test_a_program_that_does_not_do_it(place: Place) -> None:
     fence(place, key, uuid)
     found = eventually(place, lambda s: s["mps"][0]["state"] == "failed")
     assert found["mps"][0]["key"] == key
+
+
+def test_a_program_is_run_under_its_own_server(
+    place: Place, stage: str, scratch: str, launcher: str
+) -> None:
+    ensure_shim(stage, scratch)
+    started(place)
+    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
+    script = (
+        "cd $CUDA_MPS_PIPE_DIRECTORY && test -S control || test -p control || test -e control; ls; cat; echo"
+    )
+    words = place.enter(*head, "--cores=25", "--memory=4g", "--", "sh", "-c", f"{script} end")
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
+    )
+    seen = eventually(place, lambda s: s["mps"] and s["mps"][0]["state"] == "ready")["mps"][0]
+    assert (seen["percent"], seen["memory"]) == (25, 4 * GIB)
+    done, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "control" in done and done.endswith("end\n")
+    eventually(place, lambda s: not s["mps"])
+
+
+def test_a_container_sees_its_own_server(
+    place: Place, stage: str, scratch: str, launcher: str, runc_bundle: Any
+) -> None:
+    ensure_shim(stage, scratch)
+    started(place)
+    with runc_bundle().created("runc") as container:
+        head = (launcher, f"--root={place.driver}", "configure", f"--pid={container.pid}")  # type: ignore[attr-defined]
+        words = ("--device=0", "--compute", "--fence=mps", "--vgpu-cores=30", container.bundle.rootfs)
+        for _ in range(2):
+            run(*place.enter(*head, *words))
+        (one,) = ask(place)["mps"]
+        assert (one["state"], one["percent"], one["memory"]) == ("ready", 30, 0)
+        seen = f"/proc/{container.pid}/root/tmp/nvidia-mps"
+        assert os.path.samefile(seen, f"{place.root}/run/nvc/mps/{one['key']}/{one['uuid']}/pipe")
+        assert "control" in os.listdir(seen)
+        with open(f"/proc/{container.pid}/mountinfo", encoding="utf-8") as lines:
+            mount = next(line for line in lines if " /tmp/nvidia-mps " in line)
+        assert " rw,nosuid,nodev,noexec" in mount
+        assert ask(place, "mps-stop", key=one["key"]) == {"stopped": 1}
+
+
+def test_without_nvcd_there_is_no_such_fence(place: Place, stage: str, scratch: str, launcher: str) -> None:
+    ensure_shim(stage, scratch)
+    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
+    done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
+    assert done.returncode == 1 and "nvcd does not answer" in done.stderr
+    assert os.listdir(f"{place.run}/vgpu") == []

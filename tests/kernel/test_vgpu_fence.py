@@ -104,7 +104,7 @@ def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str,
     ("words", "cause"),
     [
         (("--fence=wall", "--memory=1g"), "--fence: wall: want mig or mps"),
-        (("--fence=mps", "--memory=1g"), "no nvcd that starts MPS servers is there"),
+        (("--fence=mps", "--device=0:0,0:1"), "fence by MPS: 2 devices; an MPS server has one"),
         (("--fence=mig", "--memory=10%"), "--memory: 10%: a part of which MIG device?"),
         (("--fence=mig", "--memory=1g,2g"), "a fence is one MIG device"),
         (("--fence=mig", "--memory=60g"), "2 are too small, 0 are taken"),
