@@ -159,7 +159,7 @@ def test_a_pool_in_two_processes(slice_: RealSlice, measured: Measure) -> None:
     importer.do("info")
     outside, books = slice_.taken() - taken + slice_.context, slice_.used() - used + slice_.context
     measured("its exporter is gone: MiB taken, counted", f"{outside // MIB}, {books // MIB}")
-    assert books >= outside - TOLERANCE
+    assert books >= outside - 2 * TOLERANCE  # what a context takes differs by some MiB from one to the next
     importer.do("freeasync b", "sync", "info")
     assert slice_.used() == slice_.context
 
