@@ -80,6 +80,7 @@ bench: stage ## time `configure`, the hook, `docker run`, the package and slices
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/docker.py
 	$(RUN) tests/bench/package.py
+	$(RUN) tests/bench/nvcd.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 
 bundle: stage ## build/bundle: all that a host without a network needs

@@ -50,7 +50,8 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
             raise ValueError(line[8:200])
         uuid, *rest = words
         numbers = [int(word) for word in rest]
-        if not uuid.isascii() or len(uuid) > nvml.UUID_MAX or not all(-1 <= n < NUMBER_MAX for n in numbers):
+        named = uuid.isascii() and 0 < len(uuid) <= nvml.UUID_MAX
+        if not named or not all(-1 <= number < NUMBER_MAX for number in numbers):
             raise ValueError(f"not understood: {line[:80]}")
         if kind == "device" and len(numbers) == 5:
             found[uuid] = numbers

@@ -65,6 +65,7 @@ def main() -> None:
                 "turnsPerSecond": round(sum(one["turns"] for one in found) / (options.seconds + 1), 1),
                 "percentOfCore": round(used / seconds * 100, 2),
                 "residentMiB": round(daemon.memory() / (1 << 20), 1),
+                "withHelpersMiB": round(daemon.proportional() / (1 << 20), 1),
                 "handOverUs": {
                     "median": gaps[len(gaps) // 2] // 1000,
                     "p95": gaps[len(gaps) * 95 // 100] // 1000,

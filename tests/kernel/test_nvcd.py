@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support import run
+from support import REPO, run
 from support.nvcd import GPU, Place
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
@@ -265,3 +265,16 @@ def test_sockets_from_systemd(place: Place) -> None:
     process.terminate()
     assert process.wait(timeout=20) == 0
     process.stderr.close()
+
+
+def test_the_units_are_sound(scratch: str) -> None:
+    """By systemd's own judgement; the program is another one, which is there."""
+    paths = []
+    for name in ("nvcd.service", "nvcd.socket"):
+        with open(os.path.join(REPO, "packaging/systemd", name), encoding="ascii") as unit:
+            text = unit.read().replace("/usr/local/bin/nvcd", "/bin/true")
+        paths.append(os.path.join(scratch, name))
+        with open(paths[-1], "w", encoding="ascii") as out:
+            out.write(text)
+    done = run("systemd-analyze", "verify", "--man=no", *paths)
+    assert done.stderr == ""

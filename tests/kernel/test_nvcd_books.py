@@ -225,7 +225,7 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     assert values["hami_vgpu_memory_limit_bytes"] == values["nvc_slice_memory_limit_bytes"] == 4 * GIB
     assert values["hami_vgpu_memory_used_bytes"] > GIB and values["hami_host_gpu_memory_used_bytes"] > GIB
     assert values["nvc_slice_share_asked_ratio"] == 1 and "nvc_found_total" in values
-    assert place.daemon is not None and place.daemon.memory() < 60 * MIB
+    assert place.daemon is not None and place.daemon.proportional() < 60 * MIB
 
 
 def test_nobody_else_may_ask(place: Place, driver: str) -> None:

@@ -120,15 +120,24 @@ class Daemon:
             return log.read()
 
     def cpu(self) -> float:
-        """Seconds of processor time that it has used."""
-        with open(f"/proc/{self.pid}/stat", encoding="ascii") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds of processor time that it has used, exactly: it has one thread (proc(5), schedstat)."""
+        with open(f"/proc/{self.pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0]) / 1e9
 
     def memory(self) -> int:
         """Its resident bytes."""
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def proportional(self) -> int:
+        """The bytes of it and its helpers together; what they share is counted once."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
+            pids = [self.pid, *map(int, file.read().split())]
+        found = 0
+        for pid in pids:
+            with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+                found += sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+        return found
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

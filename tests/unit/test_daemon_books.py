@@ -1,0 +1,65 @@
+"""What nvcd makes of bytes that others write, and of its own measures."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.daemon.asker import parse
+from nvc.daemon.clients import Bucket
+from nvc.daemon.loop import SECOND
+
+UUID = "GPU-00000000-1111-2222-3333-444444444440"
+
+
+def test_an_answer() -> None:
+    (found,) = parse(
+        f"device {UUID} 100 50 7 -1 0\nprocess {UUID} 12 30\nprocess {UUID} 12 20\nprocess {UUID} 13 -1"
+    )
+    assert (found.uuid, found.memory, found.used, found.busy, found.memory_busy) == (UUID, 100, 50, 7, -1)
+    assert found.processes == ((12, 30), (13, -1))
+    assert parse("") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "problem nvmlInit: error 9",
+        f"device {UUID} 1 2 3 4",
+        f"device {UUID} 1 2 3 4 x",
+        f"device {UUID} 1 2 3 4 {1 << 64}",
+        f"device {UUID} -2 2 3 4 0",
+        f"process {UUID} 1 1",
+        f"device {UUID} 1 2 3 4 0\nprocess {UUID} 0 1",
+        "device " + "x" * 200 + " 1 2 3 4 0",
+        "nonsense",
+        "\n" * 70000,
+    ],
+)
+def test_answers_that_make_no_sense(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["device", "process", "problem", UUID, "-1", "0", "7", "1e9", "x", ""]), max_size=30
+    )
+)
+def test_any_answer_is_understood_or_refused(words: list[str]) -> None:
+    text = " ".join(words).replace(" device", "\ndevice").replace(" process", "\nprocess")
+    try:
+        found = parse(text)
+    except ValueError:
+        return
+    assert all(device.uuid and all(pid > 0 for pid, _ in device.processes) for device in found)
+
+
+@given(st.lists(st.tuples(st.integers(0, SECOND), st.integers(1, 50)), max_size=60))
+def test_a_bucket_gives_no_more_than_its_rate(takes: list[tuple[int, int]]) -> None:
+    bucket, now, had = Bucket(100, 50, 0), 0, 0
+    for passed, count in takes:
+        now += passed
+        had += count if bucket.take(now, count) else 0
+    assert had <= 50 + 100 * now / SECOND + 1e-6
