@@ -110,7 +110,14 @@ def _processes() -> Any:
 
 
 def _tell(processes: Any, listen: bool) -> None:
-    processes.control(listen=listen)
+    """As pyroute2's `control`, which waits for an answer: the kernel gives none to the last who stops listening."""
+    from pyroute2.netlink import NLMSG_DONE
+    from pyroute2.netlink.connector import cn_proc
+
+    message = cn_proc.proc_event_control()
+    message["action"] = cn_proc.PROC_CN_MCAST_LISTEN if listen else cn_proc.PROC_CN_MCAST_IGNORE
+    message["idx"], message["val"], message["len"] = cn_proc.CN_IDX_PROC, cn_proc.CN_VAL_PROC, 4
+    processes.put(message, NLMSG_DONE, msg_flags=0, msg_seq=0)
 
 
 def _devices() -> Any:

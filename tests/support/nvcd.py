@@ -73,13 +73,13 @@ class Place:
         for tenant in self.tenants:
             tenant.end()
         if self.daemon is not None:
-            print(self.daemon.said())  # shown where a test fails
-        if self.daemon is not None:
             self.daemon.end()
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         self._keeper.stdin.close()
         self._keeper.stdout.close()
         self._keeper.wait(timeout=20)
+        if self.daemon is not None:
+            print(self.daemon.said())  # shown where a test fails
 
 
 class Daemon:
