@@ -23,7 +23,7 @@ torch.backends.cudnn.benchmark = True
 if kind == "transformer":
     layer = torch.nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True, dropout=0.0)
     model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).cuda()
-    inputs = torch.randn(8, 512, 768, device="cuda")
+    inputs = torch.randn(64, 512, 768, device="cuda")
 elif kind == "resnet50":
     import torchvision
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
