@@ -37,7 +37,7 @@ from nvc.errors import InputError, NvcError
 from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
-from nvc_cli import output
+from nvc_cli import completion, output
 from nvc_cli.main import CONTEXT, program_of
 
 TYPE_CHECKING = False
@@ -79,7 +79,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--vendor", default="nvidia.com", show_default=True, metavar="NAME"),
             click.option("--class", "device_class", default="gpu", show_default=True, metavar="NAME"),
             click.option(
-                "--device-id", "devices", multiple=True, metavar="ID",
+                "--device-id", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
                 help="Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. Default: all.",
             ),
             click.option("--no-all-device", is_flag=True, help="No device named `all`."),

@@ -6,6 +6,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.errors import NvcError
+from nvc.vgpu.fence import FENCES
+from nvc.vgpu.layout import POLICIES
 from nvc_cli import arguments, output
 
 TYPE_CHECKING = False
@@ -13,15 +15,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
+    from nvc.vgpu.tenants import Tenant
+
     Items: TypeAlias = list[CompletionItem[str]]
 
 SHELLS = ("bash", "zsh", "fish")
 TIMEOUT = 2.0  # seconds that somebody who pressed TAB is made to wait for the driver
 
+#: bash splits words at = and : as well, so `--device=0:1` comes in five of them. They are put together again, and
+#: of an offer only what comes behind the last colon is for bash.
+BASH = r"""%(complete_func)s() {
+    local IFS=$'\n' word type value before joint= words=()
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if [[ ${#words[@]} -gt 0 && ($joint || $word == [=:]*) ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+        [[ $word == *[=:] ]] && joint=1 || joint=
+    done
+    before=${words[-1]}
+    [[ $before == -*=* ]] && before=${before#*=}
+    [[ $before == *:* && $COMP_WORDBREAKS == *:* ]] && before=${before%%:*}: || before=
+    COMPREPLY=()
+    for value in $(
+        COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1)) %(complete_var)s=bash_complete "$1"
+    ); do
+        IFS=, read -r type value <<< "$value"
+        case $type in
+        dir) compopt -o dirnames ;;
+        file) compopt -o default ;;
+        plain) COMPREPLY+=("${value#"$before"}") ;;
+        esac
+    done
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
 _CHOICES: dict[str, tuple[str, ...]] = {
     "cuda-compat-mode": arguments.COMPAT_MODES,
     "mig-config": ("all",),
     "mig-monitor": ("all",),
+    "vgpu-policy": POLICIES,
+    "fence": FENCES,
 }
 
 
@@ -35,7 +71,7 @@ def complete(option: str) -> Callable[[click.Context, click.Parameter, str], Ite
         return [CompletionItem(offer) for offer in _CHOICES[option] if offer.startswith(begun)]
 
     if option == "device":
-        return _devices
+        return devices
     if option in ("debug", "ldcache", "ldconfig"):
         return lambda *_: [CompletionItem("", type="file")]
     if option == "root":
@@ -43,13 +79,12 @@ def complete(option: str) -> Callable[[click.Context, click.Parameter, str], Ite
     return items if option == "format" or option in _CHOICES else None
 
 
-def _devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
-    """The selectors of this host's devices; none where the driver cannot be asked."""
+def devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The selectors of this host's devices, also behind a comma; none where the driver cannot be asked."""
     from nvc.discovery import discover
     from nvc.kernel import LinuxKernel
 
-    parent = ctx.parent.params if ctx.parent else {}
-    values: dict[str, Any] = {name: value for name, value in parent.items() if value}
+    values: dict[str, Any] = {name: value for name, value in ctx.find_root().params.items() if value}
     try:
         options = arguments.driver_options(values, own_ids=True).replace(timeout=TIMEOUT)
         facts = discover(LinuxKernel(), options)
@@ -61,6 +96,59 @@ def _devices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
         for mig in gpu.mig:
             text = f"MIG device of GPU {gpu.index}"
             offers += [(f"{gpu.index}:{mig.index}", text), (mig.uuid, text)]
+    before = begun[: begun.rfind(",") + 1]
+    return _items([(before + offer, text) for offer, text in offers], begun)
+
+
+def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The names of slices, for root; those that are typed already are not offered again."""
+    typed = ctx.params.get("names") or ()
+    offers = []
+    for tenant in _tenants():
+        names = ", ".join(device.name for device in tenant.devices if not device.hidden)
+        count = len(tenant.pids)
+        state = f"{count} process{'es' if count > 1 else ''}" if count else "gone"
+        if tenant.short not in typed:
+            offers.append((tenant.short, f"{names or 'no device'}, {state}"))
+    return _items(offers, begun)
+
+
+def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    """The devices of the slice that is typed already."""
+    from nvc.vgpu.tenants import find
+
+    # click gives up where an option has no value yet: words that are no options are then still in `args`
+    words = [str(ctx.params.get("slice_name") or ""), *(word for word in ctx.args if word[:1] != "-")]
+    try:
+        tenant = find(_tenants(), next(filter(None, words), ""))
+    except NvcError:
+        return []
+    offers = [(str(device.index), device.name) for device in tenant.devices]
+    return _items(offers + [(device.uuid, device.name) for device in tenant.devices], begun)
+
+
+def policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> Items:
+    """The names of policies; also `none`, where one is laid down."""
+    more = ("none",) if isinstance(parameter, click.Argument) else ()
+    return _items([(name, "") for name in (*POLICIES, *more)], begun)
+
+
+def fences(_: click.Context, __: click.Parameter, begun: str) -> Items:
+    """The kinds of fences."""
+    return _items([(name, "") for name in FENCES], begun)
+
+
+def _tenants() -> tuple[Tenant, ...]:
+    from nvc.kernel import LinuxKernel
+    from nvc.vgpu.tenants import tenants
+
+    try:
+        return tenants(LinuxKernel())[0]
+    except (NvcError, OSError):
+        return ()
+
+
+def _items(offers: list[tuple[str, str]], begun: str) -> Items:
     return [CompletionItem(offer, help=text) for offer, text in offers if offer.startswith(begun)]
 
 
@@ -81,4 +169,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     if found is None:
         raise click.UsageError(f"click cannot complete in {shell}")
     script = found(tree, {}, program_of(ctx), COMPLETE_VARIABLE)
-    output.write(script.source_template % script.source_vars())
+    template = BASH if shell == "bash" else script.source_template
+    output.write(template % script.source_vars())

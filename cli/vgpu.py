@@ -7,7 +7,7 @@ import sys
 import click
 
 from nvc.kernel import LinuxKernel
-from nvc_cli import arguments, output, vgpu_control, vgpu_watch
+from nvc_cli import arguments, completion, output, vgpu_control, vgpu_watch
 from nvc_cli.carried import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -36,8 +36,9 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_watch"]  # the group, and modules that 
     ignore_unknown_options=True,
 )
 @click.option(
-    "--device", "devices", multiple=True, metavar="ID", help="Devices, as for configure. Default: all."
-)
+    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
+    help="Devices, as for configure. Default: all.",
+)  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @slice_options
 @FENCE
@@ -71,8 +72,9 @@ def run_command(
 
 @command("calibrate", "nvc-cli vgpu calibrate", "nvc-cli vgpu calibrate --device 0 --format json")
 @click.option(
-    "--device", "devices", multiple=True, metavar="ID", help="Devices, as for configure. Default: all."
-)
+    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
+    help="Devices, as for configure. Default: all.",
+)  # fmt: skip
 @FORMAT
 @click.pass_context
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
@@ -104,7 +106,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")
-@click.argument("names", metavar="[PID|SLICE...]", nargs=-1)
+@click.argument("names", metavar="[PID|SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--all", "everything", is_flag=True, help="Every process of every slice.")
 @FORMAT
 @click.pass_context

@@ -7,7 +7,7 @@ import os
 import click
 
 from nvc.errors import InputError
-from nvc_cli import output
+from nvc_cli import completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel, slice_options, wanted_slice
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 DEVICE = click.option(
-    "--device", "devices", multiple=True, metavar="ID", help="Only this: index or UUID; repeatable."
-)
+    "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices_of_slice,
+    help="Only this: index or UUID; repeatable.",
+)  # fmt: skip
 
 
 @command(
@@ -27,7 +28,7 @@ DEVICE = click.option(
     "nvc-cli vgpu set f0000154 --cores 50",
     "nvc-cli vgpu set 4242 --device 1 --memory 50% --weight 4",
 )
-@click.argument("slice_name", metavar="SLICE")
+@click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
 @click.option("--unlimited", is_flag=True, help="Lift the limit of memory.")
 @DEVICE
 @slice_options
@@ -54,7 +55,7 @@ def set_command(
 
 def _pausing(name: str, summary: str) -> click.Command:
     @command(name, f"nvc-cli vgpu {name} f0000154", f"nvc-cli vgpu {name} 4242 --device 1")
-    @click.argument("slice_name", metavar="SLICE")
+    @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
     @DEVICE
     @click.pass_context
     def pausing(ctx: click.Context, slice_name: str, devices: tuple[str, ...]) -> None:
@@ -79,8 +80,10 @@ _pausing("resume", "Let a slice launch again.")
     "nvc-cli vgpu policy all --max-instances 8 --slice 20ms",
     "nvc-cli vgpu policy 0 --reset",
 )
-@click.argument("gpu", metavar="[GPU", default="all")
-@click.argument("name", metavar="[NAME|0-5]]", default=None, required=False)
+@click.argument("gpu", metavar="[GPU", default="all", shell_complete=completion.devices)
+@click.argument(
+    "name", metavar="[NAME|0-5]]", default=None, required=False, shell_complete=completion.policies
+)
 @click.option("--max-instances", default=None, metavar="N", help="At most so many slices; 0: any number.")
 @click.option("--total-weight", default=None, metavar="N", help="What all weights may come to; 0: anything.")
 @click.option("--slice", "slice_", default=None, metavar="TIME", help="Length of a turn under nvcd: 10ms.")
@@ -132,7 +135,7 @@ def policy_command(
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
-@click.argument("names", metavar="[SLICE...]", nargs=-1)
+@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--gone", is_flag=True, help="Remove every slice without a process.")
 @click.option(
     "--force", is_flag=True, help="Also one that runs: its limits stay, and cannot be changed any more."

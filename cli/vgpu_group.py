@@ -9,7 +9,7 @@ import click
 from nvc import privileges
 from nvc.errors import PermissionDenied
 from nvc.kernel import LinuxKernel
-from nvc_cli import arguments, output
+from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, program_of
 
 TYPE_CHECKING = False
@@ -57,7 +57,9 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
         ("cores", "PERCENT[,...]", "At most so much of the time, for all devices or each; 100: no cap."),
         ("memory", "SIZE[,...]", "10GiB or 25%, for all devices or each."),
     ):
-        function = click.option(f"--{name}", default=None, metavar=metavar, help=text)(function)
+        offers = completion.policies if name == "policy" else None
+        option = click.option(f"--{name}", default=None, metavar=metavar, help=text, shell_complete=offers)
+        function = option(function)
     return function
 
 
@@ -65,6 +67,7 @@ FENCE = click.option(
     "--fence",
     default=None,
     metavar="KIND",
+    shell_complete=completion.fences,
     help="mig: a MIG device of its own; mps: an MPS server of its own.",
 )
 

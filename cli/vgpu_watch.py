@@ -8,7 +8,7 @@ import time
 import click
 
 from nvc.errors import InputError
-from nvc_cli import output
+from nvc_cli import completion, output
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -33,7 +33,7 @@ def ls_command(ctx: click.Context, form: str) -> None:
 
 
 @command("show", "nvc-cli vgpu show f0000154", "nvc-cli vgpu show 4242 --format json")
-@click.argument("slice_name", metavar="SLICE")
+@click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
 @FORMAT
 @click.pass_context
 def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
@@ -111,7 +111,7 @@ def top_command(ctx: click.Context, once: bool, interval: float) -> None:
     "nvc-cli vgpu report --seconds 60 --output shares.svg",
     "nvc-cli vgpu report f0000154 4242 --seconds 10 --interval 0.5",
 )
-@click.argument("names", metavar="[SLICE...]", nargs=-1)
+@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option(
     "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.2, 86400), metavar="SECONDS",
     help="How long to look.",

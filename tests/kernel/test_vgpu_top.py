@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support import CLEAN_ENV, REPO, need, run
+from support.completion import offers
 from support.vgpu import cli, ensure_shim, entry_of, listed
 
 from nvc.kernel import LinuxKernel
@@ -101,6 +102,17 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
     shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
     assert shown[0].split()[:3] == ["SLICE", "EXPECTED", "MEAN"] and "40.0%" in shown[1]
+
+
+@pytest.mark.parametrize("command", ["show", "set", "pause", "resume", "rm", "check", "report"])
+def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
+    entry = entry_of(tenant)
+    name = entry.key.partition("-")[0]
+    assert name in offers(launcher, f"nvc-cli vgpu {command} {name[:3]}")
+    if command in ("set", "pause", "resume"):
+        assert offers(launcher, f"nvc-cli vgpu {command} {tenant} --device 0") == ["0"]
+    if command in ("rm", "check", "report"):
+        assert name not in offers(launcher, f"nvc-cli vgpu {command} {name} ")
 
 
 @pytest.fixture
