@@ -30,10 +30,10 @@ static int print_head(const struct smi_nvml *nvml)
     snprintf(line, sizeof(line), "NVIDIA-SMI %s   Driver Version: %s   CUDA Version: %d.%d", driver, driver,
              cuda / 1000, cuda % 1000 / 10);
     printf("%s\n" RULE "\n| %-87s |\n" RULE "\n", now, line);
-    puts("| GPU  Name                                                  | Bus-Id          |   GPU-Util |\n"
-         "|      MIG M.      Temp       Pwr:Usage/Cap                  | Minor           |            |\n"
-         "|                                                            |            Memory-Usage      |\n"
-         "|============================================================+==============================|");
+    puts("| GPU  Name                                               | Bus-Id           |   GPU-Util |\n"
+         "|      MIG M.      Temp       Pwr:Usage/Cap               | Minor            |            |\n"
+         "|                                                         |                  Memory-Usage |\n"
+         "|=========================================================+===============================|");
     return 0;
 }
 
@@ -61,10 +61,10 @@ static int print_gpu(const struct smi_nvml *nvml, nvmlDevice_t gpu)
     if (nvml->utilization(gpu, &busy) == NVML_SUCCESS)
         snprintf(percent, sizeof(percent), "%u%%", busy.gpu);
     snprintf(usage, sizeof(usage), "%lluMiB / %lluMiB", mib(memory.used), mib(memory.total));
-    printf("| %3u  %-54s| %-16s| %10s |\n", index, name, pci.busId, percent);
-    printf("|      %-10s %4uC %10uW / %4uW                   | %-16u|            |\n", mode, temperature,
+    printf("| %3u  %-51s| %-17s| %10s |\n", index, name, pci.busId, percent);
+    printf("|      %-10s %4uC %10uW / %4uW               | %-17u|            |\n", mode, temperature,
            power / 1000, limit / 1000, minor);
-    printf("| %59s| %28s |\n" RULE "\n", "", usage);
+    printf("| %56s| %29s |\n" RULE "\n", "", usage);
     return 0;
 }
 
@@ -100,7 +100,7 @@ static int print_processes(const struct smi_nvml *nvml, nvmlDevice_t gpu)
             snprintf(gi, sizeof(gi), "%u", infos[i].gpuInstanceId);
             snprintf(ci, sizeof(ci), "%u", infos[i].computeInstanceId);
         }
-        printf("| %4u %4s %4s %10u      C   %-40.40s %9lluMiB |\n", index, gi, ci, infos[i].pid, name,
+        printf("| %4u %4s %4s %10u      C   %-39.39s %9lluMiB |\n", index, gi, ci, infos[i].pid, name,
                mib(infos[i].usedGpuMemory));
     }
     return 0;
@@ -119,7 +119,7 @@ int smi_table(const struct smi_nvml *nvml, nvmlDevice_t only)
         return code;
     puts("\n" RULE
          "\n| Processes:                                                                              |\n"
-         "|  GPU   GI   CI        PID   Type   Process name                               GPU Memory "
+         "|  GPU   GI   CI        PID   Type   Process name                              GPU Memory "
          "|\n" RULE);
     code = for_each(nvml, only, print_processes);
     puts(RULE);
