@@ -1,0 +1,67 @@
+"""Links between the pages of the documentation lead somewhere, and a reader of README.md finds every page."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from support import REPO
+
+#: What is between `](` and `)` outside of code, without what is not a file here.
+LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+PAGES = sorted(
+    os.path.relpath(os.path.join(directory, name), REPO)
+    for directory, _, names in os.walk(os.path.join(REPO, "docs"))
+    for name in names
+    if name.endswith(".md")
+)
+#: What somebody who comes for slices must find at the first look.
+AT_ONCE = ("docs/features.md", "docs/sharing.md", "docs/daemon.md", "docs/vgpu.md")
+
+
+def read(page: str) -> str:
+    with open(os.path.join(REPO, page), encoding="utf-8") as file:
+        return file.read()
+
+
+def links(page: str) -> list[str]:
+    """The relative links of a page, as paths of the repository; what follows `#` is kept."""
+    directory = os.path.dirname(page)
+    return [
+        page + found if found.startswith("#") else os.path.normpath(os.path.join(directory, found))
+        for found in LINK.findall(CODE.sub("", read(page)))
+    ]
+
+
+def anchors(page: str) -> set[str]:
+    """What headings of a page are called in links, as GitHub names them."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+        for heading in HEADING.findall(
+            re.sub(r"^```.*?^```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
+        )
+    }
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_every_link_leads_somewhere(page: str) -> None:
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        assert os.path.exists(os.path.join(REPO, path)), f"{page}: {link}"
+        assert not anchor or anchor in anchors(path), f"{page}: {link}: no such heading"
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    found, todo = set(), ["README.md"]
+    while todo:
+        page = todo.pop()
+        if page not in found:
+            found.add(page)
+            todo += [
+                link.partition("#")[0] for link in links(page) if link.partition("#")[0].endswith(".md")
+            ]
+    assert set(PAGES) <= found
+    assert set(AT_ONCE) <= set(links("README.md"))
