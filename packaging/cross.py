@@ -87,7 +87,7 @@ def core(directory: str, cc: list[str]) -> None:
         there = os.path.join(work, f"{MACHINE}-linux-gnu", name)
         os.makedirs(os.path.dirname(there))
         with open(there, "w", encoding="utf-8") as out:
-            out.write(f'#include "{os.path.dirname(os.path.dirname(headers))}/{own}/{name}"\n')
+            out.write(f'#include "{os.path.dirname(headers)}/{own}/{name}"\n')
         out_file = os.path.join(directory, "_syscalls.abi3.so")
         flags = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x03020000", *described.FLAGS, *macros]
         include = [f"-I{path}" for path in (work, described.HERE, headers)]
