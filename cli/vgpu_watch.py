@@ -14,6 +14,16 @@ from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 CLEAR = "\x1b[H\x1b[2J"
 FIRST = 0.25  # seconds until the first table of `top`
 MOST_READINGS = 100_000
+WIDTH = 100  # columns where standard output is no terminal
+
+
+def columns() -> tuple[int, int]:
+    """Width and height of what is written to; a file has no height."""
+    try:
+        width, height = posix.get_terminal_size(1)
+    except OSError:
+        return WIDTH, 0
+    return (width, height) if width else (WIDTH, 0)  # a terminal may not know its size
 
 
 @command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --format json")
@@ -29,7 +39,7 @@ def ls_command(ctx: click.Context, form: str) -> None:
         return
     from nvc.vgpu import top
 
-    output.write(output.emphasised(top.slices(found, time.time())))
+    output.write(output.emphasised(top.slices(found, time.time(), columns()[0])))
 
 
 @command("show", "nvc-cli vgpu show f0000154", "nvc-cli vgpu show 4242 --format json")
@@ -95,7 +105,7 @@ def top_command(ctx: click.Context, once: bool, interval: float) -> None:
         found = everybody(ctx, kernel)
         new = reading(found, time.monotonic_ns())
         shares = Shares(received(old, new), expected(found, maxima(found)))
-        width, height = posix.get_terminal_size(1) if terminal else (0, 0)
+        width, height = columns()
         whole = terminal and not once
         text = screen(found, time.time(), shares, width, height - 1 if whole else 0)
         output.write(f"{CLEAR}{text}" if whole else text)

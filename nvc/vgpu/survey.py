@@ -7,7 +7,7 @@ import os
 from nvc.errors import ContainerError
 from nvc.kernel import O_PATH
 from nvc.value import Value
-from nvc.vgpu.check import Report, check_files, check_process
+from nvc.vgpu.check import IDLE, Report, check_files, check_process
 from nvc.vgpu.tenants import find
 
 TYPE_CHECKING = False
@@ -33,7 +33,8 @@ class Survey(Value):
         """For people."""
         lines = []
         for report in self.reports:
-            lines.append(f"{report.pid} {report.name}: {report.status}")
+            why = " (neither libcuda nor libnvidia-ml)" if report.status == IDLE else ""
+            lines.append(f"{report.pid} {report.name}: {report.status}{why}")
             lines += [f"  shim         {path}" for path in report.shims]
             lines += [f"  not covered  {path}: {cause}" for path, cause in report.uncovered]
         lines += [f"not covered, should a program load it: {path}" for path in self.files]

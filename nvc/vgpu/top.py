@@ -25,25 +25,14 @@ class Shares(Value):
     expected: dict[tuple[str, str], float]
 
 
-def slices(everybody: tuple[Tenant, ...], now: float) -> str:
-    """One line for each device of each slice."""
+def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
+    """One line for each device of each slice, in at most `width` columns unless that is 0."""
     rows: list[tuple[str, ...]] = [
-        (
-            "SLICE",
-            "DEVICE",
-            "LIMIT",
-            "USED",
-            "USE",
-            "CORES",
-            "WEIGHT",
-            "POLICY",
-            "PROCESSES",
-            "AGE",
-            "ROOTFS",
-        )
-    ]
+        ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "ROOTFS")
+    ]  # fmt: skip
     for tenant in everybody:
-        for place, device in enumerate(tenant.devices):
+        shown = [device for device in tenant.devices if not device.hidden] or tenant.devices[:1]
+        for place, device in enumerate(shown):
             first = place == 0
             rows.append(
                 (
@@ -60,7 +49,7 @@ def slices(everybody: tuple[Tenant, ...], now: float) -> str:
                     (tenant.entry.rootfs or "(a program)") if first else "",
                 )
             )
-    return aligned(rows)
+    return fitted(rows, width, ("AGE", "USE"), ("ROOTFS",))
 
 
 def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
