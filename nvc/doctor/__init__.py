@@ -7,6 +7,8 @@ checks, `examine` runs them, `Look` is what they look at.
 
 from __future__ import annotations
 
+import os
+
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -20,6 +22,11 @@ OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 #: From harmless to bad.
 ORDER = (OK, WARNING, UNKNOWN, FAILED)
 AS_ROOT = "run as root to see it"
+
+
+def with_systemd(*commands: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """`commands` where systemd runs, else `without`."""
+    return commands if os.path.isdir("/run/systemd/system") else without
 
 
 class Finding(Value):

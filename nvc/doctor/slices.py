@@ -9,7 +9,7 @@ import socket
 import stat
 
 from nvc.discovery.elf import read_elf, section
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning, with_systemd
 from nvc.doctor.look import Look
 from nvc.errors import NvcError
 from nvc.vgpu import calibration, layout, policies, registry, shim
@@ -157,7 +157,7 @@ def leftovers(look: Look) -> Iterator[Finding]:
     gone = [tenant for tenant in look.tenants()[0] if not tenant.alive]
     if gone:
         yield warning(
-            f"{len(gone)} slices are left over from containers that are gone",
+            f"slices are left over from containers that are gone: {len(gone)}",
             *(f"{tenant.entry.key} {tenant.entry.rootfs}" for tenant in gone[:8]),
             commands=("nvc-cli vgpu rm --gone",),
         )
@@ -233,7 +233,7 @@ def daemon(look: Look) -> Iterator[Finding]:
             f"nvcd cannot be reached: {problems[0][0]}: {problems[0][1]}",
             *(f"unit {path}" for path in units[:1]),
             *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
-            commands=("systemctl restart nvcd", "journalctl -u nvcd -n 50"),
+            commands=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
             advice="without it, slices keep their memory limits, but no share of time is held to",
         )
     else:

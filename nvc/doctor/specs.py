@@ -6,7 +6,7 @@ import os
 
 from nvc.cdi.stamp import staleness, stamp_of_document
 from nvc.cdi.store import CdiError, read_directory
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning, with_systemd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,9 +99,12 @@ def refreshed(look: Look) -> Iterator[Finding]:
         "nvc-cdi-refresh is enabled, and has not written a specification",
         *wanted[:1],
         f"no file of nvc is in {', '.join(look.config.cdi_spec_dirs)}",
-        commands=("systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20"),
+        commands=with_systemd(
+            "systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20",
+            without=(f"{look.nvc_cli} cdi refresh",),
+        ),
         advice="it fails where the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver",
-    )
+    )  # fmt: skip
 
 
 def paths(look: Look) -> Iterator[Finding]:

@@ -77,7 +77,9 @@ def proc(look: Look) -> Iterator[Finding]:
             commands=("sudo nvc-cli doctor",),
         )
     except PermissionError:
-        yield unknown("/proc does not show what others run", *_proc_mount(), advice=AS_ROOT)
+        lacking = "process 1 has capabilities that this one lacks: run it outside of this container"
+        advice = lacking if os.geteuid() == 0 else AS_ROOT
+        yield unknown("/proc does not show what others run", *_proc_mount(), advice=advice)
 
 
 def _proc_mount() -> tuple[str, ...]:

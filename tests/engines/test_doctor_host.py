@@ -94,7 +94,11 @@ def test_the_daemon(host: Host) -> None:
     host.sh("mkdir -p /etc/systemd/system; touch /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no such file or directory" in named.line
+    assert list(named.commands) == ["nvcd &"]
+    host.sh("mkdir -p /run/systemd/system")
+    (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert named.commands[0] == "systemctl restart nvcd"
+    host.sh("rmdir /run/systemd/system")
     pid = host.sh(start).stdout.strip()
     assert examine(host, "", "vgpu.daemon").stdout.startswith("ok           vgpu.daemon: nvcd answers")
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")

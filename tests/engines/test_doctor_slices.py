@@ -67,7 +67,7 @@ def test_slices_promise_too_much(box: Box) -> None:
 def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass
-    said = named(box, "vgpu.leftovers", "1 slices are left over from containers that are gone", "warning")
+    said = named(box, "vgpu.leftovers", "slices are left over from containers that are gone: 1", "warning")
     box.host.sh("\n".join(said.commands))
     well(box, "vgpu.leftovers")
 
