@@ -17,7 +17,7 @@ from support import REPO
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
 FOLDERS = ("unit", "kernel", "native", "gpu")
 RESULT = re.compile(r"^\| (test_\w+)(\[.*\])? \| (passed|failed|skipped) \|", re.MULTILINE)
