@@ -30,7 +30,7 @@ static bool address_of(const char *path, int *directory, struct sockaddr_un *out
     }
     memcpy(parent, path, (size_t)(name - path));
     parent[name - path] = '\0';
-    *directory = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *directory = file_open(parent, O_PATH | O_DIRECTORY);
     snprintf(out->sun_path, sizeof(out->sun_path), "/proc/self/fd/%d%s", *directory, name);
     return *directory >= 0;
 }
@@ -42,12 +42,12 @@ static int connect_to(const char *path)
     if (!address_of(path, &directory, &address))
         return -1;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-        close(fd);
+    if (fd >= 0 && syscall(SYS_connect, fd, &address, sizeof(address)) != 0) {
+        file_close(fd);
         fd = -1;
     }
     if (directory >= 0)
-        close(directory);
+        file_close(directory);
     return fd;
 }
 
@@ -61,11 +61,11 @@ bool channel_open(struct process *in)
         return false;
     int high = fcntl(fd, F_DUPFD_CLOEXEC, 700);
     if (high >= 0) {
-        close(fd);
+        file_close(fd);
         fd = high;
     }
     if (!file_status(fd, &status)) {
-        close(fd);
+        file_close(fd);
         return false;
     }
     in->channel_inode = status.st_ino;
@@ -80,7 +80,7 @@ void channel_close(struct process *in)
 {
     int fd = channel_descriptor(in);
     if (atomic_exchange(&in->channel, 0) && fd >= 0)
-        close(fd);
+        file_close(fd);
 }
 
 void channel_end(const struct process *in)
@@ -94,13 +94,14 @@ bool channel_send(struct process *in, const struct nvcd_message *message)
 {
     int fd = channel_descriptor(in);
     /* A full queue is that of an nvcd that does not read: as good as none. */
-    return fd >= 0 && send(fd, message, sizeof(*message), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*message);
+    return fd >= 0 && syscall(SYS_sendto, fd, message, sizeof(*message), MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
+                              0) == sizeof(*message);
 }
 
 int channel_receive(struct process *in, struct nvcd_message *out)
 {
     int fd = channel_descriptor(in);
-    ssize_t got = fd >= 0 ? recv(fd, out, sizeof(*out), MSG_DONTWAIT) : 0;
+    ssize_t got = fd >= 0 ? syscall(SYS_recvfrom, fd, out, sizeof(*out), MSG_DONTWAIT, NULL, NULL) : 0;
     if (got == sizeof(*out))
         return 1;
     return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
