@@ -20,6 +20,7 @@ enum {
     SHORT_NS = 20000,  /* before the first look */
     STUCK_NS = 50000000,
     TURN_NS = 10000000, /* after which who has the turn is taken for dead */
+    TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
 };
 
 enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN };
@@ -27,6 +28,7 @@ enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN };
 struct wait {
     uint64_t since, work_since, turn_since;
     uint32_t served; /* when the turn was looked at */
+    uint32_t dead;   /* whose turn passed while nothing happened, one after the other */
     uint64_t sleep;
 };
 
@@ -60,10 +62,14 @@ static bool has_turn(struct passage *passage, struct vgpu_budget *budget, int64_
         return true;
     uint32_t served = SHARED_READ(budget->served);
     if (served != wait->served || credit <= 0) {
+        wait->dead = served == wait->served ? wait->dead : 0;
         wait->served = served;
         wait->turn_since = now;
     } else if (now - wait->turn_since > TURN_NS) {
-        budget_leave(budget, served);
+        /* Where many are dead, or none of them ever was, each look passes over twice as many. */
+        wait->served = served + (UINT32_C(1) << wait->dead);
+        wait->dead += wait->dead < TURNS_BITS;
+        budget_leave(budget, wait->served - 1);
         wait->turn_since = now;
     }
     return false;
