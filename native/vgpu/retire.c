@@ -168,6 +168,8 @@ bool meter_is_drained(int position)
         close_streams(meter);
         capture_return(mode);
         meter_end(meter);
+        /* Nobody but its thread can put a mark into a default stream, and a broken context takes none. */
+        meter_expire(meter, now_ns(CLOCK_MONOTONIC));
     }
     if (!meter_read(meter))
         return false;
