@@ -15,9 +15,12 @@ enum {
     DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended */
     HELD_STEP_NS = 500000, /* between two looks at whether there is work */
     REST_STEP_NS = 1000000000,
+    END_STEP_US = 100,
+    END_STEPS = 1000,
 };
 
-/* An nvcd that lets a launch wait so long without a word is not working. */
+/* An nvcd that lets a launch wait so long without a word is not working: nothing is asked of it before it says something
+ * on a new connection, which the kernel makes for one that is stopped too. */
 #define SILENCE_NS UINT64_C(3000000000)
 
 /* Of a device, for this process. */
@@ -57,8 +60,9 @@ static bool is_connected(const struct process *in)
 
 static int position_of(const struct process *in, const uint8_t uuid[16])
 {
-    for (int i = 0; i < VGPU_DEVICES; i++)
-        if (atomic_load(&in->leases[i].state) != UNASKED && memcmp(in->leases[i].uuid, uuid, 16) == 0)
+    static const uint8_t none[16];
+    for (int i = 0; i < VGPU_DEVICES && memcmp(uuid, none, 16) != 0; i++)
+        if (memcmp(in->leases[i].uuid, uuid, 16) == 0)
             return i;
     return NO_POSITION;
 }
@@ -77,12 +81,19 @@ static bool release(struct process *in, int position, bool enough)
     return sent;
 }
 
-static void granted(struct lease *lease, int position, const struct nvcd_message *message)
+/* False: the connection is of no more use. */
+static bool granted(struct process *in, int position, const struct nvcd_message *message)
 {
+    struct lease *lease = &in->leases[position];
+    uint32_t unasked = UNASKED;
     lease->round = message->round;
     lease->charged = meter_charged(position);
     lease->granted = now_ns(CLOCK_MONOTONIC);
+    /* What was given back when this came, nvcd takes for ours, and for wanted. */
+    if (atomic_compare_exchange_strong(&lease->state, &unasked, DRAINING))
+        return release(in, position, true);
     move(lease, message->kind == NVCD_FREE ? FREE : GRANTED);
+    return true;
 }
 
 /* False: the connection is of no more use. */
@@ -92,14 +103,14 @@ static bool obey(struct process *in, const struct nvcd_message *message)
     atomic_store(&in->channel_heard, now_ns(CLOCK_MONOTONIC));
     if (message->kind == NVCD_REFUSED)
         return false;
+    atomic_store(&in->channel_doubted, false);
     if (position == NO_POSITION)
-        return true; /* a welcome; or what we gave back before it came */
+        return true; /* a welcome */
     struct lease *lease = &in->leases[position];
     uint32_t state = atomic_load(&lease->state);
     if (message->kind == NVCD_FREE || message->kind == NVCD_GRANT)
-        granted(lease, position, message);
-    else if (message->kind == NVCD_DROP && (state == GRANTED || state == FREE) &&
-             message->round == lease->round)
+        return granted(in, position, message);
+    if (message->kind == NVCD_DROP && (state == GRANTED || state == FREE) && message->round == lease->round)
         move(lease, DRAINING);
     return true;
 }
@@ -135,6 +146,8 @@ static long look_after(struct process *in)
         } else if (state == WAITING) {
             uint64_t heard = atomic_load(&in->channel_heard);
             good = now < heard || now - heard < SILENCE_NS;
+            if (!good)
+                atomic_store(&in->channel_doubted, true);
         }
         if (!good)
             return 0;
@@ -177,12 +190,31 @@ __asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
 __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
 #endif
 
+extern int __cxa_atexit(void (*call)(void *), void *argument, void *library);
+
+/* Before the driver's own handlers, which came before this one: no thread of ours is in the driver while it ends. A
+ * thread that waits for one of the program's there is left behind. */
+static void end(void *none)
+{
+    struct process *in = process();
+    (void)none;
+    if (!in)
+        return;
+    atomic_store(&in->ending, true);
+    channel_end(in);
+    for (int i = 0; i < END_STEPS && is_connected(in); i++)
+        sleep_us(END_STEP_US);
+}
+
 /* A thread that takes no signal of the program's. */
 static bool start(struct process *in)
 {
+    static _Atomic bool registered;
     sigset_t all, before;
     pthread_attr_t attributes;
     pthread_t thread;
+    if (!atomic_exchange(&registered, true))
+        __cxa_atexit(end, NULL, NULL);
     if (pthread_attr_init(&attributes) != 0)
         return false;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -201,6 +233,8 @@ static bool meet(struct process *in)
     uint64_t retry = atomic_load_explicit(&in->channel_retry, memory_order_relaxed);
     if (is_connected(in))
         return true;
+    if (atomic_load_explicit(&in->ending, memory_order_relaxed))
+        return false;
     /* Whoever moves the time of the next attempt makes this one. */
     if (now < retry || !atomic_compare_exchange_strong(&in->channel_retry, &retry, now + RETRY_NS))
         return false;
@@ -232,6 +266,12 @@ static bool ask(struct process *in, int position)
     return false;
 }
 
+bool lease_is_handed_out(void)
+{
+    struct process *in = process();
+    return in && meet(in) && !atomic_load_explicit(&in->channel_doubted, memory_order_relaxed);
+}
+
 bool lease_held(int position)
 {
     struct process *in = process();
@@ -241,7 +281,7 @@ bool lease_held(int position)
     if (state == GRANTED || state == FREE)
         return true;
     if (state == UNASKED)
-        return !meet(in) || !ask(in, position);
+        return !lease_is_handed_out() || !ask(in, position);
     return !is_connected(in);
 }
 

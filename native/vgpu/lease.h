@@ -4,6 +4,9 @@
 
 #include "process.h"
 
+/* Whether nvcd is there; if not, it is looked for now and then. Nothing is said to be wanted. */
+bool lease_is_handed_out(void);
+
 /* Whether this process may launch on the device now. Cheap. The first call for a device that is shared by a policy
  * connects to nvcd, if it is there, and says that the device is wanted. */
 bool lease_held(int position);

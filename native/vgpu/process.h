@@ -51,6 +51,8 @@ struct process {
     uint64_t channel_inode;         /* of its socket */
     _Atomic uint64_t channel_retry; /* no attempt to connect before then */
     _Atomic uint64_t channel_heard; /* when nvcd last said something */
+    _Atomic bool channel_doubted;   /* it had fallen silent, and has said nothing since */
+    _Atomic bool ending;            /* the program calls exit(3) */
 
     struct lock table; /* guards the items: see items.h */
     struct item *items;

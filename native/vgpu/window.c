@@ -36,7 +36,7 @@ static void look(struct process *in)
             continue;
         word = read_window(i, word);
         atomic_store_explicit(&in->windows[i], word, memory_order_relaxed);
-        bool turns = word & SHARED && (!lease_held(i) || lease_is_active(i));
+        bool turns = word & SHARED && lease_is_handed_out();
         closed |= turns || word & PAUSED || word & 0xff;
     }
     atomic_store_explicit(&window_closed, closed, memory_order_relaxed);
