@@ -1,0 +1,154 @@
+"""What the shim says to nvcd, and what it does when nvcd does not behave."""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from collections.abc import Callable
+
+from support.turngiver import TurnGiver
+from support.vgpushim import Process, Slice
+
+from nvc.daemon.wire import DROP, FREE, GRANT, RELEASE
+from nvc.vgpu import layout
+
+GIB = 1 << 30
+FAIR, FIXED = 0, 3
+
+
+def shared(plain_slice: Callable[..., Slice], **fields: int) -> Slice:
+    slice_ = plain_slice()
+    slice_.limit(*[2 * GIB] * len(slice_.uuids), **{"policy": FAIR, **fields})
+    return slice_
+
+
+def ready(slice_: Slice) -> Process:
+    """A process that can `launch m`."""
+    return slice_.start().do("module m")
+
+
+def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]) -> None:
+    """A device that a process was done with long ago is not taken from others by what it does on another one."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        assert talk.wanted() == nvcd.uuids[0]
+        talk.send(FREE, 1, nvcd.uuids[0])
+        assert process.receive() == ["0"]
+        process.do("context c 1", "module n").send("launch n")
+        assert talk.wanted() == nvcd.uuids[1]
+        talk.send(GRANT, 2, nvcd.uuids[1], 10_000_000)
+        assert process.receive() == ["0"]
+        back = talk.receive()
+        assert (back.kind, back.round, back.b) == (RELEASE, 2, 1)
+        process.do("primary 0")
+        end = time.monotonic() + 0.1
+        while time.monotonic() < end:
+            process.do("launch m")
+        talk.send(DROP, 1, nvcd.uuids[0])
+        back = talk.receive()
+        assert (back.kind, back.round, back.uuid) == (RELEASE, 1, nvcd.uuids[0])
+
+
+def test_a_lease_that_nobody_wants_any_more_is_given_back(plain_slice: Callable[..., Slice]) -> None:
+    """nvcd may hand one out, by a change of policy, while the process gives back the one that it had."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        talk.send(GRANT, 1, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+        for kind, round in ((FREE, 2), (GRANT, 3)):
+            talk.send(kind, round, nvcd.uuids[0], 10_000_000)
+            back = talk.receive()
+            assert (back.kind, back.round, back.b) == (RELEASE, round, 1)
+        process.send("launch m")
+        talk.send(GRANT, 4, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+
+
+def test_launches_of_a_thread_that_is_gone(plain_slice: Callable[..., Slice]) -> None:
+    """In its own default stream, which no other thread can look at: they do not keep the device for ever."""
+    slice_ = shared(plain_slice, policy=FIXED, cores=90)
+    process = ready(slice_)
+    process.do("aside m 2000")
+    with TurnGiver(slice_) as nvcd:
+        while True:
+            process.send("launch m")
+            try:
+                talk = nvcd.accept(0.05)
+                break
+            except TimeoutError:
+                process.receive()
+        talk.send(GRANT, 1, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+
+
+def test_a_thread_that_is_cancelled(plain_slice: Callable[..., Slice]) -> None:
+    """It still tells nvcd what the other threads count on."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("cancelaside m")
+        talk = nvcd.accept()
+        for round in range(1, 4):
+            talk.send(GRANT, round, talk.wanted(), 10_000_000)
+            process.receive()
+            assert talk.receive().kind == RELEASE
+            process.send("cancelaside m" if round < 2 else "launch m")
+
+
+def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
+    """Whatever is in the budget, no launch waits behind thousands that do not exist."""
+    slice_ = shared(plain_slice, policy=FIXED, cores=50)
+    process = ready(slice_).do("launch m")
+    with open(slice_.path("nvc/ledger/ledger"), "r+b", buffering=0) as ledger:
+        ledger.seek(layout.BUDGETS_OFFSET + 48)
+        ledger.write(struct.pack("<II", 4000, 0))
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        process.do("launch m")
+    assert time.monotonic() - began < 2
+
+
+def test_an_nvcd_that_is_stopped(plain_slice: Callable[..., Slice]) -> None:
+    """Nobody waits for it twice; when it goes on, turns do."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        began = time.monotonic()
+        process.do("launch m")
+        assert 2 < time.monotonic() - began < 5
+        began = last = time.monotonic()
+        while last - began < 1.5:
+            process.do("launch m")
+            now = time.monotonic()
+            assert now - last < 0.5
+            last = now
+        nvcd.listener.accept()[0].close()  # of then
+        talk = nvcd.accept()
+        process.send("launch m")
+        while not select.select([talk.socket], [], [], 0.01)[0]:
+            process.receive()
+            process.send("launch m")
+        talk.send(GRANT, 1, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+
+
+def test_the_end_of_a_program(plain_slice: Callable[..., Slice]) -> None:
+    """The shim's thread ends before the driver does."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_).do("endfewer")
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        talk.send(FREE, 1, talk.wanted())
+        assert process.receive() == ["0"]
+        process.do("thannow").end()
+        assert process.process.returncode == 0
