@@ -57,7 +57,10 @@ def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry])
     try:
         start = start_of(f"/proc/{pid}")
         entry = slice_of(kernel, pid, entries)
-        if entry is None or select.select([pidfd], [], [], 0)[0]:
+        # Not select(2), which knows no number above 1023.
+        ended = select.poll()
+        ended.register(pidfd, select.POLLIN)
+        if entry is None or ended.poll(0):
             return None
         return Peer(pid, start, entry)
     except OSError:

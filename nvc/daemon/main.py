@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 TENANT_SOCKET = "socket"
 CONTROL_SOCKET = "nvcd.sock"
+FILES = 16384  # descriptors, as in packaging/systemd/nvcd.service
 
 
 def log(text: str, level: int = 4) -> None:
@@ -39,6 +41,10 @@ def run(config: Config) -> None:
     """Be the daemon. Raises NvcError when it cannot begin."""
     if os.geteuid() != 0:
         raise PermissionDenied("start nvcd", cause="only root can")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < FILES:  # of a shell: a crowd of clients would use them up
+        most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     kernel = LinuxKernel()
     environment = dict(os.environ)
     notifier = Notifier(environment)
