@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 IN = select.EPOLLIN
 SECOND = 1_000_000_000
+REST = SECOND // 20
 
 
 class Timed:
@@ -31,6 +32,7 @@ class Loop:
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self.handlers: dict[int, Callable[[int], None]] = {}
+        self.paused: set[int] = set()
         self.timed: list[Timed] = []
         self.following = 0  # when the next of them is due
         self.deadlines: Callable[[], int | None] = lambda: None  # of what must be on time
@@ -48,11 +50,26 @@ class Loop:
     def remove(self, fd: int) -> None:
         """Forget a descriptor that is still open."""
         if self.handlers.pop(fd, None) is not None:
-            self.epoll.unregister(fd)
+            if fd in self.paused:
+                self.paused.discard(fd)
+            else:
+                self.epoll.unregister(fd)
 
     def pause(self, fd: int, paused: bool) -> None:
-        """Do not look at a descriptor for now, but keep it."""
-        self.epoll.modify(fd, 0 if paused else IN)
+        """Do not look at a descriptor for now, but keep it; nor be told that the other end is closed."""
+        if paused == (fd in self.paused) or fd not in self.handlers:
+            return
+        if paused:
+            self.paused.add(fd)
+            self.epoll.unregister(fd)  # without events epoll still tells of EPOLLHUP, again and again
+        else:
+            self.paused.discard(fd)
+            self.epoll.register(fd, IN)
+
+    def rest(self, fd: int, now: int) -> None:
+        """Do not look at a descriptor for a moment."""
+        self.pause(fd, True)
+        self.once(now + REST, lambda now: self.pause(fd, False))
 
     def every(self, period: int, work: Callable[[int], None]) -> None:
         """Call `work` now and whenever `period` nanoseconds have passed."""

@@ -93,6 +93,7 @@ class Server:
                 return
             except OSError as error:  # out of descriptors: those who wait are taken later
                 self._count(errno.errorcode.get(error.errno or 0, "error"))
+                self.loop.rest(listener.fileno(), now)
                 return
             connection.setblocking(False)
             code = self._admit(connection, now)

@@ -38,7 +38,10 @@ class Service:
     def _accept(self, now: int) -> None:
         try:
             connection, _ = self.listener.accept()
-        except OSError:
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError:  # out of descriptors
+            self.loop.rest(self.listener.fileno(), now)
             return
         connection.setblocking(False)
         if len(self.open) >= CONNECTIONS:
@@ -65,12 +68,14 @@ class Service:
         question += data
         if self.end in question:
             self.loop.remove(fd)
-            self._send(fd, self.answer(bytes(question), now), now)
+            self._send(fd, connection, self.answer(bytes(question), now), now)
         elif not data or len(question) > QUESTION_MAX:
             self._close(fd)
 
-    def _send(self, fd: int, data: bytes, now: int) -> None:
-        connection, _, since = self.open[fd]
+    def _send(self, fd: int, connection: socket.socket, data: bytes, now: int) -> None:
+        if fd not in self.open or self.open[fd][0] is not connection:
+            return  # it was closed meanwhile
+        since = self.open[fd][2]
         try:
             data = data[connection.send(data, socket.MSG_NOSIGNAL) :]
         except (BlockingIOError, InterruptedError):
@@ -78,7 +83,7 @@ class Service:
         except OSError:
             data = b""
         if data and now - since < PATIENCE:
-            self.loop.once(now + RETRY, lambda now: self._send(fd, data, now))
+            self.loop.once(now + RETRY, lambda now: self._send(fd, connection, data, now))
         else:
             self._close(fd)
 

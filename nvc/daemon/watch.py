@@ -85,7 +85,7 @@ def _serve(channel: socket.socket) -> None:
                 listening = bool(watched)
                 _tell(processes, listening)
         if devices is not None and devices.fileno() in ready:
-            if any(b"\0SUBSYSTEM=" + name + b"\0" in _take(devices) + b"\0" for name in _SUBSYSTEMS):
+            if concerns_devices(_take(devices)):
                 channel.send(b"device")
         if processes is not None and processes.fileno() in ready:
             data = _take(processes)
@@ -98,6 +98,11 @@ def _serve(channel: socket.socket) -> None:
             elif what == EXEC and time.monotonic() > told + _OFTEN:
                 told = time.monotonic()
                 channel.send(b"exec")
+
+
+def concerns_devices(event: bytes) -> bool:
+    """Whether one event of the kernel is of a GPU or its driver, or may be."""
+    return any(b"\0SUBSYSTEM=" + name + b"\0" in event + b"\0" for name in _SUBSYSTEMS)
 
 
 def _processes() -> Any:

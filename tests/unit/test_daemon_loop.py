@@ -1,0 +1,114 @@
+"""nvcd's loop and its listeners, with real descriptors: what is not looked at costs nothing."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nvc.daemon.loop import SECOND, Loop
+from nvc.daemon.server import Server
+from nvc.daemon.services import CONNECTIONS, PATIENCE, RETRY, Service
+from nvc.daemon.watch import concerns_devices
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.epoll.close()
+
+
+def run_for(loop: Loop, nanoseconds: int) -> None:
+    loop.once(time.monotonic_ns() + nanoseconds, lambda now: loop.stop())
+    loop.run()
+    loop.stopped = False
+
+
+@pytest.fixture
+def listener(tmp_path: object) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        made.bind(f"{tmp_path}/socket")
+        made.listen(128)
+        made.setblocking(False)
+        yield made
+
+
+def connect(listener: socket.socket) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.connect(listener.getsockname())
+    return made
+
+
+def test_who_is_paused_and_hangs_up(loop: Loop) -> None:
+    """epoll tells of that even where nothing is asked for."""
+    ours, theirs = socket.socketpair()
+    called: list[int] = []
+    with ours, theirs:
+        loop.add(ours.fileno(), called.append)
+        loop.pause(ours.fileno(), True)
+        theirs.send(b"x")
+        theirs.close()
+        run_for(loop, SECOND // 20)
+        assert not called
+        loop.handlers[ours.fileno()] = lambda now: loop.stop()
+        loop.pause(ours.fileno(), False)
+        loop.run()
+        loop.pause(ours.fileno(), True)
+        loop.remove(ours.fileno())  # while it is paused
+
+
+@pytest.mark.parametrize("kind", ["server", "service"])
+def test_without_descriptors(loop: Loop, listener: socket.socket, kind: str) -> None:
+    """Who cannot be taken waits, without keeping the daemon busy, and is taken later."""
+    if kind == "server":
+        server = Server(loop, None, None, print)  # type: ignore[arg-type]
+        server.open(listener)
+    else:
+        service = Service(loop, listener, b"\n", lambda data, now: b"yes\n", False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with connect(listener) as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+        try:
+            before = loop.wakes
+            run_for(loop, SECOND // 5)
+            assert loop.wakes - before < 20
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if kind == "server":
+            server._admit = lambda connection, now: loop.stop() or 1  # type: ignore[method-assign, func-returns-value]
+            loop.run()
+            assert set(server.refused) == {"EMFILE", "EPERM"}
+        else:
+            client.sendall(b"ask\n")
+            run_for(loop, SECOND // 5)
+            assert client.recv(10) == b"yes\n" and not service.open
+
+
+def test_an_answer_that_nobody_reads(loop: Loop, listener: socket.socket) -> None:
+    """It is closed to make room, and what was to be sent later is not sent to another one."""
+    service = Service(loop, listener, b"\n", lambda data, now: bytes(1 << 22), False)
+    clients = [connect(listener) for _ in range(CONNECTIONS)]
+    start = 1000 * SECOND
+    for _ in clients:
+        service._accept(start)
+    clients[0].sendall(b"ask\n")
+    service._ready(min(service.open), start + 1)
+    clients.append(connect(listener))
+    service._accept(start + PATIENCE + 1)
+    assert len(service.open) == 1
+    loop._timed(start + PATIENCE + 1 + RETRY)
+    (number,) = service.open
+    assert service.open[number][2] == start + PATIENCE + 1
+    service._close(number)
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("name", ["nvidia", "module", "pci", "drm", "net", "nvidia2"])
+def test_which_events_are_of_devices(name: str) -> None:
+    message = b"add@/devices/x\0ACTION=add\0SUBSYSTEM=" + name.encode() + b"\0SEQNUM=1\0"
+    assert concerns_devices(message) == (name in ("nvidia", "module", "pci", "drm"))
