@@ -152,6 +152,17 @@ def _items(offers: list[tuple[str, str]], begun: str) -> Items:
     return [CompletionItem(offer, help=text) for offer, text in offers if offer.startswith(begun)]
 
 
+def script(shell: str, program: str) -> str:
+    """What makes `shell` complete `program`."""
+    from nvc_cli.main import COMPLETE_VARIABLE, tree
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"click cannot complete in {shell}")
+    made = found(tree, {}, program, COMPLETE_VARIABLE)
+    return str((BASH if shell == "bash" else made.source_template) % made.source_vars())
+
+
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
@@ -163,11 +174,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh:  nvc-cli completion zsh > /usr/local/share/zsh/site-functions/_nvc-cli
     fish: nvc-cli completion fish > /etc/fish/completions/nvc-cli.fish
     """
-    from nvc_cli.main import COMPLETE_VARIABLE, program_of, tree
+    from nvc_cli.main import program_of
 
-    found = get_completion_class(shell)
-    if found is None:
-        raise click.UsageError(f"click cannot complete in {shell}")
-    script = found(tree, {}, program_of(ctx), COMPLETE_VARIABLE)
-    template = BASH if shell == "bash" else script.source_template
-    output.write(template % script.source_vars())
+    output.write(script(shell, program_of(ctx)))

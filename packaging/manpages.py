@@ -1,7 +1,8 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
 nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
-`--help` read; nvc-hook(8) and nvc-cdi-hook(8) from their usage texts.
+`--help` read; nvcd(8), nvc-hook(8) and nvc-cdi-hook(8) from their usage texts; nvc-runtime(8), whose `--help` is
+that of the runtime below it, from the text here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,19 @@ Settings of hooks, runtime and daemon; see
 .TP
 .I /run/nvc
 What was found on this host, the slices of containers, and the daemon's sockets.
+"""
+RUNTIME = """Usage: nvc-runtime [OPTION...] COMMAND [ARG...]
+
+Runs containers as runc does, and gives them the GPUs that they ask for.
+It takes runc's options and commands, --help and --version included, and hands
+all of them on to the first of `runtimes` in /etc/nvc/config.toml that is found
+(runc, else crun). Before `create` and `run` it puts devices, files, hooks and
+rules into the config.json of the bundle, as the container's variables,
+annotations and CDI devices want them.
+
+Register it with an engine: nvc-cli runtime configure --engine NAME
+Errors go to standard error, and to the log that the engine names with --log.
+More is in the file that `debug` of [nvidia-container-runtime] names.
 """
 STATUS = """.SH EXIT STATUS
 0 if all went well, 1 after an error, which is one line on standard error; 64 for a wrong call. Where a command
@@ -146,10 +160,10 @@ def main(directory: str, *path: str) -> None:
     """All pages into DIRECTORY/man, scripts into DIRECTORY/completions."""
     sys.path[:0] = path
     import click
-    from click.shell_completion import get_completion_class
 
     import nvc
-    from nvc_cli.main import COMPLETE_VARIABLE, tree
+    from nvc_cli import completion, daemon
+    from nvc_cli.main import tree
     from nvc_hooks import boot, cdi
 
     pages = os.path.join(directory, "man")
@@ -165,12 +179,10 @@ def main(directory: str, *path: str) -> None:
         write(pages, f"nvc-cli-{name}.1", text)
     write(pages, "nvc-hook.8", usage_page("nvc-hook", boot.USAGE, nvc.__version__))
     write(pages, "nvc-cdi-hook.8", usage_page("nvc-cdi-hook", cdi.USAGE, nvc.__version__))
+    write(pages, "nvc-runtime.8", usage_page("nvc-runtime", RUNTIME, nvc.__version__))
+    write(pages, "nvcd.8", usage_page("nvcd", daemon.USAGE, nvc.__version__))
     for shell, name in (("bash", "nvc-cli"), ("zsh", "_nvc-cli"), ("fish", "nvc-cli.fish")):
-        found = get_completion_class(shell)
-        assert found is not None
-        script = found(tree, {}, "nvc-cli", COMPLETE_VARIABLE)
-        folder = os.path.join(directory, "completions", shell)
-        write(folder, name, script.source_template % script.source_vars())
+        write(os.path.join(directory, "completions", shell), name, completion.script(shell, "nvc-cli"))
 
 
 if __name__ == "__main__":
