@@ -54,7 +54,11 @@ def runtime() -> None:
 )
 @click.option("--engine", required=True, type=click.Choice(ENGINES), help="Which engine.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--remove", is_flag=True, help="Take out what this command put in.")
+@click.option(
+    "--remove",
+    is_flag=True,
+    help="Take out what this command put in; of --hook-link and --hook-dir where they are named again.",
+)
 @click.option(
     "--config", default="", metavar="FILE", help="The engine's configuration, if not the usual one."
 )

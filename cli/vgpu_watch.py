@@ -9,6 +9,7 @@ import click
 
 from nvc.errors import InputError
 from nvc_cli import completion, output
+from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -67,9 +68,12 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
         memory = size_text(device.memory) if device.memory else "unknown"
         used = top.used_text(tenant, device)
         lines.append((f"device {device.index}", f"{device.uuid}  {device.name}"))
+        if device.hidden:
+            lines.append(("", "hidden: it was not asked for"))
+            continue
         lines.append(("", f"limit {top.limit_text(device)} of {memory}, used {used}"))
         lines.append(("", top.time_text(device)))
-        if tenant.alive and not device.hidden:
+        if tenant.alive:
             lines.append(("", top.received_text(device, time.time() - entry.created)))
     if tenant.problem:
         lines.append(("problem", tenant.problem))
@@ -163,6 +167,9 @@ def report_command(
         from nvc.vgpu.top import tracks_table
 
         output.write(output.emphasised(tracks_table(tracks)))
+        if not tracks:
+            why = "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
+            output.say(program_of(ctx), why)
     if path:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         title = f"Shares of time received, {seconds:g} s until {when}"

@@ -83,7 +83,7 @@ def _findings(look: Look, check: Check) -> tuple[Finding, ...]:
     except Exception as error:  # a check that is wrong must not keep the others from being made
         text = f"this check is wrong here: {type(error).__name__}: {error}"
         found.append(unknown(text, advice="please report it, with --bundle"))
-    return tuple(found) or (ok(check.title),)
+    return tuple(found) or (ok(f"{check.title}: nothing wrong"),)
 
 
 def table() -> str:
