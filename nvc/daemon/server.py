@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
 ACCEPTS = 8  # in one round of the loop
+ARRIVALS, CROWD = 3000, 2000  # that are looked at in a second, and at once: the others wait, for less than a second
 GREETING_TIME = 10 * SECOND  # to say hello
 PAUSE = SECOND // 20  # that a client is not looked at when it has sent too much
 LATE_MAX = 30 * SECOND  # to give back a lease that was handed on
@@ -59,6 +60,7 @@ class Server:
         self._paused: list[Client] = []
         self._meters: dict[str, Bucket] = {}  # of slices
         self._refreshes = Bucket(2, 4, 0)
+        self._arrivals = Bucket(ARRIVALS, CROWD, 0)
         self._buffer = bytearray(SIZE + 1)
 
     def open(self, listener: socket.socket) -> None:
@@ -87,6 +89,9 @@ class Server:
 
     def _accept(self, listener: socket.socket, now: int) -> None:
         for _ in range(ACCEPTS):
+            if not self._arrivals.take(now):
+                self.loop.rest(listener.fileno(), now)
+                return
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -152,6 +152,20 @@ def test_a_flood_costs_its_sender(place: Place) -> None:
     assert min(held) > 0.2 * 2e9
 
 
+def test_a_flood_of_connections_costs_its_sender(place: Place) -> None:
+    daemon = place.start()
+    for _ in range(3):
+        place.tenant()
+    before, end = daemon.cpu(), time.monotonic() + 3
+    place.tenants[0].send("knock", end)
+    for tenant in place.tenants[1:]:
+        tenant.send("busy", end, 0)
+    held = [tenant.receive()["held"][0] for tenant in place.tenants[1:]]
+    assert place.tenants[0].receive() > 2000
+    assert daemon.cpu() - before < 1.6
+    assert min(held) > 0.3 * 3e9
+
+
 def test_strangers_are_refused(place: Place) -> None:
     """A process that is in no slice, though it finds the socket."""
     place.start()
