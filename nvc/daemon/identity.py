@@ -91,6 +91,12 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
 def _is_living(kernel: Kernel, entry: Entry) -> bool:
     from nvc.vgpu.living import processes_of
 
+    try:
+        # While the container's first process lives, its namespace is the one that the entry was made for.
+        if start_of(f"/proc/{entry.pid}") == entry.start and namespace_of(entry.pid) == entry.namespace:
+            return True
+    except OSError:
+        pass
     return entry.key in processes_of(kernel, (entry,))
 
 

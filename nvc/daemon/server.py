@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
 ACCEPTS = 8  # in one round of the loop
-ARRIVALS, CROWD = 3000, 2000  # that are looked at in a second, and at once: the others wait, for less than a second
+ARRIVALS, CROWD = 3000, 2000  # that are looked at in a second, and at once: others wait a moment
 GREETING_TIME = 10 * SECOND  # to say hello
 PAUSE = SECOND // 20  # that a client is not looked at when it has sent too much
 LATE_MAX = 30 * SECOND  # to give back a lease that was handed on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import subprocess
 import time
@@ -164,6 +165,21 @@ def test_a_flood_of_connections_costs_its_sender(place: Place) -> None:
     assert place.tenants[0].receive() > 2000
     assert daemon.cpu() - before < 1.6
     assert min(held) > 0.3 * 3e9
+
+
+def test_a_process_with_another_root_directory(place: Place) -> None:
+    """It is of its slice too, and to see that takes no look at all processes of the host."""
+    daemon, tenant = place.start(), place.tenant()
+    many = "for i in $(seq 400); do sleep 1000 & done; echo ready; wait"
+    crowd = subprocess.Popen(["sh", "-c", many], stdout=subprocess.PIPE, start_new_session=True)
+    assert crowd.stdout is not None and crowd.stdout.readline() == b"ready\n"
+    before = daemon.cpu()
+    assert tenant.ask("elsewhere", 200) == 200
+    used = daemon.cpu() - before
+    os.killpg(crowd.pid, signal.SIGKILL)
+    crowd.wait()
+    crowd.stdout.close()
+    assert used < 0.3
 
 
 def test_strangers_are_refused(place: Place) -> None:

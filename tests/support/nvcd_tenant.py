@@ -68,6 +68,25 @@ def connect() -> socket.socket:
     return made
 
 
+def connect_elsewhere(count: int) -> int:
+    child = os.fork()
+    if child == 0:
+        welcomes = 0
+        try:
+            os.makedirs("/mnt/empty", exist_ok=True)
+            os.chdir(f"{LIBRARIES}/nvc/daemon")
+            os.chroot("/mnt/empty")
+            for _ in range(count):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
+                    made.settimeout(20)
+                    made.connect("socket")
+                    made.send(MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0))
+                    welcomes += receive(made)[0] == WELCOME
+        finally:
+            os._exit(welcomes)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def receive(connection: socket.socket) -> tuple[int, int, bytes, int]:
     """Kind, round, UUID and `a`; kind 0: it is closed."""
     try:
@@ -183,6 +202,8 @@ def main() -> None:
                     if made.connect_ex(f"{LIBRARIES}/nvc/daemon/socket") == 0:
                         count += 1
             answer(count)
+        elif command == "elsewhere":  # so many connections of a process with another root directory; how many welcomes
+            answer(connect_elsewhere(words[0]))
         elif command == "close":
             for one in kept:
                 one.close()
