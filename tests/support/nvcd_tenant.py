@@ -202,7 +202,7 @@ def main() -> None:
                     if made.connect_ex(f"{LIBRARIES}/nvc/daemon/socket") == 0:
                         count += 1
             answer(count)
-        elif command == "elsewhere":  # so many connections of a process with another root directory; how many welcomes
+        elif command == "elsewhere":  # connections of a process with another root; how many are welcomed
             answer(connect_elsewhere(words[0]))
         elif command == "close":
             for one in kept:
