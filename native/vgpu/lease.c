@@ -89,6 +89,7 @@ static bool granted(struct process *in, int position, const struct nvcd_message 
     lease->round = message->round;
     lease->charged = meter_charged(position);
     lease->granted = now_ns(CLOCK_MONOTONIC);
+    lease->length = message->a;
     /* What was given back when this came, nvcd takes for ours, and for wanted. */
     if (atomic_compare_exchange_strong(&lease->state, &unasked, DRAINING))
         return release(in, position, true);
@@ -134,7 +135,8 @@ static long look_after(struct process *in)
         uint32_t state = atomic_load_explicit(&lease->state, memory_order_relaxed);
         bool good = true;
         long step = REST_STEP_NS;
-        if (state == GRANTED && is_quiet(lease, i, now) &&
+        uint64_t held = now - lease->granted;
+        if (state == GRANTED && (held >= lease->length || is_quiet(lease, i, now)) &&
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
         if (state == DRAINING && meter_is_drained(i)) {
@@ -142,7 +144,7 @@ static long look_after(struct process *in)
         } else if (state == DRAINING) {
             step = DRAIN_STEP_NS;
         } else if (state == GRANTED) {
-            step = HELD_STEP_NS;
+            step = lease->length - held < HELD_STEP_NS ? (long)(lease->length - held) + 1 : HELD_STEP_NS;
         } else if (state == WAITING) {
             uint64_t heard = atomic_load(&in->channel_heard);
             good = now < heard || now - heard < SILENCE_NS;

@@ -26,6 +26,7 @@ struct lease {
     _Atomic uint32_t state, waiters;
     uint32_t round;
     uint64_t granted; /* CLOCK_MONOTONIC, nanoseconds */
+    uint64_t length;  /* nanoseconds */
     uint64_t charged; /* at that time */
     uint8_t uuid[16];
 };

@@ -203,7 +203,7 @@ class Arbiter(Accounts):
         if lease is None or lease.dropped:
             return
         lease.dropped = True
-        self.deadline = now + self.policy.slice
+        self.deadline = min(lease.end or now, now) + self.policy.slice
         for member in tuple(lease.holders):
             self.send(member, DROP, member.round, 0)
         if lease.gang and lease.tenant is not None:
@@ -309,7 +309,8 @@ class Arbiter(Accounts):
         holders = {member for member in tenant.members if member.wants and member not in tenant.late}
         lease = self.lease = Lease(tenant, self._new_round(), end, holders)
         lease.gang = gang
-        self.deadline = end or None
+        # Who holds it knows when it ends, and need not be told: only who is late is.
+        self.deadline = end + self.policy.slice // 2 if end else None
         for member in holders:
             self._hand(member, lease.round, kind, length)
         tenant.grants += 1

@@ -125,26 +125,44 @@ class Busy:
         for uuid in self.uuids:
             connection.send(MESSAGE.pack(WANT, 0, 0, uuid, 0, 0))
         began: dict[bytes, int] = {}
-        while (left := end - time.monotonic()) > 0:
-            if not select.select([connection], [], [], left)[0]:
-                break
-            kind, round, uuid, _ = receive(connection)
-            now = time.monotonic_ns()
+        due: dict[bytes, tuple[int, int]] = {}  # when a lease ends, and its number
+        while (now := time.monotonic()) < end:
+            first = min((at for at, _ in due.values()), default=0) / 1e9 or end
+            if not select.select([connection], [], [], max(0.0, min(first, end) - now))[0]:
+                for uuid, (at, round) in tuple(due.items()):
+                    if time.monotonic_ns() >= at:
+                        self._release(connection, uuid, round, began, due)
+                continue
+            kind, round, uuid, length = receive(connection)
             if kind in (0, REFUSED):
                 break
             if kind in (FREE, GRANT):
-                began[uuid] = now
+                began[uuid] = time.monotonic_ns()
                 self.turns += 1
-                self.begins.append(now)
-            elif kind == DROP:
-                if self.drain:
-                    select.select([], [], [], self.drain)
-                now = time.monotonic_ns()
-                connection.send(MESSAGE.pack(RELEASE, 0, round, uuid, 0, 0))
-                self.held[uuid] += now - began.pop(uuid, now)
-                self.ends.append(now)
+                self.begins.append(began[uuid])
+                if length:
+                    due[uuid] = began[uuid] + length, round
+            elif kind == DROP and uuid in began:
+                self._release(connection, uuid, round, began, due)
         for uuid, since in began.items():
             self.held[uuid] += time.monotonic_ns() - since
+
+    def _release(
+        self,
+        connection: socket.socket,
+        uuid: bytes,
+        round: int,
+        began: dict[bytes, int],
+        due: dict[bytes, tuple[int, int]],
+    ) -> None:
+        """At the end of a lease's length, or when told to."""
+        if self.drain:
+            select.select([], [], [], self.drain)
+        now = time.monotonic_ns()
+        connection.send(MESSAGE.pack(RELEASE, 0, round, uuid, 0, 0))
+        self.held[uuid] += now - began.pop(uuid)
+        self.ends.append(now)
+        due.pop(uuid, None)
 
 
 def main() -> None:

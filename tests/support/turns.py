@@ -14,10 +14,10 @@ SECOND = 1000 * MS
 
 
 class Program:
-    """A process that is always busy: it releases when it is told to and has drained, and wants more."""
+    """A process that is always busy: at the end of a lease it drains, gives it back and wants more."""
 
     def __init__(self, drain: int = 0, work: int = 0, idle: int = 0, stuck: bool = False) -> None:
-        self.drain = drain  # nanoseconds from being told to having drained
+        self.drain = drain  # nanoseconds from the end to having drained
         self.work = work  # after so long it has nothing more to do, 0: there is no end of it
         self.idle = idle  # then, until it has work again
         self.stuck = stuck  # it never gives anything back
@@ -30,12 +30,14 @@ class Program:
         """How long it might launch, until now."""
         return self.had + sum(now - self.began[uuid] for uuid in self.rounds)
 
-    def hear(self, world: World, member: Member, uuid: bytes, kind: int, round: int) -> None:
+    def hear(self, world: World, member: Member, uuid: bytes, kind: int, round: int, length: int) -> None:
         self.messages.append((world.now, kind, round))
         if kind in (FREE, GRANT):
             self.began[uuid], self.rounds[uuid] = world.now, round
             if self.work:
                 world.later(self.work, lambda: self._done(world, member, uuid, round))
+            if length and not self.stuck:
+                world.later(length + self.drain, lambda: self._give_back(world, member, uuid, round, True))
         elif kind == DROP and not self.stuck:
             world.later(self.drain, lambda: self._give_back(world, member, uuid, round, True))
 
@@ -139,4 +141,4 @@ class World:
         program = member.client
         assert isinstance(program, Program)
         # Not from within the arbiter: an answer takes its time.
-        self.later(0, lambda: program.hear(self, member, uuid, kind, round))
+        self.later(0, lambda: program.hear(self, member, uuid, kind, round, length))
