@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator
@@ -11,9 +12,11 @@ from support import REPO
 from support.facts import PLAN, facts
 
 from nvc import report
+from nvc.doctor.codes import Explanation
 from nvc.plan.describe import VERBS, document
 from nvc.request import Request
 from nvc.selection import select
+from nvc.vgpu.calibration import Measurement
 from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 
@@ -43,6 +46,28 @@ def test_every_option(command: str) -> None:
 
 def test_every_command() -> None:
     assert {*HOT, *LAZY} <= CODE
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["vgpu/tenants", "vgpu/govern", "vgpu/history", "vgpu/survey", "vgpu/calibration", "doctor/codes"],
+)
+def test_every_key_of_what_is_made_for_programs(module: str) -> None:
+    """Keys of dictionaries in functions called `document`; of values that are printed as they are, the fields."""
+    with open(os.path.join(REPO, "nvc", f"{module}.py"), encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    found = {
+        key.value
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and function.name in ("document", "_time")
+        for made in ast.walk(function)
+        if isinstance(made, ast.Dict)
+        for key in made.keys
+        if isinstance(key, ast.Constant)
+    }
+    if not found:
+        found = set((Measurement if module == "vgpu/calibration" else Explanation)._fields)
+    assert found and found <= CODE, found - CODE
 
 
 def test_every_key_of_every_document() -> None:
