@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import select
 import struct
+import threading
 import time
 from collections.abc import Callable
 
-from support.turngiver import TurnGiver
+from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
 
-from nvc.daemon.wire import DROP, FREE, GRANT, RELEASE
+from nvc.daemon.wire import DROP, FREE, GRANT, RELEASE, WANT
 from nvc.vgpu import layout
 
 GIB = 1 << 30
@@ -152,3 +153,37 @@ def test_the_end_of_a_program(plain_slice: Callable[..., Slice]) -> None:
         assert process.receive() == ["0"]
         process.do("thannow").end()
         assert process.process.returncode == 0
+
+
+def hand_out(talk: Talk, turns: list[int]) -> None:
+    """Turns that are over as soon as they have begun, until the process is gone."""
+    try:
+        while True:
+            message = talk.receive()
+            if message.kind == WANT or not message.b:
+                turns.append(len(turns) + 1)
+                talk.send(GRANT, turns[-1], message.uuid, 1)
+                talk.send(DROP, turns[-1], message.uuid)
+    except (struct.error, OSError):
+        pass
+
+
+def test_turns_that_end_while_contexts_and_streams_do(vgpu: Slice) -> None:
+    """What the shim's thread reads is not what the program's thread has just destroyed."""
+    vgpu.limit(2 * GIB, 2 * GIB, policy=FAIR)
+    turns: list[int] = []
+    with TurnGiver(vgpu) as nvcd:
+        process = vgpu.process().do("init", "primary 0", "module m")
+        process.send("launch m")
+        server = threading.Thread(target=hand_out, args=(nvcd.accept(), turns))
+        server.start()
+        assert process.receive() == ["0"]
+        for _ in range(40):
+            process.do("context c 0", "module n", "launch n", "stream", "launch n", "launch n", "dropstream")
+            process.do("defaultstream", "launch n", "aside m 3", "launch n", "dropcontext c")
+            process.do("primary 0", "launch m", "stream", "launch m", "capture 0", "launch m", "captured g")
+            process.do("launch m", "defaultstream", "reset 0", "primary 0", "module m", "launch m")
+        process.end()
+        server.join()
+    assert process.process.returncode == 0
+    assert len(turns) > 40
