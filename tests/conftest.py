@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from support import REPO, STAGE, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
 
+RUN = "/run/nvc"
+CLONE_NEWNS = 0x20000  # unshare(2)
 POISON = """
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,6 +31,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
         settings.register_profile("nvc", deadline=None, derandomize="CI" in os.environ)
         settings.load_profile("nvc")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_run_directory() -> None:
+    """A /run/nvc of these tests alone, which goes when they end: slices, policies and what was found on the host.
+
+    Not for an installation that somebody else made, which is looked at as it is, nor without root.
+    """
+    if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
+        return
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare: tests need a mount namespace of their own")
+    run("mount", "--make-rprivate", "/")
+    os.makedirs(RUN, mode=0o700, exist_ok=True)
+    run("mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", RUN)
 
 
 @pytest.fixture(scope="session")

@@ -180,7 +180,7 @@ def test_the_shim_is_proved_where_programs_start(sliced: Any, launcher: str, dri
     env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
     done = run(launcher, "vgpu", "check", env=env, check=False)
     assert done.returncode == 1 and "reached without the shim" in done.stdout
-    assert run(launcher, "vgpu", "check").stdout.rstrip().endswith(": not loaded")
+    assert ": not loaded (neither" in run(launcher, "vgpu", "check").stdout
 
 
 def test_what_a_context_takes_is_measured_and_kept(
