@@ -11,8 +11,8 @@ import pytest
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
 from support.plans import mounts
+from support.rootfs import LIBS
 from support.vgpu import GIB, Inside, ensure_shim, entry_of, limits_of
-from support.vgpushim import compile_tool
 
 from nvc.cdi.document import DocumentOptions
 from nvc.cdi.generate import document_of
@@ -26,13 +26,7 @@ from nvc.vgpu.layout import NO_LIMIT
 from nvc.vgpu.shim import installed
 from nvc.vgpu.sizes import parse_size
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 OUT_OF_MEMORY = 2
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
 
 
 @pytest.fixture

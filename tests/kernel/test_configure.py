@@ -10,18 +10,9 @@ from support import run
 from support.configure import BASIC, Configure, as_hook
 from support.plans import mounts, snapshot
 from support.prestart import at_prestart
+from support.rootfs import LIBS
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 VERSION = "580.159.04"
-
-
-@pytest.fixture
-def debian(rootfs: Any) -> str:
-    """A rootfs whose libraries are where Debian keeps them."""
-    path: str = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    return path
 
 
 @pytest.mark.parametrize("readonly", [False, True])

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 
 from support import CLEAN_ENV, REPO, need, run
+from support.rootfs import LIBS
 from support.vgpu import ensure_shim
 
 from nvc.vgpu.layout import POLICIES
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
     TEXT = page.read()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from support.bundle import RUNTIMES, Bundle
 from support.hook import Hook, ask, mounted
 from support.plans import snapshot
 from support.prestart import at_prestart
+from support.rootfs import LIBS
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 KINDS = ("prestart", "createRuntime", "createContainer")
 NODES = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
 #: Devices that the container sees, then what opening GPU 0 says: ENXIO where the cgroup allows it.
@@ -24,24 +23,10 @@ LOOK = "nvidia-smi -L | wc -l; ls /dev | grep nvidia; cat /dev/nvidia0"
 
 
 @pytest.fixture
-def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[..., Hook]:
-    """Factory: `hook(settings="", **SimSpec fields)` returns a Hook for a simulated driver of two GPUs."""
-
-    def make(settings: str = "", **wanted: Any) -> Hook:
-        return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
-
-    return make
-
-
-@pytest.fixture
-def bundle(runc_bundle: Callable[..., Bundle], rootfs: Callable[..., str]) -> Bundle:
-    """A bundle of a Debian-like image that asks for every GPU."""
-    path = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    made = runc_bundle(path)
-    ask(made, NVIDIA_VISIBLE_DEVICES="all")
-    return made
+def bundle(bundle: Bundle) -> Bundle:
+    """One that asks for every GPU."""
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
+    return bundle
 
 
 def names(bundle: Bundle, runtime: str = "runc") -> list[str]:

@@ -16,9 +16,9 @@ from support import need
 from support.bundle import RUNTIMES, Bundle
 from support.hook import Hook, ask, mounted
 from support.plans import snapshot
+from support.rootfs import LIBS
 
 KINDS = ("prestart", "createRuntime", "createContainer")
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 CWD = "/proc/self/cwd"
 #: What an image can set, and a hook's environment be, in the worst case. /proc/self/cwd is the image's root then.
 HOSTILE = {

@@ -8,19 +8,11 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
 from support import REPO, run
 from support.nvcd import GPU, Place
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
-
-
-@pytest.fixture
-def place(stage: str, scratch: str) -> Iterator[Place]:
-    made = Place(stage, scratch)
-    yield made
-    made.end()
 
 
 def shares(place: Place, seconds: float, *drains: float) -> list[float]:

@@ -14,23 +14,8 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV
 from support.nvcd import Place, ask, eventually
-from support.vgpu import GIB, MIB, ensure_shim
-from support.vgpushim import compile_tool
-
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
-
-
-@pytest.fixture
-def place(stage: str, scratch: str) -> Iterator[Place]:
-    ensure_shim(stage, scratch)
-    made = Place(stage, scratch)
-    yield made
-    made.end()
+from support.rootfs import LIBS
+from support.vgpu import GIB, MIB
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
-from support.vgpu import ensure_shim
 
 GIB = 1 << 30
 #: A program of the driver is an ELF file; the one that is meant is in Python.
@@ -25,14 +24,17 @@ int main(int argc, char **argv)
 
 
 @pytest.fixture
-def place(stage: str, scratch: str, sim_root: Callable[..., str]) -> Iterator[Place]:
-    made = Place(stage, scratch)
-    made.driver = sim_root(gpus=1)  # type: ignore[attr-defined]
-    yield made
-    if made.daemon is not None and made.daemon.process.poll() is None:
-        for key in {one["key"] for one in ask(made)["mps"]}:
-            ask(made, "mps-stop", key=key)
-    made.end()
+def driver(sim_root: Callable[..., str]) -> str:
+    return sim_root(gpus=1)
+
+
+@pytest.fixture
+def place(place: Place, driver: str) -> Iterator[Place]:
+    place.driver = driver  # type: ignore[attr-defined]
+    yield place
+    if place.daemon is not None and place.daemon.process.poll() is None:
+        for key in {one["key"] for one in ask(place)["mps"]}:
+            ask(place, "mps-stop", key=key)
 
 
 def started(place: Place, speaks: bool = True) -> str:
@@ -118,10 +120,7 @@ def test_a_program_that_does_not_do_it(place: Place) -> None:
     assert found["mps"][0]["key"] == key
 
 
-def test_a_program_is_run_under_its_own_server(
-    place: Place, stage: str, scratch: str, launcher: str
-) -> None:
-    ensure_shim(stage, scratch)
+def test_a_program_is_run_under_its_own_server(place: Place, launcher: str) -> None:
     started(place)
     head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
     script = (
@@ -138,10 +137,7 @@ def test_a_program_is_run_under_its_own_server(
     eventually(place, lambda s: not s["mps"])
 
 
-def test_a_container_sees_its_own_server(
-    place: Place, stage: str, scratch: str, launcher: str, runc_bundle: Any
-) -> None:
-    ensure_shim(stage, scratch)
+def test_a_container_sees_its_own_server(place: Place, launcher: str, runc_bundle: Any) -> None:
     started(place)
     with runc_bundle().created("runc") as container:
         head = (launcher, f"--root={place.driver}", "configure", f"--pid={container.pid}")  # type: ignore[attr-defined]
@@ -159,8 +155,7 @@ def test_a_container_sees_its_own_server(
         assert ask(place, "mps-stop", key=one["key"]) == {"stopped": 1}
 
 
-def test_without_nvcd_there_is_no_such_fence(place: Place, stage: str, scratch: str, launcher: str) -> None:
-    ensure_shim(stage, scratch)
+def test_without_nvcd_there_is_no_such_fence(place: Place, launcher: str) -> None:
     head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
     done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
     assert done.returncode == 1 and "nvcd does not answer" in done.stderr

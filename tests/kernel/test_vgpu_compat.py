@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support import run
 from support.configure import BASIC, Configure, as_hook
-from support.plans import mounts, snapshot
-from support.vgpu import ensure_shim
+from support.plans import mount_at, mounts, snapshot
+from support.rootfs import LIBS
 
-from nvc.kernel import LinuxKernel
-from nvc.vgpu import registry
-
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 VERSION = "580.159.04"
 SLICE = (*BASIC, "--vgpu-memory=10GiB")
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
-
-
-@pytest.fixture
-def debian(rootfs: Any) -> str:
-    path: str = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    return path
-
-
-@pytest.fixture
-def configure(launcher: str, sim_root: Callable[..., str]) -> Configure:
-    return Configure(launcher, sim_root(gpus=2))
-
-
-def mount_at(pid: int, path: str) -> str:
-    """The options and the source of the mount that ends with `path`."""
-    found = [line for line in mounts(pid) if line.split()[2].endswith(path)]
-    assert len(found) == 1, found
-    return found[0]
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 def add_compat(rootfs: str, configure: Configure) -> None:

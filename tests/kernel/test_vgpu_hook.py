@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.bundle import RUNTIMES, Bundle
-from support.hook import Hook, ask
-from support.vgpu import GIB, ensure_shim, entry_of, limits_of
+from support.hook import ask
+from support.rootfs import LIBS
+from support.vgpu import GIB, entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
 from nvc.vgpu import registry
 from nvc.vgpu.layout import NO_LIMIT
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 KINDS = ("prestart", "createRuntime", "createContainer")
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
-
-
-@pytest.fixture
-def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[..., Hook]:
-    def make(settings: str = "", **wanted: Any) -> Hook:
-        return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
-
-    return make
-
-
-@pytest.fixture
-def bundle(runc_bundle: Callable[..., Bundle], rootfs: Callable[..., str]) -> Bundle:
-    path = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    return runc_bundle(path)
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.mark.parametrize("kind", KINDS)

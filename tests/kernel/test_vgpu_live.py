@@ -9,31 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.bundle import Bundle
 from support.configure import BASIC, Configure
-from support.vgpu import GIB, MIB, Inside, cli, ensure_shim, entry_of, limits_of, listed
-from support.vgpushim import compile_tool
+from support.rootfs import LIBS, as_debian
+from support.vgpu import GIB, MIB, Inside, cli, entry_of, limits_of, listed
 
-from nvc.kernel import LinuxKernel
-from nvc.vgpu import layout, registry
+from nvc.vgpu import layout
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 OUT_OF_MEMORY = 2
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
-
-
-@pytest.fixture
-def configure(launcher: str, sim_root: Callable[..., str]) -> Configure:
-    return Configure(launcher, sim_root(gpus=2))
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.fixture
@@ -46,9 +30,7 @@ def sliced(
     with ExitStack() as stack:
 
         def make(memory: str, *words: str) -> tuple[Any, Inside]:
-            path = rootfs()
-            with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-                out.write("12.0\n")
+            path = as_debian(rootfs())
             container = stack.enter_context(runc_bundle(path).created("runc"))
             container.start()
             wanted = ("--device=0", *BASIC[1:], f"--vgpu-memory={memory}", *words)
@@ -237,18 +219,12 @@ def test_refused(sliced: Any, launcher: str, words: tuple[str, ...], cause: str)
     assert done.returncode == 1 and cause in done.stderr and limits_of(container.pid) == [GIB]
 
 
-def test_a_set_user_id_program(
-    runc_bundle: Any, rootfs: Any, configure: Configure, launcher: str, tool: str
-) -> None:
+def test_a_set_user_id_program(bundle: Bundle, configure: Configure, launcher: str, tool: str) -> None:
     """The loader trusts it with less, and no variable; it has the slice all the same."""
-    path = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    bundle = runc_bundle(path)
     bundle.config["process"]["noNewPrivileges"] = False
     with bundle.created("runc") as container:
         container.start()
-        configure(container.pid, path, ("--device=0", *BASIC[1:], "--vgpu-memory=4g"))
+        configure(container.pid, bundle.rootfs, ("--device=0", *BASIC[1:], "--vgpu-memory=4g"))
         inside = Inside(container, tool, "LD_LIBRARY_PATH=/nowhere", user="65534:65534", mode=0o4755).start()
         done = cli(launcher, "check", "--all", "--format=json")
         (report,) = [one for one in json.loads(done.stdout)["processes"] if one["name"] == "vgpu_tool"]

@@ -13,13 +13,12 @@ import pytest
 from support import CLEAN_ENV, need, run
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
+from support.rootfs import LIBS, as_debian
 from support.vgpu import Inside, ensure_shim, entry_of
-from support.vgpushim import compile_tool
 
 from nvc.kernel import LinuxKernel
 from nvc.vgpu import registry
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 OUT_OF_MEMORY = 2
 #: In the outer container: a rootfs as a mount of a namespace of its own, as a runtime makes one, held until told.
 INNER = """mkdir -p /inner && mount --rbind {rootfs} /inner && rm -f /held /go && mkfifo /held /go
@@ -31,11 +30,6 @@ read line < /go
 END
 unshare --mount --propagation private sh /hold </dev/null >/dev/null 2>&1 &
 cat /held"""
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
 
 
 @pytest.fixture
@@ -85,9 +79,7 @@ def nested(
 ) -> Iterator[Nested]:  # fmt: skip
     """In a container with 4 GiB of each of two GPUs, one that has nothing yet."""
     ensure_shim(stage, scratch)
-    inner = rootfs()
-    with open(f"{inner}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
+    inner = as_debian(rootfs())
     run("cp", tool, f"{inner}/tmp/vgpu_tool")
     configure = Configure(launcher, sim_root(gpus=2))
     bundle = runc_bundle(machine)

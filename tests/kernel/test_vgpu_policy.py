@@ -11,17 +11,12 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, run
 from support.configure import BASIC, Configure
-from support.vgpu import cli, ensure_shim, shares_of
+from support.vgpu import cli, shares_of
 
-from nvc.kernel import LinuxKernel
 from nvc.sim.report import report
-from nvc.vgpu import policies, registry
+from nvc.vgpu import policies
 
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.fixture

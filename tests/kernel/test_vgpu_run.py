@@ -6,36 +6,18 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV, need, run
 from support.configure import BASIC, Configure
-from support.vgpu import GIB, MIB, cli, ensure_shim
-from support.vgpushim import compile_tool
+from support.rootfs import LIBS
+from support.vgpu import GIB, MIB, cli
 
-from nvc.kernel import LinuxKernel
 from nvc.vgpu import registry
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
-
-
-@pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    root: str = sim_root(gpus=2)
-    return root
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.fixture

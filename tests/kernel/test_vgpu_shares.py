@@ -3,46 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
 from support.hook import Hook, ask
-from support.vgpu import GIB, cli, ensure_shim, limits_of, listed, shares_of
+from support.vgpu import GIB, cli, limits_of, listed, shares_of
 
-from nvc.kernel import LinuxKernel
 from nvc.vgpu import registry
 from nvc.vgpu.layout import NO_LIMIT, PAUSED
 
 NATIVE = (0, 1, "native", 0)
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
-
-
-@pytest.fixture
-def hook(stage: str, scratch: str, driver: str) -> Callable[[], Hook]:
-    return lambda: Hook(stage, scratch, driver)
-
-
-@pytest.fixture
-def bundle(rootfs: Any, runc_bundle: Any) -> Bundle:
-    path = rootfs()
-    with open(f"{path}/etc/debian_version", "w", encoding="ascii") as out:
-        out.write("12.0\n")
-    made: Bundle = runc_bundle(path)
-    return made
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    root: str = sim_root(gpus=2)
-    return root
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.mark.parametrize(

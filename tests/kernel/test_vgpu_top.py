@@ -13,20 +13,14 @@ from xml.etree import ElementTree
 import pytest
 from support import CLEAN_ENV, REPO, need, run
 from support.completion import offers
-from support.vgpu import cli, ensure_shim, entry_of, listed
+from support.rootfs import LIBS
+from support.vgpu import cli, entry_of, listed
 
-from nvc.kernel import LinuxKernel
-from nvc.vgpu import layout, registry
+from nvc.vgpu import layout
 
 SHARE = 0.4
 WORK = os.path.join(REPO, "tests/native/vgpu_work.c")
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
-
-
-@pytest.fixture(autouse=True)
-def shim(stage: str, scratch: str) -> Iterator[str]:
-    yield ensure_shim(stage, scratch)
-    registry.prune(LinuxKernel(), registry.base_directory())
+pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.fixture

@@ -42,11 +42,19 @@ class Place:
         """The command in this place."""
         return ["nsenter", "-t", str(self._keeper.pid), "-m", *words]
 
-    def start(self, *words: str, **variables: str) -> Daemon:
-        """A daemon that is ready."""
+    def sliced(self, launcher: str, driver: str, *words: str) -> list[str]:
+        """`vgpu run` with these words in this place; a program follows."""
+        return self.enter(launcher, f"--root={driver}", "vgpu", "run", *words, "--")
+
+    def begin(self, *words: str, **variables: str) -> Daemon:
+        """A daemon that is about to start."""
         self.words = words
         self.daemon = Daemon(self, words, variables)
-        return self.daemon.wait()
+        return self.daemon
+
+    def start(self, *words: str, **variables: str) -> Daemon:
+        """A daemon that is ready."""
+        return self.begin(*words, **variables).wait()
 
     def tenant(
         self, policy: str = "preempt", devices: int = 1, uuids: tuple[str, ...] = (), **more: Any
@@ -113,6 +121,10 @@ class Daemon:
             except TimeoutError:
                 continue
         raise AssertionError(f"not ready: {self.said()}")
+
+    def is_ready(self) -> bool:
+        """Whether it has said so, without waiting."""
+        return bool(select.select([self.notified], [], [], 0)[0]) and b"READY=1" in self.notified.recv(4096)
 
     def said(self) -> str:
         """What it wrote to its log."""

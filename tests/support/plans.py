@@ -61,6 +61,13 @@ def mounts(pid: int) -> list[str]:
         return [" ".join(line.split()[2:]) for line in lines]
 
 
+def mount_at(pid: int, path: str) -> str:
+    """The only one that ends with `path`."""
+    found = [line for line in mounts(pid) if line.split()[2].endswith(path)]
+    assert len(found) == 1, found
+    return found[0]
+
+
 def snapshot(directory: str) -> dict[str, tuple[Any, ...]]:
     """Every entry below a directory: kind, mode, owner, and content or link text. Mounts are not entered."""
     found: dict[str, tuple[Any, ...]] = {}

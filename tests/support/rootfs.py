@@ -32,6 +32,9 @@ def multiarch() -> str:
     return f"{os.uname().machine}-linux-gnu"
 
 
+LIBS = f"/usr/lib/{multiarch()}"
+
+
 def _library(name: str) -> str:
     """Where this machine keeps a glibc library, whichever the distribution."""
     configured = sysconfig.get_config_var("MULTIARCH") or multiarch()
@@ -85,3 +88,10 @@ def _add_glibc(root: str) -> None:
 def _write(root: str, name: str, text: str) -> None:
     with open(os.path.join(root, name), "w", encoding="utf-8") as out:
         out.write(text)
+
+
+def as_debian(root: str) -> str:
+    """Mark it as a Debian, whose libraries are in LIBS; the path is returned."""
+    with open(f"{root}/etc/debian_version", "w", encoding="ascii") as out:
+        out.write("12.0\n")
+    return root

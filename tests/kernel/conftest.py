@@ -1,0 +1,95 @@
+"""What the kernel tests share: containers with slices, nvc-hook, and nvcd in a place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV
+from support.bundle import Bundle
+from support.configure import Configure
+from support.hook import Hook
+from support.nvcd import Place
+from support.rootfs import LIBS, as_debian
+from support.vgpu import ensure_shim
+from support.vgpucap import Worker, work  # noqa: F401
+from support.vgpushim import tool  # noqa: F401
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu import registry
+
+
+@pytest.fixture
+def shim(stage: str, scratch: str) -> Iterator[str]:
+    """The directory of the stage's shim; slices of the test are forgotten when it ends."""
+    yield ensure_shim(stage, scratch)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def debian(rootfs: Callable[..., str]) -> str:
+    """A rootfs whose libraries are where Debian keeps them."""
+    return as_debian(rootfs())
+
+
+@pytest.fixture
+def bundle(runc_bundle: Callable[..., Bundle], debian: str) -> Bundle:
+    """A bundle of a Debian-like image."""
+    return runc_bundle(debian)
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str]) -> str:
+    """The root of a simulated driver with two GPUs."""
+    return sim_root(gpus=2)
+
+
+@pytest.fixture
+def configure(launcher: str, driver: str) -> Configure:
+    return Configure(launcher, driver)
+
+
+@pytest.fixture
+def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[..., Hook]:
+    """Factory: `hook(settings="", **SimSpec fields)` returns a Hook for a simulated driver of two GPUs."""
+
+    def make(settings: str = "", **wanted: Any) -> Hook:
+        return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
+
+    return make
+
+
+@pytest.fixture
+def place(stage: str, scratch: str) -> Iterator[Place]:
+    """Where a test's nvcd and slices are."""
+    ensure_shim(stage, scratch)
+    made = Place(stage, scratch)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def busy(
+    place: Place,
+    driver: str,
+    launcher: str,
+    work: str,  # noqa: F811
+) -> Iterator[Callable[..., Worker]]:
+    """Factory: `busy("--cores=30", seconds=2)` is a program that launches kernels of 1 ms in a slice.
+
+    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c.
+    """
+    workers: list[Worker] = []
+
+    def start(*words: str, device: int = 0, **arguments: object) -> Worker:
+        wanted = {"ns": 1000000, "batch": 0, "warm": 0.7, "seconds": 2, **arguments}
+        run = place.sliced(launcher, driver, f"--device={device}", "--memory=8g", *words)
+        variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+        workers.append(Worker(run[0], variables, *run[1:], work, **wanted))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        if worker.process.poll() is None:
+            worker.kill()
