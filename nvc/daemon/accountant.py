@@ -69,6 +69,7 @@ class Accountant:
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
         self._ledgers: dict[str, int] = {}  # descriptors
+        self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
 
     def before(self) -> None:
         """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
@@ -133,10 +134,13 @@ class Accountant:
         """What the slice's processes say that they hold, by position of the device."""
         key = known.entry.key
         self.accounts.pop(key, None)
+        if self._stamps.get(key, known.stamp) != known.stamp:
+            self.forget(key)  # another slice: the number of a mount namespace is given again
         try:
             fd = self._ledgers.get(key, -1)
             if fd < 0:
                 fd = self._ledgers[key] = self._open(known)
+                self._stamps[key] = known.stamp
             accounts = _read(fd, len(known.devices))
         except (OSError, LedgerError):
             self.forget(key)
@@ -169,6 +173,7 @@ class Accountant:
 
     def forget(self, key: str) -> None:
         """Open the ledger anew next time."""
+        self._stamps.pop(key, None)
         fd = self._ledgers.pop(key, -1)
         if fd >= 0:
             os.close(fd)
