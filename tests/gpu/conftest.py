@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, STAGE, run
+from support.gpucap import Sliced
 from support.realslice import RealSlice
+from support.vgpucap import compile_work, end_workers
 from support.vgpushim import compile_tool
 
 FIGURES = pytest.StashKey[list[tuple[str, str, str]]]()
@@ -104,3 +106,13 @@ def slice_(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSlice]:
     keeper = made.process().do("init")
     yield made
     keeper.end()
+
+
+@pytest.fixture(scope="session")
+def sliced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sliced]:
+    """A slice of the GPU whose cap a test sets, and programs that keep the GPU busy."""
+    directory = str(tmp_path_factory.mktemp("capped"))
+    Sliced.known = {}
+    made = Sliced(directory, os.path.join(STAGE, "lib/nvc/vgpu/current"), compile_work(directory, "-O2"))
+    yield made
+    end_workers([made])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import STAGE, need, run
+from support import STAGE, gpus, need, run
 from support.realslice import answers, plain_environment, program
 
 pytestmark = pytest.mark.gpu
@@ -53,15 +53,14 @@ def test_what_torch_takes_is_counted(measured: Measure) -> None:
         "import json, os, sys; print(json.dumps({'counted': (total - free) >> 20}), flush=True); sys.stdin.read()"
     )
     words = [NVC, "vgpu", "run", "--memory=10GiB", "--", program("python3"), "-c", code]
-    query = (need("nvidia-smi"), "--query-gpu=memory.used", "--format=csv,noheader,nounits")
-    before = int(run(*query).stdout.split()[0])
+    before = int(gpus.smi("memory.used"))
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=plain_environment(), text=True
     )
     try:
         assert process.stdout is not None and process.stdin is not None
         counted = json.loads(process.stdout.readline())["counted"]
-        outside = int(run(*query).stdout.split()[0]) - before
+        outside = int(gpus.smi("memory.used")) - before
     finally:
         process.communicate(timeout=60)
     measured("PyTorch: MiB taken, counted (no daemon)", f"{outside}, {counted}")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 import pytest
-from support import STAGE, need, run
+from support import STAGE, gpus, need, run
 from support.bundle import Bundle
-from support.configure import BASIC, Configure, as_hook
+from support.configure import Configure, as_hook
 
 pytestmark = pytest.mark.gpu
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,7 +31,8 @@ def slice_of(runc_bundle: Callable[..., Bundle], program: str) -> Bundle:
     with open(f"{made.rootfs}/etc/debian_version", "w", encoding="ascii") as out:
         out.write("12.0\n")
     run("cp", program, f"{made.rootfs}/usr/bin/vgpu_take")
-    as_hook(made, Configure(os.path.join(STAGE, "bin/nvc-cli"), "/"), (*BASIC, "--vgpu-memory=10GiB"))
+    words = (f"--device={gpus.uuid()}", "--compute", "--utility", "--vgpu-memory=10GiB")
+    as_hook(made, Configure(os.path.join(STAGE, "bin/nvc-cli"), "/"), words)
     return made
 
 

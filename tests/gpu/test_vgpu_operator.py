@@ -8,14 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, STAGE, need, run
+from support import CLEAN_ENV, STAGE, gpus, need, run
 from support.bundle import Bundle
-from support.configure import BASIC, Configure
+from support.configure import Configure
 from support.vgpu import GIB, MIB, cli, listed
 
 pytestmark = pytest.mark.gpu
 HERE = os.path.dirname(os.path.abspath(__file__))
 NVC = os.path.join(STAGE, "bin/nvc-cli")
+
+
+def on_gpu() -> str:
+    """The option for the GPU of the tests."""
+    return f"--device={gpus.uuid()}"
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +32,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_what_a_context_takes(measured: Callable[[str, object], None]) -> None:
-    found = json.loads(cli(NVC, "calibrate", "--format=json").stdout)["measurements"]
+    found = json.loads(cli(NVC, "calibrate", on_gpu(), "--format=json").stdout)["measurements"]
     for one in found:
         measured(f"context of {one['device']}, MiB", one["context"] / MIB)
         measured(f"first module of {one['device']}, MiB", one["module"] / MIB)
@@ -38,7 +43,7 @@ def test_a_program_without_a_container(program: str, measured: Callable[[str, ob
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     shown = cli(NVC, "run", "--memory=10GiB", "--", *query).stdout.split()
     assert all(abs(int(total) - 10240) <= 2 for total in shown)
-    words = cli(NVC, "run", "--memory=10GiB", "--", program, "linear").stdout.split()
+    words = cli(NVC, "run", on_gpu(), "--memory=10GiB", "--", program, "linear").stdout.split()
     line = dict(zip(words[1::2], map(int, words[2::2])))
     measured("vgpu run: MiB got of 10,240, code of the refusal", f"{line['got']}, {line['refused']}")
     assert line["refused"] == 2 and 9000 < line["got"] < 10240
@@ -48,13 +53,13 @@ def test_a_program_without_a_container(program: str, measured: Callable[[str, ob
 def test_as_an_ordinary_user(program: str, scratch: str) -> None:
     run("cp", program, f"{scratch}/take")  # pytest's own directories are closed to others
     words = cli(
-        NVC, "run", "--memory=10GiB", "--user=65534:65534", "--", f"{scratch}/take", "linear"
+        NVC, "run", on_gpu(), "--memory=10GiB", "--user=65534:65534", "--", f"{scratch}/take", "linear"
     ).stdout.split()
     assert words[words.index("refused") + 1] == "2"
 
 
 def test_the_shim_is_proved_active() -> None:
-    done = cli(NVC, "run", "--memory=10GiB", "--", NVC, "vgpu", "check", "--format=json")
+    done = cli(NVC, "run", on_gpu(), "--memory=10GiB", "--", NVC, "vgpu", "check", "--format=json")
     assert json.loads(done.stdout)["processes"][0]["status"] == "active"
     here = run(NVC, "vgpu", "check", env=CLEAN_ENV, check=False)
     assert here.returncode == 1 and "reached without the shim" in here.stdout
@@ -64,7 +69,8 @@ def test_a_container_is_seen_and_changed(runc_bundle: Callable[..., Bundle]) -> 
     made: Any = runc_bundle()
     with made.created("runc") as container:
         container.start()
-        Configure(NVC, "/")(container.pid, made.rootfs, (*BASIC, "--vgpu-memory=10GiB"))
+        words = (on_gpu(), "--compute", "--utility", "--vgpu-memory=10GiB")
+        Configure(NVC, "/")(container.pid, made.rootfs, words)
         seen = listed(NVC, container.pid)
         assert seen["devices"][0]["limit"] == 10 * GIB and seen["devices"][0]["used"] == 0
         assert "10240MiB" in container.exec("nvidia-smi").stdout

@@ -12,12 +12,19 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
+def nvml_device() -> Any:
+    """NVML's handle of the GPU that CUDA calls 0: CUDA_VISIBLE_DEVICES has no meaning to NVML."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0])
+
+
 def used_here() -> int:
     """MiB that NVML says this process has; the tenant's view."""
     import pynvml
 
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = nvml_device()
     for one in pynvml.nvmlDeviceGetComputeRunningProcesses(device):
         if one.pid == os.getpid():
             return int(one.usedGpuMemory // MIB)
@@ -226,8 +233,7 @@ def run_nvml() -> dict[str, Any]:
     cuda = driver()
     at = ctypes.c_uint64()
     assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(GIB)) == 0
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = nvml_device()
     one = pynvml.nvmlDeviceGetMemoryInfo(device)
     two = pynvml.nvmlDeviceGetMemoryInfo(device, version=pynvml.nvmlMemory_v2)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()

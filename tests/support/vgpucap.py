@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import struct
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from nvc.value import Value
 from nvc.vgpu import layout
-from support import REPO, need, run
+from support import REPO, gpus, run
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import GIB, Slice
 
@@ -156,15 +155,16 @@ class Capped(Slice):
 
 
 class RealCapped(Capped):
-    """One on the first GPU of a real driver."""
+    """One on the GPU that tests of a real driver use."""
 
     def __init__(self, root: str, shims: str, program: str) -> None:
-        cache = run("/sbin/ldconfig", "-p").stdout
-        found = re.search(r"libcuda\.so\.1 \(libc6,(?:x86-64|AArch64)\) => (\S+)", cache)
-        assert found, "no libcuda.so.1 in the loader's cache"
-        query = (need("nvidia-smi"), "--query-gpu=uuid", "--format=csv,noheader")
         self.workers = []
-        self.make(root, shims, program, os.path.dirname(found[1]), [run(*query).stdout.split()[0]])
+        if gpus.simulated():  # its libraries look for it above themselves
+            root = gpus.ROOT
+        self.make(root, shims, program, gpus.libraries(), [gpus.uuid()])
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        return super().environment(**gpus.visible(), **variables)
 
 
 @pytest.fixture(scope="session")

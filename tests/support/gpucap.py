@@ -1,0 +1,105 @@
+"""Loads under caps on a real GPU: what they do alone, how busy the device is then, and what they get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .vgpucap import RealCapped, Result, Worker
+
+CAPS = (10, 25, 50, 75, 90)
+LONG = 100_000  # nanoseconds: from there on a queue of single launches keeps the device busy
+Measured = Callable[[str, object], None]
+
+
+class Sliced(RealCapped):
+    """Calibrates a kernel's loop once for each length and grid."""
+
+    known: dict[tuple[int, int], int]
+
+    def rounds(self, ns: int, grid: int = 1) -> int:
+        if (ns, grid) not in self.known:
+            worker = self.native(ns=ns, grid=grid, seconds=0.05, warm=0.05).started()
+            self.known[ns, grid] = worker.result().rounds
+        return self.known[ns, grid]
+
+
+class Load:
+    """One kind of work, what it does alone, and how busy the device is then."""
+
+    def __init__(self, slice_: Sliced, name: str, **arguments: object) -> None:
+        self.slice, self.name, self.arguments = slice_, name, arguments
+        self.ns = int(str(arguments["ns"]))
+        self.arguments["rounds"] = slice_.rounds(self.ns, int(str(arguments.get("grid", 1))))
+        self.natives = [self.run_native(1.5)]
+
+    @property
+    def alone(self) -> float:
+        """Kernels a second, by all that were measured so far."""
+        return sum(self.natives) / len(self.natives)
+
+    def run_native(self, seconds: float, **more: object) -> float:
+        words = {"warm": 0.3, **self.arguments, **more, "seconds": seconds}
+        return self.slice.native(**words).started().result().rate
+
+    def full(self) -> dict[str, object]:
+        """What keeps the device busy all the time: a queue of the same kernels; of short ones, for which the host
+        is the limit, graphs of them, 20 ms between two waits."""
+        if self.ns >= LONG:
+            return {"batch": 0, "streams": 1, "threads": 1}
+        return {"kind": "graph", "nodes": 5_000_000 // self.ns, "batch": 4, "streams": 1, "threads": 1}
+
+    def busy(self) -> float:
+        """u: of the rate at which the device does nothing else, what the program reaches alone."""
+        full = self.full()
+        if all(self.arguments.get(name, 1) == value for name, value in full.items()):
+            return 1.0
+        return min(1.0, self.alone / self.run_native(1.5, **full))
+
+    def capped(self, cap: int, **more: object) -> Result:
+        self.slice.cap(cap)
+        return self.slice.work(**{"seconds": 2, "warm": 0.5, **self.arguments, **more})
+
+
+def check(
+    load: Load, caps: tuple[int, ...], points: float, measured: Measured, pairs: bool = False, **more: object
+) -> None:
+    """Measure a load under caps; all figures are noted before any is judged.
+
+    With `pairs` the load runs without the shim after each cap too, for those that the host's own noise changes.
+    """
+    found = []
+    for cap in caps:
+        found.append((cap, load.capped(cap, **more)))
+        if pairs:
+            load.natives.append(load.run_native(1.0))
+    busy = load.busy()
+    how = "a queue" if load.ns >= LONG else "graphs"
+    measured(
+        f"{load.name}: alone, a second; u beside {how}",
+        f"{', '.join(f'{rate:.0f}' for rate in load.natives)}; {busy:.3f}",
+    )
+    wrong = []
+    for cap, got in found:
+        share, target = 100 * got.rate / load.alone, min(100.0, cap / busy)
+        measured(
+            f"{load.name}: cap, target, got, error in points, longest launch",
+            f"{cap} %, {target:.1f} %, {share:.2f} %, {share - target:+.2f}, {got.longest:.1f} ms",
+        )
+        if abs(share - target) > points:
+            wrong.append((cap, target, share))
+    assert wrong == []
+
+
+def rate_between_kernels(worker: Worker, seconds: float) -> float:
+    """Kernels a second, from when one of a trace was launched to when another was: for few and long ones."""
+    changes: list[tuple[float, int]] = []
+    begin, kernels = worker.progress()
+    at = begin
+    while at < begin + 1000 * seconds:
+        at, now = worker.progress()
+        if now > kernels:
+            changes.append((at, now))
+            kernels = now
+    assert len(changes) > 1, "less than two kernels"
+    (first, before), (last, after) = changes[0], changes[-1]
+    return 1000 * (after - before) / (last - first)

@@ -1,0 +1,51 @@
+"""The GPU that tests and benches of a real driver use: the first, or what NVC_BENCH_DEVICE names by index or UUID.
+
+So several sessions can run side by side on a host with several GPUs. NVC_BENCH_ROOT names another driver root than
+`/`, such as a simulated one, on which a test of this kind can be tried.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+
+from . import CLEAN_ENV, need, run
+
+ROOT = os.environ.get("NVC_BENCH_ROOT", "/")
+CHOSEN = os.environ.get("NVC_BENCH_DEVICE") or os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+
+
+def simulated() -> bool:
+    """Whether the driver root is one that `nvc-cli sim create` has made."""
+    return os.path.exists(os.path.join(ROOT, "proc/driver/nvidia/sim/description"))
+
+
+@functools.cache
+def libraries() -> str:
+    """The directory of the driver's libcuda.so.1."""
+    if ROOT != "/":
+        return os.path.join(ROOT, "usr/lib", f"{os.uname().machine}-linux-gnu")
+    cache = run("/sbin/ldconfig", "-p").stdout
+    found = re.search(r"libcuda\.so\.1 \(libc6,(?:x86-64|AArch64)\) => (\S+)", cache)
+    assert found, "no libcuda.so.1 in the loader's cache"
+    return os.path.dirname(found[1])
+
+
+def smi(field: str) -> str:
+    """A field of the GPU, as nvidia-smi says it."""
+    program = need("nvidia-smi") if ROOT == "/" else os.path.join(ROOT, "usr/bin/nvidia-smi")
+    words = [program, "-i", CHOSEN or "0", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    variables = CLEAN_ENV if ROOT == "/" else {**CLEAN_ENV, "LD_LIBRARY_PATH": libraries()}
+    return run(*words, env=variables).stdout.splitlines()[0].strip()
+
+
+@functools.cache
+def uuid() -> str:
+    """The GPU's UUID."""
+    return smi("uuid")
+
+
+def visible() -> dict[str, str]:
+    """Variables with which a program sees that GPU alone, with a slice or without."""
+    return {"CUDA_VISIBLE_DEVICES": uuid()}
