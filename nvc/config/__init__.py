@@ -88,6 +88,7 @@ class Config(Value):
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "report"  # or deny, stop
+    nvcd_on_overuse: str = "report"
     #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
 

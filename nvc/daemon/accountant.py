@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
+from nvc.daemon.asker import NOT_ASKED
 from nvc.daemon.identity import pid_inside, slice_of
 from nvc.kernel import O_PATH
 from nvc.value import Value
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from nvc.daemon.asker import DeviceSeen
     from nvc.daemon.book import Book, Known
     from nvc.kernel import Kernel
-    from nvc.vgpu.ledger import Account
+    from nvc.vgpu.ledger import Account, Budget
     from nvc.vgpu.quota import QuotaDevice
 
 LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
@@ -55,6 +56,16 @@ class Balance(Value):
     pids: tuple[int, ...]
 
 
+class Use(Value):
+    """What part of the time a process had kernels on a device."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    key: str  # of its slice; "": it is in none
+    uuid: str  # in lower case
+    percent: int
+
+
 class Accountant:
     """Keeps the last balances."""
 
@@ -65,6 +76,9 @@ class Accountant:
         self.devices: tuple[DeviceSeen, ...] = ()
         self.users: tuple[User, ...] = ()
         self.balances: tuple[Balance, ...] = ()
+        self.use: tuple[Use, ...] = ()  # since it was told the time before
+        self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
+        self.use_is_new = False  # it was told with the last answer
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
@@ -84,7 +98,17 @@ class Accountant:
             for pid, used in device.processes
             if (user := self._user(device.uuid, pid, used)) is not None
         )
-        living = {(user.pid, user.start) for user in self.users}
+        sampled = {one.uuid.lower(): one.sampled for one in devices if one.sampled != NOT_ASKED}
+        self.use_is_new = bool(sampled)
+        if sampled:
+            self.sampled = sampled
+            self.use = tuple(
+                Use(user.pid, user.start, user.key, user.uuid.lower(), percent)
+                for device in devices
+                for pid, percent in device.use
+                if percent and (user := self._user(device.uuid, pid, 0)) is not None
+            )
+        living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
         self._slices = {name: key for name, key in self._slices.items() if name in living}
         truths: dict[tuple[str, str], int] = {}
         pids: dict[tuple[str, str], list[int]] = {}
@@ -129,6 +153,18 @@ class Accountant:
             return None  # it has ended meanwhile
 
     # Ledgers
+
+    def budgets(self, key: str) -> tuple[Budget, ...]:
+        """What the slice's ledger says of its time, by position of the device; empty: not known."""
+        fd = self._ledgers.get(key, -1)
+        if fd < 0:
+            return ()
+        try:
+            data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
+            return ledger.parse_budgets(data, len(self.book.known[key].devices))
+        except (OSError, LedgerError):
+            self.forget(key)
+            return ()
 
     def _model(self, known: Known) -> tuple[int, ...]:
         """What the slice's processes say that they hold, by position of the device."""

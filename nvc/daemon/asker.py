@@ -23,6 +23,8 @@ AGAIN = 30 * SECOND  # after it failed
 ANSWER_MAX = 4 << 20
 LINES_MAX = 1 << 16
 NUMBER_MAX = 1 << 63
+USE_PERIOD = 2 * SECOND  # between two questions for utilisation: what NVML tells is the mean of that time
+NOT_ASKED = -1
 
 
 class DeviceSeen(Value):
@@ -35,12 +37,16 @@ class DeviceSeen(Value):
     memory_busy: int
     mode: int  # nvmlComputeMode_t
     processes: tuple[tuple[int, int], ...]  # number on the host, bytes
+    sampled: int = NOT_ASKED  # for utilisation; 0: NVML told of it, else nvmlReturn_t
+    use: tuple[tuple[int, int], ...] = ()  # number on the host, percent of the time since it last told
 
 
 def parse(text: str) -> tuple[DeviceSeen, ...]:
     """An answer of nvml.py, which ran the vendor's code: ValueError for anything but what it should be."""
     found: dict[str, list[int]] = {}
     processes: dict[str, dict[int, int]] = {}
+    sampled: dict[str, int] = {}
+    use: dict[str, dict[int, int]] = {}
     lines = text.split("\n") if text else []
     if len(lines) > LINES_MAX:
         raise ValueError(f"{len(lines)} lines")
@@ -55,20 +61,36 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
             raise ValueError(f"not understood: {line[:80]}")
         if kind == "device" and len(numbers) == 5:
             found[uuid] = numbers
-            processes[uuid] = {}
+            processes[uuid], use[uuid] = {}, {}
         elif kind == "process" and len(numbers) == 2 and uuid in found and numbers[0] > 0:
             # One with two kinds of context is listed twice, each time with all that it has.
             processes[uuid][numbers[0]] = max(numbers[1], processes[uuid].get(numbers[0], -1))
+        elif kind == "sampled" and len(numbers) == 1 and uuid in found and numbers[0] >= 0:
+            sampled[uuid] = numbers[0]
+        elif (
+            kind == "busy" and len(numbers) == 2 and uuid in sampled and numbers[0] > 0 <= numbers[1] <= 100
+        ):
+            use[uuid][numbers[0]] = numbers[1]
         else:
             raise ValueError(f"not understood: {line[:80]}")
     return tuple(
-        DeviceSeen(uuid, memory, used, busy, moving, mode, tuple(processes[uuid].items()))
+        DeviceSeen(
+            uuid,
+            memory,
+            used,
+            busy,
+            moving,
+            mode,
+            tuple(processes[uuid].items()),
+            sampled.get(uuid, NOT_ASKED),
+            tuple(use[uuid].items()),
+        )  # fmt: skip
         for uuid, (memory, used, busy, moving, mode) in found.items()
     )
 
 
 class Asker:
-    """Calls `told` with each answer and the time at which it was asked for."""
+    """Calls `told` with each answer, and when that came."""
 
     def __init__(
         self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], log: Callable[[str], None]
@@ -82,6 +104,7 @@ class Asker:
         self._socket: socket.socket | None = None
         self._asked = 0  # when; 0: nothing is under way
         self._not_before = 0
+        self._use_asked = 0  # when utilisation was last asked for
         self._data = b""
         self._problem = ""
 
@@ -97,7 +120,10 @@ class Asker:
             if self._socket is None:
                 self.pid, self._socket = nvml.start(self.libraries)
                 self.loop.add(self._socket.fileno(), self._ready)
-            self._socket.send(b"?")
+            with_use = now - self._use_asked >= USE_PERIOD
+            self._socket.send(nvml.WITH_USE if with_use else nvml.PLAIN)
+            if with_use:
+                self._use_asked = now
         except OSError as error:
             self._fail(str(error), now)
             return False
@@ -120,14 +146,14 @@ class Asker:
         if size > ANSWER_MAX or not self._asked:
             self._fail("an answer that makes no sense", now)
         elif len(self._data) >= 4 + size:
-            asked, self._asked = self._asked, 0
+            self._asked = 0
             try:
                 found = parse(self._data[4 : 4 + size].decode("ascii"))
             except ValueError as error:
                 self._fail(str(error), now)
                 return
             self._data, self._problem = b"", ""
-            self.told(found, asked)
+            self.told(found, now)
 
     def _fail(self, problem: str, now: int) -> None:
         """Begin anew with another process, later."""

@@ -107,7 +107,11 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "clients": len(daemon.server.clients),
         "messages": daemon.server.messages,
         "refused": dict(daemon.server.refused),
-        "nvml": {"failures": daemon.asker.failures, "devices": len(daemon.accountant.devices)},
+        "nvml": {
+            "failures": daemon.asker.failures,
+            "devices": len(daemon.accountant.devices),
+            "useNotTold": daemon.verifier.untold,
+        },
         "watching": "polling" if daemon.watcher is None or daemon.watcher.problems else "netlink",
         "processor": time.process_time_ns(),
     }

@@ -11,7 +11,7 @@ from nvc.daemon.gang import Board
 from nvc.daemon.loop import SECOND, Loop
 from nvc.daemon.mps import CONTROL, Fenced, Servers
 from nvc.daemon.server import Server
-from nvc.daemon.verify import BYPASS, EXCESS, Verifier
+from nvc.daemon.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.watch import Watcher
 from nvc.errors import NvcError
 
@@ -43,7 +43,11 @@ class Daemon:
         self.book = Book(kernel, self.board, log)
         self.server = Server(self.loop, self.board, self.book, log)
         self.accountant = Accountant(self.book, log)
-        actions = {BYPASS: config.nvcd_on_bypass, EXCESS: config.nvcd_on_excess}
+        actions = {
+            BYPASS: config.nvcd_on_bypass,
+            EXCESS: config.nvcd_on_excess,
+            OVERUSE: config.nvcd_on_overuse,
+        }
         self.verifier = Verifier(self.accountant, self.board, actions, log)
         self.asker = Asker(self.loop, self._told, log)
         self.mps = Servers(self.loop, log)
@@ -134,9 +138,9 @@ class Daemon:
     def _send(self, member: Member, kind: int, round: int, length: int) -> None:
         self.server.send(member, kind, round, length)
 
-    def _told(self, devices: tuple[DeviceSeen, ...], asked: int) -> None:
+    def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices))
-        self._guarded(self.verifier.look)
+        self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
 
     def _happened(self, word: str, pid: int, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""

@@ -55,6 +55,7 @@ class Exporter:
         if self.now:
             yield from self._hosts()
             yield from self._memory()
+            yield from self._use()
             yield from self._time()
             yield from self._own()
 
@@ -107,6 +108,21 @@ class Exporter:
                 limit.add_metric(labels, balance.limit)
                 theirs["hami_vgpu_memory_limit_bytes"].add_metric(vgpu, balance.limit)
         yield from (used, limit, *theirs.values())
+
+    def _use(self) -> Iterator[Metric]:
+        ours = GaugeMetricFamily("nvc_slice_use_ratio", "Part of the time with kernels of a slice, by NVML",
+                                 labels=SLICE)  # fmt: skip
+        theirs = GaugeMetricFamily("hami_container_device_utilization_ratio",
+                                   "Part of the time with kernels of a slice", labels=VGPU)  # fmt: skip
+        use: dict[tuple[str, str], int] = {}
+        for one in self.daemon.accountant.use:
+            use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
+        for balance in self.daemon.accountant.balances:
+            if self.daemon.accountant.sampled.get(balance.uuid.lower()) == 0:
+                ratio = use.get((balance.key, balance.uuid.lower()), 0) / 100
+                ours.add_metric((balance.key, balance.uuid), ratio)
+                theirs.add_metric(("", "", balance.key, balance.index, balance.uuid), ratio)
+        yield from (ours, theirs)
 
     def _time(self) -> Iterator[Metric]:
         held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice had a device", labels=SLICE)

@@ -1,9 +1,12 @@
 """The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
 
-Asked by a byte on its socket, it answers with lines of text behind their length (four bytes, little-endian):
+Asked by a byte on its socket, which says whether utilisation is wanted too, it answers with lines of text behind
+their length (four bytes, little-endian):
 
     device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
     process UUID PID BYTES                                             of the device above; -1: not told
+    sampled UUID ERROR                                                 whether NVML told of utilisation; 0: it did
+    busy UUID PID PERCENT                                              of the time since it was last asked for
     problem TEXT
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import time
 
 from nvc.vgpu.calibrate import NOBODY, PROCESSES_MAX, Libraries, ProcessInfo
 from nvc.vgpu.confine import die_with, no_new_privileges
@@ -23,7 +27,9 @@ if TYPE_CHECKING:
 GPUS_MAX = 64
 UUID_MAX = 96
 NOT_TOLD = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-NOT_FOUND = 6
+SUCCESS, NOT_FOUND, MISSING = 0, 6, 13  # nvmlReturn_t; the last: the driver has no such function
+PLAIN, WITH_USE = b"?", b"u"  # what it is asked
+SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest
 
 
 class _Memory(ctypes.Structure):
@@ -32,6 +38,19 @@ class _Memory(ctypes.Structure):
 
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Sample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("time", ctypes.c_ulonglong),  # microseconds since the epoch
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    ]
 
 
 def start(libraries: Libraries) -> tuple[int, socket.socket]:
@@ -71,7 +90,8 @@ def _confine(root: str, parent: int) -> None:
 
 def _serve(library: str, fd: int) -> None:
     nvml: Any = None
-    while os.read(fd, 1):
+    seen: dict[str, int] = {}  # of each device, the time of its last sample
+    while asked := os.read(fd, 1):
         lines: list[str] = []
         try:
             if nvml is None:
@@ -80,7 +100,7 @@ def _serve(library: str, fd: int) -> None:
                 if code:
                     nvml = None
                     raise OSError(f"nvmlInit: error {code}")
-            _ask(nvml, lines)
+            _ask(nvml, lines, seen if asked == WITH_USE else None)
         except (OSError, AttributeError) as error:
             lines = [f"problem {str(error)[:200]}"]
         data = "\n".join(lines).encode("ascii", "replace")
@@ -89,7 +109,7 @@ def _serve(library: str, fd: int) -> None:
             data = data[os.write(fd, data) :]
 
 
-def _ask(nvml: Any, lines: list[str]) -> None:
+def _ask(nvml: Any, lines: list[str], seen: dict[str, int] | None) -> None:
     count = ctypes.c_uint()
     code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     if code:
@@ -98,17 +118,17 @@ def _ask(nvml: Any, lines: list[str]) -> None:
         device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
             continue  # lost, or not ours to see
-        _describe(nvml, device, lines)
+        _describe(nvml, device, lines, seen)
         most = ctypes.c_uint()
         if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
             continue
         for number in range(min(most.value, 16)):
             part = ctypes.c_void_p()
             if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == 0:
-                _describe(nvml, part, lines)
+                _describe(nvml, part, lines, seen)
 
 
-def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str]) -> None:
+def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[str, int] | None) -> None:
     uuid = ctypes.create_string_buffer(UUID_MAX)
     memory, busy = _Memory(), _Utilization()
     if nvml.nvmlDeviceGetUUID(device, uuid, UUID_MAX):
@@ -130,3 +150,26 @@ def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str]) -> None:
         for process in processes[: min(count.value, PROCESSES_MAX)]:
             used = -1 if process.used == NOT_TOLD else process.used
             lines.append(f"process {name} {process.pid} {used}")
+    if seen is not None:
+        _add_use(nvml, device, name, lines, seen)
+
+
+def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], seen: dict[str, int]) -> None:
+    """Add what part of the time each process had kernels on the multiprocessors."""
+    count, samples = ctypes.c_uint(PROCESSES_MAX), (_Sample * PROCESSES_MAX)()
+    since = max(seen.get(name, 0), int(time.time() * 1e6) - SAMPLES_SINCE)
+    try:
+        ask = nvml.nvmlDeviceGetProcessUtilization
+    except AttributeError:
+        code = MISSING
+    else:
+        code = ask(device, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
+    found: dict[int, list[int]] = {}
+    if code == SUCCESS:
+        for one in samples[: min(count.value, PROCESSES_MAX)]:
+            # Entries without a process are of others, and what is above 100 % was never measured.
+            if one.pid and one.sm <= 100 and one.time > since:
+                found.setdefault(one.pid, []).append(one.sm)
+                seen[name] = max(seen.get(name, 0), one.time)
+    lines.append(f"sampled {name} {0 if code == NOT_FOUND else code}")
+    lines += [f"busy {name} {pid} {sum(parts) // len(parts)}" for pid, parts in found.items()]

@@ -1,5 +1,6 @@
 """Finds what the books do not explain: processes that use a device around the shim, slices that take more than they
-may, strangers on a shared device, slices that keep others waiting. What is then done the configuration says.
+may, of its memory or of its time (overuse.py), strangers on a shared device, slices that keep others waiting. What
+is then done the configuration says.
 
 `report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
 as it goes on; `stop` kills the process. Strangers, who are in no slice, are only reported.
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 
+from nvc.daemon.overuse import BOOKS, TURNS, Figures, Overuse
 from nvc.daemon.policy import NATIVE
 from nvc.value import Value
 from nvc.vgpu.layout import DENIED, NO_LIMIT
@@ -18,15 +20,16 @@ from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
-    from nvc.daemon.accountant import Accountant, User
+    from nvc.daemon.accountant import Accountant
+    from nvc.daemon.book import Known
     from nvc.daemon.gang import Board
+    from nvc.daemon.overuse import Verdict
     from nvc.vgpu.quota import QuotaDevice
 
-BYPASS, EXCESS, STRANGER, LATE = "bypass", "excess", "stranger", "late"
+BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
 REPORT, DENY, STOP = "report", "deny", "stop"
-ACTIONS = (REPORT, DENY, STOP)
 LOOKS = 2  # in a row, before something counts: a process may be about to claim its slot
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
@@ -57,14 +60,17 @@ class Verifier:
         self.actions = actions
         self.log = log
         self.events: list[Event] = []
-        self.counts = dict.fromkeys((BYPASS, EXCESS, STRANGER, LATE), 0)
-        self.stopped = 0
+        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE), 0)
+        self.overuse = Overuse()
+        self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
         self._seen: dict[tuple[str, str, str, int, int], int] = {}  # looks in a row
         self._lates: dict[tuple[bytes, str], int] = {}
 
-    def look(self) -> None:
-        """After each answer of NVML."""
-        found = self._bypasses() | self._excesses() | self._strangers()
+    def look(self, fenced: Container[tuple[str, str]], now: int) -> None:
+        """After each answer of NVML. Of slices and devices in `fenced` the kernels run in a process of MPS."""
+        if self.accountant.use_is_new:
+            self._hold_use(fenced, now)
+        found = self._bypasses() | self._excesses() | self._overuses() | self._strangers()
         self._seen = {offence: self._seen.get(offence, 0) + 1 for offence in found}
         for offence, looks in self._seen.items():
             if looks == LOOKS:
@@ -88,6 +94,54 @@ class Verifier:
             if balance.limit not in (0, NO_LIMIT)
             and balance.truth > balance.limit + max(TOLERANCE, balance.limit // 100)
         }
+
+    # Utilisation
+
+    def _hold_use(self, fenced: Container[tuple[str, str]], now: int) -> None:
+        """Hold what NVML told of utilisation against caps, turns and books."""
+        use: dict[tuple[str, str], int] = {}
+        for one in self.accountant.use:
+            use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
+        figures: dict[tuple[str, str], Figures] = {}
+        for key, known in self.accountant.book.known.items():
+            for position, device in enumerate(known.devices if known.alive else ()):
+                if not device.memory_limit or device.policy == NATIVE or (key, device.uuid) in fenced:
+                    continue
+                uuid = device.uuid.lower()
+                error = self.accountant.sampled.get(uuid, -1)
+                if error > 0:
+                    self._not_told(device.uuid, error)
+                elif error == 0:
+                    share = min(use.get((key, uuid), 0), 100) / 100
+                    figures[key, device.uuid] = self._figures(known, position, share, now)
+        self.overuse.keep(set(figures))
+        self.overuse.look(figures, now)
+
+    def _figures(self, known: Known, position: int, used: float, now: int) -> Figures:
+        device, key = known.devices[position], known.entry.key
+        cap = device.cores / 100 if device.cores < 100 else 0.0
+        held = -1
+        arbiter = self.board.arbiters.get(known.uuids[position])
+        if arbiter is not None and arbiter.policy.number != NATIVE and len(arbiter.tenants) > 1:
+            arbiter.settle(now)
+            held = arbiter.tenants[key].held if key in arbiter.tenants else -1
+        budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
+        if position >= len(budgets):
+            return Figures(used, cap, -1, 0, held)
+        return Figures(used, cap, budgets[position].charged, budgets[position].launches, held)
+
+    def _not_told(self, uuid: str, error: int) -> None:
+        if uuid not in self.untold:
+            self.log(f"NVML does not tell which processes use {uuid}: error {error}; this is not verified")
+        self.untold[uuid] = error
+
+    def _overuses(self) -> dict[tuple[str, str, str, int, int], str]:
+        return {
+            (OVERUSE, key, uuid, 0, 0): _text(verdict)
+            for (key, uuid), verdict in self.overuse.found().items()
+        }
+
+    # Others
 
     def _strangers(self) -> dict[tuple[str, str, str, int, int], str]:
         book = self.accountant.book
@@ -115,6 +169,8 @@ class Verifier:
         action = self.actions.get(kind, REPORT)
         if action == STOP:
             action = self._stop(kind, key, uuid, pid, start)
+        if kind == OVERUSE and action not in (REPORT, DENY):
+            self.overuse.begin_anew((key, uuid))  # another of its processes may have been the one
         self._note(kind, key, uuid, pid, text, action)
 
     def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
@@ -126,13 +182,17 @@ class Verifier:
         self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
 
     def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
-        """Kill the process, of a slice's the largest. Returned is what was done."""
+        """Kill the process, of a slice's the one with the most memory or use. Returned is what was done."""
         if not pid:
-            users = [user for user in self.accountant.users if (user.key, user.uuid) == (key, uuid)]
-            if not users:
+            users = (
+                [(one.percent, one.pid, one.start, one.key, one.uuid) for one in self.accountant.use]
+                if kind == OVERUSE
+                else [(one.used, one.pid, one.start, one.key, one.uuid) for one in self.accountant.users]
+            )
+            mine = [one for one in users if (one[3], one[4].lower()) == (key, uuid.lower())]
+            if not mine:
                 return REPORT
-            largest: User = max(users, key=lambda user: user.used)
-            pid, start = largest.pid, largest.start
+            _, pid, start, *_ = max(mine)
         kernel = self.accountant.kernel
         try:
             pidfd = kernel.pidfd_open(pid)
@@ -147,7 +207,6 @@ class Verifier:
             return f"not stopped: {error.strerror}"
         finally:
             os.close(pidfd)
-        self.stopped += 1
         return f"stopped process {pid}"
 
     def _deny(self) -> None:
@@ -179,3 +238,12 @@ class Verifier:
 def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
     changed: QuotaDevice = device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)
     return changed
+
+
+def _text(verdict: Verdict) -> str:
+    used, explained = round(verdict.used * 100), round(verdict.explained * 100)
+    if verdict.rule == TURNS:
+        return f"used {used} % of its time, and had turns for {explained} %"
+    if verdict.rule == BOOKS:
+        return f"used {used} % of its time, and its books say {explained} %"
+    return f"used {used} % of its time, and may have {explained} %"

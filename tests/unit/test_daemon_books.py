@@ -33,6 +33,11 @@ def test_an_answer() -> None:
         f"process {UUID} 1 1",
         f"device {UUID} 1 2 3 4 0\nprocess {UUID} 0 1",
         "device " + "x" * 200 + " 1 2 3 4 0",
+        f"device {UUID} 1 2 3 4 0\nbusy {UUID} 1 1",
+        f"device {UUID} 1 2 3 4 0\nsampled {UUID} -1",
+        f"device {UUID} 1 2 3 4 0\nsampled {UUID} 0\nbusy {UUID} 1 101",
+        f"device {UUID} 1 2 3 4 0\nsampled {UUID} 0\nbusy {UUID} 0 1",
+        f"sampled {UUID} 0",
         "nonsense",
         "\n" * 70000,
     ],
@@ -42,13 +47,27 @@ def test_answers_that_make_no_sense(text: str) -> None:
         parse(text)
 
 
+def test_utilisation_is_told_or_not() -> None:
+    device = f"device {UUID} 1 2 3 4 0"
+    (plain,) = parse(device)
+    (told,) = parse(f"{device}\nsampled {UUID} 0\nbusy {UUID} 7 40\nbusy {UUID} 8 100")
+    (refused,) = parse(f"{device}\nsampled {UUID} 3")
+    assert (plain.sampled, plain.use) == (-1, ())
+    assert (told.sampled, told.use) == (0, ((7, 40), (8, 100)))
+    assert (refused.sampled, refused.use) == (3, ())
+
+
 @given(
     st.lists(
-        st.sampled_from(["device", "process", "problem", UUID, "-1", "0", "7", "1e9", "x", ""]), max_size=30
+        st.sampled_from(
+            ["device", "process", "sampled", "busy", "problem", UUID, "-1", "0", "7", "1e9", "x", ""]
+        ),
+        max_size=30,
     )
 )
 def test_any_answer_is_understood_or_refused(words: list[str]) -> None:
     text = " ".join(words).replace(" device", "\ndevice").replace(" process", "\nprocess")
+    text = text.replace(" sampled", "\nsampled").replace(" busy", "\nbusy")
     try:
         found = parse(text)
     except ValueError:
