@@ -50,25 +50,32 @@ struct estimate *estimate_find(struct estimates *in, uint64_t key)
 /* The mean of the shorter three quarters of the last samples: what the host or another process held up does not count. */
 static uint64_t mean_of(const struct estimate *of)
 {
-    uint32_t sorted[ESTIMATE_SAMPLES], count = of->samples - of->samples / 4u;
+    uint32_t order[ESTIMATE_SAMPLES], rest = 0;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < of->samples; i++) {
         uint32_t at = i;
-        for (; at > 0 && sorted[at - 1] > of->ring[i]; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = of->ring[i];
+        for (; at > 0 && of->ring[order[at - 1]] > of->ring[i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+        rest += of->weights[i];
     }
-    for (uint32_t i = 0; i < count; i++)
-        sum += sorted[i];
-    return sum * UNIT / count + 1;
+    rest -= rest / 4;
+    const uint64_t weight = rest;
+    for (uint32_t i = 0; rest; i++) {
+        uint32_t taken = of->weights[order[i]] < rest ? of->weights[order[i]] : rest;
+        sum += (uint64_t)of->ring[order[i]] * taken;
+        rest -= taken;
+    }
+    return sum * UNIT / weight + 1;
 }
 
-void estimate_add(struct estimate *to, uint64_t ns, bool most)
+void estimate_add(struct estimate *to, uint64_t ns, uint32_t launches, bool most)
 {
     if (most && to->mean && ns > to->mean)
         ns = to->mean;
     uint64_t units = ns / UNIT;
     to->ring[to->next] = units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+    to->weights[to->next] = (uint8_t)(launches < ESTIMATE_WEIGHT ? launches : ESTIMATE_WEIGHT);
     to->next = (uint8_t)((to->next + 1) % ESTIMATE_SAMPLES);
     if (to->samples < ESTIMATE_SAMPLES)
         to->samples++;

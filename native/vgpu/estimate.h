@@ -8,7 +8,8 @@
 enum {
     ESTIMATE_SAMPLES = 16,
     ESTIMATE_KNOWN = 8,
-    ESTIMATE_EVERY = 64,
+    ESTIMATE_EVERY = 256,
+    ESTIMATE_WEIGHT = 8, /* of a sample of many launches, at most */
     ESTIMATE_SETS = 512,
     ESTIMATE_WAYS = 4
 };
@@ -20,6 +21,7 @@ struct estimate {
     uint32_t used;  /* when, in launches of all */
     uint8_t samples, next;
     uint32_t ring[ESTIMATE_SAMPLES]; /* the last samples, in units of 16 ns */
+    uint8_t weights[ESTIMATE_SAMPLES];
 };
 
 struct estimates {
@@ -33,8 +35,8 @@ uint64_t estimate_key(const void *function, const unsigned int shape[6]);
 /* The one of a key, which is new if it was not known. The caller has the lock of what `in` belongs to. */
 struct estimate *estimate_find(struct estimates *in, uint64_t key);
 
-/* A sample; `most`: it took that long at most. */
-void estimate_add(struct estimate *to, uint64_t ns, bool most);
+/* A sample: each of so many launches, one behind the other, took `ns`; `most`: at most. */
+void estimate_add(struct estimate *to, uint64_t ns, uint32_t launches, bool most);
 
 /* Whether the next launch should be timed by itself. */
 static inline bool estimate_is_due(const struct estimate *of)

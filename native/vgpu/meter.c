@@ -110,7 +110,7 @@ void meter_drop_mark(struct meter *meter, struct stream_meter *stream)
 }
 
 /* Records a mark behind all that was launched in the stream. False: it has none, and what is open stays so. */
-bool meter_mark(struct passage *passage, bool idle, bool exact, uint64_t asked)
+bool meter_mark(struct passage *passage, bool idle, enum stretch_is is, uint64_t asked)
 {
     struct meter *meter = passage->meter;
     struct stream_meter *stream = passage->stream;
@@ -124,10 +124,15 @@ bool meter_mark(struct passage *passage, bool idle, bool exact, uint64_t asked)
     lock_take(&meter->lock);
     bool room = recorded && stream->count < METER_MARKS && stream->context == passage->to.context;
     if (room) {
-        stream->ring[(stream->head + stream->count) % METER_MARKS] = (struct mark){
-            .event = event, .at = now, .before = stream->open, .behind = now - stream->last_launch};
         /* A thread that was interrupted may have come too late with it. */
-        stream->ring[(stream->head + stream->count) % METER_MARKS].exact = exact && now - asked < PROMPT_NS;
+        bool exact = is != STRETCH_LOOSE && now - asked < PROMPT_NS;
+        stream->ring[(stream->head + stream->count) % METER_MARKS] =
+            (struct mark){.event = event,
+                          .at = now,
+                          .before = stream->open,
+                          .behind = now - stream->last_launch,
+                          .exact = exact,
+                          .queued = exact && is == STRETCH_QUEUED};
         stream->open = (struct stretch){0};
         stream->count++;
         stream->serial++;
@@ -180,9 +185,11 @@ void meter_before(struct passage *passage)
         return;
     int mode = capture_leave();
     uint64_t now = now_ns(CLOCK_MONOTONIC);
-    bool some = stream->open.launches != 0, idle = REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
+    /* A last mark that is pending answers for the stream. */
+    bool some = stream->open.launches != 0, pending = mark_is_pending(passage->meter, stream);
+    bool idle = !pending && REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
     if (!stream->anchored || some || idle)
-        meter_mark(passage, idle, some && !idle && mark_is_pending(passage->meter, stream), now);
+        meter_mark(passage, idle, some && pending ? STRETCH_QUEUED : STRETCH_LOOSE, now);
     capture_return(mode);
 }
 
@@ -250,6 +257,10 @@ void meter_after(struct passage *passage, bool launched)
         return;
     int mode = capture_leave();
     bool alone = stream->open.launches == 1 && stream->idle && stream->prompt;
-    meter_mark(passage, false, alone || mark_is_pending(meter, stream), now);
+    meter_mark(passage, false,
+               alone                            ? STRETCH_LONE
+               : mark_is_pending(meter, stream) ? STRETCH_QUEUED
+                                                : STRETCH_LOOSE,
+               now);
     capture_return(mode);
 }

@@ -123,7 +123,8 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
         note_overlap(meter, used, stretch->sum);
     /* What ran while others were let through for its sake may have waited for them: that is no estimate. */
     if (known && mark->exact && stretch->key && stretch->forced == meter->forced_in_all)
-        estimate_add(estimate_find(&meter->estimates, stretch->key), length / stretch->launches, late);
+        estimate_add(estimate_find(&meter->estimates, stretch->key), length / stretch->launches,
+                     stretch->launches, late);
     lock_drop(&meter->lock);
     if (cores && due)
         budget_pay(budget, cores, due);
@@ -145,6 +146,8 @@ static void take_mark(struct meter *meter, struct stream_meter *stream, const st
         set_base(context, mark, time, now);
         known = stream->timed;
         length = time - stream->time - (int64_t)mark->before.gap;
+        if (mark->queued)
+            length -= length < 2 * EVENT_NS ? length / 2 : EVENT_NS;
     }
     uint64_t end = (uint64_t)(context->base + time);
     stream->timed = good;

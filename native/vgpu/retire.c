@@ -76,7 +76,7 @@ static void close_stream(struct meter *meter, struct stream_meter *stream)
     int capturing = 0;
     if (stream->open.launches && !stream->thread &&
         REAL(cuStreamIsCapturing)(passage.handle, &capturing) == CUDA_SUCCESS && !capturing)
-        meter_mark(&passage, false, false, 0);
+        meter_mark(&passage, false, STRETCH_LOOSE, 0);
 }
 
 void meter_retire_stream(CUstream handle)

@@ -72,6 +72,8 @@ static void complete(struct op *op, uint64_t time)
         op->event->done = op->generation;
         op->event->time = time;
     }
+    if (op->kind == OP_RECORD && time > op->submitted) /* behind other work */
+        stream->time = later(stream->time, time + EVENT_NS);
     stream->head = op->next;
     if (!stream->head)
         stream->tail = NULL;
