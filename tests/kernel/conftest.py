@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -78,15 +79,19 @@ def busy(
 ) -> Iterator[Callable[..., Worker]]:
     """Factory: `busy("--cores=30", seconds=2)` is a program that launches kernels of 1 ms in a slice.
 
-    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c.
+    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c. `before` starts the program, and
+    `variables` are for it.
     """
     workers: list[Worker] = []
 
-    def start(*words: str, device: int = 0, **arguments: object) -> Worker:
+    def start(
+        *words: str, device: int = 0, before: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}), **arguments: object,
+    ) -> Worker:  # fmt: skip
         wanted = {"ns": 1000000, "batch": 0, "warm": 0.7, "seconds": 2, **arguments}
         run = place.sliced(launcher, driver, f"--device={device}", "--memory=8g", *words)
-        variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
-        workers.append(Worker(run[0], variables, *run[1:], work, **wanted))
+        every = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}", **variables}
+        workers.append(Worker(run[0], every, *run[1:], *before, work, **wanted))
         return workers[-1]
 
     yield start

@@ -30,6 +30,7 @@ class Place:
         self.tenants: list[Tenant] = []
         self.daemon: Daemon | None = None
         self.words: tuple[str, ...] = ()
+        self.program: tuple[str, ...] = (os.path.join(stage, "bin/nvcd"),)
         self._keeper = subprocess.Popen(
             ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
@@ -101,7 +102,7 @@ class Daemon:
         self.place = place
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                place.enter(os.path.join(place.stage, "bin/nvcd"), *words),
+                place.enter(*place.program, *words),
                 env={**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables}, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
