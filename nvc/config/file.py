@@ -199,8 +199,9 @@ def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
 def _endpoint(value: Any) -> str:
     if _text(value):
         place, _, port = value.rpartition(":")
-        sound = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536 and place
-        if not (value.startswith("unix:/") or sound):
+        number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else 0
+        address = 0 < number < 65536 and 0 < len(place) < 64 and place.isascii()
+        if not (value.startswith("unix:/") or address):
             raise _Bad("want unix:/path or address:port")
     return str(value)
 

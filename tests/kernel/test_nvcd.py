@@ -11,7 +11,7 @@ import time
 
 import pytest
 from support import REPO, run
-from support.nvcd import GPU, Place
+from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
 
@@ -74,6 +74,42 @@ def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
     place.tenants[1].send("busy", began + 0.5, 0)
     assert place.tenants[1].receive()["held"][0] > 0.4e9
     assert [stuck.ask("receive")[0] for _ in range(2)] == [FREE, DROP]
+
+
+def test_who_is_late_again_and_again_is_reported(place: Place, driver: str) -> None:
+    place.start(f"--root={driver}")
+    late, other = place.tenant(), place.tenant()
+    end = time.monotonic() + 1.5
+    late.send("busy", end, 0.03)
+    other.send("busy", end, 0)
+    held = [tenant.receive()["held"][0] for tenant in (late, other)]
+    found = eventually(place, lambda state: state["found"]["late"])
+    assert {(event["kind"], event["key"]) for event in found["events"]} == {("late", late.key)}
+    assert held[1] > 0.4 * sum(held)  # what it keeps too long, it pays for
+
+
+def test_a_priority_does_not_wait_for_the_end_of_a_turn(place: Place) -> None:
+    """Of a second; eight times the holder's weight is one, and less is none."""
+    place.lay_down(GPU.format(0), "policy weight\nslice-us 1000000\n")
+    place.start()
+    low, other, more, most = (place.tenant("weight", weight=weight) for weight in (1, 1, 7, 8))
+    for tenant in (low, other, more, most):
+        tenant.ask("connect")
+    low.ask("send", WANT, 0, 0, 0, 0)
+    assert low.ask("receive")[0] == FREE
+    other.ask("send", WANT, 0, 0, 0, 0)
+    _, round, _ = low.ask("receive")
+    low.ask("send", RELEASE, round, 0, 0, 0)
+    kind, _, length = other.ask("receive")
+    began = time.monotonic()
+    assert kind == GRANT and length > 0.5e9
+    more.ask("send", WANT, 0, 0, 0, 0)
+    ask(place)  # it has been heard
+    most.ask("send", WANT, 0, 0, 0, 0)
+    kind, round, _ = other.ask("receive")
+    assert kind == DROP and time.monotonic() - began < 0.4
+    other.ask("send", RELEASE, round, 0, 0, 0)
+    assert most.ask("receive")[0] == GRANT
 
 
 def test_many_connections(place: Place) -> None:

@@ -218,6 +218,37 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     assert place.daemon is not None and place.daemon.proportional() < 60 * MIB
 
 
+def test_metrics_at_an_address(place: Place, driver: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started(place, driver, f'[nvcd]\nmetrics = "127.0.0.1:{port}"\n')
+    slow, quick = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2))
+    with slow, quick:
+        slow.sendall(b"GET /metrics HT")  # half a request keeps nobody else waiting
+        for one, words in ((quick, b"GET / HTTP/1.1\r\n\r\n"), (slow, b"TP/1.1\r\n\r\n")):
+            one.sendall(words)
+            data = b""
+            while part := one.recv(1 << 16):
+                data += part
+            assert data.startswith(b"HTTP/1.1 200 OK") and b"\nnvcd_clients 0.0\n" in data
+
+
+def test_half_a_question(place: Place, driver: str) -> None:
+    started(place, driver)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as half:
+        half.settimeout(20)
+        half.connect(f"{place.run}/nvcd/nvcd.sock")
+        half.sendall(b'{"ask": "lo')
+        assert ask(place)["clients"] == 0
+        half.sendall(b'ok"}\n')
+        assert half.recv(100).startswith(b'{"asked"')
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
+            gone.connect(f"{place.run}/nvcd/nvcd.sock")
+            gone.sendall(b'{"ask": "lo')
+    assert ask(place)["clients"] == 0
+
+
 def test_nobody_else_may_ask(place: Place, driver: str) -> None:
     started(place, driver)
     assert ask(place, "nonsense") == {"error": "want state, look, mps-start or mps-stop"}

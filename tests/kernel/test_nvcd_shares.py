@@ -34,6 +34,24 @@ def test_percentages(place: Place, driver: str, busy: Any) -> None:
     assert high.result().rate > 1.2 * low.result().rate
 
 
+def test_what_an_idle_one_leaves(place: Place, driver: str, busy: Any) -> None:
+    """It gives its turn back before the end, and is skipped from then on."""
+    place.start(f"--root={driver}")
+    low = busy("--weight=3", "--policy=weight", seconds=600)
+    high = busy("--weight=7", "--policy=weight", seconds=600, idle=1000)
+    for worker in (low, high):
+        worker.started()
+
+    def held(state: Any) -> dict[int, tuple[int, bool]]:
+        return {one["weight"]: (one["heldNs"], one["wants"]) for one in state["devices"][0]["tenants"]}
+
+    first = eventually(place, lambda state: held(state)[7][0] and not held(state)[7][1])
+    last = eventually(place, lambda state: state["now"] - first["now"] > 1e9)
+    assert held(last)[3][0] - held(first)[3][0] > 0.95 * (last["now"] - first["now"])
+    assert held(last)[7] == held(first)[7]
+    assert all(worker.stop().kernels for worker in (low, high))
+
+
 def test_weights(place: Place, driver: str, busy: Any) -> None:
     place.start(f"--root={driver}")
     workers = [busy(f"--weight={weight}", "--policy=weight", seconds=3) for weight in (1, 2, 4)]
