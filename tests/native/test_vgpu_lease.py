@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
 
-from nvc.daemon.wire import DROP, FREE, GRANT, RELEASE, WANT
+from nvc.daemon.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEASE, WANT
 from nvc.vgpu import layout
 
 GIB = 1 << 30
@@ -71,6 +72,55 @@ def test_a_lease_that_nobody_wants_any_more_is_given_back(plain_slice: Callable[
         process.send("launch m")
         talk.send(GRANT, 4, talk.wanted(), 10_000_000)
         assert process.receive() == ["0"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\x11", MESSAGE.pack(FREE, 0, 1, NO_UUID, 0, 0)[:-1], MESSAGE.pack(REFUSED, 0, 0, NO_UUID, 1, 0)],
+    ids=("nothing", "a byte", "a byte less", "refused"),
+)
+def test_half_a_message(plain_slice: Callable[..., Slice], message: bytes) -> None:
+    """Or what ends a connection: who waits goes on at once, and comes back later."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        began = time.monotonic()
+        process.send("launch m")
+        talk = nvcd.accept()
+        talk.wanted()
+        if message:
+            talk.socket.send(message)
+        else:
+            talk.socket.close()
+        assert process.receive() == ["0"] and time.monotonic() - began < 1
+        process.send("launch m")
+        while nvcd.listener not in select.select([nvcd.listener, process.process.stdout], [], [], 10)[0]:
+            assert process.receive() == ["0"]
+            process.send("launch m")
+        assert time.monotonic() - began < 3
+        talk = nvcd.accept()
+        talk.send(FREE, 1, talk.wanted())
+        assert process.receive() == ["0"]
+
+
+def test_messages_about_nothing(plain_slice: Callable[..., Slice]) -> None:
+    """Of kinds, devices and leases that there are none of: they change nothing."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        uuid = talk.wanted()
+        for kind, round, whose in (
+            (999, 1, uuid), (WANT, 1, uuid), (DROP, 0, uuid), (GRANT, 7, b"\xff" * 16), (FREE, 7, NO_UUID),
+        ):  # fmt: skip
+            talk.send(kind, round, whose, 2**64 - 1)
+        assert not select.select([process.process.stdout], [], [], 0.1)[0]
+        talk.send(GRANT, 1, uuid, 2**64 - 1)
+        assert process.receive() == ["0"]
+        talk.send(DROP, 2, uuid)
+        back = talk.receive()
+        assert (back.kind, back.round) == (RELEASE, 1)  # for it has nothing more to do
 
 
 def test_launches_of_a_thread_that_is_gone(plain_slice: Callable[..., Slice]) -> None:

@@ -1,0 +1,101 @@
+"""nvcd and real containers: their processes are known by what the kernel says of them, and share devices."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, run
+from support.bundle import Bundle
+from support.nvcd import Place, ask, eventually
+from support.rootfs import as_debian
+from support.vgpu import Inside
+from support.vgpucap import Worker
+
+POINTS = 0.05
+
+
+@pytest.fixture
+def container(
+    place: Place, driver: str, launcher: str, rootfs: Callable[..., str], runc_bundle: Callable[..., Bundle]
+) -> Iterator[Callable[..., Any]]:
+    """Factory: `container("--vgpu-weight=2")` runs, and has a slice in the place."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def make(*words: str, device: str = "0") -> Any:
+            made = stack.enter_context(runc_bundle(as_debian(rootfs())).created("runc"))
+            made.start()
+            head = (launcher, f"--root={driver}", "configure", f"--pid={made.pid}", f"--device={device}")
+            run(*place.enter(*head, "--compute", *words, made.bundle.rootfs))
+            return made
+
+        yield make
+
+
+def test_they_share_and_come_back(place: Place, driver: str, container: Any, work: str) -> None:
+    """By weight, in pid namespaces of their own, and again when nvcd was killed."""
+    place.start(f"--root={driver}")
+    workers = []
+    for weight in (1, 3):
+        made = container(f"--vgpu-weight={weight}")
+        shutil.copy(work, f"{made.bundle.rootfs}/tmp/work")
+        words = (*made.bundle.command("runc"), "exec", made.name, "/tmp/work")
+        workers.append(Worker(words[0], CLEAN_ENV, *words[1:], ns=1000000, batch=0, warm=0.5, seconds=600))
+    for worker in workers:
+        worker.started()
+
+    def held(state: Any) -> dict[int, int]:
+        return {one["weight"]: one["heldNs"] for one in state["devices"][0]["tenants"] if one["turns"] > 3}
+
+    for _ in range(2):
+        first = eventually(place, lambda state: bool(state["devices"]) and len(held(state)) == 2)
+        end = first["now"] + 1.5e9
+        last = eventually(place, lambda state, end=end: state["now"] > end)
+        for weight, before in held(first).items():
+            share = (held(last)[weight] - before) / (last["now"] - first["now"])
+            assert share == pytest.approx(weight / 4, abs=POINTS)
+        assert place.daemon is not None
+        place.daemon.kill()
+        place.start(*place.words)
+    assert all(worker.stop().kernels for worker in workers)
+
+
+def test_turns_on_two_devices_at_once(place: Place, driver: str, container: Any, tool: str) -> None:
+    """Programs that launch on both in turn: neither waits for the device that the other one has, for ever."""
+    place.start(f"--root={driver}")
+    end = time.monotonic() + 2.5
+    longest = []
+
+    def launch(inside: Inside) -> None:
+        slowest = 0.0
+        while time.monotonic() < end:
+            began = time.monotonic()
+            for command in ("primary 0", "launch m", "primary 1", "launch n"):
+                assert inside.code(command) == 0
+            slowest = max(slowest, time.monotonic() - began)
+        longest.append(slowest)
+
+    programs = []
+    for words in (("--vgpu-weight=1",), ("--vgpu-weight=2", "--vgpu-policy=weight")):
+        inside = Inside(container(*words, device="all"), tool)
+        for command in ("init", "primary 0", "module m", "primary 1", "module n"):
+            assert inside.code(command) == 0
+        programs.append(inside)
+    threads = [threading.Thread(target=launch, args=(inside,)) for inside in programs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = ask(place)
+    for inside in programs:
+        inside.end()
+    assert len(longest) == 2 and max(longest) < 0.5
+    assert len(found["devices"]) == 2
+    for device in found["devices"]:
+        assert all(one["turns"] > 5 and not one["late"] for one in device["tenants"])
