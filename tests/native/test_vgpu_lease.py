@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import struct
 import threading
@@ -9,6 +10,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+<<<<<<< HEAD
+=======
+from support import run
+from support.simdriver import SOURCES, WARN
+>>>>>>> 9280c75 (meter: forget threads that never come back from a launch)
 from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
 
@@ -153,6 +159,41 @@ def test_a_thread_that_is_cancelled(plain_slice: Callable[..., Slice]) -> None:
             process.receive()
             assert talk.receive().kind == RELEASE
             process.send("cancelaside m" if round < 2 else "launch m")
+
+
+@pytest.fixture
+def leave(scratch: str) -> str:
+    """What has threads leave the driver in the middle of a launch."""
+    library = os.path.join(scratch, "leave.so")
+    run("gcc", *WARN, "-shared", "-fPIC", "-o", library, os.path.join(SOURCES, "vgpu_leave.c"), "-ldl")
+    return library
+
+
+def test_a_thread_that_never_comes_back_from_a_launch(plain_slice: Callable[..., Slice], leave: str) -> None:
+    """Its turn ends once, late; those of others end as before."""
+    slice_ = shared(plain_slice)
+    process = slice_.process(LD_PRELOAD=leave).start().do("module m")
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        talk.send(GRANT, 1, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+        for round in range(2, 5):
+            process.send("aside m" if round < 4 else "launch m")
+            talk.send(GRANT, round, talk.wanted(), 10_000_000)
+            process.receive()
+            began = time.monotonic()
+            assert talk.receive().kind == RELEASE
+        assert time.monotonic() - began < 0.1
+
+
+def test_what_never_came_back_is_not_waited_for(plain_slice: Callable[..., Slice], leave: str) -> None:
+    slice_ = shared(plain_slice, policy=FIXED, cores=90)
+    process = slice_.process(LD_PRELOAD=leave).start().do("module m", *["aside m"] * 4, "launch m")
+    began = time.monotonic()
+    process.do(*["launch m"] * 50)
+    assert time.monotonic() - began < 1
 
 
 def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
