@@ -161,7 +161,6 @@ static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, st
         passage->now = now;
         passage->forced = meter->forced_in_all;
         meter_enter(passage);
-        atomic_fetch_add(&meter->inside, 1);
     }
     lock_drop(&meter->lock);
     return verdict;
@@ -198,7 +197,7 @@ static void undo(struct passage *passage)
 {
     passage->stream = NULL;
     meter_after(passage, false);
-    atomic_fetch_sub(&passage->meter->inside, 1);
+    meter_leave(passage);
 }
 
 /* Whether it is this container's turn, which nvcd hands out. */
@@ -282,6 +281,6 @@ void gate_leave(struct passage *passage, CUresult result)
     if (!passage->meter)
         return;
     meter_after(passage, result == CUDA_SUCCESS);
-    atomic_fetch_sub(&passage->meter->inside, 1);
+    meter_leave(passage);
     errno = before;
 }

@@ -164,10 +164,26 @@ static bool mark_is_pending(struct meter *meter, struct stream_meter *stream)
     return same;
 }
 
+/* The lock is held. */
+static void enter(struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    uint32_t place = 0;
+    while (place < METER_INSIDE && atomic_load(&meter->threads[place].since))
+        place++;
+    if (place < METER_INSIDE) {
+        meter->threads[place].weight = passage->weight;
+        atomic_store(&meter->threads[place].since, passage->now);
+    }
+    passage->place = place;
+    atomic_fetch_add(&meter->inside, 1);
+}
+
 void meter_enter(struct passage *passage)
 {
     struct meter *meter = passage->meter;
     struct stream_meter *stream = passage->stream = find_stream(meter, passage);
+    enter(passage);
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     passage->single = estimate_is_due(estimate);
     estimate->since = passage->single ? 0 : estimate->since + 1;
@@ -176,6 +192,37 @@ void meter_enter(struct passage *passage)
     const struct stretch *open = &stream->open;
     bool gap = passage->now > stream->last_launch && passage->now - stream->last_launch > GAP_NS + open->sum;
     passage->looks = !stream->anchored || !open->launches || gap || passage->single;
+}
+
+void meter_leave(const struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    uint64_t since = passage->now;
+    /* Not if it was forgotten meanwhile. */
+    if (passage->place == METER_INSIDE ||
+        atomic_compare_exchange_strong(&meter->threads[passage->place].since, &since, 0))
+        atomic_fetch_sub(&meter->inside, 1);
+}
+
+static void forget(struct meter *meter, struct inside *thread, uint64_t now)
+{
+    uint64_t since = atomic_load(&thread->since);
+    if (!since || now < since + LOST_NS || !atomic_compare_exchange_strong(&thread->since, &since, 0))
+        return;
+    atomic_fetch_sub(&meter->inside, 1);
+    meter->ahead -= thread->weight < meter->ahead ? thread->weight : meter->ahead;
+    meter->outstanding -= meter->outstanding != 0;
+}
+
+uint32_t meter_inside(struct meter *meter, uint64_t now)
+{
+    if (!atomic_load(&meter->inside))
+        return 0;
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < METER_INSIDE && !meter->marks; i++)
+        forget(meter, &meter->threads[i], now);
+    lock_drop(&meter->lock);
+    return atomic_load(&meter->inside);
 }
 
 void meter_before(struct passage *passage)

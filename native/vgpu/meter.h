@@ -6,13 +6,14 @@
 #include "charge.h"
 #include "estimate.h"
 
-enum { METER_STREAMS = 256, METER_MARKS = 32, METER_CONTEXTS = 8, METER_POOL = 128 };
+enum { METER_STREAMS = 256, METER_MARKS = 32, METER_CONTEXTS = 8, METER_POOL = 128, METER_INSIDE = 64 };
 #define STREAM_ENDED UINT64_MAX /* destroyed by the program; its last marks are yet to be read */
 
 /* EVENT_NS: what an event between two kernels of a stream takes of the device, which is ours and not the program's. On an
  * H100, 800 kernels of 5 us need 6.73 us each, with an event behind every one of 4, 16 or 64 of them 2.2 us more for each
  * event, and one kernel between two events 8.9 us (driver 580). */
 enum { MARK_LAUNCHES = 64, MARK_NS = 500000, GAP_NS = 150000, PROMPT_NS = 50000, EVENT_NS = 2200 };
+enum { LOST_NS = 200000000 };
 
 /* What is launched, and not in front of a mark yet. */
 struct stretch {
@@ -64,12 +65,19 @@ struct context_meter {
     CUevent pool[METER_POOL];
 };
 
+/* A thread that is in the driver with a launch. */
+struct inside {
+    _Atomic uint64_t since; /* CLOCK_MONOTONIC, nanoseconds; 0: nobody */
+    uint64_t weight;
+};
+
 /* Of one device; `lock` guards it, and is not held while the driver is called. */
 struct meter {
     struct lock lock;
     int position;
-    _Atomic bool reading;         /* one thread at a time reads events */
-    _Atomic uint32_t inside;      /* threads between their admission and the end of their launch */
+    _Atomic bool reading;    /* one thread at a time reads events */
+    _Atomic uint32_t inside; /* threads between their admission and the end of their launch */
+    struct inside threads[METER_INSIDE];
     _Atomic uint64_t last_launch; /* CLOCK_MONOTONIC, nanoseconds */
     _Atomic uint64_t charged;
     _Atomic uint64_t read_at; /* when events were last read */
@@ -101,6 +109,7 @@ struct passage {
     uint64_t key;
     uint64_t sum, paid, weight; /* see struct stretch */
     uint32_t forced;            /* the meter's `forced_in_all`, this launch included */
+    uint32_t place;             /* of the meter's `threads`; METER_INSIDE: there was no room */
     uint64_t now;               /* CLOCK_MONOTONIC, nanoseconds, when the gate opened */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
@@ -117,6 +126,14 @@ struct meter *meter_make(int position);
 void meter_enter(struct passage *passage);
 void meter_before(struct passage *passage);
 void meter_after(struct passage *passage, bool launched);
+
+/* The passage is over, or never began. */
+void meter_leave(const struct passage *passage);
+
+/* Threads that are in the driver with a launch. A thread may leave it by pthread_exit(3) or longjmp(3), in a handler of
+ * the program's, or be cancelled there: who has been in for LOST_NS, and with no mark left to be read, is taken for
+ * one that does not come back, and what it paid for is outstanding no more. */
+uint32_t meter_inside(struct meter *meter, uint64_t now);
 
 /* Reads the marks that the device has passed, and charges for what was before them. False: another thread is at it. */
 bool meter_read(struct meter *meter);

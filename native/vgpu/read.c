@@ -226,6 +226,7 @@ bool meter_read(struct meter *meter)
 
 void meter_expire(struct meter *meter, uint64_t now)
 {
+    meter_inside(meter, now);
     lock_take(&meter->lock);
     for (uint32_t i = 0; i < METER_STREAMS; i++) {
         struct stream_meter *stream = &meter->streams[i];

@@ -158,8 +158,10 @@ bool meter_is_drained(int position)
     struct meter *meter = meter_of(position);
     if (!meter)
         return true;
-    if (atomic_load(&meter->inside))
+    if (meter_inside(meter, now_ns(CLOCK_MONOTONIC))) {
+        meter_read(meter);
         return false;
+    }
     lock_take(&meter->lock);
     bool open = has_open(meter);
     lock_drop(&meter->lock);

@@ -10,11 +10,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-<<<<<<< HEAD
-=======
 from support import run
 from support.simdriver import SOURCES, WARN
->>>>>>> 9280c75 (meter: forget threads that never come back from a launch)
 from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
 
