@@ -10,8 +10,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef RESOLVE_CACHED
+#define RESOLVE_CACHED 0x20 /* Linux 5.12 */
+#endif
 
 int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint64_t resolve)
 {
@@ -20,10 +25,11 @@ int nvc_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode, uint
     int tries = 0;
 
     /* EAGAIN: a rename or mount raced with the walk (openat2(2), RESOLVE_IN_ROOT); bounded, since the
-     * container may race on purpose. */
+     * container may race on purpose. With RESOLVE_CACHED it says that something is not cached, which stays so. */
+    int most = resolve & RESOLVE_CACHED ? 2 : 64;
     do
         fd = syscall(SYS_openat2, dirfd, path, &how, sizeof(how));
-    while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++tries < 64)));
+    while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++tries < most)));
     return fd < 0 ? -errno : (int)fd;
 }
 
@@ -76,6 +82,17 @@ int nvc_cgroup_root(int version)
     int error = errno;
     close(fs);
     return root < 0 ? -error : root;
+}
+
+int nvc_identity(int fd, struct nvc_identity *out)
+{
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &sx) < 0)
+        return -errno;
+    *out = (struct nvc_identity){makedev(sx.stx_dev_major, sx.stx_dev_minor), sx.stx_ino, sx.stx_mnt_id,
+                                 sx.stx_mode};
+    return 0;
 }
 
 int64_t nvc_birth_time(int fd)

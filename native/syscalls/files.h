@@ -15,6 +15,15 @@ int nvc_lock(int fd, int timeout_ms);
 
 /* 1 or 0, or -errno. */
 int nvc_is_mount_root(int fd);
+/* What a descriptor stands for, without asking the file system's server. Returns 0 or -errno. */
+struct nvc_identity {
+    uint64_t device;
+    uint64_t inode;
+    uint64_t mount; /* as in /proc/PID/mountinfo */
+    uint32_t mode;
+};
+int nvc_identity(int fd, struct nvc_identity *out);
+
 /* When the file was made, ns since 1970; 0 where the file system does not say. */
 int64_t nvc_birth_time(int fd);
 

@@ -7,16 +7,15 @@ has, the difference goes into the quota, so that the shim counts with it.
 from __future__ import annotations
 
 import os
-import stat
 
 from nvc.daemon.asker import NOT_ASKED
 from nvc.daemon.identity import pid_inside, slice_of
-from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu import layout, ledger, quota, registry
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.living import is_held
 from nvc.vgpu.registry import start_of
+from nvc.vgpu.sight import Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class User(Value):
@@ -184,28 +182,20 @@ class Accountant:
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))
 
-    def _open(self, known: Known) -> int:
-        """The ledger as a process of the slice sees it. Raises OSError, LedgerError."""
+    def _open(self, known: Known, before: int = -1) -> int:
+        """The ledger as a process of the slice sees it, maybe that of `before`. Raises OSError, LedgerError."""
         entry = known.entry
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
-        path = f"{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+        problem: OSError | LedgerError = LedgerError("read ledger", entry.directory, "no process shows one")
         for pid in dict.fromkeys(pids):
             try:
-                root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                if not registry.is_bound(self.kernel, root, entry.libs_dir, entry.directory):
-                    continue
-                fd = self.kernel.open_in_root(root, path, _READ, False)
-                if stat.S_ISREG(os.fstat(fd).st_mode):
-                    return fd
-                os.close(fd)
-                break
-            finally:
-                os.close(root)
-        raise LedgerError("read ledger", path, "no process shows one")
+                with Sight(self.kernel, pid) as sight:
+                    if sight.sees(entry):
+                        return sight.open_ledger(entry, before)
+            except (OSError, LedgerError) as error:
+                problem = error
+        raise problem
 
     def forget(self, key: str) -> None:
         """Open the ledger anew next time."""
@@ -214,10 +204,14 @@ class Accountant:
         if fd >= 0:
             os.close(fd)
 
-    def forget_all(self) -> None:
+    def open_again(self) -> None:
         """Now and then: a slice may have put another ledger in its place."""
-        for key in tuple(self._ledgers):
-            self.forget(key)
+        for key, fd in tuple(self._ledgers.items()):
+            try:
+                self._ledgers[key] = self._open(self.book.known[key], fd)
+                os.close(fd)
+            except (KeyError, OSError, LedgerError):
+                self.forget(key)
 
     # Quotas
 

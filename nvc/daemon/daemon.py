@@ -69,7 +69,7 @@ class Daemon:
         census = now - self._census >= CENSUS
         if census:
             self._census = now
-            self.accountant.forget_all()
+            self.accountant.open_again()
         self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
         if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:

@@ -12,9 +12,9 @@ import select
 import socket
 import struct
 
-from nvc.kernel import O_PATH
 from nvc.value import Value
-from nvc.vgpu.registry import is_bound, start_of
+from nvc.vgpu.registry import start_of
+from nvc.vgpu.sight import Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,13 +76,10 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
     candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
     if not candidates:
         return None
-    root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Sight(kernel, pid) as sight:
         for entry in candidates:
-            if is_bound(kernel, root, entry.libs_dir, entry.directory):
+            if sight.sees(entry):
                 return entry
-    finally:
-        os.close(root)
     # It may have changed its root directory inside.
     own = [entry for entry in candidates if entry.namespace == namespace]
     return own[0] if len(own) == 1 and _is_living(kernel, own[0]) else None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         """What discovery and the executor ask of the kernel. Each raises OSError."""
 
         def open_in_root(self, root: int, path: str, flags: int, follow: bool = True) -> int: ...
+        def open_cached(self, root: int, path: str) -> int: ...
+        def identity(self, fd: int) -> Identity: ...
         def pidfd_open(self, pid: int) -> int: ...
         def pidfd_send_signal(self, pidfd: int, signal: int) -> None: ...
         def capget(self) -> tuple[int, int, int]: ...
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
         def birth_time(self, fd: int) -> int: ...
         def cgroup_root(self, version: int) -> int: ...
         def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
+
+
+class Identity(Value):
+    """What a descriptor stands for."""
+
+    device: int
+    inode: int
+    mount: int  # as in /proc/PID/mountinfo
+    mode: int
 
 
 class ApplyTarget(Value):
@@ -58,6 +69,7 @@ O_PATH = 0o10000000
 O_NOFOLLOW = 0o400000
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_IN_ROOT = 0x10
+RESOLVE_CACHED = 0x20
 
 
 def _raise(code: int, path: str = "") -> NoReturn:
@@ -132,6 +144,22 @@ class LinuxKernel:
         if fd < 0:
             of_host(OSError(-fd, posix.strerror(-fd)), "open", path)
         return checked(fd, path)
+
+    def open_cached(self, root: int, path: str) -> int:
+        """As `open_in_root` with O_PATH, where the kernel has the whole path in its cache.
+
+        So no file system is asked, which may be one of the container's own that never answers. Raises OSError,
+        EAGAIN where one would have to be.
+        """
+        name = (path.lstrip("/") or ".").encode("utf-8", "surrogateescape")
+        resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_CACHED
+        return checked(lib.nvc_openat2(root, name, O_PATH, 0, resolve), path)
+
+    def identity(self, fd: int) -> Identity:
+        """What a descriptor stands for, as the kernel remembers it; its file system is not asked (statx(2))."""
+        found = ffi.new("struct nvc_identity *")
+        checked(lib.nvc_identity(fd, found))
+        return Identity(int(found.device), int(found.inode), int(found.mount), int(found.mode))
 
     def pidfd_open(self, pid: int) -> int:
         """A descriptor that stands for `pid` even after it is reused (pidfd_open(2))."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import struct
 
-from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu import layout, ledger
 from nvc.vgpu.ledger import Account, Budget, LedgerError
+from nvc.vgpu.sight import Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 #: fcntl(2): ask whether somebody else holds an open file description lock. Python 3.10 has no name for it.
 F_OFD_GETLK = 36
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit machines
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: So many processes of a namespace are tried: one may have changed its root directory.
 TRIES = 16
 
@@ -69,22 +67,11 @@ def _lives(entry: Entry) -> bool:
 
 def _sees(kernel: Kernel, pid: int, entry: Entry) -> bool:
     """Whether the process sees the very quota of the entry."""
-    from nvc.vgpu.registry import is_bound
-
-    root = _root_of(pid)
-    if root < 0:
-        return False
     try:
-        return is_bound(kernel, root, entry.libs_dir, entry.directory)
-    finally:
-        os.close(root)
-
-
-def _root_of(pid: int) -> int:
-    try:
-        return os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with Sight(kernel, pid) as sight:
+            return sight.sees(entry)
     except OSError:
-        return -1
+        return False
 
 
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
@@ -113,12 +100,10 @@ def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[
     """What `read` makes of the ledger that the first process sees that can be asked."""
     problem = "no process to ask"
     for pid in pids[:TRIES]:
-        root = _root_of(pid)
-        if root < 0:
-            continue
         fd = -1
         try:
-            fd = _open_ledger(kernel, root, entry)
+            with Sight(kernel, pid) as sight:
+                fd = sight.open_ledger(entry)
             return read(fd)
         except OSError as error:
             problem = f"ledger: {(error.strerror or str(error)).lower()}"
@@ -127,22 +112,7 @@ def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[
         finally:
             if fd >= 0:
                 os.close(fd)
-            os.close(root)
     return Use((), problem=problem)
-
-
-def _open_ledger(kernel: Kernel, root: int, entry: Entry) -> int:
-    """Whatever the tenant has put there: it is opened without waiting, and is a regular file."""
-    path = f"{entry.libs_dir}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
-    fd = -1
-    for flags in (O_PATH, _READ):
-        if fd >= 0:
-            os.close(fd)
-        fd = kernel.open_in_root(root, path, flags, False)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise LedgerError("read ledger", path, "not a regular file")
-    return fd
 
 
 def is_held(fd: int, slot: int) -> bool:

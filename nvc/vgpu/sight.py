@@ -1,0 +1,112 @@
+"""What a process of a slice sees of the slice's files, looked at from the host without waiting for anybody.
+
+A tenant may mount a file system over its own files whose server never answers (FUSE, or one over a network). Who
+looks up a name there, or asks for a file's attributes, waits without end. So names are looked up only where the
+kernel has them in its cache, as it has each place that something is mounted on; what was found is compared by what
+the kernel remembers of it; and it is opened when it lies in a tmpfs. Where a name is not in the cache, or is a
+link in an overlay, which is never taken from there, the kernel's list of mounts says where the quota is bound.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from nvc.kernel import O_PATH
+from nvc.vgpu import layout
+from nvc.vgpu.ledger import LedgerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.vgpu.registry import Entry
+
+MOUNTS_MAX = 1 << 20  # bytes of a list of mounts that are read
+_PART = 1 << 16
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Sight:
+    """One process. Raises OSError when it has ended; to be used with `with`."""
+
+    def __init__(self, kernel: Kernel, pid: int) -> None:
+        self.kernel = kernel
+        self.pid = pid
+        self.root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._mounts: list[list[bytes]] | None = None
+
+    def __enter__(self) -> Sight:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.root)
+
+    def sees(self, entry: Entry) -> bool:
+        """Whether it sees the very quota of the entry, or has it among its mounts."""
+        try:
+            wanted = os.stat(f"{entry.directory}/quota")
+        except OSError:
+            return False
+        try:
+            fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")
+        except OSError as error:
+            return error.errno == errno.EAGAIN and self._bound_at(entry, wanted.st_dev) is not None
+        try:
+            found = self.kernel.identity(fd)
+        finally:
+            os.close(fd)
+        return (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
+
+    def open_ledger(self, entry: Entry, before: int = -1) -> int:
+        """A descriptor of the ledger that it sees; `before` is one from here. Raises OSError, LedgerError."""
+        below = f"{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+        path = f"{entry.libs_dir}/{below}"
+        try:
+            fd = self.kernel.open_cached(self.root, path)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            libs_dir = self._bound_at(entry, os.stat(f"{entry.directory}/quota").st_dev)
+            if libs_dir is None:
+                raise
+            fd = self.kernel.open_cached(self.root, f"{libs_dir}/{below}")
+        try:
+            found = self.kernel.identity(fd)
+            if not stat.S_ISREG(found.mode):
+                raise LedgerError("read ledger", path, "not a regular file")
+            if before < 0 or os.fstat(before).st_dev != found.device:
+                self._check_kind(found.mount, path)
+            return os.open(f"/proc/self/fd/{fd}", _OPEN)
+        finally:
+            os.close(fd)
+
+    def _check_kind(self, mount: int, path: str) -> None:
+        for one in self._list():
+            if int(one[0]) == mount and one[one.index(b"-", 6) + 1] == b"tmpfs":
+                return
+        raise LedgerError("read ledger", path, "not in a tmpfs")
+
+    def _bound_at(self, entry: Entry, device: int) -> str | None:
+        """The directory of libraries in which the entry's quota is bound, by the process's list of mounts."""
+        number = f"{os.major(device)}:{os.minor(device)}".encode()
+        end = f"/{os.path.basename(entry.directory)}/quota".encode()
+        below = f"/{layout.QUOTA_FILE}".encode()
+        for one in self._list():
+            if one[2] == number and one[3].endswith(end) and one[4].endswith(below):
+                return one[4].removesuffix(below).decode("utf-8", "surrogateescape")
+        return None
+
+    def _list(self) -> list[list[bytes]]:
+        """The words of each line of /proc/PID/mountinfo (proc(5)); of a very long one, of its beginning."""
+        if self._mounts is None:
+            data = bytearray()
+            fd = os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while len(data) < MOUNTS_MAX and (part := os.read(fd, _PART)):
+                    data += part
+            finally:
+                os.close(fd)
+            lines = [line.split(b" ") for line in bytes(data).split(b"\n")[:-1]]
+            self._mounts = [words for words in lines if words[0].isdigit() and b"-" in words[6:-1]]
+        return self._mounts

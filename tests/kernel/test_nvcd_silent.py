@@ -1,0 +1,147 @@
+"""nvcd and slices that mount a file system which never answers over what it looks at."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, REPO
+from support.nvcd import Place, ask, eventually
+from support.nvcd_tenant import WELCOME
+from support.vgpu import ensure_shim
+from support.vgpucap import Worker, compile_work
+
+from nvc.kernel import LinuxKernel
+from nvc.vgpu.ledger import LedgerError
+from nvc.vgpu.registry import Entry
+from nvc.vgpu.sight import Sight
+
+LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compile_work(str(tmp_path_factory.mktemp("work")), "-O2")
+
+
+@pytest.fixture
+def place(stage: str, scratch: str) -> Iterator[Place]:
+    ensure_shim(stage, scratch)
+    made = Place(stage, scratch)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[[int, str], None]]:
+    """Mounts one in the mount namespace of a process."""
+    servers = []
+
+    def mount(pid: int, path: str) -> None:
+        program = os.path.join(REPO, "tests/support/silentfs.py")
+        words = ["nsenter", "-t", str(pid), "-m", sys.executable, program, path]
+        servers.append(subprocess.Popen(words, stdout=subprocess.PIPE, env=CLEAN_ENV))
+        stdout = servers[-1].stdout
+        assert stdout is not None and select.select([stdout], [], [], 20)[0]
+        assert stdout.readline() == b"ready\n"
+
+    yield mount
+    for server in servers:
+        server.kill()
+        server.wait()
+        assert server.stdout is not None
+        server.stdout.close()
+
+
+@pytest.fixture
+def sliced(
+    place: Place, sim_root: Callable[..., str], launcher: str, program: str
+) -> Iterator[tuple[Callable[[], Worker], str]]:
+    """Starts a program with a slice; and where the driver is."""
+    driver = sim_root(gpus=1)
+    run = ("vgpu", "run", "--memory=8g", "--policy=preempt", "--", program)
+    words = place.enter(launcher, f"--root={driver}", *run)
+    variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    workers = []
+
+    def start() -> Worker:
+        workers.append(Worker(words[0], variables, *words[1:], ns=1000000, batch=1, warm=0, seconds=120))
+        return workers[-1].started()
+
+    yield start, driver
+    for worker in workers:
+        worker.kill()
+
+
+def inner(pid: int) -> int:
+    """The program itself: the last of the processes that `vgpu run` is made of."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        children = file.read().split()
+    return inner(int(children[0])) if children else pid
+
+
+def test_others_are_served(place: Place, sliced: Any, silent: Callable[[int, str], None]) -> None:
+    """From nvcd's start on, and again when it looks at everything anew, each five seconds."""
+    start, driver = sliced
+    for covered in ("", "nvc", "nvc/quota", "nvc/ledger", "nvc/ledger/ledger"):
+        silent(inner(start().process.pid), f"{driver}{LIBS}/{covered}")
+    place.start(f"--root={driver}")
+    other = place.tenant(uuids=(ask(place)["devices"][0]["uuid"],))
+    assert other.ask("connect") == WELCOME
+    first = ask(place)["now"]
+    state = eventually(place, lambda s: s["now"] - first > 5.5e9 and s["nvml"]["devices"] == 1)
+    assert [one["running"] for one in state["slices"]] == [True] * 6
+
+
+OVERLAY = """
+mkdir -p {0}/upper {0}/work {0}/lower/lib/nvc/ledger {0}/merged
+ln -s lib {0}/lower/link
+touch {0}/lower/lib/nvc/quota
+mount -t overlay -o lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work none {0}/merged
+mount -t tmpfs -o size=64k none {0}/merged/lib/nvc/ledger
+touch {0}/merged/lib/nvc/ledger/ledger
+mount --bind {0}/vgpu/key/quota {0}/merged/lib/nvc/quota
+echo ready
+exec cat
+"""
+
+
+def test_links_of_an_overlay(scratch: str) -> None:
+    """The kernel looks none of them up without asking, so its list of mounts is read."""
+    for key in ("key", "other"):
+        os.makedirs(f"{scratch}/vgpu/{key}")
+        open(f"{scratch}/vgpu/{key}/quota", "w", encoding="ascii").close()
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", OVERLAY.format(scratch)]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
+    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+
+    def entry(key: str, libraries: str) -> Entry:
+        return Entry(key, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
+
+    try:
+        with Sight(LinuxKernel(), keeper.pid) as sight:
+            with pytest.raises(BlockingIOError):
+                sight.kernel.open_cached(sight.root, f"{scratch}/merged/link/nvc/quota")
+            for libraries in ("lib", "link"):
+                assert sight.sees(entry("key", libraries)) and not sight.sees(entry("other", libraries))
+                os.close(sight.open_ledger(entry("key", libraries)))
+            os.unlink(f"{scratch}/vgpu/key/quota")
+            assert not sight.sees(entry("key", "link"))
+    finally:
+        keeper.stdin.close()
+        keeper.wait(timeout=20)
+        keeper.stdout.close()
+
+
+def test_ledgers_elsewhere(scratch: str) -> None:
+    """What is not in a tmpfs is not opened."""
+    os.makedirs(f"{scratch}/lib/nvc/ledger")
+    open(f"{scratch}/lib/nvc/ledger/ledger", "w", encoding="ascii").close()
+    entry = Entry("key", scratch, 1, 1, "", f"{scratch}/lib", 0, ())
+    with Sight(LinuxKernel(), os.getpid()) as sight, pytest.raises(LedgerError, match="not in a tmpfs"):
+        sight.open_ledger(entry)
