@@ -79,8 +79,10 @@ bool channel_open(struct process *in)
 void channel_close(struct process *in)
 {
     int fd = channel_descriptor(in);
-    if (atomic_exchange(&in->channel, 0) && fd >= 0)
-        file_close(fd);
+    if (!atomic_exchange(&in->channel, 0) || fd < 0)
+        return;
+    shutdown(fd, SHUT_RDWR); /* a child has it too */
+    file_close(fd);
 }
 
 void channel_end(const struct process *in)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import struct
 import threading
 import time
@@ -191,6 +192,21 @@ def test_what_never_came_back_is_not_waited_for(plain_slice: Callable[..., Slice
     began = time.monotonic()
     process.do(*["launch m"] * 50)
     assert time.monotonic() - began < 1
+
+
+def test_a_connection_that_a_child_has_too(plain_slice: Callable[..., Slice]) -> None:
+    """When the process gives it up, nvcd hears of that."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        talk.send(FREE, 1, talk.wanted())
+        assert process.receive() == ["0"]
+        process.do("orphan c")
+        talk.send(REFUSED, a=1)
+        assert talk.socket.recv(64) == b""
+        os.kill(int(process.ask("show c")[0]), signal.SIGKILL)
 
 
 def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
