@@ -56,6 +56,7 @@ class Client:
         "greeted",
         "tokens",
         "doomed",
+        "living",
     )
 
     def __init__(self, connection: socket.socket, peer: Peer, known: Known, now: int) -> None:
@@ -69,3 +70,4 @@ class Client:
         self.greeted = False
         self.tokens = 0  # messages that it may send before the meters are asked again
         self.doomed = 0  # an errno: to be closed
+        self.living = -1  # descriptor of the process; see living_peer.py

@@ -48,12 +48,9 @@ def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry])
     if pid <= 0:
         return None  # of a pid namespace that we do not see into
     try:
-        pidfd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+        pidfd = descriptor_of(kernel, connection, pid)
     except OSError:
-        try:
-            pidfd = kernel.pidfd_open(pid)
-        except OSError:
-            return None
+        return None
     try:
         start = start_of(f"/proc/{pid}")
         entry = slice_of(kernel, pid, entries)
@@ -67,6 +64,14 @@ def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry])
         return None
     finally:
         os.close(pidfd)
+
+
+def descriptor_of(kernel: Kernel, connection: socket.socket, pid: int) -> int:
+    """A descriptor of the process that connected, or, before Linux 6.5, that has its number. Raises OSError."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        return kernel.pidfd_open(pid)
 
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:

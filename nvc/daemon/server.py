@@ -12,6 +12,7 @@ import struct
 
 from nvc.daemon.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.identity import peer_of
+from nvc.daemon.living_peer import unwatch, watch
 from nvc.daemon.loop import SECOND
 from nvc.daemon.turns import Member
 from nvc.daemon.wire import (
@@ -176,6 +177,12 @@ class Server:
                 return errno.EPROTO
             if a != VERSION:
                 return errno.EPROTONOSUPPORT
+            try:
+                client.living = watch(
+                    self.loop, self.book.kernel, client, lambda now: self._close(client, now)
+                )
+            except OSError as error:
+                return error.errno or errno.ESRCH
             client.greeted = True
             self._put(client, MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0))
             return 0
@@ -230,6 +237,7 @@ class Server:
         if self.clients.pop(client.fd, None) is None:
             return
         self.loop.remove(client.fd)
+        unwatch(self.loop, client.living)
         if code:
             _refuse(client.socket, code)
         else:

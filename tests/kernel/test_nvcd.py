@@ -65,6 +65,25 @@ def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
     assert other.ask("receive")[0] == FREE
 
 
+def test_the_death_of_a_holder_whose_child_lives_on(place: Place) -> None:
+    """The child has its connection, and keeps it: nobody waits until the dead one has drained."""
+    place.lay_down(GPU.format(0), "policy weight\nslice-us 1000000\n")
+    place.start()
+    one, other = place.tenant(), place.tenant()
+    for tenant in (one, other):
+        tenant.ask("connect")
+    child = one.ask("child")
+    one.ask("send", WANT, 0, 0, 0, 0)
+    assert one.ask("receive")[0] == FREE
+    one.kill()
+    place.tenants.remove(one)
+    began = time.monotonic()
+    other.ask("send", WANT, 0, 0, 0, 0)
+    kind = other.ask("receive")[0]
+    os.kill(child, signal.SIGKILL)
+    assert kind == FREE and time.monotonic() - began < 0.5
+
+
 def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
     place.start()
     stuck, _ = place.tenant(), place.tenant()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -224,6 +225,11 @@ def main() -> None:
             answer(count)
         elif command == "elsewhere":  # connections of a process with another root; how many are welcomed
             answer(connect_elsewhere(words[0]))
+        elif command == "child":  # its pid; it has all descriptors
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            answer(child)
         elif command == "close":
             for one in kept:
                 one.close()
