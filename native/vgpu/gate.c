@@ -26,6 +26,7 @@ enum {
 enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN };
 
 struct wait {
+    uint64_t held_since; /* for whatever reason */
     uint64_t since, work_since, turn_since;
     uint32_t served; /* when the turn was looked at */
     uint32_t dead;   /* whose turn passed while nothing happened, one after the other */
@@ -200,16 +201,16 @@ static void undo(struct passage *passage)
     meter_leave(passage);
 }
 
-/* Whether it is this container's turn, which nvcd hands out. */
-static bool wait_for_lease(int position, uint64_t now)
-{
-    return lease_held(position) || lease_await(position, now + STEP_NS);
-}
-
 static void wait_paused(void)
 {
     struct timespec timeout = {.tv_nsec = STEP_NS};
     syscall(SYS_nanosleep, &timeout, NULL);
+}
+
+static void note_wait(const struct passage *passage, int position, const struct wait *wait, uint64_t now)
+{
+    if (passage->meter && wait->held_since)
+        SHARED_ADD(budget_open(position, &passage->meter->own)->waited, now - wait->held_since);
 }
 
 /* Returns whether the launch is to be metered. */
@@ -219,16 +220,22 @@ static bool pass(struct passage *passage, int position)
     for (;;) {
         struct window window = window_of(position);
         uint64_t now = now_ns(CLOCK_MONOTONIC);
-        if (window.paused || (window.shared && !wait_for_lease(position, now))) {
+        bool turn = !window.shared || lease_held(position);
+        if (window.paused || !turn) {
             if (passage->meter)
                 leave_queue(passage);
+            if (!wait.held_since)
+                wait.held_since = now;
             if (window.paused)
                 wait_paused();
+            else
+                lease_await(position, now + STEP_NS);
             continue;
         }
         if (!window.cores && !(window.shared && lease_is_active(position))) {
             if (passage->meter)
                 leave_queue(passage);
+            note_wait(passage, position, &wait, now);
             return false;
         }
         if (!passage->meter && !(passage->meter = meter_make(position)))
@@ -238,8 +245,7 @@ static bool pass(struct passage *passage, int position)
             meter_read(meter);
         enum verdict_of_gate verdict = try_once(passage, window.cores, &wait, now);
         if (verdict == OPEN && (!window.shared || lease_held(position))) {
-            if (wait.since)
-                SHARED_ADD(budget_open(position, &meter->own)->waited, now - wait.since);
+            note_wait(passage, position, &wait, now);
             return true;
         }
         if (verdict == OPEN) {
@@ -248,6 +254,8 @@ static bool pass(struct passage *passage, int position)
         }
         if (!wait.since)
             wait.since = now;
+        if (!wait.held_since)
+            wait.held_since = now;
         if (verdict == WAIT_WORK)
             meter_expire(meter, now);
         rest(passage, verdict, &wait, now);

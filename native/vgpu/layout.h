@@ -97,7 +97,7 @@ struct vgpu_budget {
     uint64_t refilled;   /* when the credit was last refilled */
     uint64_t busy_until; /* GPU time up to this moment is charged, over all processes */
     uint64_t charged;    /* GPU time in all */
-    uint64_t waited;     /* that launches were held back, in all */
+    uint64_t waited;     /* that launches were held back, by a cap, a turn of others or a pause, in all */
     uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
     uint32_t ticket;     /* the next one to be drawn by who waits */
     uint32_t served;     /* the one whose turn it is */

@@ -209,6 +209,22 @@ def test_a_connection_that_a_child_has_too(plain_slice: Callable[..., Slice]) ->
         os.kill(int(process.ask("show c")[0]), signal.SIGKILL)
 
 
+def test_waiting_for_a_turn_is_seen(plain_slice: Callable[..., Slice]) -> None:
+    """In the ledger, where operators see how long launches were held back."""
+    slice_ = shared(plain_slice)
+    process = ready(slice_)
+    with TurnGiver(slice_) as nvcd:
+        process.send("launch m")
+        talk = nvcd.accept()
+        uuid = talk.wanted()
+        assert not select.select([talk.socket], [], [], 0.2)[0]
+        talk.send(GRANT, 1, uuid, 10_000_000)
+        assert process.receive() == ["0"]
+    with open(slice_.path("nvc/ledger/ledger"), "rb") as ledger:
+        ledger.seek(layout.BUDGETS_OFFSET)
+        assert layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))[4] > 0.15e9
+
+
 def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
     """Whatever is in the budget, no launch waits behind thousands that do not exist."""
     slice_ = shared(plain_slice, policy=FIXED, cores=50)
