@@ -1,5 +1,6 @@
 #include "budget.h"
 
+#include "clock.h"
 #include "ledger.h"
 
 #include <errno.h>
@@ -43,6 +44,7 @@ static uint64_t add_credit(struct vgpu_budget *budget, int64_t most, int64_t add
 
 int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now, int64_t saved)
 {
+    now = clock_of_host(now);
     uint64_t last = SHARED_READ(budget->refilled), passed = now - last;
     int64_t credit;
     if (now < last && last - now < SECOND)
@@ -155,6 +157,8 @@ static uint64_t fresh_part(struct vgpu_budget *budget, uint64_t start, uint64_t 
 uint64_t budget_cover(struct vgpu_budget *budget, uint64_t start, uint64_t end, uint64_t wanted)
 {
     uint64_t until, most = end - start;
+    end = clock_of_host(end);
+    start = end - most;
     uint64_t fresh = fresh_part(budget, start, end, &until);
     if (fresh > most)
         fresh = most;

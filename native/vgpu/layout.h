@@ -91,7 +91,7 @@ struct vgpu_cover {
     uint64_t holes[7];  /* intervals before `busy_until` that are not charged yet */
 };
 
-/* The time of one device, for all processes of the container together. Times are of CLOCK_MONOTONIC, nanoseconds. */
+/* The time of one device, for all processes of the container together. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
 struct vgpu_budget {
     int64_t credit;      /* of GPU time that may still be used; below zero: debt */
     uint64_t refilled;   /* when the credit was last refilled */

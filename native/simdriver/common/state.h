@@ -36,7 +36,7 @@ struct sim_use {
     _Atomic uint64_t bytes;   /* taken for the process alone */
     _Atomic uint64_t managed; /* resident managed memory: in the device's figure, never in the process's */
     _Atomic uint64_t busy_ns; /* GPU time consumed */
-    _Atomic uint64_t second;  /* CLOCK_MONOTONIC in seconds, of what follows */
+    _Atomic uint64_t second;  /* CLOCK_BOOTTIME in seconds, of what follows */
     _Atomic uint64_t this_second_ns, last_second_ns;
     uint64_t spare;
 };
@@ -60,11 +60,11 @@ struct sim_export {
 struct sim_partition {
     _Atomic uint32_t turn; /* slot + 1 whose kernels run; 0: idle */
     _Atomic uint32_t reserved;
-    _Atomic uint64_t free_at; /* CLOCK_MONOTONIC ns at which the last holder's work ended */
+    _Atomic uint64_t free_at; /* CLOCK_BOOTTIME ns at which the last holder's work ended */
     _Atomic uint64_t busy_ns; /* since the state was made */
     _Atomic uint64_t wanted[SIM_SLOTS / 64];
     struct {
-        _Atomic uint64_t period; /* CLOCK_MONOTONIC / SIM_HISTORY_NS */
+        _Atomic uint64_t period; /* CLOCK_BOOTTIME / SIM_HISTORY_NS */
         _Atomic uint64_t busy_ns;
     } history[SIM_HISTORY];
 };
@@ -118,7 +118,7 @@ uint32_t sim_partition_utilization(const struct sim_state *state, uint32_t parti
 /* The same for what one process ran. */
 uint32_t sim_use_utilization(const struct sim_use *use);
 
-/* CLOCK_MONOTONIC in nanoseconds. */
+/* CLOCK_BOOTTIME in nanoseconds: processes in time namespaces that shift CLOCK_MONOTONIC use one GPU. */
 uint64_t sim_now(void);
 
 #endif

@@ -334,8 +334,11 @@ static void *engine_main(void *argument)
         } else if (next == NEVER) {
             pthread_cond_wait(&engine->wake, &driver()->lock);
         } else {
-            struct timespec until = {.tv_sec = (time_t)(next / 1000000000),
-                                     .tv_nsec = (long)(next % 1000000000)};
+            struct timespec until;
+            clock_gettime(CLOCK_MONOTONIC, &until);
+            next = next - now + (uint64_t)until.tv_sec * 1000000000 + (uint64_t)until.tv_nsec;
+            until = (struct timespec){.tv_sec = (time_t)(next / 1000000000),
+                                      .tv_nsec = (long)(next % 1000000000)};
             pthread_cond_timedwait(&engine->wake, &driver()->lock, &until);
         }
     }

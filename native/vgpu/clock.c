@@ -1,0 +1,57 @@
+#include "clock.h"
+
+#include <string.h>
+
+enum { FRESH_NS = 1000000000, TEXT = 256 };
+
+static ssize_t read_link(const char *path, char text[TEXT])
+{
+    return syscall(SYS_readlinkat, AT_FDCWD, path, text, (size_t)TEXT);
+}
+
+/* Without strtoll, which newer glibc has under a name of its own. */
+static int64_t number_at(const char **at)
+{
+    int64_t value = 0;
+    while (**at == ' ')
+        ++*at;
+    bool negative = **at == '-';
+    *at += negative;
+    for (int digits = 0; **at >= '0' && **at <= '9' && digits < 18; digits++)
+        value = value * 10 + *(*at)++ - '0';
+    return negative ? -value : value;
+}
+
+/* Nanoseconds that this process's clock is ahead of the host's, as time_namespaces(7) has it. The file is of the
+ * namespace that children will be in: the process's own too, unless it has just asked for another one. */
+static int64_t read_ahead(void)
+{
+    char own[TEXT], children[TEXT], text[TEXT + 1];
+    ssize_t length = read_link("/proc/self/ns/time", own);
+    if (length <= 0 || read_link("/proc/self/ns/time_for_children", children) != length ||
+        memcmp(own, children, (size_t)length) != 0)
+        return 0;
+    int fd = file_open("/proc/self/timens_offsets", O_RDONLY);
+    if (fd < 0)
+        return 0;
+    length = file_read(fd, text, TEXT, 0);
+    file_close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    const char *at = strncmp(text, "monotonic ", 10) == 0 ? text + 10 : "";
+    int64_t seconds = number_at(&at), nanoseconds = number_at(&at);
+    return seconds < INT32_MAX && seconds > INT32_MIN ? seconds * 1000000000 + nanoseconds : 0;
+}
+
+uint64_t clock_of_host(uint64_t at)
+{
+    struct process *in = process();
+    if (!in)
+        return at;
+    /* Now and then: a process that is restored from a checkpoint gets a namespace in which its clock goes on. */
+    uint64_t due = atomic_load_explicit(&in->clock_due, memory_order_relaxed);
+    if (at >= due || due - at > 2 * (uint64_t)FRESH_NS) {
+        atomic_store_explicit(&in->clock_ahead, read_ahead(), memory_order_relaxed);
+        atomic_store_explicit(&in->clock_due, at + FRESH_NS, memory_order_relaxed);
+    }
+    return at - (uint64_t)atomic_load_explicit(&in->clock_ahead, memory_order_relaxed);
+}
