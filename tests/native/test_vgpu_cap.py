@@ -6,13 +6,11 @@ may: so a share is looked at from above alone, and what was given from both side
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
 import pytest
-from support import run
-from support.simdriver import SANITIZE, SOURCES, WARN
+from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, Capped, Result, Worker, compile_work
 from support.vgpushim import GIB, Slice
 
@@ -95,17 +93,6 @@ def test_a_process_with_a_clock_of_its_own(capped: Callable[..., Capped], ahead:
     rates = [worker.started().result().rate * 0.5 * MS for worker in (here, slice_.workers[-1])]
     assert sum(rates) < 0.40 + POINTS
     assert min(rates) > 0.04
-
-
-def test_the_clock_of_the_day_jumps(capped: Callable[..., Capped], scratch: str) -> None:
-    """All the time, forth and back: a cap counts on no such clock."""
-    library = os.path.join(scratch, "jump.so")
-    run("gcc", *WARN, "-shared", "-fPIC", "-o", library, os.path.join(SOURCES, "vgpu_jump.c"))
-    slice_ = capped()
-    slice_.cap(50)
-    variables = {**slice_.environment(), "LD_PRELOAD": library}
-    slice_.workers.append(Worker(slice_.tool, variables, ns=500000, batch=2, seconds=0.6))
-    check(slice_, 50, slice_.workers[-1].started().result(), 0.5 * MS)
 
 
 def test_threads_and_streams_share_it_too(capped: Callable[..., Capped]) -> None:
