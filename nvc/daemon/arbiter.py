@@ -92,7 +92,7 @@ class Arbiter(Accounts):
                 self._free_all(tenant)
         elif old.number == NATIVE:
             holders = {m for t in self.tenants.values() for m in t.members if m.round}
-            self.lease = Lease(None, self.round, 0, holders)
+            self.lease = Lease(None, self.round, now, 0, holders)
             if holders:
                 self.drop(now)
             else:
@@ -103,7 +103,7 @@ class Arbiter(Accounts):
     def _free_all(self, tenant: Tenant) -> None:
         for member in tenant.members:
             if member.wants and not member.round and not tenant.terms.paused:
-                self._hand(member, self._new_round(), FREE, 0)
+                self._hand(member, self.new_round(), FREE, 0)
 
     def want(self, member: Member, now: int) -> None:
         """The process has work for the device."""
@@ -118,7 +118,7 @@ class Arbiter(Accounts):
     def _wants(self, member: Member, now: int) -> None:
         tenant, lease = member.tenant, self.lease
         if self.policy.number == NATIVE:
-            self._hand(member, self._new_round(), FREE, 0)
+            self._hand(member, self.new_round(), FREE, 0)
         elif lease is None:
             self.dispatch(now)
         elif lease.tenant is tenant and not lease.dropped:
@@ -228,6 +228,7 @@ class Arbiter(Accounts):
         self.deadline = None
         if lease is not None and lease.tenant is not None:
             tenant = lease.tenant
+            tenant.over = max(0, now - lease.end) if lease.end else 0
             if not lease.end:  # it was not bounded meanwhile, but saved nothing either
                 tenant.budget, tenant.refilled = float(self.length(tenant)), now
             tenant.since = now if tenant.key in self.wanting else 0
@@ -251,7 +252,7 @@ class Arbiter(Accounts):
             (tenant,) = self.wanting.values()
             self.grant(tenant, 0, now, False)
             return
-        chosen = self._choose(now)
+        chosen = self.choose(now)
         if chosen is None:
             return
         if self.board.is_gang(chosen.key):
@@ -260,13 +261,13 @@ class Arbiter(Accounts):
         else:
             self.grant(chosen, self.length(chosen), now, False)
 
-    def _choose(self, now: int) -> Tenant | None:
+    def choose(self, now: int) -> Tenant | None:
         """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
         if not self.bounded and self.board.single:
             best = min(self.wanting.values(), key=BY_ACCOUNT)
             self.account = max(self.account, best.account)
             return best
-        self._advance()
+        self.advance()
         return self._choose_among(now)
 
     def _choose_among(self, now: int) -> Tenant | None:
@@ -307,23 +308,33 @@ class Arbiter(Accounts):
         kind = GRANT if length else FREE
         end = now + length if length else 0
         holders = {member for member in tenant.members if member.wants and member not in tenant.late}
-        lease = self.lease = Lease(tenant, self._new_round(), end, holders)
+        lease = Lease(tenant, self.new_round(), now, end, holders)
         lease.gang = gang
-        # Who holds it knows when it ends, and need not be told: only who is late is.
-        self.deadline = end + self.policy.slice // 2 if end else None
+        self.begin(lease, now)
         for member in holders:
             self._hand(member, lease.round, kind, length)
-        tenant.grants += 1
+
+    def begin(self, lease: Lease, now: int) -> None:
+        """From now on the device has this lease."""
+        self.lease, tenant = lease, lease.tenant
+        self.deadline = lease.end + self.patience() if lease.end else None
         self.turns += 1
-        if tenant.since:
-            tenant.waited += now - tenant.since
-            tenant.since = 0
+        if tenant is not None:
+            tenant.grants += 1
+            if tenant.since:
+                tenant.waited += now - tenant.since
+                tenant.since = 0
+
+    def patience(self) -> int:
+        """Who holds a lease knows when it ends. It is told so when it is late by that many nanoseconds."""
+        return self.policy.slice // 2
 
     def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
         member.round = round
         self.send(member, kind, round, length)
 
-    def _new_round(self) -> int:
+    def new_round(self) -> int:
+        """The number of the next lease."""
         self.round = self.round + 1 & 0xFFFFFFFF or 1
         return self.round
 
@@ -347,7 +358,7 @@ class Arbiter(Accounts):
         if self.lease is None and not self.wanting:
             total = sum(other.weight for other in self.tenants.values()) or 1
             self.account += max(0, now - self.idle_since) * UNIT // total
-        self._advance()
+        self.advance()
         tenant.account = max(tenant.account, self.account)
         rate = self.rate(tenant)
         if rate:
@@ -357,7 +368,7 @@ class Arbiter(Accounts):
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """New ones start where the one stands that is furthest behind of those who use the device."""
         if self.wanting:
             self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))

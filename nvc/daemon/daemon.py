@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.daemon.accountant import Accountant
+from nvc.daemon.ahead import Ahead
 from nvc.daemon.asker import Asker
 from nvc.daemon.book import Book
 from nvc.daemon.gang import Board
@@ -56,6 +57,7 @@ class Daemon:
         self._searched = 0
         self._soon = False
         self._problem = ""
+        self.loop.wait = Ahead(self.loop, self.board, self.server).wait
         self.loop.deadlines = self.board.deadline
         self.loop.on_time = self.board.tick
         self.loop.after = self.server.after

@@ -25,7 +25,7 @@ class Board:
         self.send = send
         self.arbiters: dict[bytes, Arbiter] = {}
         self.single = False  # then there are no gangs
-        self._ordered: list[Arbiter] = []
+        self.ordered: list[Arbiter] = []
 
     def arbiter(self, uuid: bytes, policy: DevicePolicy | None = None) -> Arbiter:
         """The arbiter of a device, made if it is new."""
@@ -41,19 +41,19 @@ class Board:
         self._sort()
 
     def _sort(self) -> None:
-        self._ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
-        self.single = len(self._ordered) == 1
+        self.ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
+        self.single = len(self.ordered) == 1
 
     def deadline(self) -> int | None:
         """When `tick` is wanted."""
         if self.single:
-            return self._ordered[0].deadline
-        times = [arbiter.deadline for arbiter in self._ordered if arbiter.deadline is not None]
+            return self.ordered[0].deadline
+        times = [arbiter.deadline for arbiter in self.ordered if arbiter.deadline is not None]
         return min(times) if times else None
 
     def tick(self, now: int) -> None:
         """Let each arbiter do what is due."""
-        for arbiter in self._ordered:
+        for arbiter in self.ordered:
             if arbiter.deadline is not None and now >= arbiter.deadline:
                 arbiter.tick(now)
 
@@ -62,7 +62,7 @@ class Board:
     def _gang(self, key: str) -> list[Arbiter]:
         return [
             arbiter
-            for arbiter in self._ordered
+            for arbiter in self.ordered
             if key in arbiter.wanting and arbiter.policy.number != NATIVE and arbiter.contended()
         ]
 
@@ -81,7 +81,7 @@ class Board:
 
     def gather(self, key: str, now: int) -> None:
         """Go on with taking the devices of a gang; with all of them its turn begins."""
-        reserved = [arbiter for arbiter in self._ordered if _has(arbiter.reserved, key)]
+        reserved = [arbiter for arbiter in self.ordered if _has(arbiter.reserved, key)]
         # Only what comes after them: one that others have come to want meanwhile might be kept by who waits for us.
         missing = [arbiter for arbiter in self._gang(key) if arbiter.uuid > reserved[-1].uuid]
         for arbiter in missing:
@@ -102,7 +102,7 @@ class Board:
     def cancel(self, key: str, now: int) -> None:
         """A gang that was being gathered does not want one of its devices any more."""
         freed = []
-        for arbiter in self._ordered:
+        for arbiter in self.ordered:
             arbiter.line = [tenant for tenant in arbiter.line if tenant.key != key]
             if _has(arbiter.reserved, key):
                 arbiter.reserve(None, now)
@@ -112,7 +112,7 @@ class Board:
 
     def drop(self, key: str, now: int) -> None:
         """The turn of a gang ends on all its devices."""
-        for arbiter in self._ordered:
+        for arbiter in self.ordered:
             lease = arbiter.lease
             if lease is not None and lease.gang and _has(lease.tenant, key):
                 arbiter.drop(now)

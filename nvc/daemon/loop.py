@@ -35,6 +35,7 @@ class Loop:
         self.paused: set[int] = set()
         self.timed: list[Timed] = []
         self.following = 0  # when the next of them is due
+        self.wait: Callable[[int], list[tuple[int, int]]] = self.poll
         self.deadlines: Callable[[], int | None] = lambda: None  # of what must be on time
         self.on_time: Callable[[int], None] = lambda now: None
         self.after: Callable[[int], None] = lambda now: None  # while there is something in
@@ -87,15 +88,19 @@ class Loop:
         """Make `run` return."""
         self.stopped = True
 
+    def poll(self, due: int) -> list[tuple[int, int]]:
+        """Descriptors that can be read, as soon as there are some; none: that time has come."""
+        left = (due - time.monotonic_ns()) / SECOND
+        return self.epoll.poll(left if left > 0 else 0, 64)
+
     def run(self) -> None:
         """Until `stop` is called."""
-        poll, handlers, clock = self.epoll.poll, self.handlers, time.monotonic_ns
+        handlers, clock = self.handlers, time.monotonic_ns
         due = self.deadlines()
         while not self.stopped:
             if due is None or due > self.following:
                 due = self.following
-            left = (due - clock()) / SECOND
-            events = poll(left if left > 0 else 0, 64)
+            events = self.wait(due)
             self.wakes += 1
             now = clock()
             for fd, _ in events:

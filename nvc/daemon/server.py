@@ -78,9 +78,9 @@ class Server:
         try:
             client.socket.send(message, NO_WAIT)
         except OSError as error:
-            self._doom(client, error.errno or errno.EPIPE)
+            self.doom(client, error.errno or errno.EPIPE)
 
-    def _doom(self, client: Client, code: int) -> None:
+    def doom(self, client: Client, code: int) -> None:
         """Close it once whoever called is through with its tenant."""
         if not client.doomed:
             client.doomed = code
@@ -154,7 +154,7 @@ class Server:
             except struct.error:
                 code = errno.EPROTO
         if code:
-            self._doom(client, code)
+            self.doom(client, code)
 
     def _afford(self, client: Client, now: int) -> bool:
         """Whether the client may send more; if not, it is not looked at for a while."""
@@ -266,15 +266,15 @@ class Server:
         hello = MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0)
         for client in tuple(self.clients.values()):
             if not client.known.alive:
-                self._doom(client, errno.ESTALE)
+                self.doom(client, errno.ESTALE)
             elif not client.greeted:
                 if now - client.since > GREETING_TIME:
-                    self._doom(client, errno.ETIMEDOUT)
+                    self.doom(client, errno.ETIMEDOUT)
                 continue
             for member in client.members.values():
                 if member in member.tenant.late:
                     if now - member.since > LATE_MAX:
-                        self._doom(client, errno.ETIMEDOUT)
+                        self.doom(client, errno.ETIMEDOUT)
                 elif member.wants and not member.round:
                     self._put(client, hello)
         for key in [key for key in self._meters if key not in self.book.known]:

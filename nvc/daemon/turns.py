@@ -27,7 +27,7 @@ class Tenant:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "budget", "refilled",
-        "held", "waited", "since", "grants", "lates",
+        "held", "waited", "since", "grants", "lates", "over",
     )  # fmt: skip
 
     def __init__(self, key: str, terms: Terms, account: int, now: int) -> None:
@@ -44,16 +44,20 @@ class Tenant:
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
         self.lates = 0
+        self.over = 0  # by so much its last turn was longer than it should have been
 
 
 class Lease:
     """A turn on a device."""
 
-    __slots__ = ("tenant", "round", "end", "holders", "dropped", "gang")
+    __slots__ = ("tenant", "round", "began", "end", "holders", "dropped", "gang")
 
-    def __init__(self, tenant: Tenant | None, round: int, end: int, holders: set[Member]) -> None:
+    def __init__(
+        self, tenant: Tenant | None, round: int, began: int, end: int, holders: set[Member]
+    ) -> None:
         self.tenant = tenant  # None: everybody's, from before there were turns
         self.round = round
+        self.began = began
         self.end = end  # 0: until another tenant wants the device
         self.holders = holders  # who has not given it back
         self.dropped = False
