@@ -1,7 +1,8 @@
 """Turns that are laid down before they begin, so that the interpreter need not wake up at the end of each.
 
 Between two things that happen, the arbiters say whose turns come next (foresight.py), and these follow each
-other in nvc.kernel.turns. As soon as anything else is to be done, the arbiters hear what has passed, and then of that.
+other in nvc.kernel.turns. As soon as anything else is to be done, the arbiters hear what has passed, and then
+of that.
 """
 
 from __future__ import annotations

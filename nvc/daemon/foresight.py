@@ -60,8 +60,8 @@ def foresee(arbiter: Arbiter, most: int) -> list[Turn]:
     finally:
         arbiter.lease = lease
         arbiter.account, arbiter.settled, arbiter.deadline, arbiter.round = account, settled, deadline, round
-        for one, one.account, one.budget, one.refilled, one.held in kept:
-            pass
+        for other, at, budget, refilled, held in kept:
+            other.account, other.budget, other.refilled, other.held = at, budget, refilled, held
     return turns
 
 
