@@ -109,6 +109,118 @@ static void graphs_nest(void)
     CHECK(read_word(word) == 2);
 }
 
+/* A node that takes 1 from `word`, and says whether anything is left. */
+static void count_down(CUgraph graph, CUdeviceptr word, CUgraphConditionalHandle handle)
+{
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS params = {.func = kernel("sim_count_down"),
+                                      .gridDimX = 1,
+                                      .gridDimY = 1,
+                                      .gridDimZ = 1,
+                                      .blockDimX = 1,
+                                      .blockDimY = 1,
+                                      .blockDimZ = 1,
+                                      .kernelParams = (void *[]){&word, &handle}};
+    OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
+}
+
+static CUgraphNode conditional(CUgraph graph, CUgraphConditionalHandle handle, int type, unsigned int size,
+                               CUgraph *bodies)
+{
+    CUgraphNode node;
+    int seen;
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
+                                .conditional = {.handle = handle, .type = type, .size = size}};
+    OK(cuGraphAddNode(&node, graph, NULL, 0, &params));
+    OK(cuGraphNodeGetType(node, &seen));
+    CHECK(seen == CU_GRAPH_NODE_TYPE_CONDITIONAL);
+    for (unsigned int i = 0; i < size; i++)
+        bodies[i] = params.conditional.phGraph_out[i];
+    return node;
+}
+
+static void graphs_loop(void)
+{
+    CUgraph graph, body, clone;
+    CUgraphExec exec;
+    CUgraphNode node;
+    CUgraphConditionalHandle handle;
+    CUdeviceptr word;
+    use_device();
+    OK(cuMemAlloc_v2(&word, 4));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphConditionalHandleCreate(&handle, graph, NULL, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    node = conditional(graph, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
+    count_down(body, word, handle);
+    CUDA_MEMSET_NODE_PARAMS last = setting(word, 77);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int round = 0; round < 2; round++) {
+        OK(cuMemsetD32Async(word, 100, 1, NULL));
+        OK(cuGraphLaunch(exec, NULL));
+        CHECK(read_word(word) == 0);
+    }
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuGraphClone(&clone, graph));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(body));
+    OK(cuGraphAddMemsetNode(&node, graph, &node, 1, &last, NULL));
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemsetD32Async(word, 3, 1, NULL));
+    OK(cuGraphLaunch(exec, NULL));
+    CHECK(read_word(word) == 77);
+}
+
+static void graphs_choose(void)
+{
+    CUgraph graph, bodies[3];
+    CUgraphExec exec;
+    CUgraphNode node;
+    CUgraphConditionalHandle handle, other;
+    CUdeviceptr word, chosen;
+    use_device();
+    OK(cuMemAlloc_v2(&word, 4));
+    OK(cuMemAlloc_v2(&chosen, 4));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 0));
+    OK(cuGraphConditionalHandleCreate(&other, graph, NULL, 2, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    conditional(graph, handle, CU_GRAPH_COND_TYPE_IF, 2, bodies);
+    CUDA_MEMSET_NODE_PARAMS yes = setting(word, 1), no = setting(word, 2), three = setting(chosen, 3);
+    OK(cuGraphAddMemsetNode(&node, bodies[0], NULL, 0, &yes, NULL));
+    OK(cuGraphAddMemsetNode(&node, bodies[1], NULL, 0, &no, NULL));
+    conditional(graph, other, CU_GRAPH_COND_TYPE_SWITCH, 3, bodies);
+    OK(cuGraphAddMemsetNode(&node, bodies[2], NULL, 0, &three, NULL));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (uint32_t value = 0; value < 2; value++) {
+        launch_small(kernel("sim_set_condition"), NULL, (void *[]){&handle, &value});
+        OK(cuMemsetD32Async(chosen, 0, 1, NULL));
+        OK(cuGraphLaunch(exec, NULL));
+        CHECK(read_word(word) == (value ? 1 : 2) && read_word(chosen) == 3);
+    }
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
+                                .conditional = {.handle = handle, .type = CU_GRAPH_COND_TYPE_IF, .size = 3}};
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&node, graph, NULL, 0, &params));
+    params.conditional.size = 1;
+    params.conditional.handle = 12345;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&node, graph, NULL, 0, &params));
+}
+
+/* Nothing but the end of the context ends it. */
+static void loops_without_an_end_end_with_their_context(void)
+{
+    CUcontext context;
+    CUgraph graph, body;
+    CUgraphExec exec;
+    CUgraphConditionalHandle handle;
+    OK(cuInit(0));
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphConditionalHandleCreate(&handle, graph, context, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
+    conditional(graph, handle, CU_GRAPH_COND_TYPE_WHILE, 1, &body);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxDestroy_v2(context));
+}
+
 static void graphs_own_memory(void)
 {
     CUgraph graph;
@@ -211,6 +323,9 @@ const struct test graph_tests[] = {
     {"nodes_run_in_the_order_of_their_needs", nodes_run_in_the_order_of_their_needs},
     {"kernels_of_graphs_can_change", kernels_of_graphs_can_change},
     {"graphs_nest", graphs_nest},
+    {"graphs_loop", graphs_loop},
+    {"graphs_choose", graphs_choose},
+    {"loops_without_an_end_end_with_their_context", loops_without_an_end_end_with_their_context},
     {"graphs_own_memory", graphs_own_memory},
     {"streams_are_captured", streams_are_captured},
     {"captures_are_protected", captures_are_protected},

@@ -19,5 +19,6 @@ int open_descriptor(const char *pid, const char *fd); /* of another process, as 
 CUresult processes(char **word);
 CUresult crowds(char **word);
 CUresult paths(char **word);
+CUresult loops(char **word);
 
 #endif

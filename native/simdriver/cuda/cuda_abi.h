@@ -3,6 +3,7 @@
 #ifndef NVC_SIM_CUDA_ABI_H
 #define NVC_SIM_CUDA_ABI_H
 
+#include "condition_abi.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -320,8 +321,7 @@ typedef struct {
 } CUgraphExecUpdateResultInfo;
 
 typedef struct {
-    unsigned char from_port, to_port, type;
-    unsigned char reserved[5];
+    unsigned char from_port, to_port, type, reserved[5];
 } CUgraphEdgeData;
 
 typedef struct {
@@ -347,6 +347,7 @@ typedef struct {
         struct {
             CUevent event;
         } event;
+        CUDA_CONDITIONAL_NODE_PARAMS conditional;
     };
     long long reserved2;
 } CUgraphNodeParams;

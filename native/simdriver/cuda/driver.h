@@ -28,6 +28,7 @@ enum kind {
     KIND_GRAPH,
     KIND_GRAPH_EXEC,
     KIND_NODE,
+    KIND_CONDITION,
     KIND_USER_OBJECT,
     KIND_LINK,
     KIND_VIEW,
@@ -170,7 +171,7 @@ struct event {
 /* What a process does when an operation is due. `shared`: with the lock held. */
 typedef void (*effect)(struct op *op);
 
-enum op_kind { OP_NOTHING, OP_KERNEL, OP_COPY, OP_HOST, OP_RECORD, OP_WAIT, OP_FREE, OP_POLL };
+enum op_kind { OP_NOTHING, OP_KERNEL, OP_COPY, OP_HOST, OP_RECORD, OP_WAIT, OP_FREE, OP_POLL, OP_CHOOSE };
 enum op_state { OP_QUEUED, OP_RUNNING, OP_DONE };
 
 /* One operation of a stream, or the pattern of one in a graph. Its data lie behind it. */

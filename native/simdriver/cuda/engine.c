@@ -184,6 +184,14 @@ static bool step_head(struct device *device, struct op *op, uint64_t now, uint64
         run_effect(op);
         complete(op, op->ready ? later(start, now) : start);
         return true;
+    case OP_CHOOSE:
+        if (start + CHOICE_NS > now) { /* a loop may have no end, and nothing else in it */
+            *next = sooner(*next, start + CHOICE_NS);
+            return false;
+        }
+        graph_choose(op);
+        complete(op, start + CHOICE_NS);
+        return true;
     case OP_FREE:
     case OP_NOTHING:
     case OP_RECORD:

@@ -10,7 +10,7 @@
 #include "driver.h"
 
 /* EVENT_NS: between two kernels of a stream, an event takes an H100 2.2 microseconds. */
-enum { SLICE_NS = 2000000, FULL_SHARE = 65536, EVENT_NS = 2200 };
+enum { SLICE_NS = 2000000, FULL_SHARE = 65536, EVENT_NS = 2200, CHOICE_NS = 2000 };
 
 /* A new operation with `size` bytes of data; NULL: out of memory. */
 struct op *op_new(enum op_kind kind, size_t size);
@@ -37,6 +37,9 @@ void engine_drain_context(struct context *context);
 CUresult thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 CUresult host_functions_ready(void);
 void host_function_start(struct op *op);
+
+/* graph_condition.c: what comes next in the stream of an OP_CHOOSE */
+void graph_choose(struct op *op);
 
 /* turn.c: whose kernels run on a partition */
 bool turn_take(struct device *device); /* else we are in the queue */

@@ -33,6 +33,9 @@ static void free_node(struct node *node)
         graph_release(node->child);
     if (node->memory)
         pool_free(node->memory);
+    for (size_t i = 0; i < node->body_count; i++)
+        graph_release(node->bodies[i]);
+    free(node->bodies);
     op_free(node->pattern);
     free(node->pointers);
     free(node->needs);
@@ -48,6 +51,7 @@ void graph_release(struct graph *graph)
         free_node(node);
     }
     graph_drop_objects(graph);
+    graph_drop_conditions(graph);
     handle_free(graph);
 }
 
@@ -124,6 +128,10 @@ CUresult graph_clone(const struct graph *graph, struct graph **out)
     for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++) {
         struct node *from = order[i];
         struct op *pattern = from->pattern ? op_copy(from->pattern) : NULL;
+        if (from->bodies) {
+            result = CUDA_ERROR_NOT_SUPPORTED; /* as with the driver: a condition is that of one node */
+            break;
+        }
         result = graph_add(clone, from->type, pattern, NULL, 0, &made[i]);
         for (size_t n = 0; result == CUDA_SUCCESS && n < from->need_count; n++)
             result = add_needs(made[i], &made[from->needs[n]->mark - 1], 1);

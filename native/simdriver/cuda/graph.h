@@ -9,13 +9,17 @@ struct node {
     struct node *next; /* in the order of their making */
     int type;          /* CU_GRAPH_NODE_TYPE_* */
     bool disabled;
-    struct op *pattern;    /* NULL: nothing to execute */
-    struct graph *child;   /* of a node that is a graph */
-    struct memory *memory; /* of one that allocates */
-    uint64_t address;      /* of one that allocates or frees */
-    struct node *origin;   /* what it is a clone of */
-    void **pointers;       /* to the arguments of a kernel, as a program asks for them */
-    struct node **needs;   /* what comes before */
+    struct op *pattern;          /* NULL: nothing to execute */
+    struct graph *child;         /* of a node that is a graph */
+    struct memory *memory;       /* of one that allocates */
+    uint64_t address;            /* of one that allocates or frees */
+    struct condition *condition; /* of one that chooses, by `choice`, CU_GRAPH_COND_TYPE_*, among `bodies` */
+    int choice;
+    struct graph **bodies;
+    size_t body_count;
+    struct node *origin; /* what it is a clone of */
+    void **pointers;     /* to the arguments of a kernel, as a program asks for them */
+    struct node **needs; /* what comes before */
     size_t need_count;
     size_t mark; /* of algorithms */
 };
@@ -26,6 +30,7 @@ struct graph {
     struct node *first, **end;
     size_t count;
     struct held_object *held;
+    struct condition *conditions;
 };
 
 struct graph_exec {
@@ -35,6 +40,7 @@ struct graph_exec {
     struct op **patterns; /* in an order that respects all dependencies */
     struct node **nodes;  /* that they come from */
     bool *disabled;
+    struct graph_exec *inner, *next; /* bodies of its conditional nodes */
     uint32_t running;
     bool dead;
 };
@@ -56,7 +62,17 @@ struct node **graph_order(const struct graph *graph);
 CUresult node_pattern(const CUgraphNodeParams *params, struct op **out);
 CUresult kernel_pattern(const CUDA_KERNEL_NODE_PARAMS *params, bool with_kernel, struct op **out);
 
+/* graph_condition.c */
+CUresult graph_add_condition(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
+                             CUDA_CONDITIONAL_NODE_PARAMS *params);
+void graph_drop_conditions(struct graph *graph);
+/* The pattern of a conditional node; instances of its bodies become parts of `exec`. */
+CUresult graph_choice(struct graph_exec *exec, const struct node *node, struct op **out);
+/* What gives all conditions their initial values; NULL: out of memory. */
+struct op *graph_reset(const struct graph *graph);
+
 /* graph_exec.c */
+CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags);
 void graph_exec_done(struct graph_exec *exec); /* a launch of it has ended */
 
 /* graph_memory.c */

@@ -15,6 +15,10 @@ static void free_exec(struct graph_exec *exec)
     free(exec->patterns);
     free(exec->nodes);
     free(exec->disabled);
+    for (struct graph_exec *body = exec->inner, *next; body; body = next) {
+        next = body->next;
+        free_exec(body);
+    }
     graph_release(exec->graph);
     handle_free(exec);
 }
@@ -47,6 +51,8 @@ static CUresult append(struct graph_exec *exec, const struct graph *graph, bool 
         struct op *pattern = node->pattern ? op_copy(node->pattern) : NULL;
         if (node->pattern && !pattern)
             result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (node->bodies)
+            result = graph_choice(exec, node, &pattern);
         exec->nodes[exec->count] = node;
         exec->disabled[exec->count] = disabled || node->disabled;
         exec->patterns[exec->count++] = pattern;
@@ -55,7 +61,7 @@ static CUresult append(struct graph_exec *exec, const struct graph *graph, bool 
     return result;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+CUresult graph_instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
     CU_ARGUMENT(out && graph_of(graph));
     struct graph_exec *exec = handle_new(KIND_GRAPH_EXEC, sizeof(*exec));
@@ -78,7 +84,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long 
 
 CU_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-    CU_CALL(instantiate(out, graph, flags));
+    CU_CALL(graph_instantiate(out, graph, flags));
 }
 
 static CUresult instantiate_logged(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size)
@@ -87,7 +93,7 @@ static CUresult instantiate_logged(CUgraphExec *out, CUgraph graph, CUgraphNode 
         *bad = NULL;
     if (log && size)
         *log = '\0';
-    return instantiate(out, graph, 0);
+    return graph_instantiate(out, graph, 0);
 }
 
 CU_API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size)
@@ -104,7 +110,7 @@ CU_API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNo
 static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     CU_ARGUMENT(params);
-    CUresult result = instantiate(out, graph, params->flags);
+    CUresult result = graph_instantiate(out, graph, params->flags);
     params->hErrNode_out = NULL;
     params->result_out = result != CUDA_SUCCESS;
     return result;
@@ -171,6 +177,7 @@ static CUresult launch(CUgraphExec handle, CUstream on)
     CU_STREAM(stream, on);
     struct graph_exec *exec = exec_of(handle);
     CU_REQUIRE(exec, CUDA_ERROR_INVALID_HANDLE);
+    CU_REQUIRE(!exec->inner || !stream->capture, CUDA_ERROR_NOT_SUPPORTED);
     CU_TRY(take_memory(exec));
     struct op *end = op_new(OP_NOTHING, 0);
     CU_REQUIRE(end, CUDA_ERROR_OUT_OF_MEMORY);
@@ -178,7 +185,7 @@ static CUresult launch(CUgraphExec handle, CUstream on)
         end->exec = exec;
         exec->running++;
     }
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = exec->inner ? engine_submit(stream, graph_reset(exec->graph)) : CUDA_SUCCESS;
     for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
         if (exec->patterns[i] && !exec->disabled[i])
             result = engine_submit(stream, op_copy(exec->patterns[i]));
@@ -221,7 +228,8 @@ static CUresult update(CUgraphExec handle, CUgraph graph, CUgraphNode *bad)
     struct graph_exec *exec = exec_of(handle);
     *bad = NULL;
     CU_ARGUMENT(exec && graph_of(graph));
-    CU_TRY(instantiate(&fresh, graph, exec->flags));
+    CU_REQUIRE(!exec->inner, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    CU_TRY(graph_instantiate(&fresh, graph, exec->flags));
     CUresult result = fresh->count == exec->count ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
         if (fresh->nodes[i]->type !=

@@ -191,6 +191,8 @@ static CUresult add_any(NEEDS, CUgraphNodeParams *params)
         return graph_add_allocation(out, graph, needs, count, &params->alloc);
     if (params->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
         return graph_add_free(out, graph, needs, count, params->free.dptr);
+    if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        return graph_add_condition(out, graph, needs, count, &params->conditional);
     CUresult made = node_pattern(params, &pattern);
     return add(out, graph, needs, count, params->type, made, pattern);
 }

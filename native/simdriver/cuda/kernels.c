@@ -6,6 +6,8 @@
  *   sim_wait_for(word, value)   ends when the 32-bit word has the value
  *   vector_add(a, b, c, n)      c[i] = a[i] + b[i], floats
  *   fill_u32(out, value, n)     out[i] = value
+ *   sim_set_condition(handle, value)   sets what conditional nodes of a graph look at
+ *   sim_count_down(word, handle)       takes 1 from the 32-bit word; the condition is whether anything is left
  *   any other                   takes 10 microseconds and computes nothing */
 #include "memory.h"
 #include "module.h"
@@ -96,11 +98,49 @@ static bool wait_ready(struct op *op)
     return call->bad_address || __atomic_load_n(word, __ATOMIC_ACQUIRE) == value;
 }
 
+static bool set_fits(const char *arguments)
+{
+    ARGUMENT(uint64_t, handle, 0);
+    return condition_exists(handle);
+}
+
+static void set_run(const char *arguments)
+{
+    ARGUMENT(uint64_t, handle, 0);
+    ARGUMENT(uint32_t, value, 8);
+    condition_set(handle, value);
+}
+
+static bool count_fits(const char *arguments)
+{
+    ARGUMENT(uint64_t, address, 0);
+    ARGUMENT(uint64_t, handle, 8);
+    return address % 4 == 0 && memory_touch(address, 4, true) == CUDA_SUCCESS && condition_exists(handle);
+}
+
+static void count_run(const char *arguments)
+{
+    ARGUMENT(uint32_t *, word, 0);
+    ARGUMENT(uint64_t, handle, 8);
+    uint32_t left = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    left -= left > 0;
+    __atomic_store_n(word, left, __ATOMIC_RELEASE);
+    condition_set(handle, left > 0);
+}
+
+static uint64_t some_time(const char *arguments)
+{
+    (void)arguments;
+    return LAUNCH_NS;
+}
+
 static const struct builtin builtins[] = {
     {"sim_spin_for", 1, {8}, by_argument, NULL, NULL, NULL},
     {"sim_wait_for", 2, {8, 4}, no_time, wait_fits, NULL, wait_ready},
     {"vector_add", 4, {8, 8, 8, 4}, add_time, add_fits, add_run, NULL},
     {"fill_u32", 3, {8, 4, 8}, fill_time, fill_fits, fill_run, NULL},
+    {"sim_set_condition", 2, {8, 4}, some_time, set_fits, set_run, NULL},
+    {"sim_count_down", 2, {8, 8}, some_time, count_fits, count_run, NULL},
 };
 
 /* Whether `name` is `wanted`, plain or as C++ compilers write it: _Z, the length, the name, the types. */

@@ -57,6 +57,10 @@ CUresult image_read(struct module *module, const void *image);
 /* kernels.c: the behaviour that a name stands for; every name has one. */
 void kernel_describe(struct function *function);
 
+/* graph_condition.c: values that kernels set */
+bool condition_exists(uint64_t handle);
+void condition_set(uint64_t handle, uint32_t value);
+
 /* module.c */
 CUresult module_function(struct module *module, const char *name, struct function **out);
 struct function *module_add_function(struct module *module, const char *name, size_t length);

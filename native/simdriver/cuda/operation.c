@@ -15,6 +15,7 @@ struct op *op_new(enum op_kind kind, size_t size)
         [OP_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY,         [OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,
         [OP_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD, [OP_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
         [OP_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,       [OP_POLL] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [OP_CHOOSE] = CU_GRAPH_NODE_TYPE_CONDITIONAL,
     };
     struct op *op = calloc(1, sizeof(*op) + size);
     if (op) {
@@ -110,8 +111,11 @@ void engine_drain_context(struct context *context)
 {
     for (struct stream *stream = context->device->streams; stream; stream = stream->next)
         if (stream->context == context)
-            for (struct op *op = stream->head; op; op = op->next)
+            for (struct op *op = stream->head; op; op = op->next) {
                 op->ready = NULL;
+                if (op->kind == OP_CHOOSE)
+                    op->kind = OP_NOTHING; /* a loop may have no end */
+            }
     pthread_cond_signal(&context->device->engine.wake);
     engine_wait_context(context);
 }

@@ -1,0 +1,65 @@
+/* The commands of vgpu_tool for graphs with loops, on a simulated driver: its kernels set conditions. */
+#include "vgpu_tool.h"
+
+#include <string.h>
+
+enum { CONDITIONAL = 13, WHILE = 1, RESET_AT_LAUNCH = 1 };
+
+static const char text[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry sim_spin_for(.param .u64 ns)\n{\nret;\n}\n"
+    ".visible .entry sim_count_down(.param .u64 word, .param .u64 handle)\n{\nret;\n}\n"
+    ".visible .entry fill_u32(.param .u64 out, .param .u32 value, .param .u64 count)\n"
+    "{\nret;\n}\n";
+
+static CUresult add_kernel(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, CUmodule module,
+                           const char *name, void **values)
+{
+    typedef CUresult (*get)(CUfunction *, CUmodule, const char *);
+    struct {
+        CUfunction function;
+        unsigned int grid[3], block[3], shared;
+        void **values, **extra, *kernel, *context;
+    } node = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .values = values};
+    CUresult result = ((get)entry("cuModuleGetFunction"))(&node.function, module, name);
+    return result ? result : CU(cuGraphAddKernelNode_v2)(out, graph, before, before != NULL, &node);
+}
+
+/* `loop g b N NS`: a graph g whose body b runs N times, each NS nanoseconds long. */
+CUresult loops(char **word)
+{
+    typedef CUresult (*create)(CUgraph *, unsigned int);
+    typedef CUresult (*create_handle)(uint64_t *, CUgraph, CUcontext, unsigned int, unsigned int);
+    if (!IS("loop"))
+        return -1;
+    CUmodule module;
+    CUgraph graph, body;
+    CUgraphNode first, choice, spin, last;
+    CUdeviceptr at;
+    uint64_t handle, one = 1, ns = number(word[4]);
+    uint32_t times = (uint32_t)number(word[3]);
+    CUresult result = CU(cuModuleLoadData)(&module, text);
+    if (!result)
+        result = CU(cuMemAlloc_v2)(&at, 4);
+    if (!result)
+        result = ((create)entry("cuGraphCreate"))(&graph, 0);
+    if (!result)
+        result = ((create_handle)entry("cuGraphConditionalHandleCreate"))(&handle, graph, NULL, 1,
+                                                                          RESET_AT_LAUNCH);
+    if (!result)
+        result = add_kernel(&first, graph, NULL, module, "fill_u32", (void *[]){&at, &times, &one});
+    CUgraphNodeParams params = {.type = CONDITIONAL};
+    params.reserved1[0] = (long long)handle;
+    params.reserved1[1] = WHILE | 1LL << 32; /* and one body */
+    if (!result)
+        result = CU(cuGraphAddNode)(&choice, graph, &first, 1, &params);
+    if (result)
+        return result;
+    body = *(CUgraph *)(intptr_t)params.reserved1[2];
+    result = add_kernel(&spin, body, NULL, module, "sim_spin_for", (void *[]){&ns});
+    if (!result)
+        result = add_kernel(&last, body, &spin, module, "sim_count_down", (void *[]){&at, &handle});
+    *kept_object(word[1]) = graph;
+    *kept_object(word[2]) = body;
+    return result;
+}
