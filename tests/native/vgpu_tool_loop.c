@@ -32,11 +32,11 @@ CUresult loops(char **word)
     typedef CUresult (*create_handle)(uint64_t *, CUgraph, CUcontext, unsigned int, unsigned int);
     if (!IS("loop"))
         return -1;
-    CUmodule module;
-    CUgraph graph, body;
-    CUgraphNode first, choice, spin, last;
-    CUdeviceptr at;
-    uint64_t handle, one = 1, ns = number(word[4]);
+    CUmodule module = NULL;
+    CUgraph graph = NULL, body;
+    CUgraphNode first = NULL, choice, spin, last;
+    CUdeviceptr at = 0;
+    uint64_t handle = 0, one = 1, ns = number(word[4]);
     uint32_t times = (uint32_t)number(word[3]);
     CUresult result = CU(cuModuleLoadData)(&module, text);
     if (!result)
