@@ -49,25 +49,54 @@ static uint32_t context_place(struct meter *meter, uint64_t context)
     return free_place;
 }
 
+/* One of the program's streams: its handle, its context and, of a default stream per thread, whose. */
+struct name {
+    uint64_t handle, context, thread;
+};
+
+static bool has_name(const struct stream_meter *stream, struct name name)
+{
+    return stream->handle == name.handle && stream->context == name.context && stream->thread == name.thread;
+}
+
+static struct stream_meter *add_stream(struct meter *meter, uint32_t at, struct name name)
+{
+    uint32_t place = context_place(meter, name.context);
+    if (place == METER_CONTEXTS)
+        return NULL;
+    meter->streams[at] = (struct stream_meter){
+        .handle = name.handle, .context = name.context, .thread = name.thread, .place = place};
+    atomic_fetch_or_explicit(&meter->live[at / 64], UINT64_C(1) << at % 64, memory_order_relaxed);
+    return &meter->streams[at];
+}
+
 /* Default streams are one in each context, or one in each context and thread. NULL: there is no room. */
 static struct stream_meter *find_stream(struct meter *meter, const struct passage *passage)
 {
     uint64_t handle = (uint64_t)(uintptr_t)passage->handle, context = passage->to.context;
-    uint64_t thread = handle == 2 ? this_thread() : 0;
-    uint64_t hash = (handle ^ context * 3 ^ thread) * UINT64_C(0x9e3779b97f4a7c15);
+    struct name name = {handle, context, handle == 2 ? this_thread() : 0};
+    uint64_t hash = (handle ^ context * 3 ^ name.thread) * UINT64_C(0x9e3779b97f4a7c15);
     for (uint32_t step = 0; step < METER_STREAMS; step++) {
-        struct stream_meter *at = &meter->streams[((hash >> 40) + step) % METER_STREAMS];
-        if (at->handle == handle && at->context == context && at->thread == thread)
-            return at;
-        if (at->handle)
+        uint32_t at = (uint32_t)((hash >> 40) + step) % METER_STREAMS;
+        if (has_name(&meter->streams[at], name))
+            return &meter->streams[at];
+        if (meter->streams[at].handle)
             continue;
-        uint32_t place = context_place(meter, context);
-        if (place == METER_CONTEXTS)
-            return NULL;
-        *at = (struct stream_meter){.handle = handle, .context = context, .thread = thread, .place = place};
-        return at;
+        EACH_STREAM (meter, other) /* which may have come when this place was taken */
+            if (has_name(&meter->streams[other], name))
+                return &meter->streams[other];
+        return add_stream(meter, at, name);
     }
     return NULL;
+}
+
+/* The lock is held. */
+void meter_free_stream(struct meter *meter, struct stream_meter *stream)
+{
+    uint32_t at = (uint32_t)(stream - meter->streams);
+    stream->handle = 0;
+    stream->context = 0;
+    atomic_fetch_and_explicit(&meter->live[at / 64], ~(UINT64_C(1) << at % 64), memory_order_relaxed);
 }
 
 /* The context of the stream is current, or is made so. */
@@ -106,7 +135,7 @@ void meter_drop_mark(struct meter *meter, struct stream_meter *stream)
     stream->count--;
     meter->marks--;
     if (stream->handle == STREAM_ENDED && !stream->count)
-        stream->handle = 0;
+        meter_free_stream(meter, stream);
 }
 
 /* Records a mark behind all that was launched in the stream. False: it has none, and what is open stays so. */
@@ -132,7 +161,9 @@ bool meter_mark(struct passage *passage, bool idle, enum stretch_is is, uint64_t
                           .before = stream->open,
                           .behind = now - stream->last_launch,
                           .exact = exact,
-                          .queued = exact && is == STRETCH_QUEUED};
+                          .extra = !exact               ? 0
+                                   : is == STRETCH_LONE ? LONE_NS
+                                                        : EVENT_NS};
         stream->open = (struct stretch){0};
         stream->count++;
         stream->serial++;

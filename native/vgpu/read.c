@@ -40,8 +40,8 @@ static void set_base(struct context_meter *context, const struct mark *mark, int
 static void renew_origin(struct meter *meter, uint32_t place, const struct mark *mark, int64_t time)
 {
     struct context_meter *context = &meter->contexts[place];
-    for (uint32_t i = 0; i < METER_STREAMS; i++)
-        if (meter->streams[i].handle && meter->streams[i].place == place)
+    EACH_STREAM (meter, i)
+        if (meter->streams[i].place == place)
             meter->streams[i].time -= time;
     meter_put_event(meter, place, context->origin);
     context->origin = mark->event;
@@ -146,8 +146,7 @@ static void take_mark(struct meter *meter, struct stream_meter *stream, const st
         set_base(context, mark, time, now);
         known = stream->timed;
         length = time - stream->time - (int64_t)mark->before.gap;
-        if (mark->queued)
-            length -= length < 2 * EVENT_NS ? length / 2 : EVENT_NS;
+        length -= length < 2 * mark->extra ? length / 2 : mark->extra;
     }
     uint64_t end = (uint64_t)(context->base + time);
     stream->timed = good;
@@ -205,8 +204,8 @@ static void read_streams(struct meter *meter)
 {
     CUcontext current = NULL;
     bool nowhere = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
-    for (uint32_t i = 0; i < METER_STREAMS && meter->marks; i++)
-        if (meter->streams[i].handle && meter->streams[i].count)
+    EACH_STREAM (meter, i)
+        if (meter->streams[i].count)
             read_stream(meter, &meter->streams[i], nowhere);
 }
 
@@ -228,11 +227,10 @@ void meter_expire(struct meter *meter, uint64_t now)
 {
     meter_inside(meter, now);
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < METER_STREAMS; i++) {
+    EACH_STREAM (meter, i) {
         struct stream_meter *stream = &meter->streams[i];
         struct stretch *open = &stream->open;
-        if (!stream->handle || stream->count || !open->counted ||
-            now < stream->last_launch + open->sum + GAP_NS)
+        if (stream->count || !open->counted || now < stream->last_launch + open->sum + GAP_NS)
             continue;
         meter_release(meter, open);
         open->weight = 0;

@@ -25,8 +25,7 @@ static uint64_t clear_stream(struct meter *meter, struct stream_meter *stream)
         meter_put_event(meter, stream->place, mark->event);
         meter_drop_mark(meter, stream);
     }
-    stream->handle = 0;
-    stream->context = 0;
+    meter_free_stream(meter, stream);
     return paid;
 }
 
@@ -37,8 +36,8 @@ static void retire_from(struct meter *meter, uint64_t context)
     uint64_t paid = 0;
     begin(meter);
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < METER_STREAMS; i++)
-        if (meter->streams[i].handle && meter->streams[i].context == context)
+    EACH_STREAM (meter, i)
+        if (meter->streams[i].context == context)
             paid += clear_stream(meter, &meter->streams[i]);
     for (uint32_t i = 0; i < METER_CONTEXTS; i++) {
         struct context_meter *at = &meter->contexts[i];
@@ -86,7 +85,7 @@ void meter_retire_stream(CUstream handle)
         if (!meter)
             continue;
         begin(meter);
-        for (uint32_t i = 0; i < METER_STREAMS; i++) {
+        EACH_STREAM (meter, i) {
             struct stream_meter *stream = &meter->streams[i];
             if (stream->handle != (uint64_t)(uintptr_t)handle)
                 continue;
@@ -134,10 +133,10 @@ CU_API CUresult cuStreamDestroy_v2(CUstream stream)
 /* The calling thread may have no context. Streams whose last launch has no mark behind it get one. */
 static void close_streams(struct meter *meter)
 {
-    for (uint32_t i = 0; i < METER_STREAMS; i++) {
+    EACH_STREAM (meter, i) {
         struct stream_meter *stream = &meter->streams[i];
         CUcontext before;
-        if (!stream->handle || stream->handle == STREAM_ENDED || !stream->open.launches ||
+        if (stream->handle == STREAM_ENDED || !stream->open.launches ||
             REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)stream->context) != CUDA_SUCCESS)
             continue;
         close_stream(meter, stream);
@@ -147,8 +146,8 @@ static void close_streams(struct meter *meter)
 
 static bool has_open(const struct meter *meter)
 {
-    for (uint32_t i = 0; i < METER_STREAMS; i++)
-        if (meter->streams[i].handle && meter->streams[i].open.counted)
+    EACH_STREAM (meter, i)
+        if (meter->streams[i].open.counted)
             return true;
     return false;
 }
