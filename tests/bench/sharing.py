@@ -15,17 +15,15 @@ with kernels that fill the GPU.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import mps_peer
 import stats
-from tenants import DEVICE, FULL, MILLISECOND, Bench, Tenant, Work
+from tenants import DEVICE, FULL, MILLISECOND, Bench, Tenant, Work, daemon
 
 CAPS = (10, 25, 50, 75, 90)
 TEN: Work = {"ns": 10000000, "batch": 0}
@@ -145,7 +143,7 @@ def long(bench: Bench) -> None:
 
 
 def fixed(bench: Bench) -> None:
-    with daemon(bench, "fixed"):
+    with daemon([bench.gpu], "fixed"):
         two = {"a": ["--cores=30"], "b": ["--cores=70"]}
         together(bench, "fixed, 30 and 70 %", two, {"a": 0.3, "b": 0.7})
         four = {name: ["--cores=25"] for name in "abcd"}
@@ -153,7 +151,7 @@ def fixed(bench: Bench) -> None:
 
 
 def weight(bench: Bench) -> None:
-    with daemon(bench, "weight"):
+    with daemon([bench.gpu], "weight"):
         three = {f"weight {n}": [f"--weight={n}"] for n in (1, 2, 4)}
         together(bench, "weight, 1 : 2 : 4", three, {f"weight {n}": n / 7 for n in (1, 2, 4)})
         pair = {"weight 3": ["--weight=3"], "weight 7": ["--weight=7"]}
@@ -162,14 +160,14 @@ def weight(bench: Bench) -> None:
 
 
 def arrival(bench: Bench) -> None:
-    with daemon(bench, "weight"):
+    with daemon([bench.gpu], "weight"):
         for work in (MILLISECOND, TEN):
             arrives(bench, work)
 
 
 def equal(policy: str) -> Callable[[Bench], None]:
     def scenario(bench: Bench) -> None:
-        with daemon(bench, policy):
+        with daemon([bench.gpu], policy):
             two = {"a": ["--weight=1"], "b": ["--weight=1"]}
             together(bench, f"{policy}, two", two, {"a": 0.5, "b": 0.5})
 
@@ -205,34 +203,14 @@ def mps(bench: Bench) -> None:
             except SystemExit as error:
                 print(f"MPS does not work on this host: {error}", flush=True)
                 program = ""
-    with daemon(bench, "fixed"):
+    with daemon([bench.gpu], "fixed"):
         two = {"a": ["--cores=30"], "b": ["--cores=70"]}
         together(bench, "nvc, fixed, 30 and 70 %, full GPU", two, {"a": 0.3, "b": 0.7}, work=FULL)
     if program:
         clients("MPS, 30 and 70 %, full GPU", {"a": 30, "b": 70})
         fence = {"tenant": ["--fence=mps", "--cores=50"]}
-        with daemon(bench, "none"):
+        with daemon([bench.gpu], "none"):
             together(bench, "nvc with --fence mps, 50 %, full GPU", fence, {"tenant": 0.5}, work=FULL)
-
-
-@contextlib.contextmanager
-def daemon(bench: Bench, policy: str) -> Iterator[None]:
-    """nvcd with a policy for the GPU."""
-    words = [os.path.join(bench.bin, "nvcd"), f"--root={bench.gpu.root}"]
-    process = subprocess.Popen(words, stdout=sys.stderr)
-    end = time.monotonic() + 10
-    while subprocess.run([*words, "--state"], capture_output=True).returncode:
-        if process.poll() is not None or time.monotonic() > end:
-            raise SystemExit("bench: nvcd does not start")
-        time.sleep(0.02)
-    bench.gpu.call("vgpu", "policy", bench.gpu.uuid, policy)
-    try:
-        yield
-    finally:
-        # What is laid down outlives the daemon.
-        bench.gpu.call("vgpu", "policy", bench.gpu.uuid, "--reset")
-        process.terminate()
-        process.wait(10)
 
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import select
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 
 TRACE_MS = 50
 PATIENCE = 60.0  # seconds until a program has begun
@@ -32,6 +35,7 @@ class Gpu:
         if not fitting:
             raise SystemExit(f"bench: no GPU {wanted} among {[gpu['uuid'] for gpu in found]}")
         self.uuid = str(fitting[0]["uuid"])
+        self.index = str(fitting[0]["index"])
         self.name = str(fitting[0]["model"])
 
     def call(self, *words: str) -> str:
@@ -41,9 +45,27 @@ class Gpu:
             raise SystemExit(f"bench: {' '.join(words)}: {done.stderr}")
         return done.stdout
 
+    @property
+    def nvcd(self) -> list[str]:
+        """How the daemon is called; it lies beside nvc-cli."""
+        return [os.path.join(os.path.dirname(self.nvc[0]), "nvcd"), *self.nvc[1:]]
+
     def slice(self, *options: str, memory: str = "8GiB") -> list[str]:
         """The words before a program that is to have a slice of it."""
         return [*self.nvc, "vgpu", "run", f"--device={self.uuid}", f"--memory={memory}", *options, "--"]
+
+    def clock(self) -> str:
+        """What it runs at: work that heats the GPU runs faster in the pauses of a cap."""
+        query = [
+            "nvidia-smi",
+            f"--id={self.uuid}",
+            "--query-gpu=clocks.sm,power.draw",
+            "--format=csv,noheader",
+        ]
+        try:
+            return subprocess.run(query, capture_output=True, text=True).stdout.strip()
+        except FileNotFoundError:
+            return ""
 
     def environment(self, **more: str) -> dict[str, str]:
         """With or without a slice, a program sees this GPU alone."""
@@ -51,6 +73,27 @@ class Gpu:
         if self.root != "/":
             found["LD_LIBRARY_PATH"] = f"{self.root}/usr/lib/{os.uname().machine}-linux-gnu"
         return found
+
+
+@contextlib.contextmanager
+def daemon(gpus: list[Gpu], policy: str) -> Iterator[None]:
+    """nvcd with a policy for some GPUs."""
+    words = gpus[0].nvcd
+    process = subprocess.Popen(words, stdout=sys.stderr)
+    end = time.monotonic() + 10
+    while subprocess.run([*words, "--state"], capture_output=True).returncode:
+        if process.poll() is not None or time.monotonic() > end:
+            raise SystemExit("bench: nvcd does not start")
+        time.sleep(0.02)
+    for gpu in gpus:
+        gpu.call("vgpu", "policy", gpu.uuid, policy)
+    try:
+        yield
+    finally:
+        for gpu in gpus:  # what is laid down outlives the daemon
+            gpu.call("vgpu", "policy", gpu.uuid, "--reset")
+        process.terminate()
+        process.wait(10)
 
 
 class Tenant:
@@ -119,7 +162,6 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.gpu = Gpu(os.path.join(options.bin, "nvc-cli"), options.root, options.device)
         self.work = options.work
-        self.bin = options.bin
         self.seconds: float = options.seconds
         self.pairs: int = options.pairs
         self.long_seconds: float = options.long_seconds

@@ -1,9 +1,11 @@
 """What the shim of slices costs, and how well caps hold, beside the real library and another shim, in the same run.
 
-    python3 tests/bench/vgpu.py [--peer-shim /path/libvgpu.so] [--seconds S]
+    python3 tests/bench/vgpu.py [--device ID] [--peer-shim /path/libvgpu.so] [--seconds S]
 
-A driver that is there is used, on its first GPU; else a simulated one. The other shim is preloaded and set up by
-the variables of HAMi-core: CUDA_DEVICE_MEMORY_LIMIT, CUDA_DEVICE_SM_LIMIT, CUDA_DEVICE_MEMORY_SHARED_CACHE.
+A driver that is there is used, on its first GPU or the one that is named; else a simulated one. The other shim is
+preloaded and set up by the variables of HAMi-core: CUDA_DEVICE_MEMORY_LIMIT, CUDA_DEVICE_SM_LIMIT,
+CUDA_DEVICE_MEMORY_SHARED_CACHE. How busy a program keeps the GPU alone, u, is its rate beside that of a queue of
+the same kernels.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(1, os.path.dirname(sys.path[0]))
 
-from support import STAGE, run
+from support import STAGE, gpus, run
+from support.gpucap import CAPS, FULL_SPEED
 from support.vgpucap import FIXED, NATIVE, Capped, RealCapped, compile_work
 
-CAPS = (10, 25, 50, 75, 90)
 LOADS: dict[str, dict[str, object]] = {
     "1 ms, queued": {"ns": 1000000, "batch": 0},
     "5 us, queued": {"ns": 5000, "batch": 0},
@@ -48,6 +50,8 @@ class Contender:
             if os.path.exists(cache):
                 os.unlink(cache)
             variables["LD_PRELOAD"] = self.peer
+            if "CUDA_VISIBLE_DEVICES" in variables:  # it knows no UUIDs
+                variables.update(CUDA_VISIBLE_DEVICES=gpus.smi("index"), CUDA_DEVICE_ORDER="PCI_BUS_ID")
             variables["CUDA_DEVICE_MEMORY_LIMIT"] = "8g"
             variables["CUDA_DEVICE_SM_LIMIT"] = str(cap)
             variables["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = cache
@@ -106,7 +110,8 @@ def shares(contenders: list[Contender], rounds: dict[int, int], seconds: float) 
     for name, load in LOADS.items():
         words = {**load, "rounds": rounds[int(str(load["ns"]))], "seconds": seconds, "warm": 0.5}
         alone = contenders[0].rate(100, **words)
-        busy = min(1.0, alone / contenders[0].rate(100, **{**words, "batch": 0})) if load["batch"] else 1.0
+        queued = load["batch"] == FULL_SPEED["batch"]
+        busy = 1.0 if queued else min(1.0, alone / contenders[0].rate(100, **{**words, **FULL_SPEED}))
         print(f"\n{name}: alone {alone:.0f} a second, busy {busy:.3f} of the time")
         for contender in contenders[1:]:
             for cap in CAPS:
@@ -119,15 +124,18 @@ def shares(contenders: list[Contender], rounds: dict[int, int], seconds: float) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="", help="index or UUID; else NVC_BENCH_DEVICE, or the first")
     parser.add_argument("--peer-shim", default=os.environ.get("PEER_SHIM", ""))
     parser.add_argument("--shims", default=os.path.join(STAGE, "lib/nvc/vgpu/current"))
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
+    if options.device:
+        os.environ["NVC_BENCH_DEVICE"] = options.device
     directory = tempfile.mkdtemp(prefix="nvc-bench-")
     program = compile_work(directory, "-O2")
     root = os.path.join(directory, "root")
     made: Capped
-    if os.path.exists("/proc/driver/nvidia/version"):
+    if os.path.exists("/proc/driver/nvidia/version") or gpus.simulated():
         os.mkdir(root)
         made = RealCapped(root, options.shims, program)
     else:

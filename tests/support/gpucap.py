@@ -23,6 +23,12 @@ class Sliced(RealCapped):
         return self.known[ns, grid]
 
 
+#: What keeps the device busy all the time: a queue of the same, be they kernels or graphs. The host needs 3 to 4 us
+#: for a launch, and an H100 6.7 us from one kernel of 5 us to the next one of its stream (5.8 us within a graph): so a
+#: queue of these is limited by the device.
+FULL_SPEED: dict[str, object] = {"batch": 0, "streams": 1, "threads": 1}
+
+
 class Load:
     """One kind of work, what it does alone, and how busy the device is then."""
 
@@ -41,20 +47,11 @@ class Load:
         words = {"warm": 0.3, **self.arguments, **more, "seconds": seconds}
         return self.slice.native(**words).started().result().rate
 
-    def full(self) -> dict[str, object]:
-        """What keeps the device busy all the time: a queue of the same, be they kernels or graphs.
-
-        The host needs 3 to 4 us for a launch, and an H100 6.7 us from one kernel of 5 us to the next one of its
-        stream (5.8 us within a graph): so a queue of these is limited by the device.
-        """
-        return {"batch": 0, "streams": 1, "threads": 1}
-
     def busy(self) -> float:
         """u: of the rate at which the device does nothing else, what the program reaches alone."""
-        full = self.full()
-        if all(self.arguments.get(name, 1) == value for name, value in full.items()):
+        if all(self.arguments.get(name, 1) == value for name, value in FULL_SPEED.items()):
             return 1.0
-        return min(1.0, self.alone / self.run_native(1.5, **full))
+        return min(1.0, self.alone / self.run_native(1.5, **FULL_SPEED))
 
     def capped(self, cap: int, **more: object) -> Result:
         self.slice.cap(cap)

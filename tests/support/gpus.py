@@ -13,7 +13,12 @@ import re
 from . import CLEAN_ENV, need, run
 
 ROOT = os.environ.get("NVC_BENCH_ROOT", "/")
-CHOSEN = os.environ.get("NVC_BENCH_DEVICE") or os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+
+
+def chosen() -> str:
+    """The index or UUID that was named."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    return os.environ.get("NVC_BENCH_DEVICE") or visible or "0"
 
 
 def simulated() -> bool:
@@ -35,7 +40,7 @@ def libraries() -> str:
 def smi(field: str) -> str:
     """A field of the GPU, as nvidia-smi says it."""
     program = need("nvidia-smi") if ROOT == "/" else os.path.join(ROOT, "usr/bin/nvidia-smi")
-    words = [program, "-i", CHOSEN or "0", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    words = [program, "-i", chosen(), f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     variables = CLEAN_ENV if ROOT == "/" else {**CLEAN_ENV, "LD_LIBRARY_PATH": libraries()}
     return run(*words, env=variables).stdout.splitlines()[0].strip()
 

@@ -161,6 +161,7 @@ class RealCapped(Capped):
         self.workers = []
         if gpus.simulated():  # its libraries look for it above themselves
             root = gpus.ROOT
+            shutil.rmtree(os.path.join(root, "slice"), ignore_errors=True)
         self.make(root, shims, program, gpus.libraries(), [gpus.uuid()])
 
     def environment(self, **variables: str) -> dict[str, str]:
