@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from tenants import DEVICE, Gpu, daemon
+from tenants import Gpu, daemon
 
 STALL = 10.0  # seconds that no step may take
 SILENCE = 40.0  # seconds without a word, which come once a second
@@ -131,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="NCCL in one slice of two GPUs with unequal caps.")
     parser.add_argument("--bin", default="/usr/local/bin", help="where nvc-cli and nvcd are")
     parser.add_argument("--root", default=os.environ.get("NVC_BENCH_ROOT", "/"), help="driver root")
-    parser.add_argument("--device", default=DEVICE or "0,1", help="two, by index or UUID; default 0,1")
+    parser.add_argument("--device", default="0,1", help="two, by index or UUID; default 0,1")
     parser.add_argument("--cores", default="30,70", help="caps; default 30,70")
     parser.add_argument("--memory", default="20GiB")
     parser.add_argument("--seconds", type=float, default=600)

@@ -242,19 +242,19 @@ def main() -> None:
         f"{bench.gpu.name}; {bench.native(MILLISECOND):.1f} kernels of about 1 ms a second alone, without nvc"
     )
     failed = False
-    for name, scenario in SCENARIOS.items():
-        if options.only and name not in options.only:
-            continue
-        try:
-            scenario(bench)
-        except SystemExit as error:  # the others are measured all the same
-            print(f"\n{name} failed: {error}", flush=True)
-            failed = True
-        finally:
-            bench.end()
-    if options.json:
-        with open(options.json, "w", encoding="ascii") as out:
-            json.dump(bench.kept, out)
+    try:
+        for name in options.only or SCENARIOS:
+            try:
+                SCENARIOS[name](bench)
+            except SystemExit as error:  # the others are measured all the same
+                print(f"\n{name} failed: {error}", flush=True)
+                failed = True
+            finally:
+                bench.end()
+    finally:
+        if options.json:
+            with open(options.json, "w", encoding="ascii") as out:
+                json.dump(bench.kept, out)
     sys.exit(failed)
 
 

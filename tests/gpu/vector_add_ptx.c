@@ -1,8 +1,6 @@
 /* Runs a kernel on each visible GPU through the driver API alone: the PTX is compiled by the driver itself, so the
  * compiler libraries must be there too. Prints a line for each GPU; exit 0 when every sum is right. */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "vgpu_driver.h"
 
 #define N 4096
 
@@ -16,58 +14,34 @@ static const char *const PTX =
     "ld.global.f32 %f1,[%d5]; ld.global.f32 %f2,[%d6]; add.f32 %f3,%f1,%f2; st.global.f32 [%d7],%f3; ret; "
     "}\n";
 
-static void *library;
-
-static void *entry(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (found == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(2);
-    }
-    return found;
-}
-
-#define CALL(name, types, ...)                                                                              \
-    do {                                                                                                    \
-        int code = ((int(*) types)entry(name))(__VA_ARGS__);                                                \
-        if (code != 0) {                                                                                    \
-            fprintf(stderr, "%s: %d\n", name, code);                                                        \
-            exit(1);                                                                                        \
-        }                                                                                                   \
-    } while (0)
-
-typedef unsigned long long pointer;
-
 static int run(int ordinal)
 {
     static float a[N], b[N], c[N];
     pointer da, db, dc;
     char name[128];
     int device;
-    void *context, *module, *function;
+    void *module, *function;
 
-    CALL("cuDeviceGet", (int *, int), &device, ordinal);
-    CALL("cuDeviceGetName", (char *, int, int), name, sizeof(name), device);
-    CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, device);
-    CALL("cuCtxSetCurrent", (void *), context);
-    CALL("cuModuleLoadData", (void **, const void *), &module, PTX);
-    CALL("cuModuleGetFunction", (void **, void *, const char *), &function, module, "add");
+    MUST("cuDeviceGet", (int *, int), &device, ordinal);
+    MUST("cuDeviceGetName", (char *, int, int), name, sizeof(name), device);
+    use_device(ordinal);
+    MUST("cuModuleLoadData", (void **, const void *), &module, PTX);
+    MUST("cuModuleGetFunction", (void **, void *, const char *), &function, module, "add");
     for (int i = 0; i < N; i++) {
         a[i] = (float)i;
         b[i] = (float)(2 * i);
     }
-    CALL("cuMemAlloc_v2", (pointer *, size_t), &da, sizeof(a));
-    CALL("cuMemAlloc_v2", (pointer *, size_t), &db, sizeof(b));
-    CALL("cuMemAlloc_v2", (pointer *, size_t), &dc, sizeof(c));
-    CALL("cuMemcpyHtoD_v2", (pointer, const void *, size_t), da, a, sizeof(a));
-    CALL("cuMemcpyHtoD_v2", (pointer, const void *, size_t), db, b, sizeof(b));
+    MUST("cuMemAlloc_v2", (pointer *, size_t), &da, sizeof(a));
+    MUST("cuMemAlloc_v2", (pointer *, size_t), &db, sizeof(b));
+    MUST("cuMemAlloc_v2", (pointer *, size_t), &dc, sizeof(c));
+    MUST("cuMemcpyHtoD_v2", (pointer, const void *, size_t), da, a, sizeof(a));
+    MUST("cuMemcpyHtoD_v2", (pointer, const void *, size_t), db, b, sizeof(b));
     void *parameters[] = {&da, &db, &dc};
-    CALL("cuLaunchKernel",
+    MUST("cuLaunchKernel",
          (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
           void **),
          function, N / 256, 1, 1, 256, 1, 1, 0, NULL, parameters, NULL);
-    CALL("cuMemcpyDtoH_v2", (void *, pointer, size_t), c, dc, sizeof(c));
+    MUST("cuMemcpyDtoH_v2", (void *, pointer, size_t), c, dc, sizeof(c));
     for (int i = 0; i < N; i++)
         if (c[i] != (float)(3 * i))
             return 1;
@@ -79,13 +53,9 @@ int main(void)
 {
     int count = 0, wrong = 0;
 
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 2;
-    }
-    CALL("cuInit", (unsigned), 0);
-    CALL("cuDeviceGetCount", (int *), &count);
+    open_driver();
+    MUST("cuInit", (unsigned), 0);
+    MUST("cuDeviceGetCount", (int *), &count);
     for (int i = 0; i < count; i++)
         wrong |= run(i);
     return wrong || count == 0;

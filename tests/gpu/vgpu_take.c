@@ -1,34 +1,10 @@
 /* Takes memory by one way of the driver API until it is refused: prints the way, MiB got, the code of the refusal, and what
  * cuMemGetInfo and cuDeviceTotalMem say. Usage: vgpu_take linear|pitch|managed|async|array|vmm */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "vgpu_driver.h"
+
 #include <string.h>
 
-typedef unsigned long long pointer;
 enum { CHUNK = 256 << 20, MAXIMUM = 1000 };
-
-static void *library;
-
-static void *entry(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (found == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(2);
-    }
-    return found;
-}
-
-#define CALL(name, types, ...) ((int(*) types)entry(name))(__VA_ARGS__)
-#define MUST(name, types, ...)                                                                              \
-    do {                                                                                                    \
-        int code_ = CALL(name, types, __VA_ARGS__);                                                         \
-        if (code_ != 0) {                                                                                   \
-            fprintf(stderr, "%s: %d\n", name, code_);                                                       \
-            exit(1);                                                                                        \
-        }                                                                                                   \
-    } while (0)
 
 struct array_descriptor {
     size_t width, height;
@@ -79,19 +55,13 @@ int main(int count, char **arguments)
 {
     size_t free_bytes = 0, all_bytes = 0, device_bytes = 0;
     int device, code = 0, got = 0;
-    void *context;
 
     if (count != 2)
         return 2;
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 2;
-    }
+    open_driver();
     MUST("cuInit", (unsigned), 0);
     MUST("cuDeviceGet", (int *, int), &device, 0);
-    MUST("cuDevicePrimaryCtxRetain", (void **, int), &context, device);
-    MUST("cuCtxSetCurrent", (void *), context);
+    use_device(0);
     MUST("cuMemGetInfo_v2", (size_t *, size_t *), &free_bytes, &all_bytes);
     MUST("cuDeviceTotalMem_v2", (size_t *, int), &device_bytes, device);
     while (got < MAXIMUM && (code = take(arguments[1])) == 0)

@@ -1,40 +1,6 @@
 /* Times of driver calls, in nanoseconds: prints `name value` for each. Usage: vgpu_time [times]. The library is whichever
  * libcuda.so.1 the loader finds. */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-typedef unsigned long long pointer;
-
-static void *library;
-
-static void *entry(const char *name)
-{
-    void *found = dlsym(library, name);
-    if (found == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(2);
-    }
-    return found;
-}
-
-#define CALL(name, types, ...) ((int(*) types)entry(name))(__VA_ARGS__)
-#define MUST(name, types, ...)                                                                              \
-    do {                                                                                                    \
-        int code_ = CALL(name, types, __VA_ARGS__);                                                         \
-        if (code_ != 0) {                                                                                   \
-            fprintf(stderr, "%s: %d\n", name, code_);                                                       \
-            exit(1);                                                                                        \
-        }                                                                                                   \
-    } while (0)
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec * 1e9 + (double)at.tv_nsec;
-}
+#include "vgpu_driver.h"
 
 static int compare(const void *a, const void *b)
 {
@@ -82,11 +48,7 @@ int main(void)
     pointer memory, small;
     static char host[64];
 
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 2;
-    }
+    open_driver();
     double from = now();
     MUST("cuInit", (unsigned), 0);
     MUST("cuDevicePrimaryCtxRetain", (void **, int), &context, 0);
