@@ -80,7 +80,7 @@ test-outside:
 	$(RUN) -m pytest -q tests/kernel tests/engines
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
-bench: stage ## time `configure`, the hook, `docker run`, the package and slices; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX=$(NVC_STAGE) DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
@@ -88,6 +88,8 @@ bench: stage ## time `configure`, the hook, `docker run`, the package and slices
 	$(RUN) tests/bench/package.py
 	$(RUN) tests/bench/nvcd.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
+	$(CC) -O2 -D_GNU_SOURCE -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
+	tests/bench/shares.sh $(NVC_STAGE)/bin $(BUILD)/vgpu_work
 
 bundle: stage ## build/bundle: all that a host without a network needs
 	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
