@@ -26,7 +26,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_c10_a_loop_on_the_device(sliced: Sliced, program: str, measured: Measure) -> None:
-    words = [program, "2", str(TURNS), str(sliced.rounds(50000)), "0"]
+    words = [program, "2", str(TURNS), str(sliced.rounds(50000))]
     capped = sliced.environment()
     native = {**capped, "LD_LIBRARY_PATH": sliced.real_directory()}
 
@@ -48,7 +48,7 @@ def test_c10_a_loop_on_the_device(sliced: Sliced, program: str, measured: Measur
 def test_books_of_a_loop(slice_: RealSlice, program: str, measured: Measure) -> None:
     """A kernel in the loop's body needs 16 KiB for each thread. rows: M35"""
     taken, used = slice_.taken(), slice_.used()
-    words = [program, "0", "3", "1", "1"]
+    words = [program, "0", "3", "1", "local"]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=slice_.environment(), text=True
     )
