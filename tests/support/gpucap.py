@@ -24,7 +24,7 @@ class Sliced(RealCapped):
 
 
 #: What keeps the device busy all the time: a queue of the same, be they kernels or graphs. The host needs 3 to 4 us
-#: for a launch, and an H100 6.7 us from one kernel of 5 us to the next one of its stream (5.8 us within a graph): so a
+#: for a launch, and an H100 6.7 us from one kernel of 5 us to the next one of its stream (5.8 us in a graph): so a
 #: queue of these is limited by the device.
 FULL_SPEED: dict[str, object] = {"batch": 0, "streams": 1, "threads": 1}
 
