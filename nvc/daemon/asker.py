@@ -107,6 +107,7 @@ class Asker:
         self._use_asked = 0  # when utilisation was last asked for
         self._data = b""
         self._problem = ""
+        self._unreaped: list[int] = []
 
     def ask(self, now: int) -> bool:
         """Ask, unless an answer is awaited; whether it was asked now."""
@@ -177,5 +178,3 @@ class Asker:
             self.pid = 0
         # One that hangs in the driver cannot die yet.
         self._unreaped[:] = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]
-
-    _unreaped: list[int] = []

@@ -51,7 +51,7 @@ class Daemon:
         }
         self.verifier = Verifier(self.accountant, self.board, actions, log)
         self.asker = Asker(self.loop, self._told, log)
-        self.mps = Servers(self.loop, log)
+        self.mps = Servers(self.loop, kernel, log)
         self.watcher: Watcher | None = None
         self._census = now
         self._searched = 0

@@ -46,9 +46,10 @@ def run(config: Config) -> None:
         most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     kernel = LinuxKernel()
-    environment = dict(os.environ)
-    notifier = Notifier(environment)
-    sockets = activated(environment)
+    notifier = Notifier(os.environ)
+    sockets = activated(os.environ)
+    # Nothing else is for this process, and nothing at all for its helpers, which run the driver's code.
+    os.environ.clear()
     place = runtime_directory("nvcd")
     if not place:
         raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made")

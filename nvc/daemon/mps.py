@@ -17,9 +17,12 @@ import os
 import shutil
 import signal
 
+from nvc.daemon.helper import reset_signals
+from nvc.daemon.identity import signal_process
 from nvc.daemon.loop import SECOND
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
+from nvc.vgpu.confine import die_with
 from nvc.vgpu.registry import start_of
 
 TYPE_CHECKING = False
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.loop import Loop
+    from nvc.kernel import Kernel
 
 CONTROL = "nvidia-cuda-mps-control"
 PLACE = "/tmp/nvidia-mps"  # in the container
@@ -96,9 +100,11 @@ class Fenced:
 class Servers:
     """All control daemons that this nvcd has started."""
 
-    def __init__(self, loop: Loop, log: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, kernel: Kernel, log: Callable[[str], None]) -> None:
         self.loop = loop
+        self.kernel = kernel
         self.log = log
+        self._ending: set[int] = set()  # told to end, and not reaped
         self.fenced: dict[tuple[str, str], Fenced] = {}
         self.binary = ""  # inside `root`
         self.root = "/"
@@ -136,7 +142,7 @@ class Servers:
         found.start = start_of(f"/proc/{found.pid}")
         with open(f"{directory}/about", "w", encoding="ascii") as about:
             about.write(f"{found.pid} {found.start} {percent} {memory}\n")
-        self._instruct(found, now)
+        self._instruct(found)
         return found
 
     def adopt(self, now: int) -> None:
@@ -161,8 +167,9 @@ class Servers:
             del self.fenced[one.key, one.uuid]
             if one.client:
                 os.kill(one.client, signal.SIGKILL)  # our child, not reaped
-            if one.pid and _lives(one):
-                os.kill(one.pid, signal.SIGTERM)  # it ends its servers first
+            if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
+                if not _is_reaped(one.pid):
+                    self._ending.add(one.pid)  # it ends its servers first
             shutil.rmtree(one.directory, ignore_errors=True)
         if ended:
             try:
@@ -173,6 +180,7 @@ class Servers:
 
     def look(self, living: set[str]) -> None:
         """Each second: those of slices that are gone end, those that ended by themselves are said."""
+        self._ending = {pid for pid in self._ending if not _is_reaped(pid)}
         for one in tuple(self.fenced.values()):
             if one.state == READY and one.key not in living:
                 self.stop(one.key)
@@ -184,7 +192,7 @@ class Servers:
         one.state, one.problem = FAILED, problem
         self.log(f"MPS of slice {one.key} on {one.uuid}: {problem}; see {one.directory}/log")
 
-    def _instruct(self, one: Fenced, now: int) -> None:
+    def _instruct(self, one: Fenced) -> None:
         """Send the commands through the driver's own program; its answers come back through the loop."""
         ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
         reply_read, reply_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -231,11 +239,11 @@ class Servers:
         elif now - one.since > DEADLINE:
             self._fail(one, f"does not take commands: {one_line(text)}")
         else:
-            self.loop.once(now + RETRY, lambda now: self._again(one, now))
+            self.loop.once(now + RETRY, lambda _: self._again(one))
 
-    def _again(self, one: Fenced, now: int) -> None:
+    def _again(self, one: Fenced) -> None:
         if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING and one.pid:
-            self._instruct(one, now)
+            self._instruct(one)
 
     def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int) -> int:
         """Run the driver's program in the driver root; its process is returned."""
@@ -244,11 +252,7 @@ class Servers:
         if pid:
             return pid
         try:
-            from nvc.vgpu.confine import die_with
-
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
+            reset_signals()
             null = os.open("/dev/null", os.O_RDWR)
             os.dup2(stdin if stdin >= 0 else null, 0)
             os.dup2(stdout if stdout >= 0 else null, 1)
@@ -275,6 +279,14 @@ def _is_number(text: str, wanted: int) -> bool:
         return abs(float(text) - wanted) < 0.5
     except ValueError:
         return False
+
+
+def _is_reaped(pid: int) -> bool:
+    """Whether the process is no child of ours any more, or never was: it may be of an nvcd before this one."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _lives(one: Fenced) -> bool:

@@ -17,8 +17,9 @@ import os
 import socket
 import time
 
-from nvc.vgpu.calibrate import NOBODY, PROCESSES_MAX, Libraries, ProcessInfo
-from nvc.vgpu.confine import die_with, no_new_privileges
+from nvc.daemon import helper
+from nvc.vgpu.calibrate import PROCESSES_MAX, Libraries, ProcessInfo
+from nvc.vgpu.confine import become_nobody
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,37 +56,12 @@ class _Sample(ctypes.Structure):
 
 def start(libraries: Libraries) -> tuple[int, socket.socket]:
     """The process's id, and the socket to it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            fd = theirs.fileno()
-            os.closerange(3, fd)
-            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX") if fd < 1 << 16 else fd + 1)
-            _confine(libraries.root, parent)
-            _serve(libraries.nvml, fd)
-        finally:
-            os._exit(1)
-    theirs.close()
-    ours.setblocking(False)
-    return pid, ours
 
+    def work(channel: socket.socket, parent: int) -> None:
+        become_nobody(libraries.root, parent)
+        _serve(libraries.nvml, channel.fileno())
 
-def _confine(root: str, parent: int) -> None:
-    import signal
-
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    if root != "/":
-        os.chroot(root)
-    os.chdir("/")
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-    no_new_privileges()
-    die_with(parent)
+    return helper.start(socket.SOCK_STREAM, work)
 
 
 def _serve(library: str, fd: int) -> None:

@@ -9,12 +9,16 @@ import stat
 
 from nvc.errors import InitializationError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
 TENANT, CONTROL = "tenant", "control"
 BACKLOG = 1024
 
 
-def activated(environment: dict[str, str]) -> dict[str, socket.socket]:
+def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
     """The sockets that were passed on, by the names of nvcd.socket. Raises InitializationError for others."""
     try:
         count = int(environment.get("LISTEN_FDS", "0"))
@@ -103,7 +107,7 @@ def _check_free(path: str, kind: int) -> None:
 class Notifier:
     """Tells systemd how it goes; silent where nobody listens (sd_notify(3))."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self.address = "\0" + address[1:] if address.startswith("@") else address
         try:

@@ -8,14 +8,14 @@ as it goes on; `stop` kills the process. Strangers, who are in no slice, are onl
 
 from __future__ import annotations
 
-import os
+import signal
 import time
 
+from nvc.daemon.identity import signal_process
 from nvc.daemon.overuse import BOOKS, TURNS, Figures, Overuse
 from nvc.daemon.policy import NATIVE
 from nvc.value import Value
 from nvc.vgpu.layout import DENIED, NO_LIMIT
-from nvc.vgpu.registry import start_of
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
@@ -34,7 +34,6 @@ LOOKS = 2  # in a row, before something counts: a process may be about to claim 
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
 LATES = 10  # turns that were handed on, for one report
-_SIGKILL = 9
 
 
 class Event(Value):
@@ -193,20 +192,12 @@ class Verifier:
             if not mine:
                 return REPORT
             _, pid, start, *_ = max(mine)
-        kernel = self.accountant.kernel
-        try:
-            pidfd = kernel.pidfd_open(pid)
-        except OSError:
-            return "ended by itself"
         try:
             # Begun when NVML's process had: the number was not given to another one.
-            if start_of(f"/proc/{pid}") != start:
+            if not signal_process(self.accountant.kernel, pid, start, signal.SIGKILL):
                 return "ended by itself"
-            kernel.pidfd_send_signal(pidfd, _SIGKILL)
         except OSError as error:
             return f"not stopped: {error.strerror}"
-        finally:
-            os.close(pidfd)
         return f"stopped process {pid}"
 
     def _deny(self) -> None:

@@ -17,6 +17,7 @@ import struct
 import time
 
 from nvc import privileges
+from nvc.daemon import helper
 from nvc.errors import one_line
 from nvc.vgpu.confine import die_with, no_new_privileges
 
@@ -40,26 +41,17 @@ LINE_MAX = 1 << 16
 
 def start(kernel: Kernel) -> tuple[int, socket.socket]:
     """The watching process's id, and the socket to it. Called while this process still has its rights."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            fd = theirs.fileno()
-            os.closerange(3, fd)
-            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
-            os.chdir("/")
-            keep = privileges.mask(privileges.NET_ADMIN) & kernel.capget()[1]
-            kernel.capbset_keep(keep)
-            kernel.capset(keep, keep, 0)
-            no_new_privileges()
-            die_with(parent)
-            _serve(theirs)
-        finally:
-            os._exit(1)
-    theirs.close()
-    ours.setblocking(False)
-    return pid, ours
+
+    def work(channel: socket.socket, parent: int) -> None:
+        os.chdir("/")
+        keep = privileges.mask(privileges.NET_ADMIN) & kernel.capget()[1]
+        kernel.capbset_keep(keep)
+        kernel.capset(keep, keep, 0)
+        no_new_privileges()
+        die_with(parent)
+        _serve(channel)
+
+    return helper.start(socket.SOCK_SEQPACKET, work)
 
 
 def _serve(channel: socket.socket) -> None:

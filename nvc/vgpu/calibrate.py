@@ -13,7 +13,7 @@ import signal
 from nvc.errors import PermissionDenied
 from nvc.value import Value
 from nvc.vgpu.calibration import CalibrationError, Measurement
-from nvc.vgpu.confine import die_with, no_new_privileges
+from nvc.vgpu.confine import become_nobody
 from nvc.vgpu.slices import resolve
 
 TYPE_CHECKING = False
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nvc.selection import Selection
     from nvc.vgpu.slices import SliceDevice
 
-NOBODY = 65534
 MIB = 1 << 20
 PROCESSES_MAX = 4096
 #: The smallest module there is: what loading any takes.
@@ -115,14 +114,7 @@ def _fork(work: Callable[[], None], root: str, *close: int) -> int:
     try:
         for fd in close:
             os.close(fd)
-        if root != "/":
-            os.chroot(root)
-            os.chdir("/")
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        no_new_privileges()
-        die_with(parent)
+        become_nobody(root, parent)
         work()
     finally:
         os._exit(1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Numbers of include/uapi/linux/prctl.h.
 PR_SET_PDEATHSIG = 1
 PR_SET_NO_NEW_PRIVS = 38
+NOBODY = 65534
 
 
 def _load() -> Any:
@@ -40,6 +41,18 @@ def die_with(parent: int) -> None:
         process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def become_nobody(root: str, parent: int) -> None:
+    """Give up every right, in the directory `root`, before the vendor's code is loaded; end with `parent`."""
+    if root != "/":
+        os.chroot(root)
+    os.chdir("/")
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    no_new_privileges()
+    die_with(parent)
 
 
 def no_new_privileges() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
+
+from nvc.daemon.loop import Loop
+from nvc.daemon.mps import Fenced, Servers
+from nvc.kernel import LinuxKernel
+from nvc.vgpu.registry import start_of
 
 GIB = 1 << 30
 #: A program of the driver is an ELF file; the one that is meant is in Python.
@@ -160,3 +166,36 @@ def test_without_nvcd_there_is_no_such_fence(place: Place, launcher: str) -> Non
     done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
     assert done.returncode == 1 and "nvcd does not answer" in done.stderr
     assert os.listdir(f"{place.run}/vgpu") == []
+
+
+def test_only_the_server_itself_is_ended(scratch: str) -> None:
+    """Not the process that was given its number."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        start = start_of(f"/proc/{process.pid}")
+        servers = Servers(Loop(), LinuxKernel(), print)
+        for began in (start - 1, start):
+            one = Fenced("1-2-3-4", GPU.format(0), 25, 0, scratch + "/gone", 0)
+            one.pid, one.start, one.state = process.pid, began, "ready"
+            servers.fenced["1-2-3-4", GPU.format(0)] = one
+            assert process.poll() is None and servers.stop("1-2-3-4") == 1
+        assert process.wait(timeout=20) == -signal.SIGTERM
+
+
+def test_servers_that_ended_are_no_zombies(place: Place) -> None:
+    uuid = started(place)
+    key = place.tenant().key
+    fence(place, key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    ask(place, "mps-stop", key=key)
+    eventually(place, lambda _: "Z" not in states(place))
+
+
+def states(place: Place) -> set[str]:
+    """Of nvcd's children."""
+    assert place.daemon is not None
+    found = set()
+    with open(f"/proc/{place.daemon.pid}/task/{place.daemon.pid}/children", encoding="ascii") as children:
+        for pid in children.read().split():
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+                found.add(stat.read().rpartition(")")[2].split()[0])
+    return found

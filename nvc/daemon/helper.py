@@ -1,0 +1,42 @@
+"""Processes of nvcd's own that do what may hang, or need a right that the daemon gives up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, socket.socket]:
+    """Fork a process for `work`, which is given its end of a pair of sockets of that kind and the daemon's number.
+
+    The process has the standard streams and its socket open, and nothing else. Its number is returned, and the
+    other end. Before `work` loads what others wrote, it gives up its rights and calls `confine.die_with`, in that
+    order.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            reset_signals()
+            fd = theirs.fileno()
+            os.closerange(3, fd)
+            os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
+            work(theirs, parent)
+        finally:
+            os._exit(1)
+    theirs.close()
+    ours.setblocking(False)
+    return pid, ours
+
+
+def reset_signals() -> None:
+    """What the daemon does about signals is not for a process that it forked."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,67 @@
+"""What the driver's own code finds in the process of nvcd's that runs it."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable
+
+from support import need, run
+from support.nvcd import Place, eventually
+
+#: Stands before the simulated libnvidia-ml, and writes down what it sees.
+SOURCE = """
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+extern char **environ;
+static __attribute__((constructor)) void look(void)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/%%d", (int)getpid());
+    FILE *out = fopen(path, "w");
+    struct sigaction action;
+    DIR *directory = opendir("/proc/self/fd");
+    if (!out || !directory)
+        return;
+    for (char **word = environ; *word; word++)
+        fprintf(out, "environment %%s\\n", *word);
+    sigaction(SIGTERM, NULL, &action);
+    fprintf(out, "term %%d\\n", action.sa_handler == SIG_DFL);
+    for (struct dirent *entry; (entry = readdir(directory));)
+        fprintf(out, "open %%s\\n", entry->d_name);
+    fprintf(out, "end\\n");
+    fclose(out);
+}
+"""
+
+
+def test_nothing_of_the_daemon(place: Place, sim_root: Callable[..., str], scratch: str) -> None:
+    """No word of its environment, no descriptor of its sockets, no handler."""
+    driver = sim_root(gpus=1)
+    (library,) = glob.glob(f"{driver}/usr/lib/{os.uname().machine}-linux-gnu/libnvidia-ml.so.*.*")
+    with open(library, "rb") as file:
+        real = file.read().replace(b"libnvidia-ml.so.1", b"libnvidia-mm.so.1")
+    os.unlink(library)
+    behind = os.path.join(os.path.dirname(library), "libnvidia-mm.so.1")
+    with open(behind, "wb") as out:
+        out.write(real)
+    seen = f"{scratch}/seen"
+    os.mkdir(seen)
+    os.chmod(seen, 0o777)
+    with open(f"{scratch}/nvml.c", "w", encoding="ascii") as source:
+        source.write(SOURCE % seen)
+    flags = ("-Wl,-soname,libnvidia-ml.so.1", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed")
+    run(need("gcc"), "-shared", "-fPIC", *flags, "-o", library, f"{scratch}/nvml.c", behind)
+    daemon = place.start(f"--root={driver}", WATCHDOG_USEC="30000000", LANG="C.UTF-8")
+    eventually(place, lambda state: state["nvml"]["devices"] == 1)
+    with open(f"/proc/{daemon.pid}/task/{daemon.pid}/children", encoding="ascii") as file:
+        (helper,) = set(file.read().split()) & set(os.listdir(seen))
+    with open(f"{seen}/{helper}", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    assert lines[-1] == "end" and "term 1" in lines
+    assert not [line for line in lines if line.startswith("environment ")]
+    numbers = [line.split()[1] for line in lines if line.startswith("open ")]
+    # The standard streams, its socket, what the library writes to and reads here; and `.` and `..`.
+    assert len(numbers) == 3 + 1 + 2 + 2, numbers
