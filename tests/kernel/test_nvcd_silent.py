@@ -13,28 +13,17 @@ import pytest
 from support import CLEAN_ENV, REPO
 from support.nvcd import Place, ask, eventually
 from support.nvcd_tenant import WELCOME
-from support.vgpu import ensure_shim
-from support.vgpucap import Worker, compile_work
+from support.rootfs import LIBS
 
 from nvc.kernel import LinuxKernel
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.registry import Entry
 from nvc.vgpu.sight import Sight
 
-LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_work(str(tmp_path_factory.mktemp("work")), "-O2")
-
 
 @pytest.fixture
-def place(stage: str, scratch: str) -> Iterator[Place]:
-    ensure_shim(stage, scratch)
-    made = Place(stage, scratch)
-    yield made
-    made.end()
+def driver(sim_root: Callable[..., str]) -> str:
+    return sim_root(gpus=1)
 
 
 @pytest.fixture
@@ -58,26 +47,6 @@ def silent() -> Iterator[Callable[[int, str], None]]:
         server.stdout.close()
 
 
-@pytest.fixture
-def sliced(
-    place: Place, sim_root: Callable[..., str], launcher: str, program: str
-) -> Iterator[tuple[Callable[[], Worker], str]]:
-    """Starts a program with a slice; and where the driver is."""
-    driver = sim_root(gpus=1)
-    run = ("vgpu", "run", "--memory=8g", "--policy=preempt", "--", program)
-    words = place.enter(launcher, f"--root={driver}", *run)
-    variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
-    workers = []
-
-    def start() -> Worker:
-        workers.append(Worker(words[0], variables, *words[1:], ns=1000000, batch=1, warm=0, seconds=120))
-        return workers[-1].started()
-
-    yield start, driver
-    for worker in workers:
-        worker.kill()
-
-
 def inner(pid: int) -> int:
     """The program itself: the last of the processes that `vgpu run` is made of."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
@@ -85,11 +54,11 @@ def inner(pid: int) -> int:
     return inner(int(children[0])) if children else pid
 
 
-def test_others_are_served(place: Place, sliced: Any, silent: Callable[[int, str], None]) -> None:
+def test_others_are_served(place: Place, driver: str, busy: Any, silent: Callable[[int, str], None]) -> None:
     """From nvcd's start on, and again when it looks at everything anew, each five seconds."""
-    start, driver = sliced
     for covered in ("", "nvc", "nvc/quota", "nvc/ledger", "nvc/ledger/ledger"):
-        silent(inner(start().process.pid), f"{driver}{LIBS}/{covered}")
+        worker = busy("--policy=preempt", batch=1, warm=0, seconds=120).started()
+        silent(inner(worker.process.pid), f"{driver}{LIBS}/{covered}")
     place.start(f"--root={driver}")
     other = place.tenant(uuids=(ask(place)["devices"][0]["uuid"],))
     assert other.ask("connect") == WELCOME
