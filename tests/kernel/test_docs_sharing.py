@@ -53,3 +53,13 @@ def test_every_policy_and_state_is_explained() -> None:
         assert f"| `{name}` | {number} |" in TEXT
     for word in ("busy", "idle", "capped", "waiting", "paused", "denied", "gone"):
         assert f"`{word}`" in TEXT
+
+
+def test_each_policy_has_a_plot_that_was_measured() -> None:
+    """Where it is chosen, and on the page."""
+    choosing = TEXT[TEXT.index("## Which one") : TEXT.index("## Ask for a share")]
+    for name in POLICIES:
+        (drawing,) = re.findall(rf"!\[.*\]\((pictures/sharing/{name}-[^)]*\.svg)\)", TEXT)[:1]
+        assert any(f"| `{name}`" in line and f"({drawing})" in line for line in choosing.splitlines()), name
+        with open(os.path.join(REPO, "docs", drawing), encoding="utf-8") as file:
+            assert file.read().count("<polyline") >= 2

@@ -55,6 +55,26 @@ def test_every_system_of_variables(
         assert limits_of(container.pid) == limits
 
 
+def test_what_tells_hami_and_cgpu_to_look_away(hook: Any, bundle: Bundle) -> None:
+    """Their variables that switch limits off, or put other places or words for them, change nothing."""
+    switches = {
+        "CUDA_DISABLE_CONTROL": "true", "CUDA_OVERSUBSCRIBE": "true", "ACTIVE_OOM_KILLER": "false",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/other.cache", "CUDA_REDIRECT": "/tmp/other.so",
+        "RECORD_KERNEL_INTERVAL": "1", "CUDA_TASK_PRIORITY": "0", "LIBCUDA_LOG_LEVEL": "4", "CGPU_DISABLE": "true",
+        "LD_PRELOAD": "", "CUDA_DEVICE_MEMORY_LIMIT_0": "80g",
+    }  # fmt: skip
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", CUDA_DEVICE_MEMORY_LIMIT="1g")
+    bundle.config["root"]["readonly"] = False
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        container.start()
+        assert limits_of(container.pid) == [GIB, GIB]
+        container.exec("mkdir -p /tmp; echo CUDA_DEVICE_MEMORY_LIMIT=80g > /overrideEnv")
+        words = " ".join(f"{name}={value}" for name, value in switches.items())
+        assert container.exec(f"{words} nvidia-smi").stdout.count("1024MiB") == 2
+        assert limits_of(container.pid) == [GIB, GIB]
+
+
 def test_an_index_counts_in_the_order_of_the_request(hook: Any, bundle: Bundle) -> None:
     ask(
         bundle,

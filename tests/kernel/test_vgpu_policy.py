@@ -95,6 +95,7 @@ def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) 
     device = shown(policy)
     assert (device["policy"], device["maxInstances"], device["totalWeight"]) == ("weight", 8, 16)
     assert (device["freeWeight"], device["sliceUs"], device["instances"]) == (16, 20000, 0)
+    assert shown(policy, "1")["policy"] is None
     path = f"{policies.directory()}/{uuids(driver)[0]}"
     with open(path, encoding="ascii") as file:
         assert file.read() == "policy weight\nmax-instances 8\ntotal-weight 16\nslice-us 20000\n"

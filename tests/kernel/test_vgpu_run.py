@@ -75,6 +75,15 @@ def test_the_callers_environment_directory_and_words(sliced: Any, scratch: str) 
     assert done.stdout.split("|") == ["a b\nc", "/hostile", scratch, "--memory", "-x", "0\n4\n"]
 
 
+def test_without_a_network(launcher: str, driver: str) -> None:
+    """Nobody is asked for leave."""
+    slice_ = (launcher, f"--root={driver}", "vgpu", "run", "--memory=1g", "--cores=50", "--")
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    script = f"cat /proc/net/dev | wc -l; {driver}/usr/bin/nvidia-smi"
+    done = run(need("unshare"), "--net", *slice_, "sh", "-c", script, env=env)
+    assert done.stdout.startswith("3\n") and done.stdout.count("1024MiB") == 2
+
+
 def test_devices_that_are_not_asked_for(sliced: Any, driver: str, tool: str) -> None:
     """Hidden by CUDA's own variable, and without memory for who looks behind that."""
     env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}

@@ -56,6 +56,8 @@ def test_everything_is_in_its_place(
         )  # fmt: skip
         assert limits_of(pid) == [10 * GIB, 10 * GIB]
         assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
+        nodes = container.exec("ls /dev | grep nvidia").stdout.split()
+        assert nodes == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
 
 
 def test_a_socket_of_the_daemon_is_seen_whenever_it_is_made(

@@ -114,6 +114,11 @@ def test_bad_caps(name: str, value: str) -> None:
     assert f"{name}: {value}: want a number from 1 to 100" in refusal(**{name: value})
 
 
+def test_the_least_and_the_most() -> None:
+    for cores in (1, 99):
+        assert shares(NVC_VGPU_CORES=str(cores))[0] == [cores]
+
+
 @pytest.mark.parametrize("name", ["NVC_VGPU_WEIGHT", "ALIYUN_COM_GPU_SCHD_WEIGHT"])
 @pytest.mark.parametrize("value", ["0", "-1", "65537", "2k", "x"])
 def test_bad_weights(name: str, value: str) -> None:
