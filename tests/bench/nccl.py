@@ -112,7 +112,13 @@ def follow(process: subprocess.Popen[bytes]) -> Progress | None:
     out = process.stdout.fileno()
     last: Progress | None = None
     text, shown = b"", time.monotonic()
-    while select.select([out], [], [], SILENCE if last else START)[0]:
+    while True:
+        try:
+            ready, _, _ = select.select([out], [], [], SILENCE if last else START)
+        except KeyboardInterrupt:
+            return last
+        if not ready:
+            return last
         data = os.read(out, 1 << 16)
         if not data:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,7 +130,6 @@ def follow(process: subprocess.Popen[bytes]) -> Progress | None:
         if last and time.monotonic() > shown + MINUTE:
             print(f"  {last}", flush=True)
             shown = time.monotonic()
-    return last
 
 
 def main() -> None:

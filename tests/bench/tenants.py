@@ -9,6 +9,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -118,14 +119,26 @@ class Tenant:
             _, error = self.process.communicate()
             raise SystemExit(f"bench: {' '.join(argv)}: {line or 'nothing was said'} {error}")
         self.rounds = int(line[1])
+        # A pipe that nobody reads would stop a long trace.
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for words in map(str.split, self.process.stdout):
+            if len(words) == 2:
+                self.points.append((float(words[0]), float(words[1])))
 
     def stop(self) -> None:
-        """End it and keep what it has written."""
-        out, error = self.process.communicate("\n", timeout=PATIENCE)
-        lines = [line.split() for line in out.splitlines()]
-        self.points = [(float(at), float(done)) for at, done in (line for line in lines if len(line) == 2)]
+        """End it, when all that it has written is kept."""
+        assert self.process.stdin is not None and self.process.stderr is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+            self.process.stdin.write("\n")
+            self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.reader.join()
         if not self.points:
-            raise SystemExit(f"bench: {self.name}: nothing was done\n{error}")
+            raise SystemExit(f"bench: {self.name}: nothing was done\n{self.process.stderr.read()}")
 
     def rate(self, since: float, until: float) -> float:
         """Kernels a second between two moments, in milliseconds."""

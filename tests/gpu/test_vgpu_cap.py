@@ -43,7 +43,7 @@ def test_c4_kernels_of_half_a_second(sliced: Sliced, measured: Measured) -> None
     wrong = []
     for cap in (25, 50):
         sliced.cap(cap)
-        worker = sliced.worker(**words, seconds=3600, warm=0.6).started()
+        worker = sliced.worker(**words, seconds=3600, warm=1.6).started()
         share = 100 * rate_between_kernels(worker, seconds) / native
         worker.kill()
         measured("500 ms: cap, got, seconds", f"{cap} %, {share:.2f} %, {seconds:.0f}")
