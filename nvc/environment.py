@@ -7,7 +7,7 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 from __future__ import annotations
 
 from nvc.errors import InputError, one_line
-from nvc.request import Request, SliceRequest
+from nvc.request import Request, SliceRequest, clean_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,21 +113,10 @@ def _volumes(container: Container) -> list[str]:
     """What stands behind VOLUMES in each destination of a mount of /dev/null."""
     found = []
     for mount in container.mounts:
-        destination = _clean(mount.destination)
-        if _clean(mount.source) == "/dev/null" and destination.startswith(VOLUMES + "/"):
+        destination = clean_path(mount.destination)
+        if clean_path(mount.source) == "/dev/null" and destination.startswith(VOLUMES + "/"):
             found.append(destination[len(VOLUMES) + 1 :])
     return found
-
-
-def _clean(path: str) -> str:
-    """An absolute path without empty parts, `.` and `..`, as the runtimes understand a mount's."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)
 
 
 def _meaning(name: str, items: list[str]) -> tuple[str, ...] | None:

@@ -79,3 +79,14 @@ class Request(Value):
     cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, disabled
     ldconfig: str = ""  # accepted because callers pass it; see docs/differences.md
     vgpu: SliceRequest | None = None
+
+
+def clean_path(path: str) -> str:
+    """An absolute path without empty parts, `.` and `..`, as runtimes and loaders understand those of an image."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)

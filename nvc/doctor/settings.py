@@ -93,16 +93,21 @@ def directory(look: Look) -> Iterator[Finding]:
         yield failed(f"{path} {wrong}: container starts refuse to use it", commands=remedy)
 
 
+def _names(base: str) -> tuple[list[str], list[Finding]]:
+    """What is in a directory, nothing if there is none; and what is to be said where that cannot be told."""
+    try:
+        return sorted(os.listdir(base)), []
+    except FileNotFoundError:
+        return [], []
+    except PermissionError:
+        return [], [unknown(f"{base} cannot be read", advice=AS_ROOT)]
+
+
 def trust(look: Look) -> Iterator[Finding]:
     """Whether each file of the inventory counts."""
     base = look.runtime_directory
-    try:
-        names = sorted(os.listdir(base))
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
-        return
+    names, findings = _names(base)
+    yield from findings
     wrong = []
     for name in names:
         if not name.startswith("inventory-"):
@@ -157,13 +162,8 @@ def _believed(look: Look, options: DriverOptions, kept: tuple[object, ...]) -> b
 def journals(look: Look) -> Iterator[Finding]:
     """Whether a run was killed while it changed a container."""
     base = f"{look.runtime_directory}/containers"
-    try:
-        names = sorted(os.listdir(base))
-    except FileNotFoundError:
-        return
-    except PermissionError:
-        yield unknown(f"{base} cannot be read", advice=AS_ROOT)
-        return
+    names, findings = _names(base)
+    yield from findings
     left = [f"{base}/{name}" for name in names[:4096] if _is_left(f"{base}/{name}")]
     if left:
         more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"

@@ -191,7 +191,9 @@ def _check_mount(directory: str, spec: SimSpec) -> None:
     flags = os.statvfs(directory).f_flag
     if flags & os.ST_NOEXEC or (spec.device_nodes and flags & os.ST_NODEV):
         cause = "its file system is mounted noexec or nodev"
-        raise InputError("create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim")
+        raise InputError(
+            "create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim"
+        )
 
 
 def create(directory: str, spec: SimSpec) -> None:

@@ -14,6 +14,7 @@ from nvc.discovery.ldcache import CACHE_LIMIT, parse_cache
 from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.errors import MountError, NvcError, of_host
 from nvc.kernel import O_PATH
+from nvc.request import clean_path
 from nvc.value import Value
 from nvc.vgpu.slices import Copy
 
@@ -100,25 +101,14 @@ def _directories(kernel: Kernel, rootfs: int, library_path: tuple[str, ...]) -> 
     machine = os.uname().machine
     found = list(_cache_directories(kernel, rootfs))
     for item in library_path:
-        path = _normal(item)
+        path = clean_path(item)
         # CUDA's stubs are for linking only: they have no code, and programs are linked against them.
-        if path.startswith("/") and path.rpartition("/")[2] != "stubs":
+        if item.startswith("/") and path.rpartition("/")[2] != "stubs":
             found.append(path)
     found += DIRECTORIES[machine]
     if machine in COMPAT:
         found += DIRECTORIES[COMPAT[machine]]
     return found[:DIRECTORIES_MAX]
-
-
-def _normal(path: str) -> str:
-    """An absolute path without empty parts, `.` and `..`."""
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" * path.startswith("/") + "/".join(parts)
 
 
 def _cache_directories(kernel: Kernel, rootfs: int) -> list[str]:

@@ -110,8 +110,7 @@ def test_what_the_operator_says(
 ) -> None:
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
     made = hook()
-    with open(made.config, "a", encoding="utf-8") as config:  # its last table is [nvc]
-        config.write(f"{settings}\n")
+    made.settle(settings)
     made.add(bundle)
     with bundle.created("runc") as container:
         assert limits_of(container.pid) == limits

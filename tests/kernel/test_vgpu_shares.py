@@ -38,8 +38,7 @@ def test_variables_and_settings(
 ) -> None:
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
     made = hook()
-    with open(made.config, "a", encoding="utf-8") as config:  # its last table is [nvc]
-        config.write(f"{settings}\n")
+    made.settle(settings)
     made.add(bundle)
     with bundle.created("runc") as container:
         assert shares_of(container.pid) == shares

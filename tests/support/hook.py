@@ -37,6 +37,11 @@ class Hook:
         """Register the hook in a bundle; with `env` None it inherits whatever the runtime hands on."""
         bundle.hook(kind, self.program, [called, "-config", self.config, command or kind], env)
 
+    def settle(self, settings: str) -> None:
+        """More lines of [nvc], which is the last table."""
+        with open(self.config, "a", encoding="utf-8") as config:
+            config.write(f"{settings}\n")
+
     def call(
         self, state: dict[str, Any] | bytes, command: str = "prestart", check: bool = True, **options: Any
     ) -> subprocess.CompletedProcess[str]:
