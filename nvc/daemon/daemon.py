@@ -76,7 +76,7 @@ class Daemon:
         self.server.housekeeping(now)
         if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
-        self.mps.look({key for key, known in self.book.known.items() if known.alive})
+        self.mps.look({key for key, known in self.book.known.items() if known.alive}, now)
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.book.known.values() if known.alive}

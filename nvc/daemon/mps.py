@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import signal
 
@@ -38,8 +39,10 @@ EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 STARTING, READY, FAILED = "starting", "ready", "failed"
 DEADLINE = 10 * SECOND
 RETRY = SECOND // 20
+REMEMBERED = 3 * SECOND  # so long who asked can hear why it failed
 REPLY_MAX = 4096
 MIB = 1 << 20
+SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
 
 class Fenced:
@@ -112,7 +115,7 @@ class Servers:
     def start(self, key: str, uuid: str, percent: int, memory: int, mode: int, now: int) -> Fenced:
         """Start one, or tell about the one that was started. Raises DeviceError where that cannot be."""
         found = self.fenced.get((key, uuid))
-        if found is not None and found.state != FAILED:
+        if found is not None and (found.state != FAILED or now - found.since < REMEMBERED):
             return found
         if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
             raise DeviceError("fence by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
@@ -167,9 +170,7 @@ class Servers:
             del self.fenced[one.key, one.uuid]
             if one.client:
                 os.kill(one.client, signal.SIGKILL)  # our child, not reaped
-            if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
-                if not _is_reaped(one.pid):
-                    self._ending.add(one.pid)  # it ends its servers first
+            self._end(one)
             shutil.rmtree(one.directory, ignore_errors=True)
         if ended:
             try:
@@ -178,18 +179,27 @@ class Servers:
                 pass
         return len(ended)
 
-    def look(self, living: set[str]) -> None:
+    def _end(self, one: Fenced) -> None:
+        if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
+            if not _is_reaped(one.pid):
+                self._ending.add(one.pid)  # it ends its servers first
+        one.pid = 0
+
+    def look(self, living: set[str], now: int) -> None:
         """Each second: those of slices that are gone end, those that ended by themselves are said."""
         self._ending = {pid for pid in self._ending if not _is_reaped(pid)}
         for one in tuple(self.fenced.values()):
-            if one.state == READY and one.key not in living:
+            over = one.state == READY or (one.state == FAILED and now - one.since > REMEMBERED)
+            if over and one.key not in living:
                 self.stop(one.key)
             elif one.pid and not _lives(one):
                 one.pid = 0
-                self._fail(one, "the control daemon has ended")
+                self._fail(one, "the control daemon has ended", now)
 
-    def _fail(self, one: Fenced, problem: str) -> None:
-        one.state, one.problem = FAILED, problem
+    def _fail(self, one: Fenced, problem: str, now: int) -> None:
+        """Nobody is to use it."""
+        one.state, one.problem, one.since = FAILED, problem, now
+        self._end(one)
         self.log(f"MPS of slice {one.key} on {one.uuid}: {problem}; see {one.directory}/log")
 
     def _instruct(self, one: Fenced) -> None:
@@ -232,12 +242,12 @@ class Servers:
         numbers = [line.strip() for line in text.splitlines() if line.strip()]
         wanted = 2 if one.memory else 1
         if len(numbers) >= wanted and _is_number(numbers[-wanted], one.percent):
-            if one.memory and f"{one.memory // MIB}M" not in numbers[-1]:
-                self._fail(one, f"took another limit of memory: {one_line(numbers[-1])}")
+            if one.memory and not _is_size(numbers[-1], one.memory):
+                self._fail(one, f"took another limit of memory: {one_line(numbers[-1])}", now)
             else:
                 one.state = READY
         elif now - one.since > DEADLINE:
-            self._fail(one, f"does not take commands: {one_line(text)}")
+            self._fail(one, f"does not take commands: {one_line(text)}", now)
         else:
             self.loop.once(now + RETRY, lambda _: self._again(one))
 
@@ -279,6 +289,15 @@ def _is_number(text: str, wanted: int) -> bool:
         return abs(float(text) - wanted) < 0.5
     except ValueError:
         return False
+
+
+def _is_size(text: str, wanted: int) -> bool:
+    """Whether a size as the driver writes it, such as `8G` for 8192M, is this one; it may have been rounded."""
+    found = SIZE.search(text)
+    if found is None:
+        return False
+    unit = 1 << 10 * " KMGT".index(found[2] or " ")
+    return abs(float(found[1]) * unit - wanted) < min(unit, wanted / 2)
 
 
 def _is_reaped(pid: int) -> bool:

@@ -126,6 +126,19 @@ def test_a_program_that_does_not_do_it(place: Place) -> None:
     assert found["mps"][0]["key"] == key
 
 
+def test_limits_that_were_not_taken(place: Place) -> None:
+    """The server ends, and who asked hears why, again and again; nothing is started anew meanwhile."""
+    uuid = started(place)
+    key = place.tenant().key
+    fence(place, key, uuid, memory=3 << 20)
+    (one,) = eventually(place, lambda s: s["mps"][0]["state"] == "failed")["mps"]
+    for _ in range(2):
+        assert "took another limit of memory: 1G" in fence(place, key, uuid, memory=3 << 20)["problem"]
+    with open(f"{place.root}/run/nvc/mps/{key}/{uuid}/about", encoding="ascii") as about:
+        pid = int(about.read().split()[0])
+    eventually(place, lambda _: not os.path.exists(f"/proc/{pid}"))
+
+
 def test_a_program_is_run_under_its_own_server(place: Place, launcher: str) -> None:
     started(place)
     head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 
+STUBBORN = "3M"  # of which it makes another limit
 PIPE = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 
 
@@ -41,12 +42,19 @@ def serve() -> None:
                 elif command == "get_default_active_thread_percentage":
                     stream.write(f"{percent:.1f}\n")
                 elif command == "set_default_device_pinned_mem_limit":
-                    limits[words[0]] = words[1]
+                    limits[words[0]] = "1G" if words[1] == STUBBORN else words[1]
                 elif command == "get_default_device_pinned_mem_limit":
-                    stream.write(f"{limits.get(words[0], 'none')}\n")
+                    stream.write(f"{shown(limits.get(words[0], 'none'))}\n")
                 else:
                     stream.write("Unknown command\n")
                 stream.flush()
+
+
+def shown(limit: str) -> str:
+    """In the largest unit, as the driver's own does."""
+    if limit.endswith("M") and int(limit[:-1]) % 1024 == 0:
+        return f"{int(limit[:-1]) // 1024}G"
+    return limit
 
 
 def send() -> int:
