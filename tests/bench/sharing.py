@@ -61,9 +61,14 @@ def shown(
     bench.keep(title, running, native)
 
 
+def length(work: Work) -> str:
+    """For a title: what is said of kernels of another length than a millisecond."""
+    return "" if work == MILLISECOND else f", kernels of {int(str(work['ns'])) // 1000000} ms"
+
+
 def arrives(bench: Bench, work: Work, part: float = 0.9) -> None:
     """A busy tenant, and one that comes and goes: how long until it has its part, and the first all again."""
-    title = f"weight, 15 arrives at 1, kernels of {int(str(work['ns'])) // 1000000} ms"
+    title = f"weight, 15 arrives at 1{length(work)}"
     native = bench.native(work)
     first = bench.tenant("low", ["--weight=1"], work)
     time.sleep(1.5)
@@ -83,7 +88,7 @@ def arrives(bench: Bench, work: Work, part: float = 0.9) -> None:
 
 def changes(bench: Bench, work: Work, steps: tuple[int, ...]) -> None:
     """A cap that is changed while the tenant runs: how long until it holds, and how far it overshoots."""
-    title = f"fixed, changed while it runs, kernels of {int(str(work['ns'])) // 1000000} ms, without nvcd"
+    title = f"fixed, changed while it runs{length(work)}, without nvcd"
     native = bench.native(work)
     tenant = bench.tenant("tenant", [f"--cores={steps[0]}"], work)
     moments = [time.monotonic() * 1000]
