@@ -150,8 +150,6 @@ class Daemon:
             self.asker.libraries = None  # the driver may be another one
             self.asker.close()
             self._searched = 0
-        elif word == "exec" and not self._changed():
-            return
         if not self._soon:
             self._soon = True
             self.loop.once(now + SOON, self._look_soon)
@@ -161,9 +159,10 @@ class Daemon:
         self._guarded(lambda: self.book.refresh(now))
         self._guarded(lambda: self.look(now))
 
-    def _changed(self) -> bool:
-        """Whether slices came or went since they were last read."""
-        return os.stat(self.book.base).st_mtime_ns != self.book.stamp
+    def slices_changed(self, now: int) -> None:
+        """Slices came or went, or may have."""
+        if os.stat(self.book.base).st_mtime_ns != self.book.stamp:
+            self._happened("slices", 0, now)
 
     def close(self) -> None:
         """End the helpers."""

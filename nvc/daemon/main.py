@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import resource
@@ -24,7 +25,6 @@ from nvc.vgpu import registry
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
-    from nvc.daemon.loop import Loop
 
 TENANT_SOCKET = "socket"
 CONTROL_SOCKET = "nvcd.sock"
@@ -71,7 +71,7 @@ def run(config: Config) -> None:
 
         exporter = Exporter(daemon)
         Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
-    _end_by_signals(loop)
+    _obey_signals(daemon)
     now = time.monotonic_ns()
     daemon.book.refresh(now)
     daemon.mps.adopt(now)
@@ -89,10 +89,27 @@ def run(config: Config) -> None:
         daemon.close()
 
 
-def _end_by_signals(loop: Loop) -> None:
-    """SIGTERM and SIGINT end the loop between two events."""
+def _obey_signals(daemon: Daemon) -> None:
+    """SIGTERM and SIGINT end the loop between two events; with SIGIO the kernel says that slices came or went."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGIO):
         signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(write)
-    loop.add(read, lambda now: loop.stop())
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def obey(now: int) -> None:
+        numbers = os.read(read, 4096)
+        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+            daemon.loop.stop()
+        else:
+            daemon.slices_changed(now)
+
+    daemon.loop.add(read, obey)
+    try:
+        registry_fd = os.open(daemon.book.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.fcntl(
+            registry_fd,
+            fcntl.F_NOTIFY,
+            fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MULTISHOT,
+        )
+    except OSError:
+        pass  # a kernel without CONFIG_DNOTIFY: it is seen once a second

@@ -1,11 +1,12 @@
-"""What the kernel tells by itself: processes that end, programs that begin, devices that come and go.
+"""What the kernel tells by itself: processes that end, devices that come and go.
 
 The process connector needs CAP_NET_ADMIN, so it is listened to in a process that has nothing else; the daemon has
 other rights, and not that one. Without it nvcd looks once a second, and says so. The sockets are pyroute2's; what
-comes through them is read here, since most of it is of no interest and a busy host has thousands in a second.
+comes through them is read here. A busy host has thousands of processes that begin and end in a second: a filter in
+the kernel keeps all from us but those that are watched.
 
-To the daemon it writes lines: `exit PID` of those that are watched, `exec` (at most ten a second), `device`, and
-`problem TEXT`. From it, it reads lines `watch PID PID ...`, each in place of the last.
+To the daemon it writes lines: `exit PID` of those that are watched, `device`, and `problem TEXT`. From it, it reads
+lines `watch PID PID ...`, each in place of the last.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import select
 import socket
 import struct
-import time
+import sys
 
 from nvc import privileges
 from nvc.daemon import helper
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from nvc.daemon.loop import Loop
     from nvc.kernel import Kernel
 
-EXEC, EXIT = 0x2, 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
+EXIT = 0x80000000  # of enum proc_cn_event (linux/cn_proc.h)
 _WHAT = struct.Struct("<I")
 _WHAT_OFFSET = 36  # behind struct nlmsghdr and struct cn_msg
 _PROCESS = struct.Struct("<II")  # its thread and process number
 _PROCESS_OFFSET = 52
+_STEP = struct.Struct("=HBBI")
+SO_ATTACH_FILTER = 26
 _SUBSYSTEMS = (b"nvidia", b"module", b"pci", b"drm")
-_OFTEN = 0.1  # seconds between two `exec`
+FILTERED_MAX = 250  # processes: a jump of a filter is one byte; of more, each end is looked at here
 LINE_MAX = 1 << 16
 
 
@@ -64,7 +67,7 @@ def _serve(channel: socket.socket) -> None:
             channel.send(f"problem {make.__name__[1:]}: {one_line(error)}".encode())
     processes, devices = sockets
     watched: frozenset[int] = frozenset()
-    listening, told = True, 0.0
+    listening = True
     while True:
         waiting = [channel, *(one.fileno() for one in sockets if one is not None)]
         ready = select.select(waiting, [], [])[0]
@@ -73,9 +76,11 @@ def _serve(channel: socket.socket) -> None:
             if not data:
                 return
             watched = frozenset(int(word) for word in data.split()[1:])
-            if processes is not None and bool(watched) != listening:
-                listening = bool(watched)
-                _tell(processes, listening)
+            if processes is not None:
+                _filter(processes.fileno(), exits_of(watched))
+                if bool(watched) != listening:
+                    listening = bool(watched)
+                    _tell(processes, listening)
         if devices is not None and devices.fileno() in ready:
             if concerns_devices(_take(devices)):
                 channel.send(b"device")
@@ -87,9 +92,6 @@ def _serve(channel: socket.socket) -> None:
             thread, process = _PROCESS.unpack_from(data, _PROCESS_OFFSET)
             if what == EXIT and thread == process and process in watched:
                 channel.send(b"exit %d" % process)
-            elif what == EXEC and time.monotonic() > told + _OFTEN:
-                told = time.monotonic()
-                channel.send(b"exec")
 
 
 def concerns_devices(event: bytes) -> bool:
@@ -102,8 +104,44 @@ def _processes() -> Any:
 
     made = ProcEventSocket()
     made.bind()
+    _filter(made.fileno(), exits_of(frozenset()))
     _tell(made, True)
     return made
+
+
+def exits_of(watched: frozenset[int]) -> bytes:
+    """A classic filter (struct sock_filter of linux/filter.h) that takes the ends of these processes and nothing
+    else; where they are too many, the ends of all."""
+    load = 0x20  # BPF_LD | BPF_W | BPF_ABS
+    equals = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+    answer = 0x06  # BPF_RET | BPF_K
+    pids = sorted(watched) if len(watched) <= FILTERED_MAX else []
+    steps = [(load, 0, 0, _WHAT_OFFSET)]
+    if len(watched) <= FILTERED_MAX:
+        steps += [(equals, 0, len(pids) + 1, _swapped(EXIT)), (load, 0, 0, _PROCESS_OFFSET)]
+        steps += [(equals, len(pids) - place, 0, _swapped(pid)) for place, pid in enumerate(pids)]
+    else:
+        steps.append((equals, 1, 0, _swapped(EXIT)))
+    steps += [(answer, 0, 0, 0), (answer, 0, 0, 0xFFFFFFFF)]
+    return b"".join(_STEP.pack(*step) for step in steps)
+
+
+def _swapped(number: int) -> int:
+    """As a filter sees it, which loads what the network's order of bytes would make of it."""
+    return int.from_bytes(number.to_bytes(4, sys.byteorder), "big")
+
+
+def _filter(fd: int, program: bytes) -> None:
+    """Without the filter it works as well, with more effort."""
+    import ctypes
+
+    steps = ctypes.create_string_buffer(program, len(program))
+    about = struct.pack("@HP", len(program) // _STEP.size, ctypes.addressof(steps))
+    with socket.socket(fileno=os.dup(fd)) as same:
+        try:
+            same.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, about)
+        except OSError:
+            pass
 
 
 def _tell(processes: Any, listen: bool) -> None:

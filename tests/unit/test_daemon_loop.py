@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import struct
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ import pytest
 from nvc.daemon.loop import SECOND, Loop
 from nvc.daemon.server import Server
 from nvc.daemon.services import CONNECTIONS, PATIENCE, RETRY, Service
-from nvc.daemon.watch import concerns_devices
+from nvc.daemon.watch import concerns_devices, exits_of
 
 
 @pytest.fixture
@@ -112,3 +113,29 @@ def test_an_answer_that_nobody_reads(loop: Loop, listener: socket.socket) -> Non
 def test_which_events_are_of_devices(name: str) -> None:
     message = b"add@/devices/x\0ACTION=add\0SUBSYSTEM=" + name.encode() + b"\0SEQNUM=1\0"
     assert concerns_devices(message) == (name in ("nvidia", "module", "pci", "drm"))
+
+
+def takes(program: bytes, event: bytes) -> bool:
+    """What a classic filter says of an event: its few instructions, as the kernel reads them."""
+    steps = [struct.unpack_from("=HBBI", program, 8 * place) for place in range(len(program) // 8)]
+    place = value = 0
+    while True:
+        code, yes, no, number = steps[place]
+        place += 1
+        if code == 0x20:
+            (value,) = struct.unpack_from(">I", event, number)
+        elif code == 0x15:
+            place += yes if value == number else no
+        else:
+            return bool(number)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 250, 251])
+def test_which_processes_are_heard_of(count: int) -> None:
+    watched = frozenset(range(70000, 70000 + count))
+    program = exits_of(watched)
+    for pid in (69999, 70000, 70000 + count // 2, 70000 + count - 1, 70000 + count):
+        for what in (1, 2, 0x80000000):
+            event = bytes(36) + struct.pack("=IIQII", what, 0, 0, pid, pid)
+            wanted = what == 0x80000000 and (pid in watched or count > 250)
+            assert takes(program, event) == wanted, (pid, what)
