@@ -71,7 +71,7 @@ def run(config: Config) -> None:
 
         exporter = Exporter(daemon)
         Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
-    _obey_signals(daemon)
+    obey_signals(daemon)
     now = time.monotonic_ns()
     daemon.book.refresh(now)
     daemon.mps.adopt(now)
@@ -89,7 +89,7 @@ def run(config: Config) -> None:
         daemon.close()
 
 
-def _obey_signals(daemon: Daemon) -> None:
+def obey_signals(daemon: Daemon) -> None:
     """SIGTERM and SIGINT end the loop between two events; with SIGIO the kernel says that slices came or went."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGIO):

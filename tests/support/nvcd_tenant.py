@@ -200,7 +200,8 @@ def main() -> None:
             found = {"held": held, "turns": busy.turns, "connections": busy.connections}
             answer(found | ({"begins": busy.begins, "ends": busy.ends} if words[2:] else {}))
         elif command == "keep books":
-            answer(keep_books())
+            keep_books()
+            answer(None)
         elif command == "connect":
             kept.append(connect())
             answer(receive(kept[-1])[0])
