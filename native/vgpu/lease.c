@@ -8,12 +8,17 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 enum {
     RETRY_NS = 1000000000, /* between two attempts to reach nvcd */
     IDLE_NS = 1000000,     /* without work for so long, the lease is given back */
-    DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended */
+    DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended, */
+    NEAR_STEP_NS = 20000,  /* and about when it should have */
+    NEAR_NS = 1000000,
+    EARLY_NS = 150000,     /* shorter than the way from one's RELEASE to the next one's first kernel */
     HELD_STEP_NS = 500000, /* between two looks at whether there is work */
+    LONG_STEP_NS = 2000000,
     REST_STEP_NS = 1000000000,
     END_STEP_US = 100,
     END_STEPS = 1000,
@@ -125,6 +130,36 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
     return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_drained(position);
 }
 
+/* Whether the last work has ended, or will have before the next one's can begin, who is told of it now. If not, `step` is
+ * how long until the next look. */
+static bool is_over(const struct lease *lease, int position, long *step)
+{
+    if (meter_is_drained(position))
+        return true;
+    struct outlook outlook = meter_outlook(position);
+    bool early = outlook.certain && atomic_load(&lease->waiters);
+    int64_t left = early ? outlook.left - EARLY_NS : outlook.left;
+    if (early && left <= 0) {
+        meter_loosen(position);
+        return true;
+    }
+    *step = DRAIN_STEP_NS;
+    if (outlook.known && left > -NEAR_NS) /* half of it, since estimates are wrong in proportion */
+        *step = left < 2 * NEAR_STEP_NS   ? NEAR_STEP_NS
+                : left / 2 < LONG_STEP_NS ? (long)(left / 2)
+                                          : LONG_STEP_NS;
+    return false;
+}
+
+/* How long until a lease that is held may be over, or unused. */
+static long next_look(const struct lease *lease, int position, uint64_t now)
+{
+    uint64_t end = lease->granted + lease->length, idle = meter_last_launch(position) + IDLE_NS;
+    uint64_t next = idle > now ? idle : now + HELD_STEP_NS;
+    next = next < end ? next : end;
+    return next > now ? (long)(next - now) + 1 : 1;
+}
+
 /* Gives back what is drained or unused. Returns when to look again, in nanoseconds; 0: the connection is lost. */
 static long look_after(struct process *in)
 {
@@ -139,17 +174,20 @@ static long look_after(struct process *in)
         if (state == GRANTED && (held >= lease->length || is_quiet(lease, i, now)) &&
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
-        if (state == DRAINING && meter_is_drained(i)) {
+        if (state == DRAINING && is_over(lease, i, &step)) {
             good = release(in, i, is_quiet(lease, i, now));
-        } else if (state == DRAINING) {
-            step = DRAIN_STEP_NS;
-        } else if (state == GRANTED) {
-            step = lease->length - held < HELD_STEP_NS ? (long)(lease->length - held) + 1 : HELD_STEP_NS;
-        } else if (state == WAITING) {
+            state = atomic_load(&lease->state);
+        }
+        if (state == GRANTED)
+            step = next_look(lease, i, now);
+        if (state == WAITING) {
             uint64_t heard = atomic_load(&in->channel_heard);
-            good = now < heard || now - heard < SILENCE_NS;
-            if (!good)
+            bool silent = now > heard && now - heard > SILENCE_NS;
+            good &= !silent;
+            if (silent)
                 atomic_store(&in->channel_doubted, true);
+            if (meter_look(i))
+                step = HELD_STEP_NS;
         }
         if (!good)
             return 0;
@@ -162,6 +200,8 @@ static void *attend(void *argument)
 {
     struct process *in = argument;
     struct nvcd_message message;
+    prctl(PR_SET_NAME, "nvc-lease");
+    prctl(PR_SET_TIMERSLACK, 1); /* or each short sleep is 50 us longer */
     long step = HELD_STEP_NS;
     for (;;) {
         struct pollfd wait = {.fd = channel_descriptor(in), .events = POLLIN};

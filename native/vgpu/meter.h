@@ -53,12 +53,14 @@ struct stream_meter {
     uint64_t serial; /* of marks, of all that were put into the ring */
     uint64_t last_launch, last_mark; /* CLOCK_MONOTONIC, nanoseconds */
     int64_t time;                    /* of the last mark that was read, on the context's clock */
-    uint32_t head, count;            /* of the ring */
-    uint32_t place;                  /* of the context */
-    bool anchored;                   /* there was a mark, so what follows has a start */
-    bool timed;                      /* and `time` is set */
-    bool idle;                       /* of the last mark */
-    bool prompt; /* it was recorded at once, and so was what was launched first after it */
+    uint64_t ended;                  /* likewise, CLOCK_MONOTONIC as estimated, nanoseconds; 0: unknown */
+    uint64_t wrong; /* by so much what was in front of it was not what its estimate said, nanoseconds */
+    uint32_t head, count; /* of the ring */
+    uint32_t place;       /* of the context */
+    bool anchored;        /* there was a mark, so what follows has a start */
+    bool timed;           /* and `time` is set */
+    bool idle;            /* of the last mark */
+    bool prompt;          /* it was recorded at once, and so was what was launched first after it */
     struct stretch open;
     struct mark ring[METER_MARKS];
 };

@@ -4,8 +4,9 @@
  *
  * With two or more tenants that want the same device, one at a time has a lease on it. The process says WANT when it has
  * work for the device, or is about to have; it launches nothing before FREE or GRANT. At the end of a lease's length, or
- * after DROP, it launches nothing more, waits for what runs, and says RELEASE; earlier when it has been idle. A process
- * whose connection is lost goes on as if there were no nvcd, and may connect again. */
+ * after DROP, it launches nothing more, and says RELEASE when what runs has ended, or surely will have before the next
+ * one can have begun; earlier when it has been idle. A process whose connection is lost goes on as if there were no nvcd,
+ * and may connect again. */
 #ifndef NVC_VGPU_PROTOCOL_H
 #define NVC_VGPU_PROTOCOL_H
 

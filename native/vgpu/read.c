@@ -130,6 +130,11 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
         budget_pay(budget, cores, due);
 }
 
+static uint64_t off_by(uint64_t length, uint64_t sum)
+{
+    return length > sum ? length - sum : sum - length;
+}
+
 /* Takes the first mark of a stream out of its ring, at the time that its event has on the context's clock. */
 static void take_mark(struct meter *meter, struct stream_meter *stream, const struct mark *mark, bool good,
                       int64_t time, uint64_t now)
@@ -149,6 +154,9 @@ static void take_mark(struct meter *meter, struct stream_meter *stream, const st
         length -= length < 2 * mark->extra ? length / 2 : mark->extra;
     }
     uint64_t end = (uint64_t)(context->base + time);
+    stream->wrong =
+        known && mark->queued && length > 0 ? off_by((uint64_t)length, mark->before.sum) : UINT64_MAX;
+    stream->ended = good ? end : 0;
     stream->timed = good;
     stream->time = time;
     if (good && (!context->origin || time > ORIGIN_SECONDS * SECOND))

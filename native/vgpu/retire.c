@@ -6,6 +6,8 @@
 
 #include <sched.h>
 
+enum { WRONG_NS = 25000 };
+
 /* The one who reads is in the driver for a short while, with calls that do not wait. */
 static void begin(struct meter *meter)
 {
@@ -178,6 +180,67 @@ bool meter_is_drained(int position)
     bool drained = !meter->marks && !has_open(meter);
     lock_drop(&meter->lock);
     return drained && !atomic_load(&meter->inside);
+}
+
+/* The lock is held. When the work of a stream will have ended; 0: not known. */
+static uint64_t end_of(const struct stream_meter *stream)
+{
+    uint64_t end = stream->ended + stream->open.sum;
+    for (uint32_t i = 0; i < stream->count; i++) {
+        const struct mark *mark = &stream->ring[(stream->head + i) % METER_MARKS];
+        end += mark->before.gap + mark->before.sum + (mark->queued ? EVENT_NS : 0);
+    }
+    return stream->ended ? end : 0;
+}
+
+static bool is_certain(const struct stream_meter *stream)
+{
+    const struct mark *last = &stream->ring[stream->head];
+    return stream->count == 1 && !stream->open.counted && last->queued && !last->before.unknown &&
+           stream->wrong < WRONG_NS;
+}
+
+struct outlook meter_outlook(int position)
+{
+    struct outlook found = {.known = true, .certain = true};
+    struct meter *meter = meter_of(position);
+    uint64_t now = now_ns(CLOCK_MONOTONIC), latest = 0;
+    uint32_t busy = 0;
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < METER_STREAMS; i++) {
+        const struct stream_meter *stream = &meter->streams[i];
+        if (!stream->handle || (!stream->count && !stream->open.counted))
+            continue;
+        uint64_t end = end_of(stream);
+        found.known &= end != 0;
+        found.certain &= is_certain(stream);
+        latest = end > latest ? end : latest;
+        busy++;
+    }
+    found.left = (int64_t)(latest - now);
+    found.known &= busy != 0;
+    found.certain &= found.known && busy == 1 && !atomic_load(&meter->inside);
+    lock_drop(&meter->lock);
+    return found;
+}
+
+/* What others ran meanwhile is not charged for, and makes no estimate. */
+void meter_loosen(int position)
+{
+    struct meter *meter = meter_of(position);
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < METER_STREAMS; i++)
+        for (uint32_t at = 0; meter->streams[i].handle && at < meter->streams[i].count; at++) {
+            struct mark *mark = &meter->streams[i].ring[(meter->streams[i].head + at) % METER_MARKS];
+            mark->exact = mark->queued = false;
+        }
+    lock_drop(&meter->lock);
+}
+
+bool meter_look(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter && meter->marks && meter_read(meter) && meter->marks;
 }
 
 uint64_t meter_charged(int position)
