@@ -154,8 +154,8 @@ static void take_mark(struct meter *meter, struct stream_meter *stream, const st
         length -= length < 2 * mark->extra ? length / 2 : mark->extra;
     }
     uint64_t end = (uint64_t)(context->base + time);
-    stream->wrong =
-        known && mark->queued && length > 0 ? off_by((uint64_t)length, mark->before.sum) : UINT64_MAX;
+    bool regular = known && mark->extra == EVENT_NS && length > 0;
+    stream->wrong = regular ? off_by((uint64_t)length, mark->before.sum) : UINT64_MAX;
     stream->ended = good ? end : 0;
     stream->timed = good;
     stream->time = time;

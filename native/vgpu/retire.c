@@ -188,7 +188,7 @@ static uint64_t end_of(const struct stream_meter *stream)
     uint64_t end = stream->ended + stream->open.sum;
     for (uint32_t i = 0; i < stream->count; i++) {
         const struct mark *mark = &stream->ring[(stream->head + i) % METER_MARKS];
-        end += mark->before.gap + mark->before.sum + (mark->queued ? EVENT_NS : 0);
+        end += mark->before.gap + mark->before.sum + mark->extra;
     }
     return stream->ended ? end : 0;
 }
@@ -196,7 +196,7 @@ static uint64_t end_of(const struct stream_meter *stream)
 static bool is_certain(const struct stream_meter *stream)
 {
     const struct mark *last = &stream->ring[stream->head];
-    return stream->count == 1 && !stream->open.counted && last->queued && !last->before.unknown &&
+    return stream->count == 1 && !stream->open.counted && last->extra == EVENT_NS && !last->before.unknown &&
            stream->wrong < WRONG_NS;
 }
 
@@ -207,9 +207,9 @@ struct outlook meter_outlook(int position)
     uint64_t now = now_ns(CLOCK_MONOTONIC), latest = 0;
     uint32_t busy = 0;
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < METER_STREAMS; i++) {
+    EACH_STREAM (meter, i) {
         const struct stream_meter *stream = &meter->streams[i];
-        if (!stream->handle || (!stream->count && !stream->open.counted))
+        if (!stream->count && !stream->open.counted)
             continue;
         uint64_t end = end_of(stream);
         found.known &= end != 0;
@@ -229,10 +229,11 @@ void meter_loosen(int position)
 {
     struct meter *meter = meter_of(position);
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < METER_STREAMS; i++)
-        for (uint32_t at = 0; meter->streams[i].handle && at < meter->streams[i].count; at++) {
+    EACH_STREAM (meter, i)
+        for (uint32_t at = 0; at < meter->streams[i].count; at++) {
             struct mark *mark = &meter->streams[i].ring[(meter->streams[i].head + at) % METER_MARKS];
-            mark->exact = mark->queued = false;
+            mark->exact = false;
+            mark->extra = 0;
         }
     lock_drop(&meter->lock);
 }
