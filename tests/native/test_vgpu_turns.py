@@ -64,9 +64,9 @@ def test_what_runs_at_the_end_of_a_turn_is_charged_for(turned: Capped) -> None:
     with TurnGiver(turned) as nvcd:
         worker = turned.worker(ns=MS, batch=0, seconds=60, warm=0, trace=20).started()
         give_turns(nvcd.accept(), [])
-        before, kernels = -1, 0
-        while kernels != before:
-            before, kernels = kernels, worker.progress()[1]
+        end, at, before, kernels = time.monotonic() * 1000, 0.0, -1, 0
+        while at < end or kernels != before:
+            before, (at, kernels) = kernels, worker.progress()
         turned.eventually(lambda: turned.budget()[5] == kernels)  # launches that were looked at
         worker.kill()
     assert kernels >= TURNS * LENGTH // MS // 2
