@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV
+from support.dialog import Dialog
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
@@ -23,29 +22,15 @@ def driver(sim_root: Callable[..., str]) -> str:
     return sim_root(gpus=1)
 
 
-class Program:
+class Program(Dialog):
     """vgpu_tool in the place, by the words that start it."""
 
     def __init__(self, *words: str, **variables: str) -> None:
-        pipe = subprocess.PIPE
-        env = {**CLEAN_ENV, **variables}
-        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=env)
+        super().__init__(words, {**CLEAN_ENV, **variables})
 
     def code(self, command: str) -> list[int]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        assert select.select([self.process.stdout], [], [], 60)[0]
-        return [int(word) for word in self.process.stdout.readline().split()]
-
-    def end(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
+        self.send(command)
+        return [int(word) for word in self.receive()]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from nvc.sim import SimSpec, create
 from nvc.sim.layout import host_arch
 from support import CLEAN_ENV, REPO, run
+from support.dialog import Dialog
 
 SOURCES = os.path.join(REPO, "tests/native")
 WARN = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
@@ -53,34 +52,15 @@ class Failed(Exception):
         self.code = code
 
 
-class Client:
+class Client(Dialog):
     """A process of tests/native/simdriver_client.c."""
 
     def __init__(self, program: str, root: str, *, pass_fds: tuple[int, ...] = (), **variables: str) -> None:
-        self.process = subprocess.Popen(
-            [program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(root, **variables),
-            text=True,
-            pass_fds=pass_fds,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def send(self, *words: object) -> None:
-        """Give a command without waiting for its answer."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
+        super().__init__([program], environment(root, **variables), pass_fds)
 
     def receive(self) -> list[str]:
         """The answer to the oldest command. Raises Failed."""
-        assert self.process.stdout is not None
-        words = self.process.stdout.readline().split()
-        assert words, f"the client ended with {self.process.wait()}"
+        words = super().receive()
         if words[0] != "0":
             raise Failed(int(words[0]))
         return words[1:]
@@ -109,16 +89,6 @@ class Client:
         """MiB of the current device in use."""
         free, total = self.call("info")
         return (int(total) - int(free)) // MIB
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.end()
-
-    def end(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from nvc.vgpu import quota
 from nvc.vgpu.layout import POLICIES
 
 from . import CLEAN_ENV, REPO, need, run
+from .dialog import Dialog
 
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 MIB = 1 << 20
@@ -91,7 +92,7 @@ def shares_of(pid: int) -> list[tuple[int, int, str, int]]:
         os.close(fd)
 
 
-class Inside:
+class Inside(Dialog):
     """vgpu_tool (tests/native) in a running container: commands of the CUDA driver, one a line."""
 
     def __init__(
@@ -110,9 +111,7 @@ class Inside:
             *variables,
             "/tmp/vgpu_tool",
         ]
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
-        )
+        super().__init__(words, CLEAN_ENV)
 
     def code(self, command: str) -> int:
         """The driver's result."""
@@ -131,22 +130,8 @@ class Inside:
         return self
 
     def _answer(self, command: str) -> list[str]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        words = self.process.stdout.readline().split()
-        assert words, f"the process ended with {self.process.wait()}"
-        return words
-
-    def end(self) -> None:
-        """Let it end by itself, or see that it has."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
+        self.send(command)
+        return self.receive()
 
 
 def cli(launcher: str, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:

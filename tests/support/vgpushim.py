@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import shutil
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +15,7 @@ import pytest
 from nvc.sim.report import report
 from nvc.vgpu import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run
+from support.dialog import Dialog
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
 MIB = 1 << 20
@@ -49,32 +48,12 @@ def lives(fd: int, slot: int) -> bool:
     return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)
 
 
-class Process:
+class Process(Dialog):
     """A process of vgpu_tool."""
 
     def __init__(self, slice_: Slice, *arguments: str, **variables: str) -> None:
         self.slice = slice_
-        self.process = subprocess.Popen(
-            [slice_.tool, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=slice_.environment(**variables), text=True,
-        )  # fmt: skip
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def send(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> list[str]:
-        assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], 60)
-        assert ready, "no answer"
-        words = self.process.stdout.readline().split()
-        assert words, f"the process ended with {self.process.wait()}"
-        return words
+        super().__init__([slice_.tool, *arguments], slice_.environment(**variables))
 
     def code(self, command: str) -> int:
         """The driver's result."""
@@ -100,16 +79,6 @@ class Process:
         """Free and total bytes of the current device."""
         free, total = self.ask("info")
         return int(free), int(total)
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.end()
-
-    def end(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
 
 
 class Slice:
