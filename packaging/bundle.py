@@ -11,6 +11,7 @@ THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import shutil
 import tempfile
@@ -36,7 +37,7 @@ NOTES = {
 
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
-    "tests/native": ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool.h", "vgpu_work.c"),
+    "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c"),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }
 
@@ -69,7 +70,8 @@ def tests(bundle: str) -> None:
     for folder, names in SHIM_TOOL.items():
         os.makedirs(os.path.join(bundle, folder), exist_ok=True)
         for name in names:
-            shutil.copy(os.path.join(tree.REPO, folder, name), os.path.join(bundle, folder))
+            for path in glob.glob(os.path.join(tree.REPO, folder, name)):
+                shutil.copy(path, os.path.join(bundle, folder))
 
 
 def program(name: str) -> str:
