@@ -154,13 +154,6 @@ def _load_the_rest() -> None:
     import nvc.target  # noqa: F401
 
 
-def make_plan(
-    kernel: Kernel, options: DriverOptions, request: Request, pid: int, rootfs: str, log: Log
-) -> tuple[Plan, Target]:
-    """The plan for one container, and the open container. Nothing has been changed."""
-    return plan_target(kernel, options, request, opener(kernel, pid, rootfs), log)
-
-
 def plan_target(
     kernel: Kernel,
     options: DriverOptions,

@@ -81,10 +81,12 @@ class Accountant:
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
         self._ledgers: dict[str, int] = {}  # descriptors
+        self._unread: set[str] = set()  # slices whose ledger could not be read in this look
         self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
 
     def before(self) -> None:
         """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
+        self._unread.clear()
         self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...]) -> None:
@@ -168,6 +170,8 @@ class Accountant:
         """What the slice's processes say that they hold, by position of the device."""
         key = known.entry.key
         self.accounts.pop(key, None)
+        if key in self._unread:
+            return (0,) * len(known.devices)
         if self._stamps.get(key, known.stamp) != known.stamp:
             self.forget(key)  # another slice: the number of a mount namespace is given again
         try:
@@ -178,6 +182,7 @@ class Accountant:
             accounts = _read(fd, len(known.devices))
         except (OSError, LedgerError):
             self.forget(key)
+            self._unread.add(key)
             return (0,) * len(known.devices)
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))

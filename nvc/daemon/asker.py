@@ -25,6 +25,7 @@ LINES_MAX = 1 << 16
 NUMBER_MAX = 1 << 63
 USE_PERIOD = 2 * SECOND  # between two questions for utilisation: what NVML tells is the mean of that time
 NOT_ASKED = -1
+HANG_MAX = 4  # processes that were killed and cannot die; no more are begun until one has
 
 
 class DeviceSeen(Value):
@@ -117,6 +118,9 @@ class Asker:
             return False
         if self.libraries is None or now < self._not_before:
             return False
+        self._reap()
+        if len(self._unreaped) >= HANG_MAX:
+            return False
         try:
             if self._socket is None:
                 self.pid, self._socket = nvml.start(self.libraries)
@@ -160,14 +164,14 @@ class Asker:
         """Begin anew with another process, later."""
         self.failures += 1
         self._not_before = now + AGAIN
-        self._asked, self._data = 0, b""
         if problem != self._problem:
             self._problem = problem
             self.log(f"NVML: {one_line(problem)}; asked again in {AGAIN // SECOND} s")
         self.close()
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and wait for no answer."""
+        self._asked, self._data = 0, b""
         if self._socket is not None:
             self.loop.remove(self._socket.fileno())
             self._socket.close()
@@ -176,5 +180,8 @@ class Asker:
             os.kill(self.pid, signal.SIGKILL)  # our child, not reaped: nobody else has its number
             self._unreaped.append(self.pid)
             self.pid = 0
-        # One that hangs in the driver cannot die yet.
-        self._unreaped[:] = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]
+        self._reap()
+
+    def _reap(self) -> None:
+        """Those that hang in the driver cannot die yet."""
+        self._unreaped = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]

@@ -144,7 +144,7 @@ class Daemon:
         self._guarded(lambda: self.accountant.told(devices))
         self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
 
-    def _happened(self, word: str, pid: int, now: int) -> None:
+    def _happened(self, word: str, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""
         if word == "device":
             self.asker.libraries = None  # the driver may be another one
@@ -162,7 +162,7 @@ class Daemon:
     def slices_changed(self, now: int) -> None:
         """Slices came or went, or may have."""
         if os.stat(self.book.base).st_mtime_ns != self.book.stamp:
-            self._happened("slices", 0, now)
+            self._happened("slices", now)
 
     def close(self) -> None:
         """End the helpers."""

@@ -171,10 +171,10 @@ def _take(source: Any) -> bytes:
 
 
 class Watcher:
-    """The daemon's side: calls `told` with the words of each line."""
+    """The daemon's side: calls `told` with the first word of each line, and when it came."""
 
     def __init__(
-        self, loop: Loop, pid: int, channel: socket.socket, told: Callable[[str, int, int], None],
+        self, loop: Loop, pid: int, channel: socket.socket, told: Callable[[str, int], None],
         log: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.loop = loop
@@ -213,7 +213,7 @@ class Watcher:
         elif word == "problem":
             self._problem(rest)
         else:
-            self.told(word, int(rest) if rest.isdigit() else 0, now)
+            self.told(word, now)
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from support import need, run
 from support.nvcd import Place, eventually
 
+from nvc.daemon.asker import Asker
+from nvc.daemon.loop import SECOND, Loop
+from nvc.vgpu.calibrate import Libraries
+
 #: Stands before the simulated libnvidia-ml, and writes down what it sees.
 SOURCE = """
 #include <dirent.h>
@@ -65,3 +69,17 @@ def test_nothing_of_the_daemon(place: Place, sim_root: Callable[..., str], scrat
     numbers = [line.split()[1] for line in lines if line.startswith("open ")]
     # The standard streams, its socket, what the library writes to and reads here; and `.` and `..`.
     assert len(numbers) == 3 + 1 + 2 + 2, numbers
+
+
+def test_an_answer_that_is_awaited_no_more() -> None:
+    """A driver that was replaced is asked at once, not when the last answer is overdue."""
+    said: list[str] = []
+    asker = Asker(Loop(), lambda devices, now: None, said.append)
+    asker.libraries = Libraries("/", "/nowhere", "/nowhere")
+    assert asker.ask(SECOND) and not asker.ask(2 * SECOND)
+    asker.close()
+    assert asker.ask(3 * SECOND) and not said
+    first = asker.pid
+    assert not asker.ask(9 * SECOND) and said == ["NVML: no answer within 5 s; asked again in 30 s"]
+    assert not asker.ask(38 * SECOND) and asker.ask(39 * SECOND) and asker.pid != first
+    asker.close()

@@ -23,7 +23,7 @@ HELLO, WANT, RELEASE, WELCOME, FREE, GRANT, DROP, REFUSED = 1, 2, 3, 16, 17, 18,
 def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
     from nvc.kernel import private_mounts
-    from nvc.vgpu import quota, registry
+    from nvc.vgpu import layout, ledger, quota, registry
     from nvc.vgpu.quota import QuotaDevice
     from nvc.vgpu.registry import Entry, EntryDevice
 
@@ -48,6 +48,9 @@ def make_slice(devices: list[dict[str, object]]) -> str:
     with open(f"{directory}/about", "w", encoding="ascii") as about:
         about.write(registry.text_of(entry))
     os.rename(directory, f"{os.path.dirname(directory)}/{key}")
+    with open(f"{LIBRARIES}/nvc/ledger/ledger", "wb") as out:
+        out.write(ledger.header())
+        out.truncate(layout.LEDGER_SIZE)
     open(f"{LIBRARIES}/nvc/quota", "w", encoding="ascii").close()
     mount("--bind", f"{registry.base_directory()}/{key}/quota", f"{LIBRARIES}/nvc/quota")
     mount("--bind", registry.daemon_directory(), f"{LIBRARIES}/nvc/daemon")
