@@ -35,10 +35,14 @@ def test_c10_a_loop_on_the_device(sliced: Sliced, program: str, measured: Measur
         return int(turns) / float(seconds)
 
     alone = rate(native)
-    wrong = []
+    found = {}
     for cap in (25, 50, 75):
         sliced.cap(cap)
-        share = 100 * rate(capped) / alone
+        found[cap] = rate(capped)
+    alone = max(alone, rate(native))  # nothing but the host's own noise makes it slower
+    wrong = []
+    for cap, got in found.items():
+        share = 100 * got / alone
         measured("loop of 100 kernels of 50 us in a graph: cap, got", f"{cap} %, {share:.2f} %")
         if abs(share - cap) > 2:
             wrong.append((cap, share))

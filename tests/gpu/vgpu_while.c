@@ -60,7 +60,7 @@ struct node { /* CUgraphNodeParams */
     long long more;
 };
 
-enum { CONDITIONAL = 13, WHILE = 1, ASSIGN_DEFAULT = 1, LAUNCHES = 4 };
+enum { CONDITIONAL = 13, WHILE = 1, ASSIGN_DEFAULT = 1, LAUNCHES = 16 };
 
 static void *add_kernel(void *graph, void *after, void *module, const char *name, void **values)
 {
