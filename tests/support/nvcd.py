@@ -30,6 +30,7 @@ class Place:
         self.tenants: list[Tenant] = []
         self.daemon: Daemon | None = None
         self.words: tuple[str, ...] = ()
+        self.interpreter, self.paths = sys.executable, PATHS  # of what runs in tenants
         self.program: tuple[str, ...] = (os.path.join(stage, "bin/nvcd"),)
         self._keeper = subprocess.Popen(
             ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
@@ -142,15 +143,14 @@ class Daemon:
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def family(self) -> list[int]:
+        """It and its helpers."""
+        with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
+            return [self.pid, *map(int, file.read().split())]
+
     def proportional(self) -> int:
         """The bytes of it and its helpers together; what they share is counted once."""
-        with open(f"/proc/{self.pid}/task/{self.pid}/children", encoding="ascii") as file:
-            pids = [self.pid, *map(int, file.read().split())]
-        found = 0
-        for pid in pids:
-            with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-                found += sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
-        return found
+        return sum(map(proportional, self.family()))
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -165,15 +165,24 @@ class Daemon:
         self.notified.close()
 
 
+def proportional(pid: int) -> int:
+    """The bytes of a process, its part of what it shares; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith("Pss:"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 class Tenant:
     """A process in a slice; see nvcd_tenant.py."""
 
     def __init__(self, place: Place, devices: list[dict[str, Any]]) -> None:
         program = os.path.join(REPO, "tests/support/nvcd_tenant.py")
         self.process = subprocess.Popen(
-            place.enter(sys.executable, program, json.dumps(devices)),
+            place.enter(place.interpreter, program, json.dumps(devices)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join(PATHS)},
+            env={**CLEAN_ENV, "PYTHONPATH": os.pathsep.join(place.paths)},
         )  # fmt: skip
         about = self.receive()
         self.key, self.pid = about["key"], about["pid"]
