@@ -253,13 +253,20 @@ def test_sockets_and_their_rights(place: Place) -> None:
     assert capabilities["CapBnd:"] == capabilities["CapEff:"]
 
 
-@pytest.mark.parametrize("name", ["tenant/socket", "nvcd.sock"])
+@pytest.mark.parametrize("name", ["tenant/socket", "nvcd.sock", "tenant", "", "metrics.sock"])
 def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> None:
-    place.start().end()
-    os.unlink(f"{place.run}/nvcd/{name}")
-    os.symlink("/tmp/elsewhere", f"{place.run}/nvcd/{name}")
-    done = run(*place.enter(f"{place.stage}/bin/nvcd"), check=False)
-    assert done.returncode == 1 and "a symbolic link" in done.stderr
+    """Or of its directory, wherever the link leads."""
+    config = os.path.join(place.scratch, "config.toml")
+    with open(config, "w", encoding="ascii") as out:
+        out.write('[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
+    place.start(f"--config={config}").end()
+    path = f"{place.run}/nvcd/{name}".rstrip("/")
+    os.rename(path, f"{path}.elsewhere")
+    os.symlink(f"{os.path.basename(path)}.elsewhere", path)
+    done = run(*place.enter(f"{place.stage}/bin/nvcd", f"--config={config}"), check=False)
+    assert done.returncode == 1 and done.stderr.startswith("nvcd: initialization error: "), done.stderr
+    assert f"/run/nvc/nvcd/{name}".rstrip("/") in done.stderr
+    assert "sock" not in name or "a symbolic link" in done.stderr
 
 
 def test_killed_and_started_again(place: Place) -> None:
