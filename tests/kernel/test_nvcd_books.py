@@ -138,6 +138,31 @@ def test_a_slice_that_has_too_much_is_denied_more(
     eventually(place, lambda s: program.code("alloc b 2m")[0] == 0)
 
 
+def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
+    place: Place, driver: str, sliced: Any, around: Any
+) -> None:
+    started(place, driver, '[nvcd]\non-excess = "stop"\n')
+    program = sliced("4g")
+    assert program.code("alloc a 1g")[0] == 0
+    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    assert other.code("alloc a 4g")[0] == 0
+    eventually(place, lambda s: s["found"]["excess"] == 1)
+    assert other.process.wait(timeout=20) == -signal.SIGKILL
+    assert program.code("info")[0] == 0
+
+
+def test_a_slice_with_a_way_around_the_shim_is_denied_more(
+    place: Place, driver: str, sliced: Any, around: Any
+) -> None:
+    started(place, driver, '[nvcd]\non-bypass = "deny"\n')
+    program = sliced("4g")
+    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    eventually(place, lambda s: s["found"]["bypass"] == 1)
+    assert program.code("alloc b 2m")[0] == 2 and other.process.poll() is None
+    other.end()
+    eventually(place, lambda s: program.code("alloc b 2m")[0] == 0)
+
+
 def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:
     started(place, driver)
     sliced("1g", "--policy=preempt")
