@@ -38,7 +38,7 @@ from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
 from nvc_cli import completion, output
-from nvc_cli.main import CONTEXT, program_of
+from nvc_cli.main import CONTEXT, Seconds, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
 )
 @click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH")
 @click.option(
-    "--wait", default=0.0, type=click.FloatRange(0, 3600), metavar="SECONDS",
+    "--wait", default=0.0, type=Seconds(0, 3600), metavar="SECONDS",
     help="Try again for so long while the driver is not ready.",
 )  # fmt: skip
 @_making

@@ -156,6 +156,16 @@ def hot_command(name: str) -> click.Command:
     return command
 
 
+class Seconds(click.FloatRange):
+    """A duration within bounds. Not "nan", which no bound keeps out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = float(super().convert(value, param, ctx))
+        if found != found:
+            self.fail(f"{value} is no number of seconds", param, ctx)
+        return found
+
+
 def program_of(ctx: click.Context) -> str:
     """The name that the program was started under."""
     return ctx.find_root().info_name or "nvc-cli"

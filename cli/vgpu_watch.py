@@ -9,7 +9,7 @@ import click
 
 from nvc.errors import InputError
 from nvc_cli import completion, output
-from nvc_cli.main import program_of
+from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
 CLEAR = "\x1b[H\x1b[2J"
@@ -85,9 +85,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
 
 @command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once")
 @click.option("--once", is_flag=True, help="Print it once and end.")
-@click.option(
-    "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1, 3600), metavar="SECONDS"
-)
+@click.option("--interval", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS")
 @click.pass_context
 def top_command(ctx: click.Context, once: bool, interval: float) -> None:
     """Show devices, slices and their processes, again and again.
@@ -127,11 +125,11 @@ def top_command(ctx: click.Context, once: bool, interval: float) -> None:
 )
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option(
-    "--seconds", default=10.0, show_default=True, type=click.FloatRange(0.2, 86400), metavar="SECONDS",
+    "--seconds", default=10.0, show_default=True, type=Seconds(0.2, 86400), metavar="SECONDS",
     help="How long to look.",
 )  # fmt: skip
 @click.option(
-    "--interval", default=0.2, show_default=True, type=click.FloatRange(0.05, 3600), metavar="SECONDS",
+    "--interval", default=0.2, show_default=True, type=Seconds(0.05, 3600), metavar="SECONDS",
     help="Time between two readings.",
 )  # fmt: skip
 @click.option("--output", "path", default="", metavar="FILE.svg", help="Draw it here: shares over time.")

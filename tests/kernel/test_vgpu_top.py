@@ -159,6 +159,9 @@ def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
         (("--output=/no/such/place.svg", "--seconds=0.2"), "no such file or directory"),
         (("nobody",), "no such slice"),
         (("--interval=0.05", "--seconds=80000"), "more than 100000 readings"),
+        (("--seconds=nan",), "nan is no number of seconds"),
+        (("--interval=NaN",), "NaN is no number of seconds"),
+        (("--seconds=inf",), "is not in the range"),
     ],
 )
 def test_reports_that_cannot_be(launcher: str, words: tuple[str, ...], cause: str) -> None:
