@@ -100,5 +100,9 @@ class Accounts:
 
     def refill(self, tenant: Tenant, rate: float, now: int) -> None:
         """Bring the budget of a bounded tenant up to date."""
-        tenant.budget = min(tenant.budget + (now - tenant.refilled) * rate, SAVED * rate)
+        tenant.budget = self.budget(tenant, rate, now)
         tenant.refilled = now
+
+    def budget(self, tenant: Tenant, rate: float, now: int) -> float:
+        """What a bounded tenant has then, if nothing happens until then."""
+        return min(tenant.budget + (now - tenant.refilled) * rate, SAVED * rate)

@@ -34,6 +34,8 @@ def foresee(arbiter: Arbiter, most: int) -> list[Turn]:
         return []
     if arbiter.late or arbiter.line or arbiter.reserved is not None or arbiter.policy.number == NATIVE:
         return []
+    if arbiter.deadline != lease.end + arbiter.patience():
+        return []  # its end was set while it ran
     member = _only(lease.tenant)
     if member is None or lease.holders != {member}:
         return []

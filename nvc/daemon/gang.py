@@ -127,8 +127,7 @@ def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
     tenant = arbiter.tenants[key]
     rate = arbiter.rate(tenant)
     if rate:
-        arbiter.refill(tenant, rate, now)
-        return tenant.budget > 0
+        return arbiter.budget(tenant, rate, now) > 0
     others = [other.account for other in arbiter.wanting.values() if other is not tenant]
     ahead = tenant.account - min(others, default=tenant.account)
     return ahead <= arbiter.length(tenant) * UNIT // tenant.weight
