@@ -15,7 +15,7 @@ from nvc.vgpu import layout, ledger, quota, registry
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.living import is_held
 from nvc.vgpu.registry import start_of
-from nvc.vgpu.sight import Sight
+from nvc.vgpu.sight import Effort, Sight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from nvc.vgpu.quota import QuotaDevice
 
 LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
+LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
+LOCKS_TIME = 20_000_000  # likewise, for which of its processes live: of 512 that is a few milliseconds
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
 
@@ -193,7 +195,10 @@ class Accountant:
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
         problem: OSError | LedgerError = LedgerError("read ledger", entry.directory, "no process shows one")
+        effort = Effort(LOOK_TIME)
         for pid in dict.fromkeys(pids):
+            if effort.is_over():
+                break
             try:
                 with Sight(self.kernel, pid) as sight:
                     if sight.sees(entry):
@@ -270,5 +275,11 @@ def _read(fd: int, devices: int) -> tuple[Account, ...]:
     if os.fstat(fd).st_size < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", "cut short")
     data = os.pread(fd, ledger.slots_size(devices), 0)
-    live = frozenset(account.slot for account in ledger.parse_slots(data, 0) if is_held(fd, account.slot))
-    return ledger.parse_slots(data, devices, live)
+    live = set()
+    effort = Effort(LOCKS_TIME)
+    for account in ledger.parse_slots(data, 0):
+        if effort.is_over():  # the kernel goes through all of them for each slot
+            raise LedgerError("read ledger", "", "too many locks")
+        if is_held(fd, account.slot):
+            live.add(account.slot)
+    return ledger.parse_slots(data, devices, frozenset(live))

@@ -26,6 +26,7 @@ from nvc.daemon.wire import (
     WANT,
     WELCOME,
 )  # fmt: skip
+from nvc.vgpu.sight import Effort
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
 ACCEPTS = 8  # in one round of the loop
+ACCEPT_TIME = 4_000_000  # nanoseconds of a processor: what a process sees can be laborious to look at
 ARRIVALS, CROWD = 3000, 2000  # that are looked at in a second, and at once: others wait a moment
 GREETING_TIME = 10 * SECOND  # to say hello
 PAUSE = SECOND // 20  # that a client is not looked at when it has sent too much
@@ -89,8 +91,9 @@ class Server:
     # New connections
 
     def _accept(self, listener: socket.socket, now: int) -> None:
+        effort = Effort(ACCEPT_TIME)
         for _ in range(ACCEPTS):
-            if not self._arrivals.take(now):
+            if effort.is_over() or not self._arrivals.take(now):
                 self.loop.rest(listener.fileno(), now)
                 return
             try:
@@ -131,7 +134,7 @@ class Server:
 
     def _ready(self, client: Client, now: int) -> None:
         buffer = self._buffer
-        if client.tokens:
+        if client.tokens > 0:  # turns on several devices at once may have taken one too many
             client.tokens -= 1
         elif not self._afford(client, now):
             return

@@ -1,9 +1,11 @@
-"""nvcd and slices that mount a file system which never answers over what it looks at."""
+"""nvcd and slices that make what it looks at slow: by a file system that never answers, many mounts, many locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,10 +17,15 @@ from support.nvcd import Place, ask, eventually
 from support.nvcd_tenant import WELCOME
 from support.rootfs import LIBS
 
+from nvc.daemon.accountant import _read
 from nvc.kernel import LinuxKernel
+from nvc.vgpu import layout
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.registry import Entry
 from nvc.vgpu.sight import Sight
+
+F_OFD_SETLK = 37
+FLOCK = struct.Struct("hhqqi4x")
 
 
 @pytest.fixture
@@ -105,6 +112,49 @@ def test_links_of_an_overlay(scratch: str) -> None:
         keeper.stdin.close()
         keeper.wait(timeout=20)
         keeper.stdout.close()
+
+
+# Each one has all that there are in it: 2 to the power of 13 in the end.
+MOUNTS = """
+mount -t tmpfs none {0}
+for i in $(seq 13); do mkdir {0}/$i; mount --rbind {0} {0}/$i; done
+echo ready
+exec cat
+"""
+
+
+def test_mounts_by_the_thousand(scratch: str) -> None:
+    """Of a list of them that takes long, the beginning is read."""
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", MOUNTS.format(scratch)]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
+    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+    try:
+        with Sight(LinuxKernel(), keeper.pid) as sight:
+            assert 100 < len(sight._list()) < 1 << 13
+    finally:
+        keeper.stdin.close()
+        keeper.wait(timeout=20)
+        keeper.stdout.close()
+
+
+def test_locks_by_the_thousand(scratch: str) -> None:
+    """The kernel goes through all that a file has, each time that it is asked for one."""
+    data = bytearray(layout.LEDGER_SIZE)
+    data[: layout.LEDGER_HEADER.size] = layout.LEDGER_HEADER.pack(
+        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, layout.SLOTS, 0, 0
+    )
+    for slot in range(layout.SLOTS):
+        place = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
+        layout.SLOT_HEADER.pack_into(data, place, slot + 1, 0, 0, b"")
+    with open(f"{scratch}/ledger", "w+b", buffering=0) as ours, open(f"{scratch}/ledger", "rb") as theirs:
+        ours.write(data)
+        fcntl.fcntl(ours, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 7, 1, 0))
+        assert [account.slot for account in _read(theirs.fileno(), 1)] == [7]
+        for place in range(8000):  # each on a byte that does not touch another one's
+            lock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, layout.LEDGER_SIZE - 2 * place, 1, 0)
+            fcntl.fcntl(ours, F_OFD_SETLK, lock)
+        with pytest.raises(LedgerError, match="too many locks"):
+            _read(theirs.fileno(), 1)
 
 
 def test_ledgers_elsewhere(scratch: str) -> None:

@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,11 @@ from hypothesis import strategies as st
 from support.turns import SECOND, Program, World
 
 from nvc.daemon.arbiter import Arbiter
+from nvc.daemon.clients import GRAB, Client
 from nvc.daemon.foresight import Turn, foresee, take_over
+from nvc.daemon.loop import Loop
 from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.server import Server
 from nvc.daemon.turns import Member
 from nvc.daemon.wire import DROP, GRANT, MESSAGE, RELEASE
 from nvc.kernel.turns import END, EVENT, TIME, Turns
@@ -116,25 +120,61 @@ def test_what_is_foreseen_happens() -> None:
         assert arbiter.lease.end - arbiter.lease.began == turn.length
 
 
-def test_looking_ahead_changes_nothing() -> None:
-    world = World(DevicePolicy(FIXED))
+@pytest.mark.parametrize("devices", [1, 2])
+def test_looking_ahead_changes_nothing(devices: int) -> None:
+    """Of what others do on another device either."""
+    world = World(DevicePolicy(FIXED), devices)
     for number in range(4):
         world.start(str(number), Program(drain=number * MS), Terms(cores=25))
+    for number in range(2 * (devices - 1)):
+        world.start(f"gang {number}", Program(), Terms(cores=10), devices)
     world.run(SECOND)
-    (arbiter,) = world.board.arbiters.values()
+    arbiters = list(world.board.arbiters.values())
 
     def everything() -> list[object]:
-        own = [
-            getattr(arbiter, name) for name in ("account", "settled", "deadline", "round", "lease", "turns")
-        ]
-        return own + [
-            [getattr(tenant, name) for name in tenant.__slots__ if name != "members"]
-            for tenant in arbiter.tenants.values()
+        return [
+            [getattr(arbiter, name) for name in ("account", "settled", "deadline", "round", "lease", "turns")]
+            + [
+                [getattr(tenant, name) for name in tenant.__slots__ if name != "members"]
+                for tenant in arbiter.tenants.values()
+            ]
+            for arbiter in arbiters
         ]
 
-    before = everything()
-    assert len(foresee(arbiter, 16)) > 2
-    assert everything() == before
+    seen = 0
+    for _ in range(400):
+        before = everything()
+        seen += len(foresee(arbiters[0], 16)) > 1
+        assert everything() == before
+        world.run(MS)
+    assert seen
+
+
+def test_nothing_is_foreseen_of_an_end_that_was_set_meanwhile() -> None:
+    """Whoever has the device alone is told of that end when it has come, and not half a turn later."""
+    world = World(DevicePolicy(SOFT, slice=100 * MS))
+    world.start("alone", Program())
+    world.run(SECOND)
+    world.start("other", Program())
+    (arbiter,) = world.board.arbiters.values()
+    assert arbiter.lease is not None and arbiter.lease.end and foresee(arbiter, 8) == []
+    world.run(SECOND)
+    assert arbiter.lease is not None and len(foresee(arbiter, 8)) == 8
+
+
+def test_messages_on_several_devices_are_metered() -> None:
+    """Turns that passed on two devices at once may have taken one message more than there were."""
+    loop = Loop()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        server = Server(loop, None, None, print)  # type: ignore[arg-type]
+        known = SimpleNamespace(entry=SimpleNamespace(key="key"))
+        client = Client(ours, None, known, 0)  # type: ignore[arg-type]
+        client.tokens = -1
+        theirs.send(b"x")
+        server._ready(client, SECOND)
+    loop.epoll.close()
+    assert client.tokens == GRAB - 1 and client.doomed == errno.EMSGSIZE
 
 
 def test_it_is_worth_it() -> None:
