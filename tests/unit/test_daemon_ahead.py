@@ -133,7 +133,10 @@ def test_looking_ahead_changes_nothing(devices: int) -> None:
 
     def everything() -> list[object]:
         return [
-            [getattr(arbiter, name) for name in ("account", "settled", "deadline", "round", "lease", "turns")]
+            [
+                getattr(arbiter, name)
+                for name in ("account", "settled", "deadline", "round", "lease", "turns")
+            ]
             + [
                 [getattr(tenant, name) for name in tenant.__slots__ if name != "members"]
                 for tenant in arbiter.tenants.values()
