@@ -9,6 +9,10 @@ import re
 from support import REPO
 from support.engines import DRIVER, Host
 
+from nvc.config.keys import KEYS
+from nvc.daemon.verify import BYPASS, DENY, EXCESS, LATE, OVERUSE, REPORT, STOP, STRANGER
+from nvc.vgpu.layout import POLICIES
+
 #: The driver of this host is where nothing looks by itself.
 WRAPPER = f"""#!/bin/sh
 export LD_LIBRARY_PATH={DRIVER}/usr/lib/{os.uname().machine}-linux-gnu
@@ -16,20 +20,56 @@ exec /usr/local/bin/nvc-cli --root {DRIVER} "$@"
 """
 
 
-def test_every_command(host: Host) -> None:
+#: What `curl` does, which is not on every host.
+METRICS = """python3 -c '
+import socket, sys
+made = socket.socket(socket.AF_UNIX)
+made.connect("/run/nvc/nvcd/metrics.sock")
+made.sendall(b"GET /metrics HTTP/1.1\\r\\n\\r\\n")
+while data := made.recv(65536):
+    sys.stdout.write(data.decode())
+'"""
+
+
+def page() -> str:
     with open(os.path.join(REPO, "docs/daemon.md"), encoding="utf-8") as file:
-        starting, looking = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+        return file.read()
+
+
+def test_every_command(host: Host) -> None:
+    setting, starting, looking = re.findall(r"^```sh\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
     host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)
     host.write("/etc/nvc/config.toml", f'[nvidia-container-cli]\nroot = "{DRIVER}"\n', 0o644)
+    host.sh(setting)
     begin, _, rest = starting.partition("&\n")
-    host.sh(f"{begin} >/tmp/nvcd.log 2>&1 &\necho $! >/run/nvcd.pid")
+    waiting = "echo $! >/run/nvcd.pid; wait $!; echo $? >/run/nvcd.code"
+    host.sh(f"({begin} >/tmp/nvcd.log 2>&1 & {waiting}) >/dev/null 2>&1 &")
     try:
         host.sh(rest)
         done = host.sh(looking)
+        metrics = host.sh(METRICS).stdout
+        second = host.sh(f"{begin}", check=False)
     finally:
-        said = host.sh("kill $(cat /run/nvcd.pid); cat /tmp/nvcd.log").stdout
+        ending = "kill $(cat /run/nvcd.pid); until test -s /run/nvcd.code; do sleep 0.05; done"
+        said = host.sh(f"{ending}; cat /tmp/nvcd.log").stdout
     assert "error" not in said, said
+    assert host.sh("cat /run/nvcd.code").stdout == "0\n"
+    assert second.returncode == 1 and "another nvcd listens there" in second.stderr
     found = json.loads(done.stdout)
     assert found["devices"][0]["policy"] == "weight" and found["slices"][0]["running"]
     assert found["devices"][0]["tenants"][0]["weight"] == 3
+    rows = [line.split("|")[1] for line in page().partition("## See what")[2].splitlines() if "|" in line]
+    fields = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(found) <= fields
+    names = set(re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE))
+    named = set(re.findall(r"`((?:nvc|nvcd|hami)_\w+)", page()))
+    assert names == named
     host.sh("rm /usr/local/sbin/nvc-cli /etc/nvc/config.toml")
+
+
+def test_every_kind_and_key() -> None:
+    rows = [line.split("|")[1].strip() for line in page().splitlines() if line.startswith("| `")]
+    for kind in (BYPASS, EXCESS, OVERUSE, STRANGER, LATE, REPORT, DENY, STOP, *POLICIES):
+        assert f"`{kind}`" in rows
+    for key in KEYS["nvcd"]:
+        assert f"nvcd.{key}" in page()
