@@ -24,13 +24,6 @@ def shares(place: Place, seconds: float, *drains: float) -> list[float]:
     return [one / sum(held) for one in held]
 
 
-def test_percentages(place: Place) -> None:
-    place.start()
-    for cores in (30, 70):
-        place.tenant("fixed", cores=cores)
-    assert shares(place, 2, 0.001, 0.001) == [pytest.approx(0.3, abs=0.04), pytest.approx(0.7, abs=0.04)]
-
-
 def test_weights_and_one_that_is_idle(place: Place) -> None:
     place.start()
     for weight in (1, 2, 4):
@@ -267,27 +260,6 @@ def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> 
     assert done.returncode == 1 and done.stderr.startswith("nvcd: initialization error: "), done.stderr
     assert f"/run/nvc/nvcd/{name}".rstrip("/") in done.stderr
     assert "sock" not in name or "a symbolic link" in done.stderr
-
-
-def test_killed_and_started_again(place: Place) -> None:
-    """kill -9 again and again under two busy tenants: they connect again each time, and share as before."""
-    place.start()
-    for _ in range(2):
-        place.tenant()
-    end = time.monotonic() + 3
-    for tenant in place.tenants:
-        tenant.send("busy", end, 0)
-    kills = 0
-    while time.monotonic() < end - 1:
-        assert place.daemon is not None
-        place.daemon.kill()
-        place.start()
-        kills += 1
-    found = [tenant.receive() for tenant in place.tenants]
-    assert kills >= 2
-    assert all(one["connections"] > 1 and one["turns"] > 5 for one in found)
-    held = [one["held"][0] for one in found]
-    assert held[0] / sum(held) == pytest.approx(0.5, abs=0.1)
 
 
 def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
