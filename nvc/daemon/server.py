@@ -237,8 +237,9 @@ class Server:
             self._close(client, now, client.doomed)
 
     def _close(self, client: Client, now: int, code: int = 0) -> None:
-        if self.clients.pop(client.fd, None) is None:
-            return
+        if self.clients.get(client.fd) is not client:
+            return  # it is closed already, and another may have its descriptor
+        del self.clients[client.fd]
         self.loop.remove(client.fd)
         unwatch(self.loop, client.living)
         if code:
