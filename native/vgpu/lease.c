@@ -16,7 +16,7 @@ enum {
     DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended, */
     NEAR_STEP_NS = 20000,  /* and about when it should have */
     NEAR_NS = 1000000,
-    EARLY_NS = 150000,     /* shorter than the way from one's RELEASE to the next one's first kernel */
+    EARLY_NS = 100000,     /* shorter than the way from one's RELEASE to the next one's first kernel */
     HELD_STEP_NS = 500000, /* between two looks at whether there is work */
     LONG_STEP_NS = 2000000,
     REST_STEP_NS = 1000000000,
