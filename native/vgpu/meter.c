@@ -1,5 +1,7 @@
 #include "meter.h"
 
+#include "budget.h"
+#include "ledger.h"
 #include "lease.h"
 
 #include <sys/mman.h>
@@ -316,6 +318,19 @@ static uint64_t note(struct passage *passage)
     return due ? now : 0;
 }
 
+/* There was no room for the stream: the estimate must do. */
+static void note_unmarked(struct passage *passage)
+{
+    struct meter *meter = passage->meter;
+    struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
+    atomic_store_explicit(&meter->last_launch, passage->now, memory_order_relaxed);
+    atomic_fetch_add_explicit(&meter->charged, passage->paid, memory_order_relaxed);
+    SHARED_ADD(budget->charged, passage->paid);
+    SHARED_ADD(budget->launches, 1);
+    passage->paid = 0;
+    unpay(passage);
+}
+
 void meter_after(struct passage *passage, bool launched)
 {
     struct meter *meter = passage->meter;
@@ -324,10 +339,8 @@ void meter_after(struct passage *passage, bool launched)
         unpay(passage);
         return;
     }
-    if (!stream) { /* the estimate must do */
-        atomic_store_explicit(&meter->last_launch, passage->now, memory_order_relaxed);
-        passage->paid = 0;
-        unpay(passage);
+    if (!stream) {
+        note_unmarked(passage);
         return;
     }
     uint64_t now = note(passage);

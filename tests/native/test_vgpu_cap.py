@@ -104,6 +104,15 @@ def test_threads_and_streams_share_it_too(capped: Callable[..., Capped]) -> None
     assert got.longest < 200
 
 
+def test_more_streams_than_are_known_at_once(capped: Callable[..., Capped]) -> None:
+    """What is launched into the others is charged as estimated, and is in the books, which nvcd holds use against."""
+    slice_ = capped()
+    slice_.cap(50)
+    got = slice_.work(ns=1000000, grid=20000, threads=10, streams=64, batch=64, seconds=0.8, warm=0)
+    assert got.rate * MS < 0.5 + POINTS
+    assert slice_.charged() > 0.9 * got.kernels_in_all * MS
+
+
 def test_what_overlaps_is_charged_once(capped: Callable[..., Capped]) -> None:
     """Kernels of one block run beside each other: the device is busy for as long as one of them runs."""
     slice_ = capped()
@@ -136,6 +145,7 @@ def test_under_sanitizers(
     slice_ = capped(shims_sanitized, compile_work(directory, "-O1", "-g", *SANITIZE))
     slice_.cap(60)
     slice_.work(ns=20000, threads=4, streams=8, batch=3, churn=1, seconds=0.6)
+    slice_.work(ns=20000, threads=8, streams=40, batch=3, churn=1, seconds=0.3)  # more than are known
     slice_.work(ns=50000, batch=0, captures=1, seconds=0.2)
     slice_.work(ns=20000, kind="graph", nodes=3, threads=2, batch=1, seconds=0.2)
 
