@@ -105,7 +105,7 @@ def test_threads_and_streams_share_it_too(capped: Callable[..., Capped]) -> None
 
 
 def test_more_streams_than_are_known_at_once(capped: Callable[..., Capped]) -> None:
-    """What is launched into the others is charged as estimated, and is in the books, which nvcd holds use against."""
+    """What is launched into the others is charged as estimated: nvcd holds use against the books."""
     slice_ = capped()
     slice_.cap(50)
     got = slice_.work(ns=1000000, grid=20000, threads=10, streams=64, batch=64, seconds=0.8, warm=0)
