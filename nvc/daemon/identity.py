@@ -109,14 +109,27 @@ def namespace_of(pid: int) -> int:
 
 def pid_inside(pid: int) -> int:
     """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
+    return _status(pid, b"NSpid:") or pid
+
+
+def parent_of(pid: int) -> int:
+    """The number of a process's parent; 0: it has ended, or has none that is seen here."""
+    try:
+        return _status(pid, b"PPid:")
+    except OSError:
+        return 0
+
+
+def _status(pid: int, name: bytes) -> int:
+    """The last number of a line of /proc/PID/status; 0: there is no such line."""
     fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for line in os.read(fd, 8192).split(b"\n"):
-            if line.startswith(b"NSpid:"):
+            if line.startswith(name):
                 return int(line.split()[-1])
     finally:
         os.close(fd)
-    return pid
+    return 0
 
 
 def signal_process(kernel: Kernel, pid: int, start: int, number: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import time
 
-from nvc.daemon.identity import signal_process
+from nvc.daemon.identity import parent_of, signal_process
 from nvc.daemon.overuse import BOOKS, TURNS, Figures, Overuse
 from nvc.daemon.policy import NATIVE
 from nvc.value import Value
@@ -20,11 +20,12 @@ from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Mapping
 
     from nvc.daemon.accountant import Accountant
     from nvc.daemon.book import Known
     from nvc.daemon.gang import Board
+    from nvc.daemon.mps import Fenced
     from nvc.daemon.overuse import Verdict
     from nvc.vgpu.quota import QuotaDevice
 
@@ -65,11 +66,12 @@ class Verifier:
         self._seen: dict[tuple[str, str, str, int, int], int] = {}  # looks in a row
         self._lates: dict[tuple[bytes, str], int] = {}
 
-    def look(self, fenced: Container[tuple[str, str]], now: int) -> None:
+    def look(self, fenced: Mapping[tuple[str, str], Fenced], now: int) -> None:
         """After each answer of NVML. Of slices and devices in `fenced` the kernels run in a process of MPS."""
         if self.accountant.use_is_new:
             self._hold_use(fenced, now)
-        found = self._bypasses() | self._excesses() | self._overuses() | self._strangers()
+        found = self._bypasses() | self._excesses() | self._overuses()
+        found |= self._strangers({one.pid for one in fenced.values()})
         self._seen = {offence: self._seen.get(offence, 0) + 1 for offence in found}
         for offence, looks in self._seen.items():
             if looks == LOOKS:
@@ -142,7 +144,8 @@ class Verifier:
 
     # Others
 
-    def _strangers(self) -> dict[tuple[str, str, str, int, int], str]:
+    def _strangers(self, servers: set[int]) -> dict[tuple[str, str, str, int, int], str]:
+        """Who is in no slice, and no server of MPS that `servers` have started for one."""
         book = self.accountant.book
         shared = {
             device.uuid
@@ -151,16 +154,11 @@ class Verifier:
             for device in known.devices
             if device.memory_limit and device.policy != NATIVE
         }
+        text = "is in no slice, and uses a device that slices share"
         return {
-            (
-                STRANGER,
-                "",
-                user.uuid,
-                user.pid,
-                user.start,
-            ): "is in no slice, and uses a device that slices share"
+            (STRANGER, "", user.uuid, user.pid, user.start): text
             for user in self.accountant.users
-            if not user.key and user.uuid in shared
+            if not user.key and user.uuid in shared and parent_of(user.pid) not in servers
         }
 
     def _act(self, offence: tuple[str, str, str, int, int], text: str) -> None:

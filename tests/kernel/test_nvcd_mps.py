@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
+from support.rootfs import LIBS
 
 from nvc.daemon.loop import Loop
 from nvc.daemon.mps import Fenced, Servers
@@ -20,9 +21,11 @@ from nvc.vgpu.registry import start_of
 GIB = 1 << 30
 #: A program of the driver is an ELF file; the one that is meant is in Python.
 START = """
+#include <stdlib.h>
 #include <unistd.h>
 int main(int argc, char **argv)
 {
+    %s
     char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, NULL};
     return execv("/usr/bin/python3", words);
 }
@@ -43,14 +46,16 @@ def place(place: Place, driver: str) -> Iterator[Place]:
             ask(place, "mps-stop", key=key)
 
 
-def started(place: Place, speaks: bool = True) -> str:
+def started(place: Place, speaks: bool = True, server: str = "") -> str:
     """A daemon; the UUID of the GPU."""
     driver: str = place.driver  # type: ignore[attr-defined]
     if speaks:
         program = f"{driver}/usr/bin/nvidia-cuda-mps-control"
         source = os.path.join(place.scratch, "control.c")
         with open(source, "w", encoding="ascii") as out:
-            out.write(START % os.path.join(REPO, "tests/support/mps_control.py"))
+            variables = {"MPS_SERVER": server, "LD_LIBRARY_PATH": f"{driver}{LIBS}"} if server else {}
+            code = "".join(f'setenv("{name}", "{value}", 1);' for name, value in variables.items())
+            out.write(START % (code, os.path.join(REPO, "tests/support/mps_control.py")))
         os.unlink(program)
         run("gcc", "-o", program, source)
     place.start(f"--root={driver}")
@@ -73,6 +78,34 @@ def test_a_slice_has_a_server_with_its_limits(place: Place) -> None:
     assert os.stat(f"{place.root}{first['directory']}/control").st_mode & 0o666 == 0o666
     assert ask(place, "mps-stop", key=key) == {"stopped": 1}
     assert not os.path.exists(f"{place.root}/run/nvc/mps/{key}")
+
+
+def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
+    """On a device that slices share, where others in no slice are."""
+    started(place, server=tool)
+    libraries = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{place.driver}{LIBS}"}  # type: ignore[attr-defined]
+    smi = f"{place.driver}/usr/bin/nvidia-smi"  # type: ignore[attr-defined]
+    uuid = run(smi, "--query-gpu=uuid", "--format=csv,noheader", env=libraries).stdout.strip()
+    key = place.tenant(uuids=(uuid,)).key
+    fence(place, key, uuid)
+    eventually(place, lambda s: s["nvml"]["devices"] == 1 and s["mps"][0]["state"] == "ready")
+    libraries = f"{place.driver}{LIBS}"  # type: ignore[attr-defined]
+    with subprocess.Popen(
+        [tool],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**CLEAN_ENV, "LD_LIBRARY_PATH": libraries},
+    ) as other:
+        assert other.stdin is not None
+        other.stdin.write(b"init\nprimary 0\n")
+        other.stdin.flush()
+        state = eventually(place, lambda s: s["found"]["stranger"])
+        assert [event["pid"] for event in state["events"]] == [other.pid]
+        first = state["now"]
+        state = eventually(
+            place, lambda s: s["devices"][0]["used"] > 2 * 500 << 20 and s["now"] - first > 1e9
+        )
+        assert state["found"]["stranger"] == 1
 
 
 def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
@@ -200,15 +233,19 @@ def test_servers_that_ended_are_no_zombies(place: Place) -> None:
     fence(place, key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     ask(place, "mps-stop", key=key)
-    eventually(place, lambda _: "Z" not in states(place))
+    try:
+        eventually(place, lambda _: "Z" not in {state for _, state in children(place)})
+    finally:
+        print(children(place))
 
 
-def states(place: Place) -> set[str]:
-    """Of nvcd's children."""
+def children(place: Place) -> list[tuple[str, str]]:
+    """Name and state of each process that nvcd has started."""
     assert place.daemon is not None
-    found = set()
-    with open(f"/proc/{place.daemon.pid}/task/{place.daemon.pid}/children", encoding="ascii") as children:
-        for pid in children.read().split():
+    found = []
+    with open(f"/proc/{place.daemon.pid}/task/{place.daemon.pid}/children", encoding="ascii") as pids:
+        for pid in pids.read().split():
             with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-                found.add(stat.read().rpartition(")")[2].split()[0])
+                name, _, rest = stat.read().partition("(")[2].rpartition(")")
+                found.append((name, rest.split()[0]))
     return found

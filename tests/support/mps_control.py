@@ -2,13 +2,14 @@
 """Speaks the command language of nvidia-cuda-mps-control, for the simulated driver, which has no MPS.
 
 With -f it is the control daemon: it takes its limits from its environment and answers commands until `quit` or
-SIGTERM.
+SIGTERM. A program that MPS_SERVER names is its server: one of tests/native/vgpu_tool.c that uses the device.
 Without a word it sends the commands of its standard input and prints the answers.
 """
 
 import os
 import signal
 import socket
+import subprocess
 import sys
 
 STUBBORN = "3M"  # of which it makes another limit
@@ -30,6 +31,11 @@ def serve() -> None:
     listener.listen()
     with open(os.environ["CUDA_MPS_LOG_DIRECTORY"] + "/control.log", "w", encoding="ascii") as log:
         log.write(f"devices {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+    if server := os.environ.get("MPS_SERVER"):
+        made = subprocess.Popen([server], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert made.stdin is not None
+        made.stdin.write(b"init\nprimary 0\n")
+        made.stdin.flush()
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("r") as lines, connection.makefile("w") as stream:
