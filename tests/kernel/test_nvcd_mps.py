@@ -83,9 +83,11 @@ def test_a_slice_has_a_server_with_its_limits(place: Place) -> None:
 def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
     """On a device that slices share, where others in no slice are."""
     started(place, server=tool)
-    libraries = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{place.driver}{LIBS}"}  # type: ignore[attr-defined]
-    smi = f"{place.driver}/usr/bin/nvidia-smi"  # type: ignore[attr-defined]
-    uuid = run(smi, "--query-gpu=uuid", "--format=csv,noheader", env=libraries).stdout.strip()
+    driver: str = place.driver  # type: ignore[attr-defined]
+    libraries: dict[str, str] = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+    uuid = run(
+        f"{driver}/usr/bin/nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", env=libraries
+    ).stdout.strip()
     key = place.tenant(uuids=(uuid,)).key
     fence(place, key, uuid)
     eventually(place, lambda s: s["nvml"]["devices"] == 1 and s["mps"][0]["state"] == "ready")
