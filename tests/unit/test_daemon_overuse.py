@@ -67,10 +67,9 @@ def test_who_is_accused(wanted: str | None, figures: dict[str, float]) -> None:
 
 
 def test_it_takes_several_looks() -> None:
-    wrong = {"used": 1.0, "cap": 0.1}
-    assert not look(6, **wrong).found()
-    verdict = look(10, **wrong).found()[PLACE]
-    assert (verdict.used, verdict.explained) == (pytest.approx(1), pytest.approx(0.1))
+    assert not look(6, 1.0, 0.1).found()
+    verdict = look(10, 1.0, 0.1).found()[PLACE]
+    assert verdict.used == pytest.approx(1) and verdict.explained == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("length", [0.5, 2, 5])
