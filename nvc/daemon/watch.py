@@ -36,7 +36,7 @@ _WHAT_OFFSET = 36  # behind struct nlmsghdr and struct cn_msg
 _PROCESS = struct.Struct("<II")  # its thread and process number
 _PROCESS_OFFSET = 52
 _STEP = struct.Struct("=HBBI")
-SO_ATTACH_FILTER = 26
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 _SUBSYSTEMS = (b"nvidia", b"module", b"pci", b"drm")
 FILTERED_MAX = 250  # processes: a jump of a filter is one byte; of more, each end is looked at here
 LINE_MAX = 1 << 16
@@ -132,7 +132,7 @@ def _swapped(number: int) -> int:
 
 
 def _filter(fd: int, program: bytes) -> None:
-    """Without the filter it works as well, with more effort."""
+    """Put a filter in the place of the last. Without one it works as well, with more effort."""
     import ctypes
 
     steps = ctypes.create_string_buffer(program, len(program))
@@ -140,8 +140,11 @@ def _filter(fd: int, program: bytes) -> None:
     with socket.socket(fileno=os.dup(fd)) as same:
         try:
             same.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, about)
-        except OSError:
-            pass
+        except OSError:  # no room for it: the last one keeps from us whom it does not know
+            try:
+                same.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+            except OSError:
+                pass  # there was none
 
 
 def _tell(processes: Any, listen: bool) -> None:
