@@ -30,7 +30,7 @@ UUID_MAX = 96
 NOT_TOLD = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
 SUCCESS, NOT_FOUND, MISSING = 0, 6, 13  # nvmlReturn_t; the last: the driver has no such function
 PLAIN, WITH_USE = b"?", b"u"  # what it is asked
-SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest
+SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest, nor what is of another time
 
 
 class _Memory(ctypes.Structure):
@@ -130,10 +130,16 @@ def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[s
         _add_use(nvml, device, name, lines, seen)
 
 
+def samples_since(last: int, now: int) -> int:
+    """From when on samples are of interest, if the last one was of `last`. Microseconds of the wall clock, which
+    may have been set meanwhile."""
+    return last if now - SAMPLES_SINCE < last <= now + SAMPLES_SINCE else now - SAMPLES_SINCE
+
+
 def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], seen: dict[str, int]) -> None:
     """Add what part of the time each process had kernels on the multiprocessors."""
     count, samples = ctypes.c_uint(PROCESSES_MAX), (_Sample * PROCESSES_MAX)()
-    since = max(seen.get(name, 0), int(time.time() * 1e6) - SAMPLES_SINCE)
+    since = samples_since(seen.get(name, 0), int(time.time() * 1e6))
     try:
         ask = nvml.nvmlDeviceGetProcessUtilization
     except AttributeError:
@@ -142,10 +148,12 @@ def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], se
         code = ask(device, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
     found: dict[int, list[int]] = {}
     if code == SUCCESS:
+        last = since
         for one in samples[: min(count.value, PROCESSES_MAX)]:
             # Entries without a process are of others, and what is above 100 % was never measured.
-            if one.pid and one.sm <= 100 and one.time > since:
+            if one.pid and one.sm <= 100 and since < one.time <= since + 2 * SAMPLES_SINCE:
                 found.setdefault(one.pid, []).append(one.sm)
-                seen[name] = max(seen.get(name, 0), one.time)
+                last = max(last, one.time)
+        seen[name] = last
     lines.append(f"sampled {name} {0 if code == NOT_FOUND else code}")
     lines += [f"busy {name} {pid} {sum(parts) // len(parts)}" for pid, parts in found.items()]

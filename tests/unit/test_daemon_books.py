@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nvc.daemon.asker import parse
 from nvc.daemon.clients import Bucket
 from nvc.daemon.loop import SECOND
+from nvc.daemon.nvml import SAMPLES_SINCE, samples_since
 
 UUID = "GPU-00000000-1111-2222-3333-444444444440"
 
@@ -55,6 +56,15 @@ def test_utilisation_is_told_or_not() -> None:
     assert (plain.sampled, plain.use) == (-1, ())
     assert (told.sampled, told.use) == (0, ((7, 40), (8, 100)))
     assert (refused.sampled, refused.use) == (3, ())
+
+
+def test_samples_after_the_wall_clock_was_set() -> None:
+    """Those of before then are not waited for until that time has come again."""
+    now = 1_800_000_000_000_000
+    assert samples_since(0, now) == now - SAMPLES_SINCE
+    assert samples_since(now - 2_000_000, now) == now - 2_000_000
+    for hours in (-1, 1):
+        assert samples_since(now + hours * 3_600_000_000, now) == now - SAMPLES_SINCE
 
 
 @given(
