@@ -22,13 +22,17 @@ static uint64_t clock_now(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static uint64_t deadline_of(const struct nvc_turns *device, const struct nvc_turn *turn)
+{
+    return turn->ended ? turn->ended + turn[1].rest : turn->began + turn->length + device->patience;
+}
+
 static uint64_t first_deadline(const struct nvc_turns *devices, const struct nvc_turn *turns, uint32_t count,
                                uint64_t until)
 {
     for (uint32_t i = 0; i < count; i++) {
-        const struct nvc_turn *turn = &turns[i * NVC_TURNS_MAX + devices[i].place];
-        uint64_t late = turn->began + turn->length + devices[i].patience;
-        until = late < until ? late : until;
+        uint64_t due = deadline_of(&devices[i], &turns[i * NVC_TURNS_MAX + devices[i].place]);
+        until = due < until ? due : until;
     }
     return until;
 }
@@ -43,7 +47,7 @@ static struct nvc_turns *given_back(int fd, struct nvc_turns *devices, struct nv
     for (uint32_t i = 0; i < count; i++) {
         struct nvc_turns *device = &devices[i];
         const struct nvc_turn *turn = &turns[i * NVC_TURNS_MAX + device->place];
-        if (turn->fd != fd)
+        if (turn->fd != fd || turn->ended)
             continue;
         /* With MSG_TRUNC the size is that of the whole message. */
         if (!read &&
@@ -68,7 +72,8 @@ static bool is_foreseen(struct nvc_turns *device, const struct nvc_turn *turn, u
     return true;
 }
 
-static void begin(struct nvc_turns *device, struct nvc_turn *turn, uint64_t now)
+/* False: there is something to be said of it. */
+static bool begin(struct nvc_turns *device, struct nvc_turn *turn, uint64_t now)
 {
     struct nvcd_message message = {.kind = NVCD_GRANT, .round = turn->round, .a = turn->length};
     memcpy(message.uuid, device->uuid, sizeof(message.uuid));
@@ -76,6 +81,22 @@ static void begin(struct nvc_turns *device, struct nvc_turn *turn, uint64_t now)
     device->place++;
     if (send(turn->fd, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         device->error = errno;
+    return !device->error && device->place + 1 < device->count;
+}
+
+/* Begins what has waited for its time. Otherwise, returned is NVC_TURNS_TIME, or NVC_TURNS_END. */
+static int keep_time(struct nvc_turns *devices, struct nvc_turn *turns, uint32_t count, uint64_t now)
+{
+    int result = NVC_TURNS_TIME;
+    for (uint32_t i = 0; i < count; i++) {
+        struct nvc_turn *turn = &turns[i * NVC_TURNS_MAX + devices[i].place];
+        if (!turn->ended || now < deadline_of(&devices[i], turn))
+            continue;
+        if (!begin(&devices[i], turn + 1, now))
+            return NVC_TURNS_END;
+        result = NVC_TURNS_EVENT;
+    }
+    return result;
 }
 
 int nvc_turns_pass(int epoll, struct nvc_turns *devices, struct nvc_turn *turns, uint32_t count,
@@ -87,8 +108,12 @@ int nvc_turns_pass(int epoll, struct nvc_turns *devices, struct nvc_turn *turns,
     for (;;) {
         uint64_t now = clock_now();
         uint64_t due = first_deadline(devices, turns, count, until);
-        if (now >= due)
-            return NVC_TURNS_TIME;
+        if (now >= due) {
+            int kept = keep_time(devices, turns, count, now);
+            if (kept != NVC_TURNS_EVENT)
+                return kept;
+            continue;
+        }
         uint64_t left = (due - now + MS - 1) / MS;
         int ready = epoll_wait(epoll, &event, 1, left < INT_MAX ? (int)left : INT_MAX);
         if (ready < 0)
@@ -104,8 +129,8 @@ int nvc_turns_pass(int epoll, struct nvc_turns *devices, struct nvc_turn *turns,
             return NVC_TURNS_EVENT;
         if (recv(turn->fd, &taken, sizeof(taken), MSG_DONTWAIT) != sizeof(taken))
             return NVC_TURNS_EVENT;
-        begin(device, turn + 1, now);
-        if (device->error || device->place + 1 >= device->count)
+        turn->ended = now;
+        if (!turn[1].rest && !begin(device, turn + 1, now))
             return NVC_TURNS_END;
     }
 }

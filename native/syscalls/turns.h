@@ -10,7 +10,9 @@ struct nvc_turn {
     uint32_t round;
     uint64_t length;
     uint64_t foreseen; /* from its beginning until it is given back */
+    uint64_t rest;     /* from the end of the turn before it to its beginning */
     uint64_t began;
+    uint64_t ended; /* 0: it has not */
 };
 
 /* The turns that are to follow each other on one device. The first of them has begun. */
@@ -20,7 +22,7 @@ struct nvc_turns {
     uint64_t slack;    /* by so much, in all, turns may last longer or shorter than foreseen */
     uint64_t drift;    /* by so much they have */
     uint32_t count;
-    uint32_t place; /* of the one that runs */
+    uint32_t place; /* of the one that runs, or has ended while the next one waits for its time */
     int32_t error;  /* an errno: of telling whoever has that one */
 };
 

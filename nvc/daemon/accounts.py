@@ -105,4 +105,5 @@ class Accounts:
 
     def budget(self, tenant: Tenant, rate: float, now: int) -> float:
         """What a bounded tenant has then, if nothing happens until then."""
-        return min(tenant.budget + (now - tenant.refilled) * rate, SAVED * rate)
+        budget, most = tenant.budget + (now - tenant.refilled) * rate, SAVED * rate
+        return budget if budget < most else most

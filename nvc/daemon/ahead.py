@@ -7,8 +7,6 @@ of that.
 
 from __future__ import annotations
 
-import errno
-
 from nvc.daemon.clients import Client
 from nvc.daemon.foresight import foresee, take_over
 from nvc.kernel.turns import DEVICES_MAX, END, TURNS_MAX, Turns
@@ -77,40 +75,44 @@ class Ahead:
         if lease is None or lease is course.lease or number >= DEVICES_MAX:
             return None  # looked at before, and something came in between
         course.lease = lease
-        turns = []
+        course.turns, laid_down = [], []
         spent: dict[Client, int] = {}
         for turn in foresee(arbiter, course.most):
             client = turn.member.client
             assert isinstance(client, Client)
-            turns.append(turn)
+            course.turns.append(turn)
+            laid_down.append((client.fd, turn.round, turn.length, turn.held, turn.rest))
             spent[client] = spent.get(client, 0) + 1
             if spent[client] > client.tokens:
                 break  # its next message is looked at as others are
-        if len(turns) < FEW:
+        if len(laid_down) < FEW:
             return None
-        course.turns = turns
-        laid_down = [(turn.member.client.fd, turn.round, turn.length, turn.held) for turn in turns]  # type: ignore[attr-defined]
         # What comes later is foreseen from what came before: half a turn for each, and it is looked at anew.
         slack = arbiter.policy.slice * len(arbiter.wanting) // 2
         self.turns.lay_down(number, arbiter.uuid, arbiter.patience(), slack, laid_down, lease.began)
         return course
 
     def _catch_up(self, arbiter: Arbiter, course: Course, number: int) -> None:
-        """Tell the arbiter which turns have begun."""
+        """Tell the arbiter which turns have ended and begun."""
         turns = course.turns
-        last = turns[0]
-        began = self.turns.passed(number)
-        for turn, now in zip(turns[1:], began):
+        place = 0
+        passed = self.turns.passed(number)
+        for ended, began in passed:
+            last = turns[place]
             client = last.member.client
             assert isinstance(client, Client)
             client.tokens -= 1
-            take_over(arbiter, turn, now)
-            last = turn
-        self.server.messages += len(began)
-        if len(began) + 1 == len(turns):
+            if began:
+                place += 1
+                take_over(arbiter, turns[place], ended, began)
+            else:  # nobody was due when it ended
+                arbiter.release(last.member, last.round, True, ended)
+        self.server.messages += len(passed)
+        if place + 1 == len(turns):
             course.most = min(2 * course.most, TURNS_MAX)
         else:
-            course.most = max(FEW, (course.most + 2 * len(began)) // 2)
+            course.most = max(FEW, (course.most + 2 * place) // 2)
+        last = turns[place]
         code = self.turns.error(number)
         if code and isinstance(last.member.client, Client):
-            self.server.doom(last.member.client, code or errno.EPIPE)
+            self.server.doom(last.member.client, code)

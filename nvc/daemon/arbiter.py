@@ -274,8 +274,10 @@ class Arbiter(Accounts):
         best: Tenant | None = None
         due = soonest = 0
         held_back = False
+        gangs = not self.board.single
+        halves: dict[float, int] = {}
         for tenant in self.wanting.values():
-            if not self.board.may_lead(self, tenant, now):
+            if gangs and not self.board.may_lead(self, tenant, now):
                 held_back = True
                 continue
             rate = self.rate(tenant)
@@ -283,13 +285,18 @@ class Arbiter(Accounts):
                 if not due and (best is None or tenant.account < best.account):
                     best = tenant
                 continue
+            half = halves.get(rate)
+            if half is None:
+                half = halves[rate] = self.length(tenant) // 2
             self.refill(tenant, rate, now)
-            behind = int(tenant.budget / rate) // 1000 * 1000
+            budget = tenant.budget
             # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
-            missing = int((self.length(tenant) // 2 - tenant.budget) / rate)
-            if missing > 0:
-                soonest = min(soonest or missing, missing)
-            elif behind > due or behind == due and best is not None and tenant.account < best.account:
+            missing = half - budget
+            if missing >= rate:
+                soonest = min(soonest or int(missing / rate), int(missing / rate))
+                continue
+            behind = int(budget / rate) // 1000 * 1000
+            if behind > due or behind == due and best is not None and tenant.account < best.account:
                 best, due = tenant, behind
         if best is None and (soonest or held_back):
             self.deadline = now + (soonest or self.policy.slice)

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 class Turn:
     """One that is foreseen. Nanoseconds."""
 
-    __slots__ = ("member", "round", "length", "held")
+    __slots__ = ("member", "round", "length", "held", "rest")
 
-    def __init__(self, member: Member, round: int, length: int, held: int) -> None:
+    def __init__(self, member: Member, round: int, length: int, held: int, rest: int = 0) -> None:
         self.member = member
         self.round = round
         self.length = length
         self.held = held  # from its beginning until it is given back
+        self.rest = rest  # of the device, before
 
 
 def foresee(arbiter: Arbiter, most: int) -> list[Turn]:
@@ -50,15 +51,20 @@ def foresee(arbiter: Arbiter, most: int) -> list[Turn]:
         while len(turns) < most:
             now += turns[-1].held
             arbiter.settle(now)
-            tenant = arbiter.choose(now)
+            arbiter.lease = arbiter.deadline = None
+            ended, tenant = now, arbiter.choose(now)
+            if tenant is None and arbiter.deadline is not None:
+                now = arbiter.deadline
+                tenant = arbiter.choose(now)
+                arbiter.settled = now
             if tenant is None or arbiter.board.is_gang(tenant.key):
                 break
             member = _only(tenant)
             if member is None:
                 break
             length = arbiter.length(tenant)
-            turns.append(Turn(member, arbiter.new_round(), length, _held(tenant, length)))
-            imagined.tenant = tenant
+            turns.append(Turn(member, arbiter.new_round(), length, _held(tenant, length), now - ended))
+            imagined.tenant, arbiter.lease = tenant, imagined
     finally:
         arbiter.lease = lease
         arbiter.account, arbiter.settled, arbiter.deadline, arbiter.round = account, settled, deadline, round
@@ -83,17 +89,18 @@ def _only(tenant: Tenant) -> Member | None:
     return found
 
 
-def take_over(arbiter: Arbiter, turn: Turn, now: int) -> None:
-    """A turn that was foreseen began at `now`, when the one before it was given back."""
+def take_over(arbiter: Arbiter, turn: Turn, ended: int, began: int) -> None:
+    """A turn that was foreseen began, some time after the one before it was given back."""
     lease = arbiter.lease
     assert lease is not None and lease.tenant is not None
-    arbiter.settle(now)
+    arbiter.settle(ended)
     last, member = lease.tenant, turn.member
-    tenant = member.tenant
-    last.over = max(0, now - lease.end)
-    last.since = now
+    last.over = max(0, ended - lease.end)
+    last.since = ended
     for holder in lease.holders:
         holder.round = 0
+    arbiter.lease = None
+    arbiter.settle(began)
     arbiter.advance()
-    arbiter.begin(Lease(tenant, turn.round, now, now + turn.length, {member}), now)
+    arbiter.begin(Lease(member.tenant, turn.round, began, began + turn.length, {member}), began)
     arbiter.round = member.round = turn.round

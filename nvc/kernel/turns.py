@@ -27,19 +27,20 @@ class Turns:
         self._turn = [self._turns[number] for number in range(DEVICES_MAX * TURNS_MAX)]
 
     def lay_down(
-        self, number: int, uuid: bytes, patience: int, slack: int, turns: list[tuple[int, int, int, int]],
+        self, number: int, uuid: bytes, patience: int, slack: int, turns: list[tuple[int, int, int, int, int]],
         began: int,
     ) -> None:  # fmt: skip
-        """The turns of a device: descriptor, round, length, and how long it is expected to be held. The first one
-        began at `began`."""
+        """The turns of a device: descriptor, round, length, how long it is expected to be held, and how long the
+        device rests before. The first one began at `began`."""
         device = self._device[number]
         device.uuid = uuid
         device.patience, device.slack, device.drift = patience, slack, 0
         device.count, device.place, device.error = len(turns), 0, 0
         place = number * TURNS_MAX
-        for fd, round, length, foreseen in turns:
+        for fd, round, length, foreseen, rest in turns:
             turn = self._turn[place]
             turn.fd, turn.round, turn.length, turn.foreseen = fd, round, length, foreseen
+            turn.rest, turn.ended = rest, 0
             place += 1
         self._turn[number * TURNS_MAX].began = began
 
@@ -51,10 +52,15 @@ class Turns:
             raise OSError(-code, os.strerror(-code))
         return code
 
-    def passed(self, number: int) -> list[int]:
-        """When the turns after the first one began, as many as have."""
-        first = number * TURNS_MAX + 1
-        return [turn.began for turn in self._turn[first : first + self._device[number].place]]
+    def passed(self, number: int) -> list[tuple[int, int]]:
+        """When turns ended and those after them began, as many as have; 0: that one is not to begin yet."""
+        first = number * TURNS_MAX
+        last = first + self._device[number].place
+        found = [
+            (one.ended, after.began) for one, after in zip(self._turn[first:last], self._turn[first + 1 :])
+        ]
+        ended = self._turn[last].ended
+        return [*found, (ended, 0)] if ended else found
 
     def error(self, number: int) -> int:
         """An errno where the last one that began could not be told so, else 0."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ class Foreseeing(Arbiter):
     """Goes by what it has foreseen for as long as nothing else happens on any device."""
 
     course: list[Turn] | None = None
-    taken = 0
+    taken = rests = 0
 
     def want(self, member: Member, now: int) -> None:
         super().want(member, now)
@@ -42,14 +43,16 @@ class Foreseeing(Arbiter):
 
     def release(self, member: Member, round: int, more: bool, now: int) -> bool:
         course = foresee(self, 8) if self.course is None else self.course
-        if len(course) > 1 and more and course[0].member is member and round == course[0].round:
-            turn = course[1]
+        foreseen = len(course) > 1 and more and course[0].member is member and round == course[0].round
+        if foreseen and not course[1].rest:
             self.course = course[1:]
             self.taken += 1
-            take_over(self, turn, now)
-            self.send(turn.member, GRANT, turn.round, turn.length)
+            take_over(self, course[1], now, now)
+            self.send(course[1].member, GRANT, course[1].round, course[1].length)
             return True
         done = super().release(member, round, more, now)
+        if foreseen:
+            self.rests += self.lease is None and self.deadline == now + course[1].rest
         self._forget()
         return done
 
@@ -118,6 +121,18 @@ def test_what_is_foreseen_happens() -> None:
             world.run(MS)
         assert arbiter.lease is not None and arbiter.lease.holders == {turn.member}
         assert arbiter.lease.end - arbiter.lease.began == turn.length
+
+
+def test_it_is_foreseen_when_nobody_is_due() -> None:
+    """With percentages that do not make a hundred, the device rests now and then."""
+    world = foreseeing(DevicePolicy(FIXED))
+    for number in range(4):
+        world.start(str(number), Program(), Terms(cores=20))
+    world.run(4 * SECOND)
+    (arbiter,) = world.board.arbiters.values()
+    assert isinstance(arbiter, Foreseeing) and arbiter.rests > 10
+    for held in world.held().values():
+        assert held == pytest.approx(0.2 * 4 * SECOND, rel=0.03)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -235,9 +250,14 @@ class Table:
         self.began = time.monotonic_ns()
 
     def lay_down(
-        self, *order: int, held: int = LENGTH, slack: int = 10 * SECOND, patience: int = SECOND
+        self,
+        *order: int,
+        held: int = LENGTH,
+        slack: int = 10 * SECOND,
+        patience: int = SECOND,
+        rest: int = 0,
     ) -> None:
-        turns = [(self.ours[one].fileno(), 7 + place, LENGTH, held) for place, one in enumerate(order)]
+        turns = [(self.ours[one].fileno(), 7 + place, LENGTH, held, rest) for place, one in enumerate(order)]
         self.turns.lay_down(0, UUID, patience, slack, turns, self.began)
 
     def let_pass(self, until: int = 5 * SECOND) -> int:
@@ -246,7 +266,9 @@ class Table:
     def give_back(self, one: int, round: int, uuid: bytes = UUID, b: int = 0) -> None:
         self.theirs[one].send(MESSAGE.pack(RELEASE, 0, round, uuid, 1, b))
 
-    def told(self, one: int) -> tuple[int, ...]:
+    def told(self, one: int) -> tuple[int, ...] | None:
+        if not select.select([self.theirs[one]], [], [], 0)[0]:
+            return None
         kind, reserved, round, uuid, length, b = MESSAGE.unpack(
             self.theirs[one].recv(100, socket.MSG_DONTWAIT)
         )
@@ -269,8 +291,8 @@ def test_turns_follow_each_other(table: Table) -> None:
     table.give_back(1, 8)
     assert table.let_pass() == END
     assert table.told(1) == (GRANT, 8, LENGTH) and table.told(2) == (GRANT, 9, LENGTH)
-    first, second = table.turns.passed(0)
-    assert table.began < first <= second <= time.monotonic_ns() and not table.turns.error(0)
+    (first, begun), (second, last) = table.turns.passed(0)
+    assert table.began < first == begun <= second == last <= time.monotonic_ns() and not table.turns.error(0)
     assert not table.epoll.poll(0)
 
 
@@ -326,6 +348,31 @@ def test_turns_that_do_not_last_as_foreseen(table: Table) -> None:
     table.give_back(1, 8)
     assert table.let_pass() == EVENT and len(table.turns.passed(0)) == 1
     assert table.ours[1].recv(100, socket.MSG_DONTWAIT)
+
+
+def test_a_device_rests(table: Table) -> None:
+    table.lay_down(0, 1, 2, rest=10 * MS)
+    table.give_back(0, 7)
+    table.give_back(1, 8)  # before it has its turn, which is nothing that was foreseen
+    assert table.let_pass() == EVENT
+    assert table.turns.passed(0)[0][1] == 0 and table.told(0) is None
+    assert table.ours[1].recv(100, socket.MSG_DONTWAIT)
+    table.began = time.monotonic_ns()
+    table.lay_down(0, 1, 2, rest=10 * MS)
+    table.give_back(0, 7)
+    threading.Timer(0.03, table.give_back, (1, 8)).start()
+    assert table.let_pass() == END
+    (first, begun), (second, last) = table.turns.passed(0)
+    assert begun - first >= 10 * MS and last - second >= 10 * MS and second > begun
+    assert table.told(1) == (GRANT, 8, LENGTH) and table.told(2) == (GRANT, 9, LENGTH)
+
+
+def test_while_a_device_rests_other_things_are_due(table: Table) -> None:
+    table.lay_down(0, 1, 2, rest=SECOND)
+    table.give_back(0, 7)
+    assert table.let_pass(20 * MS) == TIME
+    ((ended, begun),) = table.turns.passed(0)
+    assert table.began < ended <= time.monotonic_ns() and begun == 0
 
 
 def test_who_is_late_and_what_is_due(table: Table) -> None:
