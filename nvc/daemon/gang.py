@@ -128,6 +128,8 @@ def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
     rate = arbiter.rate(tenant)
     if rate:
         return arbiter.budget(tenant, rate, now) > 0
+    if arbiter.lease is None and arbiter.reserved is None:
+        return True  # nobody could have it: each who waits is ahead of another one on some device, maybe
     others = [other.account for other in arbiter.wanting.values() if other is not tenant]
     ahead = tenant.account - min(others, default=tenant.account)
     return ahead <= arbiter.length(tenant) * UNIT // tenant.weight

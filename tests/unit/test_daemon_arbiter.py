@@ -239,6 +239,26 @@ def test_percentages_hold_whatever_others_do(cores: int, asked: list[tuple[int, 
     assert mine.all(world.now) - before >= (cores / 100 - 0.03) * 5 * SECOND
 
 
+def test_gangs_do_not_wait_for_each_other() -> None:
+    """Each of them is ahead of the others on one of its devices; nothing moves there while all of them wait."""
+    world = World(DevicePolicy(PREEMPT), devices=3)
+    programs = [
+        Program(),
+        Program(),
+        Program(drain=12857144),
+        Program(),
+        Program(stuck=True),
+        Program(stuck=True),
+    ]
+    order = [(4, 1), (0, 1), (5, 1), (1, 3), (2, 3), (3, 2)]
+    for number, devices in order:
+        world.start(str(number), programs[number], Terms(), devices)
+    for _ in range(5):
+        before = [len(program.messages) for program in programs]
+        world.run(SECOND)
+        assert all(len(program.messages) > count for program, count in zip(programs[:4], before))
+
+
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 3), programs()), min_size=1, max_size=6), st.integers(0, 4))
 def test_gangs_never_stall(asked: list[tuple[int, Program]], policy: int) -> None:
