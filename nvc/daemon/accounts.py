@@ -103,6 +103,14 @@ class Accounts:
         tenant.budget = self.budget(tenant, rate, now)
         tenant.refilled = now
 
+    def behind(self, now: int) -> float:
+        """For how long the one of those that want the device has saved that has saved least; nanoseconds."""
+        least = float(SAVED)
+        for tenant in self.wanting.values():
+            rate = self.rate(tenant)
+            least = min(least, self.budget(tenant, rate, now) / rate if rate else 0.0)
+        return least if self.wanting else 0.0
+
     def budget(self, tenant: Tenant, rate: float, now: int) -> float:
         """What a bounded tenant has then, if nothing happens until then."""
         budget, most = tenant.budget + (now - tenant.refilled) * rate, SAVED * rate

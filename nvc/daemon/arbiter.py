@@ -370,7 +370,8 @@ class Arbiter(Accounts):
         rate = self.rate(tenant)
         if rate:
             self.refill(tenant, rate, now)
-            tenant.budget = min(tenant.budget, float(self.length(tenant)))
+            # Where more is promised than there is, all others have savings.
+            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), rate * self.behind(now)))
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight

@@ -74,6 +74,15 @@ def test_percentages_are_upper_bounds_and_the_rest_is_for_who_has_none() -> None
     assert found["20"] == pytest.approx(0.20, abs=0.01) and found["rest"] == pytest.approx(0.55, abs=0.01)
 
 
+def test_who_rests_where_more_is_promised_than_there_is() -> None:
+    """It has its part as the others have, who always wait."""
+    world = World(DevicePolicy(FIXED))
+    for number in range(3):
+        world.start(str(number), Program(drain=MS), Terms(cores=40))
+    world.start("rests", Program(work=12 * MS, idle=3 * MS), Terms(cores=40))
+    assert shares(world)["rests"] == pytest.approx(0.25, abs=0.02)
+
+
 def test_fair_shares_are_not_given_to_others() -> None:
     world = World(DevicePolicy(FAIR, max_instances=4))
     world.start("one", Program(drain=MS))
