@@ -154,10 +154,10 @@ static bool is_over(const struct lease *lease, int position, long *step)
 /* How long until a lease that is held may be over, or unused. */
 static long next_look(const struct lease *lease, int position, uint64_t now)
 {
-    uint64_t end = lease->granted + lease->length, idle = meter_last_launch(position) + IDLE_NS;
-    uint64_t next = idle > now ? idle : now + HELD_STEP_NS;
-    next = next < end ? next : end;
-    return next > now ? (long)(next - now) + 1 : 1;
+    uint64_t held = now - lease->granted, idle = meter_last_launch(position) + IDLE_NS;
+    uint64_t left = lease->length > held ? lease->length - held : 0;
+    uint64_t next = idle > now && idle - now < IDLE_NS ? idle - now : HELD_STEP_NS;
+    return (long)(next < left ? next : left) + 1;
 }
 
 /* Gives back what is drained or unused. Returns when to look again, in nanoseconds; 0: the connection is lost. */
