@@ -9,7 +9,7 @@ from nvc.daemon.policy import NATIVE, Terms, policy_of
 from nvc.daemon.wire import NO_UUID
 from nvc.errors import NvcError
 from nvc.vgpu import layout, policies, quota, registry
-from nvc.vgpu.living import processes_of
+from nvc.vgpu.living import living_of
 from nvc.vgpu.policies import DevicePolicy as LaidDown
 from nvc.vgpu.quota import QuotaError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.vgpu.quota import QuotaDevice
     from nvc.vgpu.registry import Entry
+
+AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
 
 
 class Known:
@@ -70,6 +72,7 @@ class Book:
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
         self.stamp = 0  # of the registry when it was last read
         self._problems: set[str] = set()
+        self._again = 0
 
     def entries(self) -> list[Entry]:
         """Of all slices."""
@@ -88,9 +91,13 @@ class Book:
         for key in sorted(names):
             self._look(key)
         if census:
-            living = processes_of(self.kernel, tuple(self.entries()))
-            for key, known in self.known.items():
-                known.alive = key in living or bool(known.clients)
+            again = now >= self._again
+            if again:
+                self._again = now + AGAIN
+            doubted = [one for one in self.known.values() if not one.clients and (one.alive or again)]
+            living = living_of(self.kernel, tuple(one.entry for one in doubted))
+            for known in doubted:
+                known.alive = known.entry.key in living
         self._apply(now)
 
     def _look(self, key: str) -> None:
@@ -103,7 +110,7 @@ class Book:
                 new = Known(entry, stamp)
                 if known is not None:
                     known.close()
-                    new.clients, new.alive = known.clients, known.alive
+                    new.clients = known.clients
                     for client in new.clients:
                         client.known = new
                 known = self.known[key] = new

@@ -55,6 +55,26 @@ def processes_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, tuple[
     return found
 
 
+def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> set[str]:
+    """Keys of the slices that have processes.
+
+    All processes of the host are gone through where the one that a slice was made for has ended, and not otherwise:
+    of some thousand that takes longer than others should wait for a turn.
+    """
+    found = {entry.key for entry in entries if _is_at_home(entry)}
+    rest = tuple(entry for entry in entries if entry.key not in found)
+    return found | set(processes_of(kernel, rest)) if rest else found
+
+
+def _is_at_home(entry: Entry) -> bool:
+    """Whether the process that the entry was made for is still there, and in its namespace."""
+    try:
+        link = os.readlink(f"/proc/{entry.pid}/ns/mnt")
+    except OSError:
+        return False
+    return link == f"mnt:[{entry.namespace}]" and _lives(entry)
+
+
 def _lives(entry: Entry) -> bool:
     """Whether the process that the entry was made for is still there: its quota may not be bound yet."""
     from nvc.vgpu.registry import start_of

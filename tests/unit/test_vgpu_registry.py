@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvc.daemon.identity import namespace_of
+from nvc.kernel import LinuxKernel
 from nvc.vgpu.calibration import Measurement, find, load, parse_line, store
+from nvc.vgpu.living import living_of
 from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, read_entry, start_of, text_of
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
@@ -74,3 +78,13 @@ def test_a_line_as_it_is_written() -> None:
     assert parse_line(one.line().rstrip("\n")) == one
     for bad in ("", "driver 1  context x  device y", "driver 1  context 5", "context 5  device y"):
         assert parse_line(bad) is None
+
+
+def test_a_slice_lives_while_its_process_does() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        key = f"{namespace_of(process.pid):x}-0-0-0"
+        entry = Entry(key, "/nowhere", process.pid, start_of(f"/proc/{process.pid}"), "", "/nowhere", 0, ())
+        assert living_of(LinuxKernel(), (entry,)) == {key}
+        another = entry.replace(start=entry.start - 1)  # which was given its number
+        assert living_of(LinuxKernel(), (another,)) == set()
+    assert living_of(LinuxKernel(), (entry,)) == set()
