@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 CONTROL = "nvidia-cuda-mps-control"
+GONE = ".gone-"  # begins the name of a directory that is being removed
 PLACE = "/tmp/nvidia-mps"  # in the container
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 STARTING, READY, FAILED = "starting", "ready", "failed"
@@ -107,7 +108,8 @@ class Servers:
         self.loop = loop
         self.kernel = kernel
         self.log = log
-        self._ending: set[int] = set()  # told to end, and not reaped
+        self._ending: set[int] = set()  # told to end, or soon through with their work, and not reaped
+        self._removed = 0
         self.fenced: dict[tuple[str, str], Fenced] = {}
         self.binary = ""  # inside `root`
         self.root = "/"
@@ -137,7 +139,7 @@ class Servers:
                 "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several",
             )  # fmt: skip
         directory = f"{_base()}/{key}/{uuid}"
-        shutil.rmtree(directory, ignore_errors=True)
+        self._remove(directory)
         for name in ("pipe", "log"):
             os.makedirs(f"{directory}/{name}", mode=0o755)
         found = self.fenced[key, uuid] = Fenced(key, uuid, percent, memory, directory, now)
@@ -149,7 +151,9 @@ class Servers:
         return found
 
     def adopt(self, now: int) -> None:
-        """Find again what an nvcd before this one has started."""
+        """Find again what an nvcd before this one has started, and remove what it did not."""
+        for path in glob.glob(f"{_base()}/{GONE}*"):
+            self._remove(path)
         for path in glob.glob(f"{_base()}/*/*/about"):
             directory = os.path.dirname(path)
             key, uuid = directory.split("/")[-2:]
@@ -171,13 +175,32 @@ class Servers:
             if one.client:
                 os.kill(one.client, signal.SIGKILL)  # our child, not reaped
             self._end(one)
-            shutil.rmtree(one.directory, ignore_errors=True)
+            self._remove(one.directory)
         if ended:
             try:
                 os.rmdir(f"{_base()}/{key}")
             except OSError:
                 pass
         return len(ended)
+
+    def _remove(self, directory: str) -> None:
+        """By a process of its own: what a container has made there may be files by the hundred thousand."""
+        self._removed += 1
+        gone = f"{_base()}/{GONE}{os.getpid()}-{self._removed}"
+        try:
+            os.rename(directory, gone)
+        except OSError:
+            return  # there is none
+        pid = os.fork()
+        if pid:
+            self._ending.add(pid)
+            return
+        try:
+            reset_signals()
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            shutil.rmtree(gone, ignore_errors=True)
+        finally:
+            os._exit(0)
 
     def _end(self, one: Fenced) -> None:
         if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):

@@ -229,6 +229,19 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
         assert process.wait(timeout=20) == -signal.SIGTERM
 
 
+def test_what_a_container_left_behind(place: Place) -> None:
+    """Removing it may take long, and keeps nobody waiting: it is out of the way at once."""
+    uuid = started(place)
+    key = place.tenant().key
+    fence(place, key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    base = f"{place.run}/mps"
+    os.makedirs(f"{base}/{key}/{uuid}/pipe/left/behind")
+    assert ask(place, "mps-stop", key=key) == {"stopped": 1}
+    assert not os.path.exists(f"{base}/{key}")
+    eventually(place, lambda _: not os.listdir(base))
+
+
 def test_servers_that_ended_are_no_zombies(place: Place) -> None:
     uuid = started(place)
     key = place.tenant().key
