@@ -75,9 +75,10 @@ class Accounts:
 
         Who is late shares it with the one whose turn it is, as the hardware shares it out.
         """
-        since, self.settled = self.settled, now
+        since = self.settled
         if now <= since:
-            return
+            return  # what happened on another device may be told later than what follows from it here
+        self.settled = now
         lease = self.lease
         user = lease.tenant if lease is not None else self.reserved
         if not self.late:

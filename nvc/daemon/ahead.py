@@ -60,8 +60,14 @@ class Ahead:
         if not under_way:
             return self.loop.poll(due)
         how = self.turns.let_pass(self._epoll, len(under_way), until)
+        resting = []
         for number, (arbiter, course) in enumerate(under_way):
-            self._catch_up(arbiter, course, number)
+            ended = self._catch_up(arbiter, course, number)
+            if ended is not None:
+                resting.append((arbiter, *ended))
+        # Now that all know what has passed: what follows may concern several devices.
+        for arbiter, turn, since in resting:
+            arbiter.release(turn.member, turn.round, True, since)
         # What is left undone can be read still.
         return [] if how == END else self.loop.poll(0)
 
@@ -92,9 +98,11 @@ class Ahead:
         self.turns.lay_down(number, arbiter.uuid, arbiter.patience(), slack, laid_down, lease.began)
         return course
 
-    def _catch_up(self, arbiter: Arbiter, course: Course, number: int) -> None:
-        """Tell the arbiter which turns have ended and begun."""
+    def _catch_up(self, arbiter: Arbiter, course: Course, number: int) -> tuple[Turn, int] | None:
+        """Tell the arbiter which turns have ended and begun. Returned is one that ended while nobody was due, and
+        when."""
         turns = course.turns
+        resting = None
         place = 0
         passed = self.turns.passed(number)
         for ended, began in passed:
@@ -105,8 +113,8 @@ class Ahead:
             if began:
                 place += 1
                 take_over(arbiter, turns[place], ended, began)
-            else:  # nobody was due when it ended
-                arbiter.release(last.member, last.round, True, ended)
+            else:
+                resting = last, ended
         self.server.messages += len(passed)
         if place + 1 == len(turns):
             course.most = min(2 * course.most, TURNS_MAX)
@@ -116,3 +124,4 @@ class Ahead:
         code = self.turns.error(number)
         if code and isinstance(last.member.client, Client):
             self.server.doom(last.member.client, code)
+        return resting

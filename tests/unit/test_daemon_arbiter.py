@@ -83,6 +83,17 @@ def test_who_rests_where_more_is_promised_than_there_is() -> None:
     assert shares(world)["rests"] == pytest.approx(0.25, abs=0.02)
 
 
+def test_no_time_is_charged_twice() -> None:
+    """Where something is told late that happened on another device."""
+    world = World(DevicePolicy(PREEMPT))
+    world.start("one", Program())
+    world.run(SECOND)
+    (arbiter,) = world.board.arbiters.values()
+    held = world.held()["one"]
+    arbiter.settle(world.now - SECOND // 2)
+    assert world.held()["one"] == held
+
+
 def test_fair_shares_are_not_given_to_others() -> None:
     world = World(DevicePolicy(FAIR, max_instances=4))
     world.start("one", Program(drain=MS))
