@@ -219,6 +219,7 @@ void meter_enter(struct passage *passage)
     enter(passage);
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     passage->single = estimate_is_due(estimate);
+    passage->lone = estimate_is_due_alone(estimate);
     estimate->since = passage->single ? 0 : estimate->since + 1;
     if (!stream)
         return;
@@ -268,8 +269,10 @@ void meter_before(struct passage *passage)
     /* A last mark that is pending answers for the stream. */
     bool some = stream->open.launches != 0, pending = mark_is_pending(passage->meter, stream);
     bool idle = !pending && REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
-    if (!stream->anchored || some || idle)
-        meter_mark(passage, idle, some && pending ? STRETCH_QUEUED : STRETCH_LOOSE, now);
+    if (!stream->anchored || some || idle) {
+        bool marked = meter_mark(passage, idle, some && pending ? STRETCH_QUEUED : STRETCH_LOOSE, now);
+        passage->single |= marked && idle && passage->lone;
+    }
     capture_return(mode);
 }
 

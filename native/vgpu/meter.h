@@ -141,6 +141,7 @@ struct passage {
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
     bool single; /* timed by itself */
+    bool lone;   /* likewise if its stream has no work */
     bool looks;  /* before it, at whether its stream has work */
     bool unknown;
 };

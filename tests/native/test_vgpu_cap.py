@@ -113,6 +113,15 @@ def test_more_streams_than_are_known_at_once(capped: Callable[..., Capped]) -> N
     assert slice_.charged() > 0.9 * got.kernels_in_all * MS
 
 
+@pytest.mark.parametrize("ns", [100000, 4096000])
+def test_kernels_that_become_longer(capped: Callable[..., Capped], ns: int) -> None:
+    """And are waited for, one by one: what they took before, in the same shape, says nothing of them."""
+    slice_ = capped()
+    slice_.cap(20)
+    got = slice_.work(ns=ns, short=600, batch=1, seconds=0.6, warm=0.4)
+    assert 0 < got.rate * ns * 1e-9 < 0.2 + POINTS
+
+
 def test_what_overlaps_is_charged_once(capped: Callable[..., Capped]) -> None:
     """Kernels of one block run beside each other: the device is busy for as long as one of them runs."""
     slice_ = capped()

@@ -4,7 +4,7 @@
  *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
- *   idle=MS      after so long nothing more is launched
+ *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
  *   trace=MS     a line each: milliseconds, kernels so far   captures=1    a thread captures graphs meanwhile
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
  *   probe=start|small|large|resident|threads   prints that: us of cuInit and a context, ns of an allocation and its free,
@@ -52,7 +52,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle;
+static uint64_t captures, cost, captured, churn, idle, short_ones;
 static CUfunction wait_for, fill;
 static double seconds = 1, warm = 0.2;
 
@@ -84,7 +84,9 @@ static double now(void)
 static CUresult launch(CUstream stream)
 {
     static type_cuLaunchKernel plain;
-    void *values[] = {&rounds};
+    static _Atomic uint64_t launched;
+    uint64_t own = short_ones && atomic_fetch_add(&launched, 1) < short_ones ? rounds / 4096 : rounds;
+    void *values[] = {&own};
     unsigned int grid = (unsigned int)blocks;
     if (strcmp(kind, "graph") == 0)
         return CU(cuGraphLaunch)(graph, stream);
@@ -305,7 +307,8 @@ static void read_arguments(char **words)
         } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
                        {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
                        {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
-                       {"cost", &cost},       {"churn", &churn},   {"idle", &idle}};
+                       {"cost", &cost},       {"churn", &churn},   {"idle", &idle},
+                       {"short", &short_ones}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
