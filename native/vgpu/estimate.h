@@ -9,7 +9,6 @@ enum {
     ESTIMATE_SAMPLES = 16,
     ESTIMATE_KNOWN = 8,
     ESTIMATE_EVERY = 256,
-    ESTIMATE_ALONE = 7,  /* few programs do the same again after so many */
     ESTIMATE_WEIGHT = 8, /* of a sample of many launches, at most */
     ESTIMATE_SETS = 512,
     ESTIMATE_WAYS = 4
@@ -43,13 +42,6 @@ void estimate_add(struct estimate *to, uint64_t ns, uint32_t launches, bool most
 static inline bool estimate_is_due(const struct estimate *of)
 {
     return of->samples < ESTIMATE_KNOWN || of->since >= ESTIMATE_EVERY;
-}
-
-/* The same for one that is launched when its stream is idle, which costs little. Where each is waited for, no other is
- * timed, and all are charged as estimated, however long they have become. */
-static inline bool estimate_is_due_alone(const struct estimate *of)
-{
-    return of->since % ESTIMATE_ALONE == ESTIMATE_ALONE - 1;
 }
 
 /* Handles of functions and graphs may mean others from now on. */

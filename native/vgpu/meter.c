@@ -219,7 +219,9 @@ void meter_enter(struct passage *passage)
     enter(passage);
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     passage->single = estimate_is_due(estimate);
-    passage->lone = estimate_is_due_alone(estimate);
+    /* Where each is waited for, no other is timed, and all are charged as estimated, however long they have become. By
+     * chance, or a program that does the same after so many may have the short ones timed. */
+    passage->lone = passage->now / CHANCE_NS % ALONE_EVERY == 0;
     estimate->since = passage->single ? 0 : estimate->since + 1;
     if (!stream)
         return;

@@ -20,6 +20,8 @@ enum {
     PROMPT_NS = 50000,
     EVENT_NS = 2200,
     LONE_NS = 350,
+    ALONE_EVERY = 7, /* of the launches into an idle stream, one is timed by itself: there it costs little */
+    CHANCE_NS = 64,
     LOST_NS = 200000000
 };
 
