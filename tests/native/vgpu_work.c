@@ -44,16 +44,14 @@ static const char text[] =
     "ld.param.u64 %w, [out];\nld.param.u32 %v, [value];\nst.volatile.global.u32 [%w], %v;\nret;\n}\n";
 
 static void *library;
-static CUfunction function;
+static CUfunction function, wait_for, fill;
 static CUcontext context;
 static CUgraphExec graph;
-static uint64_t rounds;
 static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle, short_ones;
-static CUfunction wait_for, fill;
+static uint64_t captures, cost, captured, churn, idle, short_ones, rounds;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -87,13 +85,12 @@ static CUresult launch(CUstream stream)
     static _Atomic uint64_t launched;
     uint64_t own = short_ones && atomic_fetch_add(&launched, 1) < short_ones ? rounds / 4096 : rounds;
     void *values[] = {&own};
-    unsigned int grid = (unsigned int)blocks;
     if (strcmp(kind, "graph") == 0)
         return CU(cuGraphLaunch)(graph, stream);
     if (strcmp(kind, "ptsz") == 0)
-        return CU(cuLaunchKernel_ptsz)(function, grid, 1, 1, 32, 1, 1, 0, stream, values, NULL);
+        return CU(cuLaunchKernel_ptsz)(function, blocks, 1, 1, 32, 1, 1, 0, stream, values, NULL);
     if (strcmp(kind, "coop") == 0)
-        return CU(cuLaunchCooperativeKernel)(function, grid, 1, 1, 32, 1, 1, 0, stream, values);
+        return CU(cuLaunchCooperativeKernel)(function, blocks, 1, 1, 32, 1, 1, 0, stream, values);
     if (strcmp(kind, "ex") == 0) {
         struct {
             int id;
@@ -102,19 +99,19 @@ static CUresult launch(CUstream stream)
             char rest[60];
         } attribute = {.id = 2, .cooperative = 1};
         CUlaunchConfig config = {
-            .shape = {grid, 1, 1, 32, 1, 1}, .hStream = stream, .attrs = &attribute, .numAttrs = 1};
+            .shape = {blocks, 1, 1, 32, 1, 1}, .hStream = stream, .attrs = &attribute, .numAttrs = 1};
         return CU(cuLaunchKernelEx)(&config, function, values, NULL);
     }
     if (strcmp(kind, "multi") == 0) {
         CUDA_LAUNCH_PARAMS one = {.function = function,
-                                  .shape = {grid, 1, 1, 32, 1, 1},
+                                  .shape = {blocks, 1, 1, 32, 1, 1},
                                   .hStream = stream,
                                   .kernelParams = values};
         return CU(cuLaunchCooperativeKernelMultiDevice)(&one, 1, 0);
     }
     if (!plain)
         plain = CU(cuLaunchKernel);
-    return plain(function, grid, 1, 1, 32, 1, 1, 0, stream, values, NULL);
+    return plain(function, blocks, 1, 1, 32, 1, 1, 0, stream, values, NULL);
 }
 
 static void make_graph(void)
