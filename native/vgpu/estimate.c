@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { UNIT = 16 };
+enum { UNIT = 16, TIMES = 4 };
 
 static _Atomic uint32_t generation;
 
@@ -47,32 +47,40 @@ struct estimate *estimate_find(struct estimates *in, uint64_t key)
     return oldest;
 }
 
-/* The mean of the shorter three quarters of the last samples: what the host or another process held up does not count. */
+/* The mean of the last samples. The longest one, which the host or another process may have held up, counts as the one
+ * before it; for the same reason none counts for more than TIMES the middle one. But none is left out: one function may
+ * have two lengths in turn, as with matrices of one shape but of different depth. */
 static uint64_t mean_of(const struct estimate *of)
 {
-    uint32_t order[ESTIMATE_SAMPLES], rest = 0;
+    uint32_t order[ESTIMATE_SAMPLES], all = 0, below = 0, middle = 0;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < of->samples; i++) {
         uint32_t at = i;
         for (; at > 0 && of->ring[order[at - 1]] > of->ring[i]; at--)
             order[at] = order[at - 1];
         order[at] = i;
-        rest += of->weights[i];
+        all += of->weights[i];
     }
-    rest -= rest / 4;
-    const uint64_t weight = rest;
-    for (uint32_t i = 0; rest; i++) {
-        uint32_t taken = of->weights[order[i]] < rest ? of->weights[order[i]] : rest;
-        sum += (uint64_t)of->ring[order[i]] * taken;
-        rest -= taken;
+    for (uint32_t i = 0; 2 * below < all; i++) {
+        below += of->weights[order[i]];
+        middle = of->ring[order[i]];
     }
-    return sum * UNIT / weight + 1;
+    for (uint32_t i = 0; i < of->samples; i++) {
+        uint64_t most = (uint64_t)middle * TIMES;
+        uint64_t sample = of->ring[order[i + 1 < ESTIMATE_SAMPLES ? i : i - 1]];
+        sum += (sample < most ? sample : most) * of->weights[order[i]];
+    }
+    return sum * UNIT / all + 1;
 }
 
 void estimate_add(struct estimate *to, uint64_t ns, uint32_t launches, bool most)
 {
     if (most && to->mean && ns > to->mean)
         ns = to->mean;
+    if (to->doubt)
+        to->doubt--;
+    else if (to->samples == ESTIMATE_SAMPLES && ns > TIMES * to->mean)
+        to->doubt = ESTIMATE_KNOWN;
     uint64_t units = ns / UNIT;
     to->ring[to->next] = units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
     to->weights[to->next] = (uint8_t)(launches < ESTIMATE_WEIGHT ? launches : ESTIMATE_WEIGHT);

@@ -20,6 +20,7 @@ struct estimate {
     uint32_t since; /* launches after the last sample */
     uint32_t used;  /* when, in launches of all */
     uint8_t samples, next;
+    uint8_t doubt; /* so many launches are to be timed, since one took far longer than estimated */
     uint32_t ring[ESTIMATE_SAMPLES]; /* the last samples, in units of 16 ns */
     uint8_t weights[ESTIMATE_SAMPLES];
 };
@@ -41,7 +42,7 @@ void estimate_add(struct estimate *to, uint64_t ns, uint32_t launches, bool most
 /* Whether the next launch should be timed by itself. */
 static inline bool estimate_is_due(const struct estimate *of)
 {
-    return of->samples < ESTIMATE_KNOWN || of->since >= ESTIMATE_EVERY;
+    return of->samples < ESTIMATE_KNOWN || of->since >= ESTIMATE_EVERY || of->doubt;
 }
 
 /* Handles of functions and graphs may mean others from now on. */

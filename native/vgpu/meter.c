@@ -220,8 +220,8 @@ void meter_enter(struct passage *passage)
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     passage->single = estimate_is_due(estimate);
     /* Where each is waited for, no other is timed, and all are charged as estimated, however long they have become. By
-     * chance, or a program that does the same after so many may have the short ones timed. */
-    passage->lone = passage->now / CHANCE_NS % ALONE_EVERY == 0;
+     * chance alone: what is launched after so many others, or after a long one, may always be the same. */
+    passage->lone = passage->now / CHANCE_NS % (estimate->mean < LONG_NS ? ALONE_EVERY : ALONE_LONG) == 0;
     estimate->since = passage->single ? 0 : estimate->since + 1;
     if (!stream)
         return;
@@ -264,14 +264,14 @@ uint32_t meter_inside(struct meter *meter, uint64_t now)
 void meter_before(struct passage *passage)
 {
     struct stream_meter *stream = passage->stream;
-    if (!stream || !passage->looks)
+    if (!stream || !(passage->looks || passage->lone))
         return;
     int mode = capture_leave();
     uint64_t now = now_ns(CLOCK_MONOTONIC);
     /* A last mark that is pending answers for the stream. */
     bool some = stream->open.launches != 0, pending = mark_is_pending(passage->meter, stream);
     bool idle = !pending && REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
-    if (!stream->anchored || some || idle) {
+    if (!stream->anchored || idle || (some && passage->looks)) {
         bool marked = meter_mark(passage, idle, some && pending ? STRETCH_QUEUED : STRETCH_LOOSE, now);
         passage->single |= marked && idle && passage->lone;
     }

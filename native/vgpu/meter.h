@@ -20,7 +20,9 @@ enum {
     PROMPT_NS = 50000,
     EVENT_NS = 2200,
     LONE_NS = 350,
-    ALONE_EVERY = 7, /* of the launches into an idle stream, one is timed by itself: there it costs little */
+    ALONE_EVERY = 16, /* of the launches into an idle stream, one is timed by itself; */
+    ALONE_LONG = 4,   /* of those that are known to take longer than */
+    LONG_NS = 50000,
     CHANCE_NS = 64,
     LOST_NS = 200000000
 };
@@ -106,6 +108,7 @@ struct meter {
     uint64_t lately_summed; /* and the estimates of that: more, where launches overlap */
     int64_t allowance;      /* drawn from the budget, for launches */
     uint64_t allowance_at;
+    uint64_t saved; /* by stretches that took less than estimated; whoever reads has it */
     struct vgpu_budget own;
     struct estimates estimates;
     struct context_meter contexts[METER_CONTEXTS];

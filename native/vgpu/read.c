@@ -11,6 +11,7 @@ enum {
     UNKNOWN_TIMES = 4,
     UNKNOWN_NS = 5000000,
     OVERLAP_NS = 40000000,
+    SAVED_NS = 2000000,
     DRIFT = 50000 /* one part in so many */
 };
 
@@ -79,17 +80,24 @@ static void note_overlap(struct meter *meter, uint64_t used, uint64_t sum)
     }
 }
 
+static uint64_t lesser(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 /* What a stretch is charged for at most: its time where that is known to be its own, else the estimates of what was
- * launched, or something between. */
-static uint64_t most_of(const struct mark *mark, uint64_t length, bool late)
+ * launched, or something between. What took less than estimated leaves the rest to what takes more: else kernels of
+ * one shape and two lengths would be charged for the estimate and for less, and never for more. */
+static uint64_t most_of(struct meter *meter, const struct mark *mark, uint64_t length, bool late)
 {
     const struct stretch *stretch = &mark->before;
-    uint64_t most = stretch->sum;
     if (mark->exact && !late)
         return length;
     if (stretch->unknown)
-        most = stretch->sum ? UNKNOWN_TIMES * stretch->sum : UNKNOWN_NS;
-    return most < length ? most : length;
+        return lesser(length, stretch->sum ? UNKNOWN_TIMES * stretch->sum : UNKNOWN_NS);
+    uint64_t most = stretch->sum + meter->saved, charged = lesser(length, most);
+    meter->saved = lesser(most - charged, SAVED_NS);
+    return charged;
 }
 
 /* Charges for a stretch that took `length` up to `end`; `known`: these are. */
@@ -103,7 +111,7 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     bool late = length < mark->behind + mark->behind / 4 + LATE_NS;
     struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
     if (known) {
-        used = budget_cover(budget, end - length, end, most_of(mark, length, late));
+        used = budget_cover(budget, end - length, end, most_of(meter, mark, length, late));
     } else {
         SHARED_ADD(budget->charged, used);
     }

@@ -122,6 +122,15 @@ def test_kernels_that_become_longer(capped: Callable[..., Capped], ns: int) -> N
     assert 0 < got.rate * ns * 1e-9 < 0.2 + POINTS
 
 
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_kernels_of_two_lengths(capped: Callable[..., Capped], batch: int) -> None:
+    """Of one shape, in turn: as where matrices of the same shape have another depth."""
+    slice_ = capped()
+    slice_.cap(20)
+    got = slice_.work(ns=100000, mixed=4, batch=batch, seconds=0.9, warm=0.3)
+    assert abs(slice_.charged() / (got.kernels_in_all * 2.5 * 0.1 * MS) - 1) < 0.15  # of samples
+
+
 def test_what_overlaps_is_charged_once(capped: Callable[..., Capped]) -> None:
     """Kernels of one block run beside each other: the device is busy for as long as one of them runs."""
     slice_ = capped()

@@ -10,10 +10,9 @@
  *   probe=start|small|large|resident|threads   prints that: us of cuInit and a context, ns of an allocation and its free,
  *                KiB resident, number of threads; and ends
  *
- * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time.
- *
- * Prints `start` and the rounds, then, for the time after `warm`: kernels, seconds, the longest call of a launch in
- * milliseconds, kernels a second; and kernels and seconds from the beginning. A line on standard input ends it early. */
+ * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time. With
+ * `mixed=N` every second kernel takes N times as long. Prints `start` and the rounds, then, for the time after `warm`:
+ * kernels, seconds, the longest call of a launch in milliseconds, kernels a second; and kernels and seconds from the beginning. A line on standard input ends it early. */
 #include "vgpu_tool.h"
 
 #include <dlfcn.h>
@@ -51,7 +50,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle, short_ones, rounds;
+static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -83,7 +82,8 @@ static CUresult launch(CUstream stream)
 {
     static type_cuLaunchKernel plain;
     static _Atomic uint64_t launched;
-    uint64_t own = short_ones && atomic_fetch_add(&launched, 1) < short_ones ? rounds / 4096 : rounds;
+    uint64_t nth = short_ones || mixed ? atomic_fetch_add(&launched, 1) : 0;
+    uint64_t own = nth < short_ones ? rounds / 4096 : mixed && nth % 2 ? mixed * rounds : rounds;
     void *values[] = {&own};
     if (strcmp(kind, "graph") == 0)
         return CU(cuGraphLaunch)(graph, stream);
@@ -301,11 +301,11 @@ static void read_arguments(char **words)
         const struct {
             const char *name;
             uint64_t *to;
-        } numbers[] = {{"ns", &work},         {"batch", &batch},   {"threads", &threads},
-                       {"streams", &streams}, {"nodes", &nodes},   {"trace", &trace},
-                       {"grid", &blocks},     {"rounds", &rounds}, {"captures", &captures},
-                       {"cost", &cost},       {"churn", &churn},   {"idle", &idle},
-                       {"short", &short_ones}};
+        } numbers[] = {{"ns", &work},          {"batch", &batch},   {"threads", &threads},
+                       {"streams", &streams},  {"nodes", &nodes},   {"trace", &trace},
+                       {"grid", &blocks},      {"rounds", &rounds}, {"captures", &captures},
+                       {"cost", &cost},        {"churn", &churn},   {"idle", &idle},
+                       {"short", &short_ones}, {"mixed", &mixed}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
