@@ -17,6 +17,7 @@ enum {
 struct estimate {
     uint64_t key;
     uint64_t mean;  /* nanoseconds; 0: no sample yet */
+    uint64_t timed; /* when one was last chosen to be timed alone, CLOCK_MONOTONIC, nanoseconds */
     uint32_t since; /* launches after the last sample */
     uint32_t used;  /* when, in launches of all */
     uint8_t samples, next;

@@ -212,6 +212,17 @@ static void enter(struct passage *passage)
     atomic_fetch_add(&meter->inside, 1);
 }
 
+/* Where each kernel is waited for, no other is timed, and all are charged as estimated, however long they have become. By
+ * chance alone: what is launched after so many others, or after a long one, may always be the same. */
+static bool is_timed_alone(struct estimate *estimate, uint64_t now)
+{
+    uint64_t every = now - estimate->timed > UNTIMED_NS ? ALONE_LATE : ALONE_SHORT;
+    if (now / CHANCE_NS % (estimate->mean < LONG_NS ? every : ALONE_LONG))
+        return false;
+    estimate->timed = now;
+    return true;
+}
+
 void meter_enter(struct passage *passage)
 {
     struct meter *meter = passage->meter;
@@ -219,9 +230,7 @@ void meter_enter(struct passage *passage)
     enter(passage);
     struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
     passage->single = estimate_is_due(estimate);
-    /* Where each is waited for, no other is timed, and all are charged as estimated, however long they have become. By
-     * chance alone: what is launched after so many others, or after a long one, may always be the same. */
-    passage->lone = passage->now / CHANCE_NS % (estimate->mean < LONG_NS ? ALONE_EVERY : ALONE_LONG) == 0;
+    passage->lone = is_timed_alone(estimate, passage->now);
     estimate->since = passage->single ? 0 : estimate->since + 1;
     if (!stream)
         return;

@@ -20,9 +20,13 @@ enum {
     PROMPT_NS = 50000,
     EVENT_NS = 2200,
     LONE_NS = 350,
-    ALONE_EVERY = 16, /* of the launches into an idle stream, one is timed by itself; */
-    ALONE_LONG = 4,   /* of those that are known to take longer than */
+    /* Of the launches into an idle stream, one of so many is timed by itself: of short kernels few, of long ones many, and
+     * some of what has not been timed for a while. */
+    ALONE_SHORT = 64,
+    ALONE_LONG = 4,
+    ALONE_LATE = 8,
     LONG_NS = 50000,
+    UNTIMED_NS = 2000000,
     CHANCE_NS = 64,
     LOST_NS = 200000000
 };

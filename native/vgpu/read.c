@@ -12,6 +12,7 @@ enum {
     UNKNOWN_NS = 5000000,
     OVERLAP_NS = 40000000,
     SAVED_NS = 2000000,
+    MANY = 16,
     DRIFT = 50000 /* one part in so many */
 };
 
@@ -100,6 +101,17 @@ static uint64_t most_of(struct meter *meter, const struct mark *mark, uint64_t l
     return charged;
 }
 
+/* The lock is held. Of many launches that took less than estimated, with or without waiting, the estimate was too high. */
+static void learn(struct estimate *estimate, const struct mark *mark, uint64_t length, bool late)
+{
+    uint32_t launches = mark->before.launches;
+    uint64_t each = length / launches;
+    if (mark->exact)
+        estimate_add(estimate, each, launches, late);
+    else if (launches >= MANY && each < estimate->mean)
+        estimate_add(estimate, each, launches, true);
+}
+
 /* Charges for a stretch that took `length` up to `end`; `known`: these are. */
 static void settle_stretch(struct meter *meter, const struct mark *mark, bool known, uint64_t length,
                            uint64_t end)
@@ -130,9 +142,8 @@ static void settle_stretch(struct meter *meter, const struct mark *mark, bool kn
     if (known && !stretch->unknown)
         note_overlap(meter, used, stretch->sum);
     /* What ran while others were let through for its sake may have waited for them: that is no estimate. */
-    if (known && mark->exact && stretch->key && stretch->forced == meter->forced_in_all)
-        estimate_add(estimate_find(&meter->estimates, stretch->key), length / stretch->launches,
-                     stretch->launches, late);
+    if (known && stretch->key && stretch->forced == meter->forced_in_all)
+        learn(estimate_find(&meter->estimates, stretch->key), mark, length, late);
     lock_drop(&meter->lock);
     if (cores && due)
         budget_pay(budget, cores, due);
