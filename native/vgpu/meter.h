@@ -6,7 +6,7 @@
 #include "charge.h"
 #include "estimate.h"
 
-enum { METER_STREAMS = 256, METER_MARKS = 32, METER_CONTEXTS = 8, METER_POOL = 128, METER_INSIDE = 64 };
+enum { METER_STREAMS = 2048, METER_MARKS = 32, METER_CONTEXTS = 32, METER_POOL = 128, METER_INSIDE = 64 };
 #define STREAM_ENDED UINT64_MAX /* destroyed by the program; its last marks are yet to be read */
 
 /* EVENT_NS: what an event between two kernels of a stream takes of the device, which is ours and not the program's. On an
@@ -116,7 +116,7 @@ struct meter {
     struct vgpu_budget own;
     struct estimates estimates;
     struct context_meter contexts[METER_CONTEXTS];
-    /* A bit for each stream that is in use: to look at all is 800 KiB. */
+    /* A bit for each stream that is in use: to look at all is 7 MiB. */
     _Atomic uint64_t live[METER_STREAMS / 64];
     struct stream_meter streams[METER_STREAMS];
 };

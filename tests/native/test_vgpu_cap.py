@@ -108,7 +108,7 @@ def test_more_streams_than_are_known_at_once(capped: Callable[..., Capped]) -> N
     """What is launched into the others is charged as estimated: nvcd holds use against the books."""
     slice_ = capped()
     slice_.cap(50)
-    got = slice_.work(ns=1000000, grid=20000, threads=10, streams=64, batch=64, seconds=0.8, warm=0)
+    got = slice_.work(ns=1000000, grid=20000, threads=36, streams=64, batch=64, seconds=0.8, warm=0)
     assert got.rate * MS < 0.5 + POINTS
     assert slice_.charged() > 0.9 * got.kernels_in_all * MS
 
