@@ -155,7 +155,8 @@ static void commit(struct applier *a)
 {
     if (a->target->journal >= 0)
         (void)!ftruncate(a->target->journal, 0); /* the caller removes it anyway */
-    if (a->old_cache >= 0)
+    /* Once more where it could not be: what is done now cannot fail any more, and the next run only removes it. */
+    if (a->old_cache >= 0 && unlinkat(a->old_cache, CACHE_TEMPORARY, 0) < 0)
         unlinkat(a->old_cache, CACHE_TEMPORARY, 0);
 }
 
