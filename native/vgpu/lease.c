@@ -137,7 +137,8 @@ static bool is_over(const struct lease *lease, int position, long *step)
     if (meter_is_drained(position))
         return true;
     struct outlook outlook = meter_outlook(position);
-    bool early = outlook.certain && atomic_load(&lease->waiters);
+    /* What is overdue was estimated wrong, and may go on for long. */
+    bool early = outlook.certain && outlook.left > -EARLY_NS && atomic_load(&lease->waiters);
     int64_t left = early ? outlook.left - EARLY_NS : outlook.left;
     if (early && left <= 0) {
         meter_loosen(position);

@@ -24,8 +24,7 @@ bool lease_takes_turns(int position);
 struct outlook {
     int64_t left; /* nanoseconds, as estimated; below zero: it should have ended */
     bool known;   /* there is an estimate */
-    bool
-        certain; /* it is the last stretch of work like that in front of it, which took what its estimate said */
+    bool certain; /* it is the last stretch, like the one in front of it, which took what was estimated */
 };
 
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
