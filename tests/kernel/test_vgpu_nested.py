@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from support import CLEAN_ENV, need, run
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
+from support.dialog import Dialog
 from support.rootfs import LIBS, as_debian
 from support.vgpu import Inside, ensure_shim, entry_of
 
@@ -66,9 +66,7 @@ class Nested:
         inside: Inside = object.__new__(Inside)
         command = [*self.outer.bundle.command("runc"), "exec", self.outer.name]
         enter = ["nsenter", f"--mount=/proc/{self.pid}/ns/mnt", "--", "chroot", "/inner", "/tmp/vgpu_tool"]
-        inside.process = subprocess.Popen(
-            [*command, *enter], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
-        )
+        Dialog.__init__(inside, [*command, *enter], CLEAN_ENV)
         return inside
 
 
