@@ -11,9 +11,9 @@ enum {
     UNKNOWN_TIMES = 4,
     UNKNOWN_NS = 5000000,
     OVERLAP_NS = 40000000,
-    SAVED_NS = 2000000,
-    MANY = 16,
-    DRIFT = 50000 /* one part in so many */
+    SAVED_NS = 2000000, /* some stretches */
+    MANY = 16,          /* launches, whose mean says something of each */
+    DRIFT = 50000       /* one part in so many */
 };
 
 bool meter_begin(struct meter *meter)
@@ -81,11 +81,6 @@ static void note_overlap(struct meter *meter, uint64_t used, uint64_t sum)
     }
 }
 
-static uint64_t lesser(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
 /* What a stretch is charged for at most: its time where that is known to be its own, else the estimates of what was
  * launched, or something between. What took less than estimated leaves the rest to what takes more: else kernels of
  * one shape and two lengths would be charged for the estimate and for less, and never for more. */
@@ -95,9 +90,9 @@ static uint64_t most_of(struct meter *meter, const struct mark *mark, uint64_t l
     if (mark->exact && !late)
         return length;
     if (stretch->unknown)
-        return lesser(length, stretch->sum ? UNKNOWN_TIMES * stretch->sum : UNKNOWN_NS);
-    uint64_t most = stretch->sum + meter->saved, charged = lesser(length, most);
-    meter->saved = lesser(most - charged, SAVED_NS);
+        return least(length, stretch->sum ? UNKNOWN_TIMES * stretch->sum : UNKNOWN_NS);
+    uint64_t most = stretch->sum + meter->saved, charged = least(length, most);
+    meter->saved = least(most - charged, SAVED_NS);
     return charged;
 }
 

@@ -6,7 +6,7 @@
 
 #include <sched.h>
 
-enum { WRONG_NS = 25000 };
+enum { WRONG_NS = 25000 }; /* an estimate by more is none to hand a lease on by */
 
 /* The one who reads is in the driver for a short while, with calls that do not wait. */
 static void begin(struct meter *meter)

@@ -19,6 +19,11 @@ static inline bool file_status(int fd, struct stat *out)
     return syscall(SYS_fstat, fd, out) == 0;
 }
 
+static inline uint64_t least(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 static inline uint64_t now_ns(clockid_t clock)
 {
     struct timespec now;

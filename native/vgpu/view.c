@@ -3,11 +3,6 @@
 
 #include <limits.h>
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* False: the device is not limited, and the driver's own numbers stand. Where nothing can be allocated, all of it is
  * used: a total of 0 is nothing that programs expect. */
 static bool slice_of(int position, uint64_t *total, uint64_t *used)

@@ -53,6 +53,13 @@ static inline void *use_device(int ordinal)
     return context;
 }
 
+/* For qsort(3), of doubles. */
+static inline int compare(const void *one, const void *other)
+{
+    double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
 /* Nanoseconds of a clock that only goes on. */
 static inline double now(void)
 {

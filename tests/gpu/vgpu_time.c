@@ -2,12 +2,6 @@
  * libcuda.so.1 the loader finds. */
 #include "vgpu_driver.h"
 
-static int compare(const void *a, const void *b)
-{
-    double one = *(const double *)a, two = *(const double *)b;
-    return one < two ? -1 : one > two;
-}
-
 /* The median of many rounds of `times` calls each. */
 #define TIME(name, times, call)                                                                             \
     do {                                                                                                    \

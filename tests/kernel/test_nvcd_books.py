@@ -17,6 +17,11 @@ from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
 
 
+def pid_of_slice(place: Place) -> int:
+    """A process of the one slice, when nvcd knows it."""
+    return int(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+
+
 @pytest.fixture
 def driver(sim_root: Callable[..., str]) -> str:
     return sim_root(gpus=1)
@@ -117,7 +122,7 @@ def test_what_is_taken_around_the_shim_counts(place: Place, driver: str, sliced:
 def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced: Any, around: Any) -> None:
     started(place, driver, '[nvcd]\non-bypass = "stop"\n')
     program = sliced("4g")
-    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    other = around(pid_of_slice(place))
     found = eventually(place, lambda s: s["found"]["bypass"] == 1)
     assert other.process.wait(timeout=20) == -signal.SIGKILL
     assert found["events"][0]["action"] == f"stopped process {other.process.pid}"
@@ -129,7 +134,7 @@ def test_a_slice_that_has_too_much_is_denied_more(
 ) -> None:
     started(place, driver, '[nvcd]\non-excess = "deny"\n')
     program = sliced("4g")
-    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    other = around(pid_of_slice(place))
     assert other.code("alloc a 4g")[0] == 0
     eventually(place, lambda s: s["found"]["excess"] == 1)
     assert program.code("alloc b 2m")[0] == 2
@@ -144,7 +149,7 @@ def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
     started(place, driver, '[nvcd]\non-excess = "stop"\n')
     program = sliced("4g")
     assert program.code("alloc a 1g")[0] == 0
-    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    other = around(pid_of_slice(place))
     assert other.code("alloc a 4g")[0] == 0
     eventually(place, lambda s: s["found"]["excess"] == 1)
     assert other.process.wait(timeout=20) == -signal.SIGKILL
@@ -156,7 +161,7 @@ def test_a_slice_with_a_way_around_the_shim_is_denied_more(
 ) -> None:
     started(place, driver, '[nvcd]\non-bypass = "deny"\n')
     program = sliced("4g")
-    other = around(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
+    other = around(pid_of_slice(place))
     eventually(place, lambda s: s["found"]["bypass"] == 1)
     assert program.code("alloc b 2m")[0] == 2 and other.process.poll() is None
     other.end()

@@ -47,6 +47,18 @@ static void nodes_run_in_the_order_of_their_needs(void)
     EXPECT(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(exec, NULL));
 }
 
+static CUDA_KERNEL_NODE_PARAMS one_thread(const char *name, void **arguments)
+{
+    return (CUDA_KERNEL_NODE_PARAMS){.func = kernel(name),
+                                     .gridDimX = 1,
+                                     .gridDimY = 1,
+                                     .gridDimZ = 1,
+                                     .blockDimX = 1,
+                                     .blockDimY = 1,
+                                     .blockDimZ = 1,
+                                     .kernelParams = arguments};
+}
+
 static void kernels_of_graphs_can_change(void)
 {
     CUgraph graph, clone;
@@ -58,14 +70,7 @@ static void kernels_of_graphs_can_change(void)
     CUgraphExecUpdateResultInfo info;
     use_device();
     OK(cuMemAlloc_v2(&word, 4));
-    CUDA_KERNEL_NODE_PARAMS params = {.func = kernel("fill_u32"),
-                                      .gridDimX = 1,
-                                      .gridDimY = 1,
-                                      .gridDimZ = 1,
-                                      .blockDimX = 1,
-                                      .blockDimY = 1,
-                                      .blockDimZ = 1,
-                                      .kernelParams = (void *[]){&word, &value, &count}};
+    CUDA_KERNEL_NODE_PARAMS params = one_thread("fill_u32", (void *[]){&word, &value, &count});
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
     value = 6; /* arguments were copied */
@@ -113,14 +118,7 @@ static void graphs_nest(void)
 static void count_down(CUgraph graph, CUdeviceptr word, CUgraphConditionalHandle handle)
 {
     CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS params = {.func = kernel("sim_count_down"),
-                                      .gridDimX = 1,
-                                      .gridDimY = 1,
-                                      .gridDimZ = 1,
-                                      .blockDimX = 1,
-                                      .blockDimY = 1,
-                                      .blockDimZ = 1,
-                                      .kernelParams = (void *[]){&word, &handle}};
+    CUDA_KERNEL_NODE_PARAMS params = one_thread("sim_count_down", (void *[]){&word, &handle});
     OK(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
 }
 

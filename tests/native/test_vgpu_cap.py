@@ -6,10 +6,12 @@ may: so a share is looked at from above alone, and what was given from both side
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
 import pytest
+from support import REPO, run
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, Capped, Result, Worker, compile_work
 from support.vgpushim import GIB, Slice
@@ -254,3 +256,13 @@ def test_without_a_cap_nothing_is_metered(capped: Callable[..., Capped]) -> None
         got = slice_.work(ns=100000, batch=4, seconds=0.1, warm=0.05)
         assert got.kernels > 0
     assert slice_.budget()[:8] == (0,) * 8
+
+
+def test_events_take_what_they_do_on_an_h100(capped: Callable[..., Capped]) -> None:
+    """On the simulated GPU, by the program that measures it on a real one."""
+    slice_ = capped()
+    program = slice_.path("vgpu_events")
+    run("gcc", "-O2", "-D_GNU_SOURCE", "-o", program, os.path.join(REPO, "tests/gpu/vgpu_events.c"), "-ldl")
+    variables = {**slice_.environment(), "LD_LIBRARY_PATH": slice_.real_directory()}
+    plain, _, _, fourth, among, _ = map(float, run(program, env=variables, timeout=60).stdout.split())
+    assert abs(4 * (fourth - plain) - 2.2) < 0.3 and abs(among - plain - 2.2) < 0.3

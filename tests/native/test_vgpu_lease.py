@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from support import run
@@ -34,13 +35,19 @@ def ready(slice_: Slice) -> Process:
     return slice_.start().do("module m")
 
 
-def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]) -> None:
-    """A device that a process was done with long ago is not taken from others by what it does on another one."""
-    slice_ = shared(plain_slice)
+@contextlib.contextmanager
+def asking(slice_: Slice) -> Iterator[tuple[Process, TurnGiver, Talk]]:
+    """A program that launches, and has come to what stands for nvcd."""
     process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
         process.send("launch m")
-        talk = nvcd.accept()
+        yield process, nvcd, nvcd.accept()
+
+
+def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]) -> None:
+    """A device that a process was done with long ago is not taken from others by what it does on another one."""
+    slice_ = shared(plain_slice)
+    with asking(slice_) as (process, nvcd, talk):
         assert talk.wanted() == nvcd.uuids[0]
         talk.send(FREE, 1, nvcd.uuids[0])
         assert process.receive() == ["0"]
@@ -62,10 +69,7 @@ def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]
 def test_a_lease_that_nobody_wants_any_more_is_given_back(plain_slice: Callable[..., Slice]) -> None:
     """nvcd may hand one out, by a change of policy, while the process gives back the one that it had."""
     slice_ = shared(plain_slice)
-    process = ready(slice_)
-    with TurnGiver(slice_) as nvcd:
-        process.send("launch m")
-        talk = nvcd.accept()
+    with asking(slice_) as (process, nvcd, talk):
         talk.send(GRANT, 1, talk.wanted(), 10_000_000)
         assert process.receive() == ["0"]
         assert talk.receive().kind == RELEASE
@@ -110,10 +114,7 @@ def test_half_a_message(plain_slice: Callable[..., Slice], message: bytes) -> No
 def test_messages_about_nothing(plain_slice: Callable[..., Slice]) -> None:
     """Of kinds, devices and leases that there are none of: they change nothing."""
     slice_ = shared(plain_slice)
-    process = ready(slice_)
-    with TurnGiver(slice_) as nvcd:
-        process.send("launch m")
-        talk = nvcd.accept()
+    with asking(slice_) as (process, nvcd, talk):
         uuid = talk.wanted()
         for kind, round, whose in (
             (999, 1, uuid), (WANT, 1, uuid), (DROP, 0, uuid), (GRANT, 7, b"\xff" * 16), (FREE, 7, NO_UUID),
@@ -197,10 +198,7 @@ def test_what_never_came_back_is_not_waited_for(plain_slice: Callable[..., Slice
 def test_a_connection_that_a_child_has_too(plain_slice: Callable[..., Slice]) -> None:
     """When the process gives it up, nvcd hears of that."""
     slice_ = shared(plain_slice)
-    process = ready(slice_)
-    with TurnGiver(slice_) as nvcd:
-        process.send("launch m")
-        talk = nvcd.accept()
+    with asking(slice_) as (process, nvcd, talk):
         talk.send(FREE, 1, talk.wanted())
         assert process.receive() == ["0"]
         process.do("orphan c")
@@ -212,10 +210,7 @@ def test_a_connection_that_a_child_has_too(plain_slice: Callable[..., Slice]) ->
 def test_waiting_for_a_turn_is_seen(plain_slice: Callable[..., Slice]) -> None:
     """In the ledger, where operators see how long launches were held back."""
     slice_ = shared(plain_slice)
-    process = ready(slice_)
-    with TurnGiver(slice_) as nvcd:
-        process.send("launch m")
-        talk = nvcd.accept()
+    with asking(slice_) as (process, nvcd, talk):
         uuid = talk.wanted()
         assert not select.select([talk.socket], [], [], 0.2)[0]
         talk.send(GRANT, 1, uuid, 10_000_000)
