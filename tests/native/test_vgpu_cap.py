@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from support import REPO, run
 from support.simdriver import SANITIZE
-from support.vgpucap import FIXED, NATIVE, Capped, Result, Worker, compile_work
+from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Result, Worker, compile_work
 from support.vgpushim import GIB, Slice
 
 from nvc.vgpu import layout
@@ -62,7 +62,8 @@ def test_long_kernels_make_debt(capped: Callable[..., Capped], cap: int) -> None
     slice_.cap(cap)
     got = slice_.work(ns=40000000, batch=1, seconds=1.2, warm=0.4)
     given = slice_.given(got.seconds_in_all, got.kernels_in_all * 40 * MS)
-    assert abs(given - cap / 100) < 0.05  # one kernel more or less
+    # One kernel more or less is 0.025; two of the first ones may be charged as unknown, if the host was busy then.
+    assert abs(given - cap / 100) < 0.08
 
 
 def test_waiting_for_the_host_is_not_charged(capped: Callable[..., Capped]) -> None:
@@ -111,7 +112,7 @@ def test_more_streams_than_are_known_at_once(capped: Callable[..., Capped]) -> N
     slice_ = capped()
     slice_.cap(50)
     got = slice_.work(ns=1000000, grid=20000, threads=36, streams=64, batch=64, seconds=0.8, warm=0)
-    assert got.rate * MS < 0.5 + POINTS
+    assert got.rate * MS < 0.5 + POINTS + 0.5 * PERIOD / 0.8  # that was saved up at the beginning
     assert slice_.charged() > 0.9 * got.kernels_in_all * MS
 
 
