@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+STATE_TIME = 5.0  # seconds
+
 USAGE = """Usage: nvcd [--config FILE] [--root DIR]
        nvcd --state
 
@@ -77,23 +79,13 @@ def _run(words: list[str]) -> int:
 
 
 def _state() -> str:
-    """What the daemon answers. Raises InitializationError where none does."""
-    import json
-    import socket
+    """What the daemon answers. Raises PermissionDenied but for root, InitializationError where none does."""
+    import os
 
-    from nvc.errors import InitializationError
+    from nvc.errors import PermissionDenied
+    from nvc.vgpu.nvcd import ask
     from nvc_cli.output import json_text
 
-    path = "/run/nvc/nvcd/nvcd.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as made:
-        made.settimeout(5)
-        try:
-            made.connect(path)
-            made.sendall(b'{"ask": "state"}\n')
-            data = b""
-            while part := made.recv(1 << 16):
-                data += part
-            return json_text(json.loads(data))
-        except (OSError, ValueError) as error:
-            cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise InitializationError("ask nvcd", path, cause.lower(), "does it run?") from None
+    if os.geteuid() != 0:
+        raise PermissionDenied("ask nvcd", cause="only root can")
+    return json_text(ask("state", STATE_TIME))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 
-from nvc.errors import DeviceError
-from nvc.fastjson import JsonError, parse
+from nvc.errors import DeviceError, InitializationError
 from nvc.rundir import runtime_directory
+from nvc.vgpu import nvcd
 from nvc.vgpu.layout import NO_LIMIT
 
 TYPE_CHECKING = False
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 STEP = "fence by MPS"
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
-REPLY_MAX = 1 << 16
+ANSWER_TIME = 10.0  # seconds for one answer
 
 
 def directory(key: str, uuid: str) -> str:
@@ -38,10 +36,9 @@ def only_device(devices: tuple[SliceDevice, ...]) -> SliceDevice:
 def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
     """Have a server started for a slice, and wait until it has its limits. Raises DeviceError."""
     memory = 0 if device.limit == NO_LIMIT else device.limit
-    what = f'"key": "{key}", "uuid": "{device.uuid}", "percent": {percent}, "memory": {memory}'
     end = time.monotonic() + timeout
     while True:
-        answer = _ask(f'"ask": "mps-start", {what}', device.uuid)
+        answer = _ask("mps-start", device.uuid, key=key, uuid=device.uuid, percent=percent, memory=memory)
         problem = answer.get("error") or answer.get("problem")
         if problem:
             raise DeviceError(STEP, device.uuid, str(problem)[:400])
@@ -55,25 +52,14 @@ def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
 def stop(key: str) -> None:
     """End the server of a slice that did not come to be; without nvcd there is none."""
     try:
-        _ask(f'"ask": "mps-stop", "key": "{key}"', key)
+        _ask("mps-stop", key, key=key)
     except DeviceError:
         pass
 
 
-def _ask(question: str, what: str) -> dict[str, Any]:
-    path = f"{runtime_directory()}/nvcd/nvcd.sock"
+def _ask(question: str, what: str, **words: str | int) -> dict[str, Any]:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(10)
-            connection.connect(path)
-            connection.sendall(f"{{{question}}}\n".encode())
-            data = b""
-            while len(data) <= REPLY_MAX and (part := connection.recv(REPLY_MAX)):
-                data += part
-        found = parse(data, REPLY_MAX)
-    except OSError as error:
-        cause = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise DeviceError(STEP, what, f"nvcd does not answer at {path}: {cause}", "start nvcd") from None
-    except JsonError as error:
-        raise DeviceError(STEP, what, f"nvcd's answer: {error}") from None
-    return found if isinstance(found, dict) else {}
+        return nvcd.ask(question, ANSWER_TIME, **words)
+    except InitializationError as error:
+        cause = f"nvcd does not answer at {error.path}: {error.cause}"
+        raise DeviceError(STEP, what, cause, "start nvcd") from None
