@@ -44,18 +44,19 @@ class Service:
             self.loop.rest(self.listener.fileno(), now)
             return
         connection.setblocking(False)
-        if len(self.open) >= CONNECTIONS:
-            self._expire(now)
-        if len(self.open) >= CONNECTIONS or self.root_only and _uid_of(connection) != 0:
+        if self.root_only and _uid_of(connection) != 0:
             connection.close()
             return
+        if len(self.open) >= CONNECTIONS:
+            self._make_room()
         fd = connection.fileno()
         self.open[fd] = connection, bytearray(), now
         self.loop.add(fd, lambda now: self._ready(fd, now))
 
-    def _expire(self, now: int) -> None:
-        for fd in [fd for fd, (_, _, since) in self.open.items() if now - since > PATIENCE]:
-            self._close(fd)
+    def _make_room(self) -> None:
+        """Close the oldest of those that have not asked; where all have, of those that do not read."""
+        silent = [fd for fd, (_, question, _) in self.open.items() if self.end not in question]
+        self._close((silent or list(self.open))[0])
 
     def _ready(self, fd: int, now: int) -> None:
         connection, question, _ = self.open[fd]

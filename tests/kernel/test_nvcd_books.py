@@ -16,6 +16,8 @@ from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
 
+from nvc.daemon.services import CONNECTIONS
+
 
 def pid_of_slice(place: Place) -> int:
     """A process of the one slice, when nvcd knows it."""
@@ -247,6 +249,35 @@ def test_metrics_at_an_address(place: Place, driver: str) -> None:
             while part := one.recv(1 << 16):
                 data += part
             assert data.startswith(b"HTTP/1.1 200 OK") and b"\nnvcd_clients 0.0\n" in data
+
+
+def test_those_who_ask_nothing_keep_no_scraper_waiting(place: Place, driver: str) -> None:
+    """Where all places are taken, who has been silent for longest is closed for one more."""
+    started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
+
+    def connected(half: bytes = b"") -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(5)
+        made.connect(f"{place.run}/nvcd/metrics.sock")
+        made.sendall(half)
+        return made
+
+    idle = [connected(b"GET /metr" if number % 2 else b"") for number in range(CONNECTIONS)]
+    try:
+        for _ in range(3):
+            with connected(b"GET /metrics HT") as scraper:
+                scraper.sendall(b"TP/1.1\r\n\r\n")
+                assert scraper.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+            idle.append(connected())
+        # Each scraper had the place of the first one that was left; who came after it, the scraper's own.
+        assert [one.recv(1) for one in idle[:3]] == [b""] * 3
+        for one in idle[3:]:
+            one.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                one.recv(1)
+    finally:
+        for one in idle:
+            one.close()
 
 
 def test_half_a_question(place: Place, driver: str) -> None:
