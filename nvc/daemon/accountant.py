@@ -215,11 +215,13 @@ class Accountant:
             os.close(fd)
 
     def open_again(self) -> None:
-        """Now and then: a slice may have put another ledger in its place."""
+        """Now and then: a slice may have put another ledger in its place. The same one is not opened again."""
         for key, fd in tuple(self._ledgers.items()):
             try:
-                self._ledgers[key] = self._open(self.book.known[key], fd)
-                os.close(fd)
+                found = self._open(self.book.known[key], fd)
+                if found != fd:
+                    os.close(fd)
+                self._ledgers[key] = found
             except (KeyError, OSError, LedgerError):
                 self.forget(key)
 
@@ -249,18 +251,13 @@ class Accountant:
             self.log(str(error))
             return False
         try:
-            fd = os.open(known.entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                names = [device.uuid for device in known.entry.devices]
-                old = tuple(device.replace(uuid=name) for device, name in zip(quota.read(fd), names))
-                new = tuple(
-                    change(device, values[device.uuid]) if device.uuid in values else device
-                    for device in old
-                )
-                if new != old:
-                    quota.write(fd, new)
-            finally:
-                os.close(fd)
+            names = [device.uuid for device in known.entry.devices]
+            old = tuple(device.replace(uuid=name) for device, name in zip(quota.read(known.quota), names))
+            new = tuple(
+                change(device, values[device.uuid]) if device.uuid in values else device for device in old
+            )
+            if new != old:
+                quota.write(known.quota, new)
             known.read()
         except (OSError, quota.QuotaError) as error:
             self.log(f"{known.entry.quota}: {error}")

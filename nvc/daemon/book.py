@@ -34,7 +34,8 @@ class Known:
     def __init__(self, entry: Entry, stamp: int) -> None:
         self.entry = entry
         self.stamp = stamp  # of its directory: another one when `about` was replaced
-        self.quota = os.open(entry.quota, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
+        self.quota = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         self.sequence = b""
         self.devices: tuple[QuotaDevice, ...] = ()  # named as the registry has them
         self.uuids: tuple[bytes, ...] = ()

@@ -72,7 +72,10 @@ class Sight:
         return (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
 
     def open_ledger(self, entry: Entry, before: int = -1) -> int:
-        """A descriptor of the ledger that it sees; `before` is one from here. Raises OSError, LedgerError."""
+        """A descriptor of the ledger that it sees: `before`, one from here, where that is of the same file.
+
+        Raises OSError, LedgerError.
+        """
         below = f"{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
         path = f"{entry.libs_dir}/{below}"
         try:
@@ -88,7 +91,11 @@ class Sight:
             found = self.kernel.identity(fd)
             if not stat.S_ISREG(found.mode):
                 raise LedgerError("read ledger", path, "not a regular file")
-            if before < 0 or os.fstat(before).st_dev != found.device:
+            # That is not opened again, which may wait for somebody in the container (FAN_OPEN_PERM of fanotify(7)).
+            status = os.fstat(before) if before >= 0 else None
+            if status is not None and (status.st_dev, status.st_ino) == (found.device, found.inode):
+                return before
+            if status is None or status.st_dev != found.device:
                 self._check_kind(found.mount, path)
             return os.open(f"/proc/self/fd/{fd}", _OPEN)
         finally:

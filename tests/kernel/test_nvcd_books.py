@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, REPO
 from support.dialog import Dialog
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
 
 from nvc.daemon.services import CONNECTIONS
+from nvc.vgpu.registry import read_entry
 
 
 def pid_of_slice(place: Place) -> int:
@@ -78,6 +82,23 @@ def around(driver: str, tool: str, scratch: str) -> Iterator[Callable[..., Progr
         program.end()
 
 
+@pytest.fixture
+def held() -> Iterator[Callable[..., None]]:
+    """From now on nobody gets leave to open what a process sees at the paths; see heldfiles.py."""
+    holders = []
+
+    def hold(pid: int, kind: str, *paths: str) -> None:
+        program = os.path.join(REPO, "tests/support/heldfiles.py")
+        words = ["nsenter", "-t", str(pid), "-m", sys.executable, program, kind, *paths]
+        holders.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV))
+        stdout = holders[-1].stdout
+        assert stdout is not None and stdout.readline() == b"ready\n"
+
+    yield hold
+    for holder in holders:
+        holder.communicate(timeout=20)
+
+
 def one(found: Any) -> Any:
     """The only slice's books."""
     return found["memory"][0] if found["memory"] else {"truth": None, "model": None, "pids": []}
@@ -119,6 +140,47 @@ def test_what_is_taken_around_the_shim_counts(place: Place, driver: str, sliced:
     other.end()
     eventually(place, lambda s: len(one(s)["pids"]) == 1)
     eventually(place, lambda s: program.code("info")[1] == free)
+
+
+def test_files_that_nobody_gets_leave_to_open(
+    place: Place, driver: str, sliced: Any, around: Any, held: Any
+) -> None:
+    """nvcd has the slice's files open from before, and opens none of them again: each five seconds it looks."""
+    started(place, driver)
+    program = sliced("4g")
+    free = program.code("info")[1]
+    other = around(pid_of_slice(place))
+    first = eventually(place, lambda s: len(one(s)["pids"]) == 2 and one(s)["model"])["now"]
+    private = f"{driver}{LIBS}/nvc"
+    held(pid_of_slice(place), "system", f"{private}/ledger")
+    held(pid_of_slice(place), "file", f"{private}/quota")
+    assert other.code("alloc a 1g")[0] == 0
+    eventually(place, lambda s: one(s)["truth"] > GIB and s["now"] - first > 5.5e9)
+    assert free - program.code("info")[1] >= GIB
+
+
+def test_one_that_is_held_up_ends_by_the_signal_of_its_unit(
+    place: Place, driver: str, sliced: Any, held: Any
+) -> None:
+    """Where it has to open a ledger for the first time, it waits for whoever holds that up."""
+    sliced("4g")
+    (key,) = os.listdir(f"{place.run}/vgpu")
+    held(read_entry(f"{place.run}/vgpu/{key}").pid, "mount", f"{driver}{LIBS}/nvc/ledger")
+    started(place, driver)
+    daemon = place.daemon
+    assert daemon is not None
+    end = time.monotonic() + 20
+    waited = 0
+    while waited < 10:  # looks in a row
+        with open(f"/proc/{daemon.pid}/stat", encoding="utf-8") as stat:
+            waited = waited + 1 if stat.read().rpartition(")")[2].split()[0] == "D" else 0
+        assert time.monotonic() < end
+        select.select([], [], [], 0.05)
+    with open(os.path.join(REPO, "packaging/systemd/nvcd.service"), encoding="ascii") as unit:
+        settings = dict(line.rstrip().split("=", 1) for line in unit if "=" in line)
+    daemon.process.send_signal(signal.Signals[settings["WatchdogSignal"]])
+    assert daemon.process.wait(timeout=20) == -signal.SIGKILL
+    daemon.end()
 
 
 def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced: Any, around: Any) -> None:
