@@ -101,7 +101,7 @@ def policy_command(
     """
     from nvc.discovery import discover
     from nvc.vgpu import policies
-    from nvc.vgpu.govern import governed, lay_down, parse_duration
+    from nvc.vgpu.govern import devices_named, governed, lay_down, parse_duration
     from nvc.vgpu.shares import parse_policy
     from nvc.vgpu.sizes import parse_number
 
@@ -119,13 +119,12 @@ def policy_command(
     kernel = operator_kernel()
     facts = discover(kernel, ctx.obj["options"])
     selectors = tuple(item for item in gpu.split(",") if item)
-    found = governed(kernel, facts, selectors)
     if reset or changes:
-        uuids = tuple(device.uuid for device in found)
-        nothing = policies.DevicePolicy()
-        told = lay_down(kernel, uuids, lambda old: nothing if reset else old.replace(**changes))
+        uuids = tuple(device.uuid for device in devices_named(facts, selectors))
+        told = lay_down(kernel, uuids, None if reset else lambda old: old.replace(**changes))
         output.warn(program_of(ctx), told)
         return
+    found = governed(kernel, facts, selectors)
     if form == "json":
         output.write(output.json_text({"devices": [device.document() for device in found]}))
         return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
+    from nvc.vgpu.slices import SliceDevice
 
 #: Units of a duration on the command line, in microseconds.
 UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
@@ -70,27 +71,34 @@ def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tu
 
     Raises DeviceError, PolicyError.
     """
-    selection = select(facts, Request(devices=selectors))
-    named = {gpu.index for gpu, _ in selection.mig}
-    parts = [(gpu, part) for gpu in selection.gpus if gpu.index not in named for part in gpu.mig]
-    found = resolve(facts, selection.replace(mig=(*selection.mig, *parts)), SliceRequest())
     shared = sharers(kernel)
     return tuple(
-        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), shared.get(d.uuid, ())) for d in found
+        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), shared.get(d.uuid, ()))
+        for d in devices_named(facts, selectors)
     )
 
 
+def devices_named(facts: HostFacts, selectors: tuple[str, ...]) -> tuple[SliceDevice, ...]:
+    """The same devices, whatever is laid down for them. Raises DeviceError."""
+    selection = select(facts, Request(devices=selectors))
+    named = {gpu.index for gpu, _ in selection.mig}
+    parts = [(gpu, part) for gpu in selection.gpus if gpu.index not in named for part in gpu.mig]
+    return resolve(facts, selection.replace(mig=(*selection.mig, *parts)), SliceRequest())
+
+
 def lay_down(
-    kernel: Kernel, uuids: tuple[str, ...], change: Callable[[DevicePolicy], DevicePolicy]
+    kernel: Kernel, uuids: tuple[str, ...], change: Callable[[DevicePolicy], DevicePolicy] | None
 ) -> tuple[str, ...]:
     """Change what is laid down for devices, for the slices that run too. Returned is what is to be told.
+
+    None in place of a change lays down nothing, whatever is there, also what cannot be read.
 
     Raises InputError for a policy that a slice cannot have, RegistryError, PolicyError. Then nothing has changed.
     """
     lock = registry.locked(kernel)
     try:
         slices = living_slices(kernel)
-        new = {uuid: change(policies.read(uuid)) for uuid in uuids}
+        new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}
         told: list[str] = []
         for uuid, laid_down in new.items():
             shares = [

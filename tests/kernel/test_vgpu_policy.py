@@ -226,3 +226,17 @@ def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Ten
     os.chmod(path, 0o666)
     assert "not a file of root's alone" in tenants.refused("--memory=1g")
     os.unlink(path)
+
+
+def test_what_is_spoilt_is_removed_as_its_error_says(policy: Any, driver: str) -> None:
+    path = f"{policies.directory()}/{uuids(driver)[0]}"
+    with open(path, "w", encoding="ascii") as out:
+        out.write("a newer setting 4\n")
+    done = policy("0", check=False)
+    assert done.returncode == 1 and "`nvc-cli vgpu policy GPU --reset` removes it" in done.stderr
+    assert policy("0", "weight", check=False).returncode == 1
+    policy("0", "--reset")
+    assert not os.path.lexists(path) and shown(policy)["policy"] is None
+    os.symlink("/etc/passwd", path)
+    policy("all", "--reset")
+    assert not os.path.lexists(path) and os.path.exists("/etc/passwd")
