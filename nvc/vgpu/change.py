@@ -109,7 +109,7 @@ def _shared(
         asked = old.asked
     named = wanted.policy or cap or Share("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
-    if wanted.weight is not None:
+    if weight > share.weight:  # less is never too much, also where all together have too much
         others = [one for one in sharers(kernel).get(share.uuid, ()) if one.key != tenant.entry.key]
         check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
     policy = asked if laid_down.policy == policies.NONE else laid_down.policy

@@ -155,6 +155,10 @@ def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: s
     cli(launcher, "set", str(pid), "--weight=7")
     assert shown(policy)["freeWeight"] == 0
     assert shares_of(pid)[0] == (0, 7, "weight", 0)
+    assert "a weight of 8 already" in policy("0", "--total-weight=1").stderr
+    cli(launcher, "set", str(pid), "--weight=3")  # still too much, but less
+    done = cli(launcher, "set", str(pid), "--weight=4", check=False)
+    assert done.returncode == 1 and "a weight of 4, and 0 of 1 is free" in done.stderr
 
 
 def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Tenants, launcher: str) -> None:
