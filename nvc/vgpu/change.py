@@ -151,6 +151,10 @@ def _chosen(tenant: Tenant, devices: tuple[str, ...]) -> list[int]:
             raise InputError(
                 "--device", name, "not a device of this slice", "`nvc-cli vgpu show` lists them"
             )
+        if any(tenant.devices[place].hidden for place in found):  # nobody has let the slice in there
+            raise InputError(
+                "--device", name, "hidden from this slice", "start one that asks for this device"
+            )
         chosen += found
     return list(dict.fromkeys(chosen))
 

@@ -161,6 +161,16 @@ def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: s
     assert done.returncode == 1 and "a weight of 4, and 0 of 1 is free" in done.stderr
 
 
+def test_a_slice_gets_no_device_that_it_did_not_ask_for(policy: Any, tenants: Tenants, launcher: str) -> None:
+    """It would be one that nobody has let in: not counted, and under no policy that is laid down."""
+    pid = tenants.start("--memory=1g")
+    before = shares_of(pid)
+    for words in (("--memory=1g",), ("--unlimited",), ("--cores=20",)):
+        done = cli(launcher, "set", str(pid), "--device=1", *words, check=False)
+        assert done.returncode == 1 and "--device: 1: hidden from this slice" in done.stderr
+    assert shares_of(pid) == before and shown(policy, "1")["instances"] == 0
+
+
 def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Tenants, launcher: str) -> None:
     pid = tenants.start("--memory=1g")
     done = policy("0", "fixed", check=False)
