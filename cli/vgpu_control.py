@@ -145,7 +145,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.vgpu import registry
-    from nvc.vgpu.tenants import find
+    from nvc.vgpu.tenants import find, unreadable
 
     kernel = operator_kernel()
     lock = registry.locked(kernel)
@@ -155,13 +155,15 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
             output.write("".join(f"{key}\n" for key in removed))
             return
         all_slices = everybody(ctx, kernel)
-        chosen = [find(all_slices, name) for name in names]
+        broken = unreadable(all_slices)
+        removed_too = [broken[name] for name in names if name in broken]
+        chosen = [find(all_slices, name) for name in names if name not in broken]
         for tenant in chosen:
             if tenant.alive and not force:
                 raise InputError(
                     "remove slice", tenant.short, f"runs: process {tenant.pids[0]}", "use --force"
                 )
-        for tenant in chosen:
-            registry.remove(tenant.entry)
+        for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
+            registry.remove(entry)
     finally:
         os.close(lock)

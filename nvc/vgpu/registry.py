@@ -327,16 +327,17 @@ def _is_key(name: str) -> bool:
 
 def prune(kernel: Kernel, base: str) -> list[str]:
     """Remove the entries of containers that are gone; their keys are returned. The caller holds the lock."""
-    from nvc.vgpu.living import processes_of
+    from nvc.vgpu.living import is_remnant, processes_of
 
-    entries = []
+    entries, gone = [], []
     for name in entry_names(base):
         try:
             entries.append(read_entry(f"{base}/{name}"))
         except RegistryError:
-            continue
+            if is_remnant(f"{base}/{name}"):
+                gone.append(name)
     living = processes_of(kernel, tuple(entries))
-    gone = [entry.key for entry in entries if entry.key not in living]
+    gone += [entry.key for entry in entries if entry.key not in living]
     for key in gone:
         _remove(f"{base}/{key}")
     return gone

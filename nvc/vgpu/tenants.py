@@ -114,6 +114,17 @@ def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
     )
 
 
+def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
+    """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them."""
+    base = registry.base_directory()
+    known = {tenant.entry.key for tenant in everybody}
+    return {
+        key: Entry(key, f"{base}/{key}", 0, 0, "", "", 0, ())
+        for key in registry.entry_names(base)
+        if key not in known
+    }
+
+
 def document(tenant: Tenant) -> dict[str, Any]:
     """One slice for programs; amounts in bytes, times in seconds since the epoch."""
     return {

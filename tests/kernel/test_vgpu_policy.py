@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, run
 from support.configure import BASIC, Configure
-from support.vgpu import cli, shares_of
+from support.vgpu import cli, entry_of, shares_of
 
 from nvc.sim.report import report
 from nvc.vgpu import policies
@@ -161,7 +161,9 @@ def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: s
     assert done.returncode == 1 and "a weight of 4, and 0 of 1 is free" in done.stderr
 
 
-def test_a_slice_gets_no_device_that_it_did_not_ask_for(policy: Any, tenants: Tenants, launcher: str) -> None:
+def test_a_slice_gets_no_device_that_it_did_not_ask_for(
+    policy: Any, tenants: Tenants, launcher: str
+) -> None:
     """It would be one that nobody has let in: not counted, and under no policy that is laid down."""
     pid = tenants.start("--memory=1g")
     before = shares_of(pid)
@@ -169,6 +171,20 @@ def test_a_slice_gets_no_device_that_it_did_not_ask_for(policy: Any, tenants: Te
         done = cli(launcher, "set", str(pid), "--device=1", *words, check=False)
         assert done.returncode == 1 and "--device: 1: hidden from this slice" in done.stderr
     assert shares_of(pid) == before and shown(policy, "1")["instances"] == 0
+
+
+def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Tenants, launcher: str) -> None:
+    entry = entry_of(tenants.start("--memory=1g"))
+    with open(f"{entry.directory}/about", "a", encoding="ascii") as about:
+        about.write("device\n")
+    assert "`nvc-cli vgpu rm` removes it" in cli(launcher, "ls").stderr
+    cli(launcher, "rm", entry.key)
+    assert cli(launcher, "ls").stderr == "" and not os.path.exists(entry.directory)
+    entry = entry_of(tenants.start("--memory=1g"))
+    os.truncate(entry.quota, 10)
+    assert "10 bytes" in cli(launcher, "ls").stderr
+    cli(launcher, "rm", entry.key)
+    assert not os.path.exists(entry.directory)
 
 
 def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Tenants, launcher: str) -> None:

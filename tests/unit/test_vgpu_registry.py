@@ -13,7 +13,7 @@ from nvc.daemon.identity import namespace_of
 from nvc.kernel import LinuxKernel
 from nvc.vgpu.calibration import Measurement, find, load, parse_line, store
 from nvc.vgpu.living import living_of
-from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, read_entry, start_of, text_of
+from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, prune, read_entry, start_of, text_of
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
 
@@ -44,6 +44,16 @@ def test_a_spoilt_file_is_an_error_or_an_entry(tmp_path_factory: pytest.TempPath
         assert read_entry(path).directory == path
     except RegistryError as error:
         assert "\n" not in str(error)
+
+
+def test_what_a_killed_removal_left_is_gone(scratch: str) -> None:
+    for key, names in (("f0-1-2-3", ()), ("f0-1-2-4", (".about",)), ("f0-1-2-5", ("quota",))):
+        os.mkdir(f"{scratch}/{key}")
+        for name in names:
+            open(f"{scratch}/{key}/{name}", "w").close()
+    open(f"{scratch}/f0-1-2-6", "w").close()
+    assert prune(LinuxKernel(), scratch) == ["f0-1-2-3", "f0-1-2-4"]
+    assert sorted(os.listdir(scratch)) == ["f0-1-2-5", "f0-1-2-6"]  # a container may have it bound
 
 
 def test_when_a_process_began() -> None:
