@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE)
+
 
 def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, socket.socket]:
     """Fork a process for `work`, which is given its end of a pair of sockets of that kind and the daemon's number.
@@ -20,10 +22,9 @@ def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, s
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC)
     parent = os.getpid()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
-            reset_signals()
             fd = theirs.fileno()
             os.closerange(3, fd)
             os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))
@@ -35,8 +36,16 @@ def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, s
     return pid, ours
 
 
-def reset_signals() -> None:
-    """What the daemon does about signals is not for a process that it forked."""
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
+def fork() -> int:
+    """As fork(2). What the daemon does about signals is not for the child: one that comes before it has said so
+    would be written into the pipe that both have then, and end the daemon."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            for number in OBEYED:
+                signal.signal(number, signal.SIG_DFL)
+        return pid
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -18,7 +18,7 @@ import re
 import shutil
 import signal
 
-from nvc.daemon.helper import reset_signals
+from nvc.daemon.helper import fork
 from nvc.daemon.identity import signal_process
 from nvc.daemon.loop import SECOND
 from nvc.errors import DeviceError, one_line
@@ -191,12 +191,11 @@ class Servers:
             os.rename(directory, gone)
         except OSError:
             return  # there is none
-        pid = os.fork()
+        pid = fork()
         if pid:
             self._ending.add(pid)
             return
         try:
-            reset_signals()
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             shutil.rmtree(gone, ignore_errors=True)
         finally:
@@ -281,11 +280,10 @@ class Servers:
     def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int) -> int:
         """Run the driver's program in the driver root; its process is returned."""
         parent = os.getpid()
-        pid = os.fork()
+        pid = fork()
         if pid:
             return pid
         try:
-            reset_signals()
             null = os.open("/dev/null", os.O_RDWR)
             os.dup2(stdin if stdin >= 0 else null, 0)
             os.dup2(stdout if stdout >= 0 else null, 1)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
+import signal
 from collections.abc import Callable
 
+import pytest
 from support import need, run
 from support.nvcd import Place, eventually
 
 from nvc.daemon.asker import Asker
+from nvc.daemon.helper import fork
 from nvc.daemon.loop import SECOND, Loop
 from nvc.vgpu.calibrate import Libraries
 
@@ -85,3 +88,28 @@ def test_an_answer_that_is_awaited_no_more() -> None:
     asker.close()
     for pid in asker._unreaped:  # nvcd would look again
         os.waitpid(pid, 0)
+
+
+def test_a_signal_that_comes_at_once() -> None:
+    """It ends the child, and is not written into the pipe by which the daemon hears of its own."""
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        for _ in range(50):
+            pid = fork()
+            if pid == 0:
+                try:
+                    signal.alarm(10)
+                    signal.pause()
+                finally:
+                    os._exit(1)
+            os.kill(pid, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+        with pytest.raises(BlockingIOError):
+            os.read(read, 1)
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, handler)
+        os.close(read)
+        os.close(write)
