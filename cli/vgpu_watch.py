@@ -145,6 +145,8 @@ def report_command(
     if path and not path.endswith(".svg"):
         hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
         raise InputError("--output", path, "only SVG is drawn", hint)
+    if interval > seconds:
+        raise InputError("--interval", f"{interval:g}", f"longer than --seconds {seconds:g}", "ask for less")
     if interval * MOST_READINGS < seconds:
         raise InputError(
             "--interval", f"{interval:g}", f"more than {MOST_READINGS} readings", "ask for fewer"
@@ -156,6 +158,7 @@ def report_command(
     kernel = operator_kernel()
     found = everybody(ctx, kernel)
     keys = tuple(find(found, name).entry.key for name in names)
+    drawing = _opened(path) if path else -1  # before a day is spent on what nothing can take
     tracks = watch(kernel, keys, seconds, interval)
     if form == "json":
         output.write(
@@ -168,12 +171,22 @@ def report_command(
         if not tracks:
             why = "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
             output.say(program_of(ctx), why)
-    if path:
+    if drawing >= 0:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
         title = f"Shares of time received, {seconds:g} s until {when}"
         text = plot.svg(title, tuple(track.series for track in tracks), seconds)
         try:
-            with open(path, "w", encoding="utf-8") as out:
+            with open(drawing, "w", encoding="utf-8") as out:
+                if out.seekable():
+                    out.truncate()
                 out.write(text)
         except OSError as error:
             raise output.OutputError.of("write", path, error) from None
+
+
+def _opened(path: str) -> int:
+    """A descriptor for the file, which is not changed yet. Raises OutputError."""
+    try:
+        return posix.open(path, posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise output.OutputError.of("write", path, error) from None

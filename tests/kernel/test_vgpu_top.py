@@ -156,7 +156,8 @@ def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
     ("words", "cause"),
     [
         (("--output=shares.png", "--seconds=1"), "--output: shares.png: only SVG is drawn"),
-        (("--output=/no/such/place.svg", "--seconds=0.2"), "no such file or directory"),
+        (("--output=/no/such/place.svg", "--seconds=600"), "no such file or directory"),  # at once
+        (("--interval=5", "--seconds=1"), "--interval: 5: longer than --seconds 1"),
         (("nobody",), "no such slice"),
         (("--interval=0.05", "--seconds=80000"), "more than 100000 readings"),
         (("--seconds=nan",), "nan is no number of seconds"),
