@@ -102,6 +102,8 @@ def _check_free(path: str, kind: int) -> None:
         found = probe.connect_ex(path)
     if found in (0, errno.EAGAIN):
         raise InitializationError("listen", path, "another nvcd listens there", "stop it first")
+    if found not in (errno.ECONNREFUSED, errno.ENOENT):  # of another kind above all: EPROTOTYPE
+        raise InitializationError("listen", path, "somebody else's socket", "name another path")
 
 
 class Notifier:

@@ -1,0 +1,42 @@
+"""Where nvcd may listen: in place of what a daemon that is gone left, and of nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from nvc.daemon.sockets import listen
+from nvc.errors import InitializationError
+
+KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wanted", KINDS[:2])
+def test_a_socket_that_somebody_has_is_never_replaced(scratch: str, kind: int, wanted: int) -> None:
+    path = f"{scratch}/socket"
+    with socket.socket(socket.AF_UNIX, kind) as other:
+        other.bind(path)
+        if kind != socket.SOCK_DGRAM:
+            other.listen(1)
+        inode = os.stat(path).st_ino
+        with pytest.raises(InitializationError):
+            listen(path, wanted, 0o600)
+        assert os.stat(path).st_ino == inode
+    listen(path, wanted, 0o600).close()  # it is gone
+
+
+@pytest.mark.parametrize("kind", ("link", "file", "directory"))
+def test_anything_else_stays_where_it_is(scratch: str, kind: str) -> None:
+    path = f"{scratch}/socket"
+    if kind == "link":
+        os.symlink(f"{scratch}/target", path)
+    elif kind == "file":
+        open(path, "w", encoding="ascii").close()
+    else:
+        os.mkdir(path)
+    with pytest.raises(InitializationError):
+        listen(path, socket.SOCK_STREAM, 0o600)
+    assert os.path.lexists(path) and not os.path.exists(f"{scratch}/target")
