@@ -41,17 +41,19 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
     for table, key, value in _flatten(_document(data, path), ""):
         name = f"[{table}] {key}" if table else key
         known = KEYS.get(table, {}).get(key)
-        if known is None:
+        inner = f"{table}.{key}" if table else key  # if it is a table of ours, all of it is lost
+        if known is None and inner and any(f"{one}.".startswith(f"{inner}.") for one in KEYS):
+            errors.append(ConfigError("invalid value", path, f"{name}: want a table, [{inner}]"))
+        elif known is None:
             if table in (OURS, DAEMON) or table.startswith(OURS + "."):
                 errors.append(ConfigError("unknown key", path, name, _nearest(table, key)))
             else:
                 warnings.append(f"{path}: unknown key {one_line(name)}")
-            continue
-        field, kind = known
-        try:
-            fields |= _checked(field, kind, value, warnings)
-        except _Bad as bad:
-            errors.append(ConfigError("invalid value", path, f"{name}: {bad}"))
+        else:
+            try:
+                fields |= _checked(*known, value, warnings)
+            except _Bad as bad:
+                errors.append(ConfigError("invalid value", path, f"{name}: {bad}"))
     return fields, tuple(warnings), tuple(errors)
 
 

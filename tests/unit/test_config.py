@@ -153,6 +153,12 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvcd]\nmetrics = "127.0.0.1:65536"', "metrics: want unix:/path or address:port"),
         ('[nvcd]\nmetrics = "127.0.0.1:0000080000"', "metrics: want unix:/path or address:port"),
         ("[nvcd]\nmetrics = 9394", "metrics: want a text"),
+        ("nvcd = 5", r"invalid value: .*: nvcd: want a table, \[nvcd\]"),
+        ('[[nvcd]]\non-bypass = "stop"', r"nvcd: want a table, \[nvcd\]"),
+        (
+            "[nvidia-container-runtime]\nmodes = 1",
+            r"modes: want a table, \[nvidia-container-runtime.modes\]",
+        ),
         ('[nvcd]\non-bypass = "kill"', "on-bypass: want one of report, deny, stop"),
         ("[nvcd]\non-excess = true", "on-excess: want one of report, deny, stop"),
         ("[nvc]\nlogg = 1", r"unknown key: .*: \[nvc\] logg; the nearest known key is log in \[nvc\]"),
