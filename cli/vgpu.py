@@ -33,7 +33,7 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_watch"]  # the group, and modules that 
     "run",
     "nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py",
     "nvc-cli vgpu run --device 0,1 --memory 25% --user alice -- nvidia-smi",
-    ignore_unknown_options=True,
+    allow_interspersed_args=False,  # what follows the program is the program's
 )
 @click.option(
     "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,

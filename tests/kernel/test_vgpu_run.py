@@ -75,6 +75,16 @@ def test_the_callers_environment_directory_and_words(sliced: Any, scratch: str) 
     assert done.stdout.split("|") == ["a b\nc", "/hostile", scratch, "--memory", "-x", "0\n4\n"]
 
 
+def test_options_end_where_the_program_begins(sliced: Any) -> None:
+    """A program may have options of the same names; what is misspelt before it is no program."""
+    script = "import sys; print(sys.argv[1:])"
+    done = sliced("python3", "-c", script, "--device=7", "--cores", "0", "--nonsense")
+    assert done.stdout == "['--device=7', '--cores', '0', '--nonsense']\n"
+    for words in (("--dry-run", "--", "true"), ("--coers=5", "true")):
+        done = sliced(*words, check=False)
+        assert done.returncode == 1 and f"No such option '{words[0].partition('=')[0]}'" in done.stderr
+
+
 def test_without_a_network(launcher: str, driver: str) -> None:
     """Nobody is asked for leave."""
     slice_ = (launcher, f"--root={driver}", "vgpu", "run", "--memory=1g", "--cores=50", "--")
