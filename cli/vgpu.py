@@ -17,6 +17,7 @@ from nvc_cli.vgpu_group import (
     everybody,
     operator_kernel,
     reduced_kernel,
+    selectors_of,
     slice_options,
     vgpu,
     wanted_slice,
@@ -61,7 +62,7 @@ def run_command(
         raise click.UsageError("want --memory, --cores, --weight, --policy or --fence")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
-    selectors = tuple(item for value in devices for item in value.split(",") if item)
+    selectors = selectors_of(devices, "--device")
     kernel, options = LinuxKernel(), ctx.obj["options"]
     facts = discover(kernel, options)
     output.warn(program_of(ctx), facts.warnings)
@@ -88,7 +89,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     from nvc.vgpu import calibration
     from nvc.vgpu.calibrate import calibrate
 
-    selectors = tuple(item for value in devices for item in value.split(",") if item) or ("all",)
+    selectors = selectors_of(devices, "--device") or ("all",)
     facts = discover(LinuxKernel(), ctx.obj["options"])
     measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 
 import click
+from click.core import ParameterSource
 
 from nvc.errors import InputError
 from nvc_cli import completion, output
 from nvc_cli.main import program_of
-from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel, slice_options, wanted_slice
+from nvc_cli.vgpu_group import (
+    FORMAT,
+    command,
+    everybody,
+    operator_kernel,
+    selectors_of,
+    slice_options,
+    wanted_slice,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,9 +125,11 @@ def policy_command(
         changes["slice_us"] = parse_duration("--slice", slice_)
     if reset and changes:
         raise click.UsageError("want either --reset or something to lay down")
+    if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("want either --format or something to lay down")
     kernel = operator_kernel()
     facts = discover(kernel, ctx.obj["options"])
-    selectors = tuple(item for item in gpu.split(",") if item)
+    selectors = selectors_of((gpu,), "GPU")
     if reset or changes:
         uuids = tuple(device.uuid for device in devices_named(facts, selectors))
         told = lay_down(kernel, uuids, None if reset else lambda old: old.replace(**changes))

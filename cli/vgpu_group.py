@@ -7,7 +7,7 @@ import posix
 import click
 
 from nvc import privileges
-from nvc.errors import PermissionDenied
+from nvc.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, program_of
@@ -75,6 +75,17 @@ FENCE = click.option(
 def wanted_slice(given: dict[str, Any]) -> SliceRequest | None:
     """What those options ask for."""
     return arguments.slice_request({name: value for name, value in given.items() if value is not None}, "")
+
+
+def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The selectors in values of an option; none where it was not given. Raises InputError for one that is empty.
+
+    An empty one is a variable of a script that was not set, and that shall not mean every device.
+    """
+    found = tuple(item for value in given for item in value.split(",") if item)
+    if given and not found:
+        raise InputError(name, cause="names no device", hint="leave it out for all of them")
+    return found
 
 
 def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:

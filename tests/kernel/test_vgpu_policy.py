@@ -222,6 +222,10 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
         (("0", "--slice=0ms"), "--slice: 0ms: want 1ms"),
         (("9",), "9: unknown device"),
         (("0", "fair", "--reset"), "either --reset or something"),
+        (("0", "fair", "--format=json"), "either --format or something"),
+        (("", "fair"), "GPU: names no device"),
+        ((",", "fair"), "GPU: names no device"),
+        (("",), "GPU: names no device"),
     ],
 )
 def test_refused(policy: Any, driver: str, words: tuple[str, ...], cause: str) -> None:

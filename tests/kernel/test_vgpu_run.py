@@ -167,6 +167,7 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
         (("--policy=best", "--", "true"), "--policy: best: no such policy; the policies are fair (0)"),
         (("--policy=fixed", "--", "true"), "has no cap for the policy fixed"),
         (("--device=9", "--", "true"), "unknown device"),
+        (("--device=", "--", "true"), "--device: names no device; leave it out for all of them"),
         (("--user=nobody-at-all", "--", "true"), "no such user or group"),
         ((), "Missing argument"),
     ],
