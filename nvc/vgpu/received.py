@@ -74,24 +74,43 @@ def expected(everybody: tuple[Tenant, ...], maximum: dict[str, int]) -> dict[tup
                 sharing.setdefault(device.uuid, []).append((tenant, device))
     found = {}
     for uuid, all_of_it in sharing.items():
-        weights = sum(device.weight for _, device in all_of_it)
-        for tenant, device in all_of_it:
-            part = _expected(device, len(all_of_it), weights, maximum.get(uuid, 0))
+        devices = [device for _, device in all_of_it]
+        for number, (tenant, _) in enumerate(all_of_it):
+            part = _expected(number, devices, maximum.get(uuid, 0))
             if part:
                 found[tenant.entry.key, uuid] = part
     return found
 
 
-def _expected(device: TenantDevice, count: int, weights: int, maximum: int) -> float:
-    policy = policy_name(device.policy)
-    cap = device.cores / 100 or 1.0
+def _expected(number: int, devices: list[TenantDevice], maximum: int) -> float:
+    policy = policy_name(devices[number].policy)
     if policy == "fair":
-        return min(cap, 1 / max(count, maximum))
+        return min(_cap(devices[number]), 1 / max(len(devices), maximum))
     if policy == "preempt":
-        return min(cap, 1 / count)
+        return _filled(devices, [1] * len(devices))[number]
     if policy in ("weight", "soft"):
-        return min(cap, device.weight / max(weights, 1))
-    return cap if policy == "fixed" else 0.0
+        return _filled(devices, [max(device.weight, 1) for device in devices])[number]
+    return _cap(devices[number]) if policy == "fixed" else 0.0
+
+
+def _filled(devices: list[TenantDevice], weights: list[int]) -> list[float]:
+    """The part of each by its weight; what a cap keeps one from goes to the others."""
+    parts = [_cap(device) for device in devices]
+    left, rest = 1.0, list(range(len(devices)))
+    while rest:
+        all_weights = sum(weights[number] for number in rest)
+        wanting = [number for number in rest if parts[number] > left * weights[number] / all_weights]
+        if len(wanting) == len(rest):
+            for number in rest:
+                parts[number] = left * weights[number] / all_weights
+            break
+        left -= sum(parts[number] for number in rest if number not in wanting)
+        rest = wanting
+    return parts
+
+
+def _cap(device: TenantDevice) -> float:
+    return device.cores / 100 or 1.0
 
 
 def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:

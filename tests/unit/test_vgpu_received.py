@@ -46,8 +46,26 @@ def test_what_each_policy_lets_one_expect() -> None:
     ]
     assert parts(tenant("a", PREEMPT), tenant("b", PREEMPT)) == [0.5, 0.5]
     assert parts(tenant("a", FAIR), maximum=4) == [0.25]
-    assert parts(tenant("a", SOFT, 20, 9), tenant("b", SOFT)) == [0.2, 0.1]
+    assert parts(tenant("a", SOFT, 20, 9), tenant("b", SOFT)) == [0.2, 0.8]
     assert parts(tenant("a")) == [0]
+
+
+def test_what_a_cap_leaves_goes_to_the_others() -> None:
+    assert parts(tenant("a", WEIGHT, 70, 4), tenant("b", WEIGHT, 30)) == [0.7, 0.3]
+    assert parts(tenant("a", WEIGHT, 70), tenant("b", WEIGHT, 30)) == [0.7, 0.3]
+    assert parts(tenant("a", PREEMPT, 10), tenant("b", PREEMPT), tenant("c", PREEMPT, 30)) == [0.1, 0.6, 0.3]
+    assert parts(tenant("a", PREEMPT, 10), tenant("b", PREEMPT, 20)) == [0.1, 0.2]  # the rest is nobody's
+    assert parts(tenant("a", FAIR, 10), tenant("b", FAIR)) == [0.1, 0.5]  # it is left
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 1 << 16)), min_size=1, max_size=9))
+def test_nothing_is_promised_twice_and_nothing_left_that_somebody_may_have(
+    shares: list[tuple[int, int]],
+) -> None:
+    everybody = [tenant(str(number), WEIGHT, *share) for number, share in enumerate(shares)]
+    found = expected(tuple(everybody), {GPU: 0}).values()
+    most = min(1.0, sum(cores / 100 or 1.0 for cores, _ in shares))
+    assert abs(sum(found) - most) < 1e-6 and len(found) == len(shares)
 
 
 def test_who_is_gone_or_hidden_shares_nothing() -> None:
