@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install demo test test-inside test-outside bench bundle packages fuzz faults stress clean
+.PHONY: help setup build native stage man simdriver shim install demo test test-measured test-others bench bundle packages fuzz faults stress clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,13 +71,15 @@ demo: stage ## a container with two simulated H100s, run by runc
 	@packaging/demo/run
 
 test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, unit, kernel, native and engine tests
-	@$(MAKE) --no-print-directory -j2 test-inside test-outside
+	@$(MAKE) --no-print-directory -j2 test-measured test-others
 
-# Two at a time, for machines with two processors; each session of tests has a /run/nvc of its own.
-test-inside:
-	$(RUN) -m pytest -q -o cache_dir=$(BUILD)/pytest-inside tests/unit tests/native
-test-outside:
-	$(RUN) -m pytest -q tests/kernel tests/engines
+# Two at a time, for machines with two processors; each session of tests has a /run/nvc of its own. What is measured is
+# in one of them, one after another, and the other one gives way to it.
+MEASURED := tests/kernel/test_nvcd*.py tests/kernel/test_vgpu*.py
+test-measured:
+	$(RUN) -m pytest -q -o cache_dir=$(BUILD)/pytest-measured tests/native $(MEASURED)
+test-others:
+	nice $(RUN) -m pytest -q tests/unit tests/kernel tests/engines $(MEASURED:%=--ignore-glob=%)
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
 bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from support import REPO, run
+from support.measured import above, below, near
 from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
@@ -30,7 +31,8 @@ def test_weights_and_one_that_is_idle(place: Place) -> None:
         place.tenant("weight", weight=weight)
     place.tenant("weight", weight=8).ask("connect")
     found = shares(place, 2.5, 0, 0, 0)
-    assert found == [pytest.approx(weight / 7, abs=0.04) for weight in (1, 2, 4)]
+    for share, weight in zip(found, (1, 2, 4)):
+        near(share, weight / 7, 0.04, found)
 
 
 def test_alone_there_is_one_message_until_another_comes(place: Place) -> None:
@@ -74,7 +76,8 @@ def test_the_death_of_a_holder_whose_child_lives_on(place: Place) -> None:
     other.ask("send", WANT, 0, 0, 0, 0)
     kind = other.ask("receive")[0]
     os.kill(child, signal.SIGKILL)
-    assert kind == FREE and time.monotonic() - began < 0.5
+    assert kind == FREE
+    below(time.monotonic() - began, 0.5)
 
 
 def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
@@ -84,7 +87,7 @@ def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
     stuck.ask("send", WANT, 0, 0, 0, 0)
     began = time.monotonic()
     place.tenants[1].send("busy", began + 0.5, 0)
-    assert place.tenants[1].receive()["held"][0] > 0.4e9
+    above(place.tenants[1].receive()["held"][0], 0.4e9)
     assert [stuck.ask("receive")[0] for _ in range(2)] == [FREE, DROP]
 
 
@@ -97,7 +100,7 @@ def test_who_is_late_again_and_again_is_reported(place: Place, driver: str) -> N
     held = [tenant.receive()["held"][0] for tenant in (late, other)]
     found = eventually(place, lambda state: state["found"]["late"])
     assert {(event["kind"], event["key"]) for event in found["events"]} == {("late", late.key)}
-    assert held[1] > 0.4 * sum(held)  # what it keeps too long, it pays for
+    above(held[1], 0.4 * sum(held))  # what it keeps too long, it pays for
 
 
 def test_a_priority_does_not_wait_for_the_end_of_a_turn(place: Place) -> None:
@@ -119,7 +122,8 @@ def test_a_priority_does_not_wait_for_the_end_of_a_turn(place: Place) -> None:
     ask(place)  # it has been heard
     most.ask("send", WANT, 0, 0, 0, 0)
     kind, round, _ = other.ask("receive")
-    assert kind == DROP and time.monotonic() - began < 0.4
+    assert kind == DROP
+    below(time.monotonic() - began, 0.4)
     other.ask("send", RELEASE, round, 0, 0, 0)
     assert most.ask("receive")[0] == GRANT
 
@@ -187,10 +191,10 @@ def test_a_flood_costs_its_sender(place: Place) -> None:
         tenant.send("busy", end, 0)
     held = [tenant.receive()["held"][0] for tenant in place.tenants[1:]]
     sent = flood.receive()
-    assert daemon.cpu() - before < 0.5
+    below(daemon.cpu() - before, 0.5)
     assert sent < 6000
     # The flooding slice wants the device too, and has its part of it.
-    assert min(held) > 0.2 * 2e9
+    above(min(held), 0.2 * 2e9)
 
 
 def test_a_flood_of_connections_costs_its_sender(place: Place) -> None:
@@ -202,9 +206,9 @@ def test_a_flood_of_connections_costs_its_sender(place: Place) -> None:
     for tenant in place.tenants[1:]:
         tenant.send("busy", end, 0)
     held = [tenant.receive()["held"][0] for tenant in place.tenants[1:]]
-    assert place.tenants[0].receive() > 2000
-    assert daemon.cpu() - before < 1.6
-    assert min(held) > 0.3 * 3e9
+    above(place.tenants[0].receive(), 2000)
+    below(daemon.cpu() - before, 1.6)
+    above(min(held), 0.3 * 3e9)
 
 
 def test_a_process_with_another_root_directory(place: Place) -> None:
@@ -219,7 +223,7 @@ def test_a_process_with_another_root_directory(place: Place) -> None:
     os.killpg(crowd.pid, signal.SIGKILL)
     crowd.wait()
     crowd.stdout.close()
-    assert used < 0.3
+    below(used, 0.3)
 
 
 def test_strangers_are_refused(place: Place) -> None:
@@ -272,13 +276,13 @@ def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
     for tenant in (one, other):
         tenant.send("busy", end, 0)
     first = [tenant.receive() for tenant in (one, other)]
-    assert first[1]["held"][0] > 1.5 * first[0]["held"][0]
+    above(first[1]["held"][0] / first[0]["held"][0], 1.5)
     one.set(weight=9)
     time_out = time.monotonic() + 2.2
     for tenant in (one, other):
         tenant.send("busy", time_out, 0)
     second = [tenant.receive() for tenant in (one, other)]
-    assert second[0]["held"][0] > 1.2 * second[1]["held"][0]
+    above(second[0]["held"][0] / second[1]["held"][0], 1.2)
 
 
 def test_gangs(place: Place) -> None:
@@ -291,8 +295,9 @@ def test_gangs(place: Place) -> None:
         tenant.send("busy", end, 0.001)
     found = [tenant.receive()["held"] for tenant in place.tenants]
     first = sum(held[0] for held in found)
-    assert all(held[0] / first == pytest.approx(1 / 3, abs=0.08) for held in found)
-    assert all(held[1] > 0.2 * 2e9 for held in found[:2])
+    for held in found:
+        near(held[0] / first, 1 / 3, 0.08, found)
+    above(min(held[1] for held in found[:2]), 0.2 * 2e9, found)
 
 
 def test_paused_slices_have_no_turns(place: Place) -> None:
@@ -302,7 +307,8 @@ def test_paused_slices_have_no_turns(place: Place) -> None:
     for tenant in (one, other):
         tenant.send("busy", end, 0)
     found = [tenant.receive() for tenant in (one, other)]
-    assert found[0]["turns"] == 0 and found[1]["held"][0] > 0.9e9
+    assert found[0]["turns"] == 0
+    above(found[1]["held"][0], 0.9e9)
 
 
 def test_sockets_from_systemd(place: Place) -> None:

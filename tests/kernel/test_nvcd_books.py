@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, REPO
 from support.dialog import Dialog
+from support.measured import below
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
@@ -251,7 +252,7 @@ def test_an_exit_is_noticed_at_once(place: Place, driver: str) -> None:
     place.tenants.remove(tenant)
     ended = time.monotonic()
     eventually(place, lambda s: not s["slices"][0]["running"])
-    assert time.monotonic() - ended < 0.7
+    below(time.monotonic() - ended, 0.7)
 
 
 def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: Any) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from support.measured import above, below
 from support.nvcd import Daemon, Place, ask, eventually
 from support.vgpucap import Worker
 
@@ -81,7 +82,7 @@ def test_nobody_fails_and_nobody_exceeds_its_cap(
     for (cap, *about), worker in zip(SLICES, workers):
         whole, late = shares(worker, SECONDS)
         print(cap, about, whole, late)
-        assert max(whole, late) < cap / 100 + POINTS, (cap, about, whole, late)
-        assert min(whole, late) > 0.04, (cap, about, whole, late)
+        below(max(whole, late), cap / 100 + POINTS, cap, about, whole, late)
+        above(min(whole, late), 0.04, cap, about, whole, late)
         worker.stop()
     assert ask(place)["found"] == dict.fromkeys(ask(place)["found"], 0)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from support import CLEAN_ENV, REPO, need, run
 from support.completion import offers
+from support.measured import near, within
 from support.rootfs import LIBS
 from support.vgpu import cli, entry_of, listed
 
@@ -71,7 +72,8 @@ def test_what_a_slice_received(launcher: str, tenant: int) -> None:
         name = listed(launcher, tenant)["name"]
         line = next(line for line in shown.splitlines() if line.startswith(name) and " 40% " in line).split()
         assert line[1:4] == ["0", "40%", "40.0%"] and line[6] == "capped"
-        assert 30 < float(line[4].rstrip("%")) < 50 and 40 < float(line[5].rstrip("%")) < 60
+        within(float(line[4].rstrip("%")), 30, 50)
+        within(float(line[5].rstrip("%")), 40, 60)
         assert "launches, held back" in cli(launcher, "show", name).stdout
         assert listed(launcher, tenant)["devices"][0]["time"]["launches"] > 0
     cli(launcher, "pause", name)
@@ -90,7 +92,8 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
             f"--output={drawing}",
         )
         (track,) = json.loads(cli(launcher, *words).stdout)["tracks"]
-    assert len(track["points"]) == 10 and abs(track["mean"] - SHARE) < 0.05
+    assert len(track["points"]) == 10
+    near(track["mean"], SHARE, 0.05)
     assert {share for _, share in track["expected"]} == {0.4}
     root = ElementTree.parse(drawing).getroot()
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2

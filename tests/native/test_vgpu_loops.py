@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.measured import within
 from support.vgpucap import Capped
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
@@ -28,9 +29,9 @@ def test_a_loop_is_charged_by_what_it_takes(
     process.end()
     assert process.process.returncode == 0
     one = times * ns / 1e9
-    assert 0.2 < rounds * one / took < 0.42
+    within(rounds * one / took, 0.2, 0.42)
     # The last ones may not have been looked at. Beside its own work, a round of the loop has a choice and a kernel.
-    assert (rounds - 3) * one < slice_.charged() < rounds * (one + times * 6e-6) * 1.1
+    within(slice_.charged(), (rounds - 3) * one, rounds * (one + times * 6e-6) * 1.1)
 
 
 def test_its_length_may_change(capped: Callable[..., Capped], tool: str) -> None:
@@ -45,7 +46,7 @@ def test_its_length_may_change(capped: Callable[..., Capped], tool: str) -> None
         work += (20 + 100) * 0.2 * MS
     took = time.monotonic() - began
     process.end()
-    assert 0.3 < work / took < 0.54
+    within(work / took, 0.3, 0.54)
 
 
 def test_the_books_hold(vgpu: Slice) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.measured import below, near
 from support.turngiver import Talk, TurnGiver
 from support.vgpucap import Capped
 
@@ -52,7 +53,7 @@ def test_the_end_of_a_turn_is_slept_for(turned: Capped) -> None:
     with TurnGiver(turned) as nvcd:
         worker = turned.worker(ns=MS, batch=0, seconds=60, warm=0)
         give_turns(nvcd.accept())
-        assert switches(worker.process.pid) / TURNS < 36
+        below(switches(worker.process.pid) / TURNS, 36)
         worker.kill()
 
 
@@ -67,4 +68,4 @@ def test_what_runs_at_the_end_of_a_turn_is_charged_for(turned: Capped) -> None:
         turned.eventually(lambda: turned.budget()[5] == kernels)  # launches that were looked at
         worker.kill()
     assert kernels > TURNS
-    assert turned.charged() == pytest.approx(kernels * MS / 1e9, rel=0.03)
+    near(turned.charged() / (kernels * MS / 1e9), 1, 0.03)
