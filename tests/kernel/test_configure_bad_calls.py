@@ -124,9 +124,10 @@ def test_a_slow_applier_is_stopped(runc_bundle: Any, sim_root: Any, launcher: st
         os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
         with open(lock, "w", encoding="ascii") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
-            configure = Configure(launcher, sim_root(gpus=1), "--timeout=0.2")
-            assert "lock container" in configure.refusal(held.pid, bundle.rootfs)
-        configure(held.pid, bundle.rootfs)
+            root = sim_root(gpus=1)
+            refusal = Configure(launcher, root, "--timeout=0.2").refusal(held.pid, bundle.rootfs)
+            assert "lock container" in refusal
+        Configure(launcher, root)(held.pid, bundle.rootfs)
         assert not os.path.exists(lock)
 
 
