@@ -207,10 +207,12 @@ static void wait_paused(void)
     syscall(SYS_nanosleep, &timeout, NULL);
 }
 
-static void note_wait(const struct passage *passage, int position, const struct wait *wait, uint64_t now)
+static void note_wait(int position, const struct wait *wait, uint64_t now)
 {
-    if (passage->meter && wait->held_since)
-        SHARED_ADD(budget_open(position, &passage->meter->own)->waited, now - wait->held_since);
+    /* The first launch of all may have been held back by a pause, and nothing is metered after it. */
+    struct meter *meter = wait->held_since ? meter_make(position) : NULL;
+    if (meter)
+        SHARED_ADD(budget_open(position, &meter->own)->waited, now - wait->held_since);
 }
 
 /* Returns whether the launch is to be metered. */
@@ -235,7 +237,7 @@ static bool pass(struct passage *passage, int position)
         if (!window.cores && !(window.shared && lease_is_active(position))) {
             if (passage->meter)
                 leave_queue(passage);
-            note_wait(passage, position, &wait, now);
+            note_wait(position, &wait, now);
             return false;
         }
         if (!passage->meter && !(passage->meter = meter_make(position)))
@@ -245,7 +247,7 @@ static bool pass(struct passage *passage, int position)
             meter_read(meter);
         enum verdict_of_gate verdict = try_once(passage, window.cores, &wait, now);
         if (verdict == OPEN && (!window.shared || lease_held(position))) {
-            note_wait(passage, position, &wait, now);
+            note_wait(position, &wait, now);
             return true;
         }
         if (verdict == OPEN) {

@@ -22,13 +22,21 @@ from nvc.daemon.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEAS
 from nvc.vgpu import layout
 
 GIB = 1 << 30
-FAIR, FIXED = 0, 3
+FAIR, FIXED, NATIVE = 0, 3, 5
+PAUSED = 1
 
 
 def shared(plain_slice: Callable[..., Slice], **fields: int) -> Slice:
     slice_ = plain_slice()
     slice_.limit(*[2 * GIB] * len(slice_.uuids), **{"policy": FAIR, **fields})
     return slice_
+
+
+def waited(slice_: Slice) -> int:
+    """Nanoseconds that launches were held back, in the ledger."""
+    with open(slice_.path("nvc/ledger/ledger"), "rb") as ledger:
+        ledger.seek(layout.BUDGETS_OFFSET)
+        return int(layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))[4])
 
 
 def ready(slice_: Slice) -> Process:
@@ -217,9 +225,18 @@ def test_waiting_for_a_turn_is_seen(plain_slice: Callable[..., Slice]) -> None:
         assert not select.select([talk.socket], [], [], 0.2)[0]
         talk.send(GRANT, 1, uuid, 10_000_000)
         assert process.receive() == ["0"]
-    with open(slice_.path("nvc/ledger/ledger"), "rb") as ledger:
-        ledger.seek(layout.BUDGETS_OFFSET)
-        above(layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))[4], 0.15e9)
+    above(waited(slice_), 0.15e9)
+
+
+def test_waiting_in_a_pause_is_seen(plain_slice: Callable[..., Slice]) -> None:
+    """Though it was for the first launch of all, and nothing is metered after it."""
+    slice_ = shared(plain_slice, policy=NATIVE, flags=PAUSED)
+    process = ready(slice_)
+    process.send("launch m")
+    assert not select.select([process.process.stdout], [], [], 0.2)[0]
+    slice_.limit(*[2 * GIB] * len(slice_.uuids), policy=NATIVE)
+    assert process.receive() == ["0"]
+    above(waited(slice_), 0.15e9)
 
 
 def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
