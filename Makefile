@@ -79,7 +79,7 @@ MEASURED := tests/kernel/test_nvcd*.py tests/kernel/test_vgpu*.py
 test-measured:
 	$(RUN) -m pytest -q -o cache_dir=$(BUILD)/pytest-measured tests/native $(MEASURED)
 test-others:
-	nice $(RUN) -m pytest -q tests/unit tests/kernel tests/engines $(MEASURED:%=--ignore-glob=%)
+	nice -n 5 $(RUN) -m pytest -q tests/unit tests/kernel tests/engines $(MEASURED:%=--ignore-glob=%)
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
 bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
