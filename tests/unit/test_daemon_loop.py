@@ -16,7 +16,7 @@ import pytest
 from nvc.daemon.loop import SECOND, Loop
 from nvc.daemon.main import obey_signals
 from nvc.daemon.server import Server
-from nvc.daemon.services import CONNECTIONS, PATIENCE, RETRY, Service
+from nvc.daemon.services import CONNECTIONS, RETRY, Service
 from nvc.daemon.watch import concerns_devices, exits_of
 
 
@@ -96,19 +96,24 @@ def test_without_descriptors(loop: Loop, listener: socket.socket, kind: str) -> 
 def test_an_answer_that_nobody_reads(loop: Loop, listener: socket.socket) -> None:
     """It is closed to make room, and what was to be sent later is not sent to another one."""
     service = Service(loop, listener, b"\n", lambda data, now: bytes(1 << 22), False)
-    clients = [connect(listener) for _ in range(CONNECTIONS)]
+    clients = [connect(listener) for _ in range(CONNECTIONS + 2)]
     start = 1000 * SECOND
-    for _ in clients:
+    for client in clients[:CONNECTIONS]:
+        client.sendall(b"ask\n")
         service._accept(start)
-    clients[0].sendall(b"ask\n")
-    service._ready(min(service.open), start + 1)
-    clients.append(connect(listener))
-    service._accept(start + PATIENCE + 1)
-    assert len(service.open) == 1
-    loop._timed(start + PATIENCE + 1 + RETRY)
-    (number,) = service.open
-    assert service.open[number][2] == start + PATIENCE + 1
-    service._close(number)
+        service._ready(list(service.open)[-1], start)
+    oldest = next(iter(service.open))
+    service._accept(start + 1)  # the oldest one's place
+    assert oldest not in service.open and len(service.open) == CONNECTIONS
+    service._accept(start + 2)  # the silent one's place, and the oldest one's number
+    assert len(service.open) == CONNECTIONS
+    assert service.open[oldest][2] == start + 2
+    loop._timed(start + 2 + RETRY)
+    clients[-1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        clients[-1].recv(1)
+    for number in list(service.open):
+        service._close(number)
     for client in clients:
         client.close()
 
