@@ -42,6 +42,7 @@ DEADLINE = 10 * SECOND
 RETRY = SECOND // 20
 REMEMBERED = 3 * SECOND  # so long who asked can hear why it failed
 REPLY_MAX = 4096
+NO_ROOM = "see who fills it: `du -s --inodes /run/nvc/mps/*`, `du -s /run/nvc/mps/*`"
 MIB = 1 << 20
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
@@ -140,15 +141,26 @@ class Servers:
             )  # fmt: skip
         directory = f"{_base()}/{key}/{uuid}"
         self._remove(directory)
-        for name in ("pipe", "log"):
-            os.makedirs(f"{directory}/{name}", mode=0o755)
-        found = self.fenced[key, uuid] = Fenced(key, uuid, percent, memory, directory, now)
-        found.pid = self._execute(found, ("-f",), -1, -1)
-        found.start = start_of(f"/proc/{found.pid}")
-        with open(f"{directory}/about", "w", encoding="ascii") as about:
-            about.write(f"{found.pid} {found.start} {percent} {memory}\n")
-        self._instruct(found)
+        found = Fenced(key, uuid, percent, memory, directory, now)
+        try:
+            self._begin(found)
+        except OSError as error:  # a container may have filled its directory
+            if found.pid:
+                os.kill(found.pid, signal.SIGTERM)  # our child, not reaped
+                self._ending.add(found.pid)
+            self._clear(found)
+            raise DeviceError.of("fence by MPS", directory, error, NO_ROOM) from None
+        self.fenced[key, uuid] = found
         return found
+
+    def _begin(self, one: Fenced) -> None:
+        for name in ("pipe", "log"):
+            os.makedirs(f"{one.directory}/{name}", mode=0o755)
+        one.pid = self._execute(one, ("-f",), -1, -1)
+        one.start = start_of(f"/proc/{one.pid}")
+        with open(f"{one.directory}/about", "w", encoding="ascii") as about:
+            about.write(f"{one.pid} {one.start} {one.percent} {one.memory}\n")
+        self._instruct(one)
 
     def adopt(self, now: int) -> None:
         """Find again what an nvcd before this one has started, and remove what it did not."""
@@ -175,13 +187,16 @@ class Servers:
             if one.client:
                 os.kill(one.client, signal.SIGKILL)  # our child, not reaped
             self._end(one)
-            self._remove(one.directory)
-        if ended:
-            try:
-                os.rmdir(f"{_base()}/{key}")
-            except OSError:
-                pass
+            self._clear(one)
         return len(ended)
+
+    def _clear(self, one: Fenced) -> None:
+        """Remove what there is of its directory, and that of its slice after the last one."""
+        self._remove(one.directory)
+        try:
+            os.rmdir(f"{_base()}/{one.key}")
+        except OSError:
+            pass
 
     def _remove(self, directory: str) -> None:
         """By a process of its own: what a container has made there may be files by the hundred thousand."""
@@ -191,7 +206,10 @@ class Servers:
             os.rename(directory, gone)
         except OSError:
             return  # there is none
-        pid = fork()
+        try:
+            pid = fork()
+        except OSError:
+            return  # the next nvcd removes it
         if pid:
             self._ending.add(pid)
             return
@@ -227,11 +245,21 @@ class Servers:
     def _instruct(self, one: Fenced) -> None:
         """Send the commands through the driver's own program; its answers come back through the loop."""
         ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
-        reply_read, reply_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(reply_write, True)
-        one.client = self._execute(one, (), ask_read, reply_write)
-        os.close(ask_read)
-        os.close(reply_write)
+        try:
+            reply_read, reply_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                os.set_blocking(reply_write, True)
+                one.client = self._execute(one, (), ask_read, reply_write)
+            except OSError:
+                os.close(reply_read)
+                raise
+            finally:
+                os.close(reply_write)
+        except OSError:
+            os.close(ask_write)
+            raise
+        finally:
+            os.close(ask_read)
         try:
             os.write(ask_write, one.commands())  # less than a pipe holds
         except BrokenPipeError:
@@ -271,11 +299,14 @@ class Servers:
         elif now - one.since > DEADLINE:
             self._fail(one, f"does not take commands: {one_line(text)}", now)
         else:
-            self.loop.once(now + RETRY, lambda _: self._again(one))
+            self.loop.once(now + RETRY, lambda now: self._again(one, now))
 
-    def _again(self, one: Fenced) -> None:
+    def _again(self, one: Fenced, now: int) -> None:
         if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING and one.pid:
-            self._instruct(one)
+            try:
+                self._instruct(one)
+            except OSError as error:
+                self._fail(one, f"cannot be told its limits: {error.strerror}", now)
 
     def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int) -> int:
         """Run the driver's program in the driver root; its process is returned."""

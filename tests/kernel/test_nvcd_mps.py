@@ -264,3 +264,27 @@ def children(place: Place) -> list[tuple[str, str]]:
                 name, _, rest = stat.read().partition("(")[2].rpartition(")")
                 found.append((name, rest.split()[0]))
     return found
+
+
+def test_no_room_for_another_server(place: Place) -> None:
+    """What a container has filled is said to who asks, and ends nothing."""
+    uuid = started(place)
+    key, other = place.tenant().key, place.tenant().key
+    run(*place.enter("mount", "-t", "tmpfs", "-o", "mode=711,nr_inodes=16,size=64k", "none", "/run/nvc/mps"))
+    fence(place, key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    pipe = f"{place.run}/mps/{key}/{uuid}/pipe"
+    names = [f"{pipe}/{number}" for number in range(os.statvfs(pipe).f_ffree)]
+    for name in names:
+        os.mkdir(name)
+    for name in names[
+        :5
+    ]:  # nvcd makes four directories and a file; there is room for none of them, one, two ...
+        assert "no space left on device; see who fills it" in fence(place, other, uuid)["error"]
+        eventually(place, lambda _: os.listdir(f"{place.run}/mps") == [key])
+        os.rmdir(name)
+    assert [one["key"] for one in ask(place)["mps"]] == [key]
+    for name in names[5:]:
+        os.rmdir(name)
+    fence(place, other, uuid)
+    eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
