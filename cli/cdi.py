@@ -38,7 +38,7 @@ from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
 from nvc_cli import completion, output
-from nvc_cli.main import CONTEXT, Seconds, program_of
+from nvc_cli.main import CONTEXT, Commands, Seconds, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ DEFAULT_CAPABILITIES = ",".join(name for name in CAPABILITIES if name != "compat
 
 
 @click.group(
+    cls=Commands,
     context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli cdi generate --output /etc/cdi/nvidia.yaml\n"

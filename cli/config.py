@@ -11,6 +11,7 @@ from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
 from nvc.errors import InputError
 from nvc_cli import output
+from nvc_cli.main import Commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _FILE = click.option(
 
 
 @click.group(
+    cls=Commands,
     context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
     "  nvc-cli config show --origin\n"

@@ -32,7 +32,7 @@ LAZY = {
     "sim": ("nvc_cli.sim", "sim", "Make driver roots of simulated GPUs"),
     "cdi": ("nvc_cli.cdi", "cdi", "Describe devices for engines (Container Device Interface)"),
     "runtime": ("nvc_cli.runtime", "runtime", "Register nvc with container engines"),
-    "vgpu": ("nvc_cli.vgpu", "vgpu", "Give programs a part of a GPU's memory"),
+    "vgpu": ("nvc_cli.vgpu", "vgpu", "Give programs a part of a GPU's memory and time"),
     "config": ("nvc_cli.config", "config", "Show, change and check the configuration file"),
     "doctor": ("nvc_cli.doctor", "doctor", "Say what is wrong here, and how to mend it"),
     "explain": ("nvc_cli.explain", "explain", "Say what the code of an error means"),
@@ -84,6 +84,20 @@ class _Examples(click.Command):
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"  {example}\n")
+
+
+class Commands(click.Group):
+    """A group in whose help each command has its first sentence, however long: click would cut it off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            assert command is not None and command.help is not None
+            text = " ".join(command.help.partition("\n\n")[0].split())
+            rows.append((name, text.partition(". ")[0].rstrip(".")))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class _Tree(_Examples, click.Group):

@@ -23,6 +23,7 @@ from nvc.engines import (
 from nvc.engines import link as links
 from nvc.errors import InputError
 from nvc_cli import output
+from nvc_cli.main import Commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _CODE = "/lib/nvc/python"
 
 
 @click.group(
+    cls=Commands,
     context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
     "  nvc-cli runtime configure --engine docker --dry-run\n"

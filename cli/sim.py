@@ -11,6 +11,7 @@ from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
 from nvc.sim.report import Report, report
 from nvc_cli import output
+from nvc_cli.main import Commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 @click.group(
+    cls=Commands,
     context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
     "  nvc-cli sim create /srv/sim --gpus 2 --model h100\n"

@@ -10,7 +10,7 @@ from nvc import privileges
 from nvc.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import CONTEXT, program_of
+from nvc_cli.main import CONTEXT, Commands, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ FORMAT = click.option(
 
 
 @click.group(
+    cls=Commands,
     context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py\n"

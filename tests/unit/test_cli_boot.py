@@ -203,6 +203,13 @@ def test_help(call: Call, words: list[str]) -> None:
         assert word in out
 
 
+@pytest.mark.parametrize("group", ["vgpu", "cdi", "config", "runtime", "sim"])
+def test_help_of_a_group_cuts_no_sentence_off(call: Call, group: str) -> None:
+    code, out, err = call(group, "--help")
+    assert (code, err) == (0, "") and "..." not in out.partition("Commands:")[2].partition("\n\n")[0]
+    assert max(map(len, out.splitlines())) <= 100
+
+
 @pytest.mark.parametrize("command", HOT)
 def test_help_of_a_command_names_every_option(call: Call, command: str) -> None:
     code, out, err = call(command, "-?", "--no-such-option")  # what follows is not looked at, as in argp
