@@ -55,11 +55,12 @@ def set_command(
         raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
     from nvc.request import SliceRequest
     from nvc.vgpu.change import set_limits
-    from nvc.vgpu.tenants import find
+    from nvc.vgpu.tenants import find, gone
 
     kernel = operator_kernel()
     tenant = find(everybody(ctx, kernel), slice_name)
-    output.warn(program_of(ctx), set_limits(kernel, tenant, wanted or SliceRequest(), devices, unlimited))
+    told = set_limits(kernel, tenant, wanted or SliceRequest(), devices, unlimited)
+    output.warn(program_of(ctx), (*told, *gone(tenant)))
 
 
 def _pausing(name: str, summary: str) -> click.Command:
@@ -69,10 +70,12 @@ def _pausing(name: str, summary: str) -> click.Command:
     @click.pass_context
     def pausing(ctx: click.Context, slice_name: str, devices: tuple[str, ...]) -> None:
         from nvc.vgpu.change import pause
-        from nvc.vgpu.tenants import find
+        from nvc.vgpu.tenants import find, gone
 
         kernel = operator_kernel()
-        pause(kernel, find(everybody(ctx, kernel), slice_name), devices, name == "pause")
+        tenant = find(everybody(ctx, kernel), slice_name)
+        pause(kernel, tenant, devices, name == "pause")
+        output.warn(program_of(ctx), gone(tenant))
 
     pausing.help = summary
     return pausing

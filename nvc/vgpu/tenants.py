@@ -114,6 +114,11 @@ def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
     )
 
 
+def gone(tenant: Tenant) -> tuple[str, ...]:
+    """What is to be told to who changes a slice that nobody has any more."""
+    return () if tenant.alive else (f"{tenant.short}: no process has this slice any more",)
+
+
 def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
     """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them."""
     base = registry.base_directory()

@@ -187,7 +187,10 @@ def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> 
     refused = cli(launcher, "rm", seen["name"], check=False)
     assert refused.returncode == 1 and "--force" in refused.stderr and entry_of(container.pid)
     inside.end()
+    assert cli(launcher, "pause", seen["key"]).stderr == ""
     container.call("delete", "--force", container.name)
+    for words in (("set", seen["key"], "--cores=50"), ("pause", seen["key"]), ("resume", seen["key"])):
+        assert "no process has this slice any more" in cli(launcher, *words).stderr
     assert cli(launcher, "rm", "--gone").stdout.split() == [seen["key"]]
     assert cli(launcher, "show", seen["key"], check=False).returncode == 1
     assert not os.path.exists(seen["quota"])
