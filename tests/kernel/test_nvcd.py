@@ -345,7 +345,13 @@ def test_the_units_are_sound(scratch: str) -> None:
 
 
 def test_the_unit_takes_no_call_away() -> None:
-    """That nvcd makes: these settings have openat2(2) answered with ENOSYS, or all that they do not name."""
+    """That nvcd makes: these have openat2(2) answered with ENOSYS, or devices denied that they do not name."""
     with open(os.path.join(REPO, "packaging/systemd/nvcd.service"), encoding="ascii") as unit:
         names = {line.partition("=")[0] for line in unit if "=" in line and line[0] != "#"}
-    assert not names & {"RestrictSUIDSGID", "DynamicUser", "SystemCallFilter"}
+    assert not names & {
+        "RestrictSUIDSGID",
+        "DynamicUser",
+        "SystemCallFilter",
+        "ProtectClock",
+        "PrivateDevices",
+    }
