@@ -46,7 +46,7 @@ def for_prefix(path: str, prefix: str) -> bytes:
 
 def units() -> list[str]:
     """The paths of the systemd units."""
-    return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/nvc*.*")))
+    return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/*.*")))
 
 
 def completions(prefix: str) -> None:

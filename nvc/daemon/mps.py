@@ -111,6 +111,7 @@ class Servers:
         self.log = log
         self._ending: set[int] = set()  # told to end, or soon through with their work, and not reaped
         self._removed = 0
+        self._said = False
         self.fenced: dict[tuple[str, str], Fenced] = {}
         self.binary = ""  # inside `root`
         self.root = "/"
@@ -139,6 +140,7 @@ class Servers:
                 "fence by MPS", uuid, f"slice {others[0].key} has its one MPS server",
                 "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several",
             )  # fmt: skip
+        self._say_where()
         directory = f"{_base()}/{key}/{uuid}"
         self._remove(directory)
         found = Fenced(key, uuid, percent, memory, directory, now)
@@ -152,6 +154,15 @@ class Servers:
             raise DeviceError.of("fence by MPS", directory, error, NO_ROOM) from None
         self.fenced[key, uuid] = found
         return found
+
+    def _say_where(self) -> None:
+        """Once, where what a container can fill is what others need."""
+        base = _base()
+        if not self._said and os.stat(base).st_dev == os.stat(os.path.dirname(base)).st_dev:
+            self._said = True
+            self.log(
+                f"{base} has no file system of its own: a container fenced by MPS can fill the host's /run"
+            )
 
     def _begin(self, one: Fenced) -> None:
         for name in ("pipe", "log"):

@@ -288,3 +288,44 @@ def test_no_room_for_another_server(place: Place) -> None:
         os.rmdir(name)
     fence(place, other, uuid)
     eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
+
+
+def test_a_container_fills_no_more_than_the_file_system_of_such_servers(
+    place: Place, launcher: str, runc_bundle: Any
+) -> None:
+    """That is what the packaged unit mounts, and its directories are of that wherever they are seen."""
+    with open(os.path.join(REPO, "packaging/systemd/run-nvc-mps.mount"), encoding="ascii") as unit:
+        settings = dict(line.rstrip().split("=", 1) for line in unit if "=" in line)
+    os.makedirs(f"{place.run}/mps")
+    mount = ("mount", "-t", settings["Type"], "-o", settings["Options"], settings["What"], settings["Where"])
+    run(*place.enter(*mount))
+    started(place)
+    with runc_bundle().created("runc") as container:
+        head = (launcher, f"--root={place.driver}", "configure", f"--pid={container.pid}")  # type: ignore[attr-defined]
+        run(*place.enter(*head, "--device=0", "--compute", "--fence=mps", container.bundle.rootfs))
+        seen, before = f"/proc/{container.pid}/root/tmp/nvidia-mps", os.statvfs(place.run)
+        with (
+            pytest.raises(OSError, match="No space left"),
+            open(f"{seen}/large", "wb", buffering=0) as large,
+        ):
+            while large.write(bytes(1 << 20)) == 1 << 20:
+                assert large.tell() < 1 << 30
+            large.write(b"x")
+        os.unlink(f"{seen}/large")
+        with pytest.raises(OSError, match="No space left"):
+            for number in range(1 << 16):
+                os.mkdir(f"{seen}/{number}")
+        after = os.statvfs(place.run)
+        assert before.f_bavail - after.f_bavail < 1 << 8 and before.f_ffree - after.f_ffree < 1 << 8
+        (one,) = ask(place)["mps"]
+        assert place.daemon is not None and "file system of its own" not in place.daemon.said()
+        assert ask(place, "mps-stop", key=one["key"]) == {"stopped": 1}
+
+
+def test_where_there_is_none_the_log_says_so(place: Place) -> None:
+    uuid = started(place)
+    for _ in range(2):
+        fence(place, place.tenant().key, uuid)
+    eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
+    assert place.daemon is not None
+    assert place.daemon.said().count("/run/nvc/mps has no file system of its own") == 1
