@@ -59,6 +59,8 @@ def run(program: str, line: CommandLine) -> int:
         return code if isinstance(code, int) else 0
     except click.Abort:
         raise KeyboardInterrupt from None
+    except _ReaderGone:
+        raise BrokenPipeError from None
     except click.ClickException as error:
         raise InputError(error.format_message()) from None
     return code if isinstance(code, int) else 0
@@ -100,8 +102,24 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
+class _ReaderGone(Exception):
+    """A broken pipe, which click itself would make an exit with 1."""
+
+
 class _Tree(_Examples, click.Group):
     """The commands of LAZY are imported when they are run; their summaries are known without that."""
+
+    def make_context(self, *words: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*words, **more)
+        except BrokenPipeError:  # of a help
+            raise _ReaderGone from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*HOT, *LAZY]

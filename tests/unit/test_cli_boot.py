@@ -144,10 +144,11 @@ def launch(*words: str, **more: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, env=CLEAN_ENV, cwd=REPO, timeout=60, **more)  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
+@pytest.mark.parametrize("words", [("--usage",), ("--help",), ("vgpu", "-?"), ("explain", "NVC-1001")])
+def test_a_closed_pipe_ends_quietly(words: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = launch("--usage", stdout=write, stderr=subprocess.PIPE)
+    done = launch(*words, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
 
