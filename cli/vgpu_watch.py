@@ -9,6 +9,7 @@ import click
 
 from nvc.errors import InputError
 from nvc_cli import completion, output
+from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 
@@ -141,6 +142,7 @@ def report_command(
     """Measure what slices receive of their devices' time; without SLICE, all of them.
 
     In the drawing, whole lines are what was received and dashed ones what is expected when everybody is busy.
+    Who interrupts it gets what was measured until then.
     """
     if path and not path.endswith(".svg"):
         hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
@@ -159,11 +161,9 @@ def report_command(
     found = everybody(ctx, kernel)
     keys = tuple(find(found, name).entry.key for name in names)
     drawing = _opened(path) if path else -1  # before a day is spent on what nothing can take
-    tracks = watch(kernel, keys, seconds, interval)
+    tracks, looked = watch(kernel, keys, seconds, interval)
     if form == "json":
-        output.write(
-            output.json_text({"seconds": seconds, "tracks": [track.document() for track in tracks]})
-        )
+        output.write(output.json_text({"seconds": looked, "tracks": [track.document() for track in tracks]}))
     else:
         from nvc.vgpu.top import tracks_table
 
@@ -173,8 +173,8 @@ def report_command(
             output.say(program_of(ctx), why)
     if drawing >= 0:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-        title = f"Shares of time received, {seconds:g} s until {when}"
-        text = plot.svg(title, tuple(track.series for track in tracks), seconds)
+        title = f"Shares of time received, {looked:g} s until {when}"
+        text = plot.svg(title, tuple(track.series for track in tracks), looked)
         try:
             with open(drawing, "w", encoding="utf-8") as out:
                 if out.seekable():
@@ -182,6 +182,8 @@ def report_command(
                 out.write(text)
         except OSError as error:
             raise output.OutputError.of("write", path, error) from None
+    if looked < seconds:
+        ctx.exit(INTERRUPTED)
 
 
 def _opened(path: str) -> int:

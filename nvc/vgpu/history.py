@@ -52,10 +52,13 @@ def maxima(everybody: tuple[Tenant, ...]) -> dict[str, int]:
     return {uuid: policies.read(uuid).max_instances for uuid in uuids}
 
 
-def watch(kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float) -> tuple[Track, ...]:
+def watch(
+    kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float
+) -> tuple[tuple[Track, ...], float]:
     """Look at the slices with these keys, or at all, for so long; what they received in each interval.
 
-    Slices that come are taken in with the next second, since finding them costs more than asking them.
+    Slices that come are taken in with the next second, since finding them costs more than asking them. Who
+    interrupts it has what was read until then: the seconds that were looked come back too.
     """
     begin = time.monotonic_ns()
     old: Reading | None = None
@@ -67,7 +70,11 @@ def watch(kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float
     means: dict[tuple[str, str], list[int]] = {}
     looked, count = 0.0, max(int(seconds / interval + 0.5), 1)
     for number in range(count + 1):
-        _rest(begin + int(number * interval * 1e9))
+        try:
+            _rest(begin + int(number * interval * 1e9))
+        except KeyboardInterrupt:
+            seconds = max(round((number - 1) * interval, 3), interval)
+            break
         if number == 0 or number * interval - looked >= 1:
             looked = number * interval
             everybody = tenants(kernel)[0]
@@ -85,7 +92,7 @@ def watch(kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float
                 means[place][0] += int(had.share * (new.at - old.at))
                 means[place][1] += new.at - old.at
         old = new
-    return tuple(
+    tracks = tuple(
         Track(
             key,
             names[key, uuid],
@@ -96,6 +103,7 @@ def watch(kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float
         )
         for (key, uuid), found in points.items()
     )
+    return tracks, seconds
 
 
 def _mean(sums: list[int]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -99,6 +100,33 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
     shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
     assert shown[0].split()[:3] == ["SLICE", "EXPECTED", "MEAN"] and "40.0%" in shown[1]
+
+
+def test_a_report_that_is_interrupted(launcher: str, tenant: int, scratch: str) -> None:
+    drawing = f"{scratch}/shares.svg"
+    words = (
+        "report",
+        str(tenant),
+        "--seconds=600",
+        "--interval=0.1",
+        "--format=json",
+        f"--output={drawing}",
+    )
+    with (
+        Busy(tenant),
+        subprocess.Popen(
+            [launcher, "vgpu", *words], stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
+        ) as report,
+    ):
+        with pytest.raises(subprocess.TimeoutExpired):
+            report.wait(1.5)
+        assert report.stdout is not None
+        report.send_signal(signal.SIGINT)
+        found = json.loads(report.stdout.read())
+    assert report.returncode == 130 and 0.5 < found["seconds"] < 20
+    (track,) = found["tracks"]
+    assert abs(track["mean"] - SHARE) < 0.05 and len(track["points"]) > 4
+    assert len(ElementTree.parse(drawing).getroot().findall("{http://www.w3.org/2000/svg}polyline")) == 2
 
 
 @pytest.mark.parametrize("command", ["show", "set", "pause", "resume", "rm", "check", "report"])
