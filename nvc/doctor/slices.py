@@ -15,6 +15,7 @@ from nvc.errors import NvcError
 from nvc.vgpu import calibration, layout, policies, registry, shim
 from nvc.vgpu.elfnote import layouts_of
 from nvc.vgpu.limits import read_quota
+from nvc.vgpu.nvcd import ask
 from nvc.vgpu.registry import RegistryError
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ UNITS = (
     "/usr/lib/systemd/system/nvcd.service",
     "/lib/systemd/system/nvcd.service",
 )
+PATIENCE = 3.0  # seconds
 _STRINGS_LIMIT = 16 << 20
 _GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)")
 _REINSTALL = "install nvc again: `make install`, or the package"
@@ -222,6 +224,8 @@ def laid_down(look: Look) -> Iterator[Finding]:
 def daemon(look: Look) -> Iterator[Finding]:
     """Whether nvcd answers, where it is installed or needed."""
     problems = [(path, problem) for path in SOCKETS if (problem := _unreachable(path))]
+    if not problems and (problem := _silent()):
+        problems = [(SOCKETS[0], problem)]
     units = [path for path in UNITS if os.path.exists(path)]
     needing = _with_policy(look)
     if not any(os.path.exists(path) for path in SOCKETS) and not units and not needing:
@@ -234,7 +238,7 @@ def daemon(look: Look) -> Iterator[Finding]:
             *(f"unit {path}" for path in units[:1]),
             *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
             commands=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
-            advice="without it, slices keep their memory limits, but no share of time is held to",
+            advice="without it, slices keep their limits of memory and their caps, but take no turns",
         )
     else:
         yield ok("nvcd answers")
@@ -257,6 +261,15 @@ def _unreachable(path: str) -> str:
             ):  # of another kind, or busy: somebody is there
                 return ""
             return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _silent() -> str:
+    """Why nothing comes back: the kernel takes connections for a daemon that hangs, too."""
+    try:
+        ask("state", PATIENCE)
+    except NvcError as error:
+        return f"no answer: {error.cause}"
     return ""
 
 

@@ -101,6 +101,9 @@ def test_the_daemon(host: Host) -> None:
     host.sh("rmdir /run/systemd/system")
     pid = host.sh(start).stdout.strip()
     assert examine(host, "", "vgpu.daemon").stdout.startswith("ok           vgpu.daemon: nvcd answers")
+    host.sh(f"kill -STOP {pid}")
+    (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
+    assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: no answer: timed out" in named.line
     host.sh(f"kill -9 {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm /etc/systemd/system/nvcd.service")
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: connection refused" in named.line
