@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from nvc.daemon.asker import NOT_ASKED
+from nvc.daemon.book import LOCK_TIME
 from nvc.daemon.identity import pid_inside, slice_of
 from nvc.value import Value
 from nvc.vgpu import layout, ledger, quota, registry
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from nvc.vgpu.ledger import Account, Budget
     from nvc.vgpu.quota import QuotaDevice
 
-LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 LOCKS_TIME = 20_000_000  # likewise, for which of its processes live: of 512 that is a few milliseconds
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota

@@ -8,7 +8,7 @@ import os
 from nvc.daemon.policy import NATIVE, Terms, policy_of
 from nvc.daemon.wire import NO_UUID
 from nvc.errors import NvcError
-from nvc.vgpu import layout, policies, quota, registry
+from nvc.vgpu import layout, limits, policies, quota, registry
 from nvc.vgpu.living import living_of
 from nvc.vgpu.policies import DevicePolicy as LaidDown
 from nvc.vgpu.quota import QuotaError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nvc.vgpu.quota import QuotaDevice
     from nvc.vgpu.registry import Entry
 
+LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
 AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
 
 
@@ -115,7 +116,12 @@ class Book:
                     for client in new.clients:
                         client.known = new
                 known = self.known[key] = new
-            known.read()
+            try:
+                known.read()
+            except QuotaError:
+                if limits.finish(self.kernel, known.quota, LOCK_TIME):
+                    self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
+                known.read()
         except (OSError, NvcError) as error:
             self._say(f"slice {key}: {error}")
 

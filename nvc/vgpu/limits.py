@@ -5,8 +5,26 @@ from __future__ import annotations
 import os
 
 from nvc.vgpu import quota
-from nvc.vgpu.quota import QuotaDevice
-from nvc.vgpu.registry import Entry, text_of, write_about
+from nvc.vgpu.quota import QuotaDevice, QuotaError
+from nvc.vgpu.registry import Entry, RegistryError, locked, text_of, write_about
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+LOCK_TIME = 0.2  # seconds
+
+
+def finished(kernel: Kernel, entry: Entry) -> bool:
+    """Whether the quota of a slice was left half changed, and is sound now."""
+    try:
+        fd = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return finish(kernel, fd, LOCK_TIME)
+    finally:
+        os.close(fd)
 
 
 def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
@@ -17,6 +35,23 @@ def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
     finally:
         os.close(fd)
     return tuple(limit.replace(uuid=device.uuid) for limit, device in zip(found, entry.devices))
+
+
+def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
+    """End the change of an open quota whose writer was killed; whether there was one.
+
+    Under the lock there is no other writer: it is waited for so long, and nothing is done without it.
+    """
+    try:
+        lock = locked(kernel, seconds)
+    except RegistryError:
+        return False
+    try:
+        return quota.finish(fd)
+    except (OSError, QuotaError):
+        return False
+    finally:
+        os.close(lock)
 
 
 def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...]) -> Entry:

@@ -106,6 +106,19 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
     raise QuotaError("read quota", "", "a change of it was never finished")
 
 
+def finish(fd: int) -> bool:
+    """End the change of a writer that was killed, if there is one to end; the caller holds the lock on it.
+
+    What the file says then is what it says: of before the change, or of after it. Raises QuotaError, OSError.
+    """
+    data = os.pread(fd, layout.QUOTA_SIZE + 1, 0)
+    sequence, _ = unpack(data)
+    if sequence % 2 == 0:
+        return False
+    _put(fd, layout.SEQUENCE.pack((sequence + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
+    return True
+
+
 def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
     """Replace what an open quota file says; a new, empty file becomes one. The caller holds the lock on it.
 

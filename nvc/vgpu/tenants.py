@@ -7,7 +7,7 @@ from nvc.value import Value
 from nvc.vgpu import ledger, registry
 from nvc.vgpu.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.vgpu.ledger import Budget
-from nvc.vgpu.limits import read_quota
+from nvc.vgpu.limits import finished, read_quota
 from nvc.vgpu.living import processes_of, use_of
 from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
@@ -76,8 +76,14 @@ def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
         # The number of a namespace that is gone is given again: it then names the slice that lives.
         alone = firsts.count(first) == 1 or entry.key in living and taken.count(first) == 1
         short = first if alone else entry.key
+        pids = living.get(entry.key, ())
         try:
-            found.append(_tenant(kernel, entry, short, living.get(entry.key, ())))
+            try:
+                found.append(_tenant(kernel, entry, short, pids))
+            except QuotaError:
+                if finished(kernel, entry):
+                    warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
+                found.append(_tenant(kernel, entry, short, pids))
         except (QuotaError, OSError) as error:
             warnings.append(f"{entry.directory}: {error}")
     return tuple(sorted(found, key=lambda tenant: tenant.entry.created)), tuple(warnings)

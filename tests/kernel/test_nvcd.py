@@ -15,6 +15,8 @@ from support.measured import above, below, near
 from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
+from nvc.vgpu import layout, quota
+
 
 def shares(place: Place, seconds: float, *drains: float) -> list[float]:
     """What the tenants have of the time they hold the first device together, all of them busy."""
@@ -283,6 +285,19 @@ def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
         tenant.send("busy", time_out, 0)
     second = [tenant.receive() for tenant in (one, other)]
     above(second[0]["held"][0] / second[1]["held"][0], 1.2)
+
+
+def test_a_quota_whose_writer_was_killed(place: Place) -> None:
+    """Its slice is denied everything until somebody ends the change."""
+    place.start()
+    one = place.tenant("weight", weight=3)
+    one.ask("connect")
+    fd = os.open(f"{one.directory}/quota", os.O_RDWR)
+    os.pwrite(fd, layout.SEQUENCE.pack(7), layout.SEQUENCE_OFFSET)
+    ended = layout.SEQUENCE.pack(8)
+    eventually(place, lambda _: os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET) == ended)
+    assert quota.read(fd)[0].weight == 3
+    os.close(fd)
 
 
 def test_gangs(place: Place) -> None:

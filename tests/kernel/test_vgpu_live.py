@@ -181,6 +181,17 @@ def test_numbers_of_a_liar_stay_numbers(sliced: Any, launcher: str) -> None:
     assert "999%" in cli(launcher, "ls").stdout
 
 
+def test_a_change_that_was_never_finished(sliced: Any, launcher: str) -> None:
+    """Whoever is killed between its two writes leaves a quota that no shim takes."""
+    container, _ = sliced("1g")
+    path = entry_of(container.pid).quota
+    with open(path, "r+b") as file:
+        file.seek(layout.SEQUENCE_OFFSET)
+        file.write(layout.SEQUENCE.pack(7))
+    assert "whoever changed it was killed" in cli(launcher, "set", str(container.pid), "--cores=30").stderr
+    assert cli(launcher, "ls").stderr == "" and limits_of(container.pid) == [GIB]
+
+
 def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> None:
     container, inside = sliced("1g")
     seen = listed(launcher, container.pid)

@@ -53,6 +53,22 @@ def test_a_writer_that_died_is_followed_by_one_that_ends(scratch: str) -> None:
     assert len(quota.read(fd)) == 2
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_change_of_a_writer_that_died_is_ended(scratch: str, written: bool) -> None:
+    fd = opened(f"{scratch}/quota")
+    quota.write(fd, DEVICES)
+    before, wanted = quota.read(fd), DEVICES[:1] if written else DEVICES
+    assert not quota.finish(fd) and quota.read(fd) == before
+    os.pwrite(fd, layout.SEQUENCE.pack(41), layout.SEQUENCE_OFFSET)
+    if written:
+        os.pwrite(fd, quota.pack(wanted, 41), 0)
+    assert quota.finish(fd) and len(quota.read(fd)) == len(wanted)
+    assert quota.unpack(os.pread(fd, layout.QUOTA_SIZE, 0))[0] == 42
+    os.truncate(fd, 10)
+    with pytest.raises(quota.QuotaError):
+        quota.finish(fd)
+
+
 def test_a_reader_never_sees_a_mixture(scratch: str) -> None:
     fd = opened(f"{scratch}/quota")
     kinds = [tuple(QuotaDevice(UUID_0, n << 30, n, n, n) for _ in range(8)) for n in (1, 2)]
