@@ -18,6 +18,7 @@ COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")
 MAX_TIMEOUT = 3600.0
 OURS = "nvc"
 DAEMON = "nvcd"
+DEFAULTS = ("vgpu_memory", "vgpu_cores", "vgpu_weight", "vgpu_policy")  # of slices
 MPS = "CUDA_MPS_PIPE_DIRECTORY"
 
 
@@ -54,6 +55,10 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
                 fields |= _checked(*known, value, warnings)
             except _Bad as bad:
                 errors.append(ConfigError("invalid value", path, f"{name}: {bad}"))
+    if any(field in fields for field in DEFAULTS):
+        from nvc.config.vgpu import contradictions
+
+        warnings += [f"{path}: [nvc] {text}" for text in contradictions(fields)]
     return fields, tuple(warnings), tuple(errors)
 
 

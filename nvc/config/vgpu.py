@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.errors import InputError
 from nvc.vgpu.layout import CORES_UNCAPPED, POLICIES, WEIGHT
-from nvc.vgpu.shares import WEIGHT_MAX, check_together
+from nvc.vgpu.shares import WEIGHT_MAX, check_together, parse_policy
 from nvc.vgpu.sizes import parse_size
 
 TYPE_CHECKING = False
@@ -42,6 +42,35 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
             _policy(name, table.get("policy", ""), cores),
         )
     return tuple(found.values())
+
+
+def contradictions(fields: dict[str, Any]) -> list[str]:
+    """Why no container starts that leaves its slice to the operator: what that one gives it, that one refuses."""
+    found = []
+    for name in ("memory", "cores", "weight"):
+        given, most = fields.get(f"vgpu_{name}"), fields.get(f"vgpu_{name}_max")
+        if given and most and _is_more(given, most):
+            found.append(
+                f"vgpu-{name}: {given} is more than vgpu-{name}-max, {most}: such containers do not start"
+            )
+    cores = (fields.get("vgpu_cores") or fields.get("vgpu_cores_max") or 0) % 100
+    policy = fields.get("vgpu_policy")
+    if policy:
+        try:
+            check_together(cores, parse_policy("", policy).value, "", "", "each device")
+        except InputError as error:
+            found.append(f"vgpu-policy: {policy}: {error.cause}: such containers do not start")
+    return found
+
+
+def _is_more(given: Any, most: Any) -> bool:
+    """Whether that is so on every device: a size and a percentage cannot be compared without one."""
+    if type(given) is int:
+        return bool(given > most)
+    one, other = parse_size("", given), parse_size("", most)
+    if bool(one.part) != bool(other.part):
+        return False
+    return one.bytes > other.bytes or one.part * other.whole > other.part * one.whole
 
 
 def _name(name: Any) -> str:
