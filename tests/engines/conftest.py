@@ -14,6 +14,7 @@ from support.debian import APT, Debian
 from support.debian import ready as ready_layers
 from support.engines import Host
 from support.packages import build, build_newer, deb
+from support.vgpucap import work  # noqa: F401
 
 
 @pytest.fixture(scope="module")

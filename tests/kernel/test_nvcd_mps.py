@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, REPO, run
+from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 
@@ -19,17 +20,6 @@ from nvc.kernel import LinuxKernel
 from nvc.vgpu.registry import start_of
 
 GIB = 1 << 30
-#: A program of the driver is an ELF file; the one that is meant is in Python.
-START = """
-#include <stdlib.h>
-#include <unistd.h>
-int main(int argc, char **argv)
-{
-    %s
-    char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, NULL};
-    return execv("/usr/bin/python3", words);
-}
-"""
 
 
 @pytest.fixture
@@ -50,14 +40,9 @@ def started(place: Place, speaks: bool = True, server: str = "") -> str:
     """A daemon; the UUID of the GPU."""
     driver: str = place.driver  # type: ignore[attr-defined]
     if speaks:
-        program = f"{driver}/usr/bin/nvidia-cuda-mps-control"
-        source = os.path.join(place.scratch, "control.c")
-        with open(source, "w", encoding="ascii") as out:
-            variables = {"MPS_SERVER": server, "LD_LIBRARY_PATH": f"{driver}{LIBS}"} if server else {}
-            code = "".join(f'setenv("{name}", "{value}", 1);' for name, value in variables.items())
-            out.write(START % (code, os.path.join(REPO, "tests/support/mps_control.py")))
-        os.unlink(program)
-        run("gcc", "-o", program, source)
+        variables = {"MPS_SERVER": server, "LD_LIBRARY_PATH": f"{driver}{LIBS}"} if server else {}
+        script = os.path.join(REPO, "tests/support/mps_control.py")
+        compile_control(f"{driver}/usr/bin/nvidia-cuda-mps-control", script, **variables)
     place.start(f"--root={driver}")
     return GPU.format(0)
 

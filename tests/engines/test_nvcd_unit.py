@@ -1,0 +1,111 @@
+"""nvcd as its package has it started: by a real systemd, under all that its units forbid."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, REPO, run
+from support.booted import Booted
+from support.mps_program import compile_control
+from support.rootfs import LIBS
+from support.vgpucap import Worker
+
+DRIVER = "/srv/driver"
+SLICED = ("nvc-cli", f"--root={DRIVER}", "vgpu", "run", "--memory=8g")
+#: Not half a minute, in a test.
+DROP_IN = "[Service]\nWatchdogSec=3s\n"
+
+
+@pytest.fixture
+def host(installed: str, scratch: str) -> Iterator[Booted]:
+    """A Debian with nvc's package and a simulated GPU."""
+    with Booted(f"{scratch}/debian", installed, "nvcd.socket") as debian:
+        debian.write("/etc/nvc/config.toml", f'[nvidia-container-cli]\nroot = "{DRIVER}"\n')
+        debian.write("/etc/systemd/system/nvcd.service.d/test.conf", DROP_IN)
+        debian.start()
+        debian.sh(f"nvc-cli sim create --gpus=1 {DRIVER}")  # NVML lists processes to the namespace of this
+        yield debian
+
+
+@pytest.fixture
+def busy(host: Booted, work: str) -> Iterator[Callable[..., Worker]]:
+    """Factory: `busy("--cores=30")` is a program that launches kernels of 1 ms in a slice of the host."""
+    workers: list[Worker] = []
+    shutil.copy(work, f"{host.root}/srv/work")
+
+    def start(*words: str) -> Worker:
+        every = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{DRIVER}{LIBS}"}
+        argv = (*host.namespace, *SLICED, *words, "--", "/srv/work")
+        workers.append(Worker(argv[0], every, *argv[1:], ns=1000000, batch=0, warm=0.1, seconds=600))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
+
+
+def eventually(host: Booted, condition: Callable[[Any], Any]) -> Any:
+    """What `nvcd --state` prints, once the condition holds of it."""
+    end = time.monotonic() + 30
+    while True:
+        done = host.sh("nvcd --state", check=False)
+        if done.returncode == 0 and condition(found := json.loads(done.stdout)):
+            return found
+        assert time.monotonic() < end, done.stdout + done.stderr + host.sh("journalctl -u nvcd").stdout
+        select.select([], [], [], 0.05)
+
+
+def shown(host: Booted, name: str) -> str:
+    """A property of the service."""
+    return host.sh(f"systemctl show --value -p {name} nvcd.service").stdout.strip()
+
+
+def test_started_by_who_asks_and_again_when_it_ends(host: Booted, busy: Callable[..., Worker]) -> None:
+    assert shown(host, "ActiveState") == "inactive"
+    workers = [busy(f"--cores={cores}").started() for cores in (30, 70)]
+
+    def all_well(state: Any) -> bool:
+        """Both have turns, NVML tells what they hold, and the kernel when processes end."""
+        tenants = [tenant for device in state["devices"] for tenant in device["tenants"]]
+        return bool(
+            len(tenants) == 2 and all(one["heldNs"] > 1e8 for one in tenants)
+            and state["nvml"] == {"failures": 0, "devices": 1, "useNotTold": {}}
+            and len(state["memory"]) == 2 and all(len(one["pids"]) == 1 for one in state["memory"])
+            and state["watching"] == "netlink"
+        )  # fmt: skip
+
+    first = eventually(host, all_well)
+    host.sh("systemctl kill --signal=KILL --kill-who=main nvcd.service")
+    second = eventually(host, lambda state: state["started"] > first["started"] and all_well(state))
+    host.sh("systemctl kill --signal=STOP --kill-who=main nvcd.service")  # the watchdog sees to that
+    eventually(host, lambda state: state["started"] > second["started"] and all_well(state))
+    assert shown(host, "NRestarts") == "2"
+    host.sh("systemctl restart nvcd.service")
+    assert shown(host, "ActiveState") == "active"
+    assert all(worker.stop().kernels for worker in workers)
+    assert "error" not in host.sh("journalctl -u nvcd").stdout
+
+
+def test_servers_that_it_starts(host: Booted) -> None:
+    """In a file system of their own, which a tenant may fill."""
+    shutil.copy(os.path.join(REPO, "tests/support/mps_control.py"), f"{host.root}/srv")
+    compile_control(f"{host.root}{DRIVER}/usr/bin/nvidia-cuda-mps-control", "/srv/mps_control.py")
+    host.sh("systemctl start nvcd.service")
+    argv = (*host.namespace, *SLICED, "--cores=25", "--fence=mps", "--", "sh", "-c")
+    fill = "head -c 100m /dev/zero > $CUDA_MPS_PIPE_DIRECTORY/fill; nvcd --state; grep nvc/mps /proc/mounts"
+    done = run(*argv, fill, check=False)
+    assert "No space left" in done.stderr, done
+    text, _, mounts = done.stdout.rpartition("\n}\n")
+    (server,) = json.loads(text + "}")["mps"]
+    assert server["state"] == "ready" and server["percent"] == 25
+    assert mounts.startswith("tmpfs /run/nvc/mps tmpfs rw,nosuid,nodev,noexec")
+    eventually(host, lambda state: not state["mps"])
+    assert host.sh("ls /run/nvc/mps").stdout == ""
+    assert "error" not in host.sh("journalctl -u nvcd").stdout
