@@ -160,7 +160,23 @@ static void commit(struct applier *a)
         unlinkat(a->old_cache, CACHE_TEMPORARY, 0);
 }
 
-static void child(struct applier *a, int out, pid_t parent)
+/* Instead of an applier that was killed after its report: nothing else of what it had to do can be left. */
+static void finish(struct applier *a)
+{
+    struct place place;
+
+    keep_capabilities(CAPS_ENTER);
+    if (enter(a) < 0)
+        return;
+    for (size_t i = 0; i < a->count; i++) {
+        if (a->ops[i].head.kind != NVC_OP_LDCACHE || place_find(a, a->ops[i].target, true, true, &place) < 0)
+            continue;
+        place_remove(&place, CACHE_TEMPORARY, 0);
+        place_close(&place);
+    }
+}
+
+static void child(struct applier *a, bool again, int out, pid_t parent)
 {
     prctl(PR_SET_NAME, "nvc:[apply]");
     /* The host's root directory and more is open here. In a shared pid namespace a container whose capabilities
@@ -171,7 +187,10 @@ static void child(struct applier *a, int out, pid_t parent)
         _exit(1);
     signal(SIGPIPE, SIG_IGN);
     umask(022);
-    run(a);
+    if (again)
+        finish(a);
+    else
+        run(a);
     const char *at = (const char *)a->report;
     for (size_t left = sizeof(*a->report); left > 0;) {
         ssize_t written = write(out, at, left);
@@ -216,7 +235,7 @@ static int read_report(int in, int timeout_ms, struct nvc_report *report)
 }
 
 /* The child's report, and its end; never later than the timeout. */
-static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
+static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report, bool *killed)
 {
     int status, result = read_report(in, timeout_ms, report);
 
@@ -224,6 +243,7 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
         kill(pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
+    *killed = result == 0 && !report->error && WIFSIGNALED(status);
     /* What it said is lost, but not what it did. */
     if (result == -ECHILD && WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return 0;
@@ -231,29 +251,43 @@ static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report)
     return result == -ETIMEDOUT && read_report(in, 0, report) == 0 ? 0 : result;
 }
 
+/* In a process of its own. `killed`: after it had said that all is done. */
+static int run_child(struct applier *a, bool again, bool *killed)
+{
+    pid_t parent = getpid();
+    int channel[2];
+
+    if (pipe2(channel, O_CLOEXEC) < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(channel[0]);
+        child(a, again, channel[1], parent);
+    }
+    int result = pid < 0 ? -errno : 0;
+    close(channel[1]);
+    if (result == 0)
+        result = receive(channel[0], pid, a->target->timeout_ms, a->report, killed);
+    close(channel[0]);
+    return result;
+}
+
 int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
               struct nvc_report *report)
 {
     struct applier a = {.target = target, .report = report, .tmpfs = -1, .old_cache = -1, .undo_path = ""};
-    pid_t parent = getpid();
-    int channel[2];
+    struct nvc_report unused = {.op = -1};
+    bool killed = false;
 
     memset(report, 0, sizeof(*report));
     report->op = -1;
     int result = decode(&a, program, size);
-    if (result < 0 || pipe2(channel, O_CLOEXEC) < 0) {
-        result = result < 0 ? result : -errno;
-        free(a.ops);
-        return result;
+    if (result == 0)
+        result = run_child(&a, false, &killed);
+    if (killed) {
+        a.report = &unused;
+        run_child(&a, true, &killed);
     }
-    pid_t pid = fork();
-    if (pid == 0) {
-        close(channel[0]);
-        child(&a, channel[1], parent);
-    }
-    close(channel[1]);
-    result = pid < 0 ? -errno : receive(channel[0], pid, target->timeout_ms, report);
-    close(channel[0]);
     free(a.ops);
     return result;
 }

@@ -73,7 +73,8 @@ def test_real_containers(
     for _ in range(2):  # the first finds the driver, which the others need not do
         with runc_bundle(rootfs()).created("runc") as container:
             assert start(container).returncode == 0
-    faults = moments(list(read_calls(log)))
+    calls = list(read_calls(log))
+    faults = moments(calls)
     assert len(faults) > 4
     for fault in faults:
         bundle = runc_bundle(rootfs())
@@ -90,3 +91,10 @@ def test_real_containers(
             container.start()
             seen = container.exec("nvidia-smi -L | wc -l; ls /dev | grep -c nvidia").stdout.split()
             assert seen == ["2", "5"], (fault, seen)
+    for name in ("ftruncate", "unlinkat"):  # the last thing that is done: it had said that all is well
+        bundle = runc_bundle(rootfs())
+        call = [call for call in calls if call.name == name][-1]
+        with bundle.created("runc") as container:
+            done = start(container, f"{call.process}:{call.number}:kill")
+            assert done.stderr == "" and read_end(done.stdout)[1:] == (0, 0), (name, done)
+            assert not os.path.exists(f"{bundle.rootfs}/etc/.nvc-ld.so.cache"), name
