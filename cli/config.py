@@ -11,7 +11,7 @@ from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
 from nvc.errors import InputError
 from nvc_cli import output
-from nvc_cli.main import Commands
+from nvc_cli.main import Commands, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,10 @@ def _document(item: Setting, path: str) -> dict[str, Any]:
 @click.option("--unset", is_flag=True, help="Take the key out: its default holds again.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @_FILE
-def set_command(name: str, text: str | None, unset: bool, dry_run: bool, named: str) -> None:
+@click.pass_context
+def set_command(
+    ctx: click.Context, name: str, text: str | None, unset: bool, dry_run: bool, named: str
+) -> None:
     """Write one setting; comments and everything else of the file stay as they are.
 
     VALUE is as TOML has it (true, 20, ["a", "b"]); anything else is a text. What makes no sense is refused, and
@@ -130,12 +133,20 @@ def set_command(name: str, text: str | None, unset: bool, dry_run: bool, named: 
         new = tomltext.delete(old, path, keys)
     else:
         new = _assigned(old, path, keys, text or "")
+    known = _warnings(old, path)
+    output.warn(program_of(ctx), tuple(one for one in _warnings(new, path) if one not in known))
     edit = change.Change(path, before, new.encode() if new or before is not None else None)
     if dry_run:
         output.write(change.diff(edit))
     elif edit.before != edit.after:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         change.make(edit)
+
+
+def _warnings(text: str, path: str) -> tuple[str, ...]:
+    from nvc.config.file import examine
+
+    return examine(text.encode(), path)[1]
 
 
 def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:

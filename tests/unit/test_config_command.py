@@ -129,6 +129,13 @@ def test_dry_run_changes_nothing(config: Any, file: str) -> None:
     assert read(file) == before
 
 
+def test_set_warns_of_what_it_brings_about(config: Any, file: str) -> None:
+    assert config("set", "--file", file, "nvc.vgpu-cores-max", "20").stderr == ""
+    said = config("set", "--file", file, "nvc.vgpu-cores", "30").stderr
+    assert said.startswith("nvc-cli: warning: ") and "more than vgpu-cores-max" in said
+    assert config("set", "--file", file, "nvc.timeout", "4").stderr == ""  # that was said already
+
+
 def test_a_new_file(config: Any, scratch: str) -> None:
     path = os.path.join(scratch, "etc/nvc/config.toml")
     config("set", "--file", path, "nvc.timeout", "20")
