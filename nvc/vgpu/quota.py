@@ -115,7 +115,8 @@ def finish(fd: int) -> bool:
     sequence, _ = unpack(data)
     if sequence % 2 == 0:
         return False
-    _put(fd, layout.SEQUENCE.pack((sequence + 1) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
+    # Not what the writer would write at its end: if it lives after all, its end is seen as a change.
+    _put(fd, layout.SEQUENCE.pack((sequence + 3) & (1 << 64) - 1), layout.SEQUENCE_OFFSET)
     return True
 
 

@@ -294,7 +294,7 @@ def test_a_quota_whose_writer_was_killed(place: Place) -> None:
     one.ask("connect")
     fd = os.open(f"{one.directory}/quota", os.O_RDWR)
     os.pwrite(fd, layout.SEQUENCE.pack(7), layout.SEQUENCE_OFFSET)
-    ended = layout.SEQUENCE.pack(8)
+    ended = layout.SEQUENCE.pack(10)
     eventually(place, lambda _: os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET) == ended)
     assert quota.read(fd)[0].weight == 3
     os.close(fd)
