@@ -3,7 +3,7 @@
 with Booted(directory, installed, "nvcd.socket") as host:
     host.sh("systemctl status nvcd.socket")
 
-systemd is the first process of namespaces of its own. Of this machine's file systems it sees /dev alone: its /tmp,
+systemd is the first process of namespaces of its own, and sees no file system of this machine: its /dev, /tmp,
 /run and cgroups are its own, the kernel's settings are read-only.
 """
 
@@ -32,6 +32,14 @@ exec unshare --pid --fork --kill-child --cgroup --ipc --uts --mount --propagatio
     mount -t proc -o nosuid,nodev,noexec proc /proc
     mount --bind /proc/sys /proc/sys
     mount -o remount,bind,ro /proc/sys
+    mount -t tmpfs -o mode=755,nosuid tmpfs /mnt
+    cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /mnt
+    mkdir /mnt/pts
+    mount -t devpts -o newinstance,ptmxmode=666 devpts /mnt/pts
+    ln -s pts/ptmx /mnt/ptmx
+    ln -s /proc/self/fd /mnt/fd
+    umount -l /dev
+    mount --move /mnt /dev
     hybrid= && [ ! -e /sys/fs/cgroup/systemd ] || hybrid=yes
     umount -l /sys
     mount -t sysfs -o ro sysfs /sys
@@ -72,6 +80,7 @@ class Booted(Debian):
                     pass
             except TimeoutError:
                 self._unshare.kill()
+                self._unshare.wait()
                 with open(os.path.join(self.directory, "boot.log"), encoding="utf-8") as said:
                     raise AssertionError(f"systemd did not start: {said.read()}") from None
         with open(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children", encoding="ascii") as file:
