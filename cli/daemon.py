@@ -52,6 +52,8 @@ def _run(words: list[str]) -> int:
             write(USAGE)
             return 0
         if name == "--state":
+            if rest or equals or len(words) > 1:
+                raise InputError("--state", cause="stands alone", hint="`nvcd --help` shows what there is")
             write(_state())
             return 0
         if name == "--version":

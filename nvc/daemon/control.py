@@ -16,6 +16,7 @@ import nvc
 from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
 from nvc.vgpu.layout import NO_LIMIT, POLICIES
+from nvc.vgpu.received import filled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]
     try:
         one = daemon.start_mps(key, uuid, percent, memory, now)
     except NvcError as error:
-        return {"error": str(error)}
+        where = f"{error.path}: " if error.path not in ("", uuid) else ""
+        return {"error": f"{where}{error.cause}", "hint": error.hint}
     return {
         "state": one.state,
         "directory": f"{one.directory}/pipe",
@@ -158,7 +160,11 @@ def tenant(arbiter: Arbiter, one: Tenant) -> dict[str, Any]:
 def share_asked(arbiter: Arbiter, one: Tenant) -> float:
     """The part of the device that the tenant is entitled to when all who share it are busy."""
     rate = arbiter.rate(one)
-    return rate or one.weight / max(1, sum(other.weight for other in arbiter.tenants.values()))
+    if rate:
+        return min(rate, one.terms.cores / 100 or 1.0)
+    everybody = list(arbiter.tenants.values())
+    caps = [other.terms.cores / 100 or 1.0 for other in everybody]
+    return filled(caps, [other.weight for other in everybody])[everybody.index(one)]
 
 
 def slice_(daemon: Daemon, key: str) -> dict[str, Any]:

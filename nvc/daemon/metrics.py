@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from nvc.daemon.accountant import Balance
     from nvc.daemon.daemon import Daemon
 
 PATHS = (b"/", b"/metrics")
@@ -83,6 +84,12 @@ class Exporter:
             for device in known.entry.devices
         }
 
+    def _seen(self) -> Iterator[Balance]:
+        """Without devices that are hidden from a slice and that nobody in it uses."""
+        for one in self.daemon.accountant.balances:
+            if one.limit or one.model or one.truth > 0:
+                yield one
+
     def _memory(self) -> Iterator[Metric]:
         used = GaugeMetricFamily("nvc_slice_memory_bytes", "Memory that a slice has, by NVML or by its ledger",
                                  labels=(*SLICE, "source"))  # fmt: skip
@@ -95,7 +102,7 @@ class Exporter:
                 ("hami_container_device_memory_bytes", "Memory that a slice has"),
             )
         }
-        for balance in self.daemon.accountant.balances:
+        for balance in self._seen():
             labels = (balance.key, balance.uuid)
             vgpu = ("", "", balance.key, balance.index, balance.uuid)
             most = max(balance.truth, balance.model)
@@ -117,7 +124,7 @@ class Exporter:
         use: dict[tuple[str, str], int] = {}
         for one in self.daemon.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
-        for balance in self.daemon.accountant.balances:
+        for balance in self._seen():
             if self.daemon.accountant.sampled.get(balance.uuid.lower()) == 0:
                 ratio = use.get((balance.key, balance.uuid.lower()), 0) / 100
                 ours.add_metric((balance.key, balance.uuid), ratio)

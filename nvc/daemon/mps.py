@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import shutil
 import signal
 
 from nvc.daemon.helper import fork
 from nvc.daemon.identity import signal_process
 from nvc.daemon.loop import SECOND
+from nvc.daemon.mps_answers import is_number, is_size, last_line
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.vgpu.confine import die_with
@@ -44,7 +44,6 @@ REMEMBERED = 3 * SECOND  # so long who asked can hear why it failed
 REPLY_MAX = 4096
 NO_ROOM = "see who fills it: `du -s --inodes /run/nvc/mps/*`, `du -s /run/nvc/mps/*`"
 MIB = 1 << 20
-SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
 
 class Fenced:
@@ -124,7 +123,9 @@ class Servers:
         if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
             raise DeviceError("fence by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
         if uuid.startswith("MIG-"):
-            raise DeviceError("fence by MPS", uuid, "a MIG device is a fence of its own", "use --fence mig")
+            raise DeviceError(
+                "fence by MPS", uuid, "a MIG device is a fence of its own", "leave --fence out"
+            )
         if not self.binary:
             raise DeviceError(
                 "fence by MPS", uuid, f"the driver has no {CONTROL}", "install it, or use no fence"
@@ -249,9 +250,11 @@ class Servers:
 
     def _fail(self, one: Fenced, problem: str, now: int) -> None:
         """Nobody is to use it."""
-        one.state, one.problem, one.since = FAILED, problem, now
+        last = last_line(f"{one.directory}/log/control.log")  # it goes with the slice
+        one.problem = f"{problem}; its log ends with: {last}" if last else problem
+        one.state, one.since = FAILED, now
         self._end(one)
-        self.log(f"MPS of slice {one.key} on {one.uuid}: {problem}; see {one.directory}/log")
+        self.log(f"MPS of slice {one.key} on {one.uuid}: {one.problem}")
 
     def _instruct(self, one: Fenced) -> None:
         """Send the commands through the driver's own program; its answers come back through the loop."""
@@ -302,8 +305,8 @@ class Servers:
         """Whether the limits are those that were asked for; if it did not listen yet, ask again."""
         numbers = [line.strip() for line in text.splitlines() if line.strip()]
         wanted = 2 if one.memory else 1
-        if len(numbers) >= wanted and _is_number(numbers[-wanted], one.percent):
-            if one.memory and not _is_size(numbers[-1], one.memory):
+        if len(numbers) >= wanted and is_number(numbers[-wanted], one.percent):
+            if one.memory and not is_size(numbers[-1], one.memory):
                 self._fail(one, f"took another limit of memory: {one_line(numbers[-1])}", now)
             else:
                 one.state = READY
@@ -345,22 +348,6 @@ def _base() -> str:
     path = runtime_directory("mps")
     os.chmod(path, 0o711)
     return path
-
-
-def _is_number(text: str, wanted: int) -> bool:
-    try:
-        return abs(float(text) - wanted) < 0.5
-    except ValueError:
-        return False
-
-
-def _is_size(text: str, wanted: int) -> bool:
-    """Whether a size as the driver writes it, such as `8G` for 8192M, is this one; it may have been rounded."""
-    found = SIZE.search(text)
-    if found is None:
-        return False
-    unit = 1 << 10 * " KMGT".index(found[2] or " ")
-    return abs(float(found[1]) * unit - wanted) < min(unit, wanted / 2)
 
 
 def _is_reaped(pid: int) -> bool:

@@ -47,6 +47,11 @@ LATE_MAX = 30 * SECOND  # to give back a lease that was handed on
 NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
+def room_for_one(clients: int) -> int:
+    """How many connections one slice may have when there are so many in all: a quarter of what is left."""
+    return min(PER_SLICE_MAX, (CLIENTS_MAX - clients) // 4)
+
+
 class Server:
     """All connections of processes."""
 
@@ -121,7 +126,7 @@ class Server:
         known = self.book.known.get(peer.entry.key) if peer is not None else None
         if peer is None or known is None:
             return errno.EPERM
-        if len(known.clients) >= PER_SLICE_MAX:
+        if len(known.clients) >= room_for_one(len(self.clients)):
             return errno.EUSERS
         client = Client(connection, peer, known, now)
         known.clients.add(client)

@@ -41,7 +41,7 @@ def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
         answer = _ask("mps-start", device.uuid, key=key, uuid=device.uuid, percent=percent, memory=memory)
         problem = answer.get("error") or answer.get("problem")
         if problem:
-            raise DeviceError(STEP, device.uuid, str(problem)[:400])
+            raise DeviceError(STEP, device.uuid, str(problem)[:400], str(answer.get("hint") or "")[:200])
         if answer.get("state") == "ready":
             return
         if time.monotonic() > end:

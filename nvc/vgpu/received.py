@@ -87,16 +87,17 @@ def _expected(number: int, devices: list[TenantDevice], maximum: int) -> float:
     if policy == "fair":
         return min(_cap(devices[number]), 1 / max(len(devices), maximum))
     if policy == "preempt":
-        return _filled(devices, [1] * len(devices))[number]
+        return filled(list(map(_cap, devices)), [1] * len(devices))[number]
     if policy in ("weight", "soft"):
-        return _filled(devices, [max(device.weight, 1) for device in devices])[number]
+        weights = [max(device.weight, 1) for device in devices]
+        return filled(list(map(_cap, devices)), weights)[number]
     return _cap(devices[number]) if policy == "fixed" else 0.0
 
 
-def _filled(devices: list[TenantDevice], weights: list[int]) -> list[float]:
-    """The part of each by its weight; what a cap keeps one from goes to the others."""
-    parts = [_cap(device) for device in devices]
-    left, rest = 1.0, list(range(len(devices)))
+def filled(caps: list[float], weights: list[int]) -> list[float]:
+    """The part of each by its weight; what a cap, of 1 for all of it, keeps one from goes to the others."""
+    parts = [*caps]
+    left, rest = 1.0, list(range(len(caps)))
     while rest:
         all_weights = sum(weights[number] for number in rest)
         wanting = [number for number in rest if parts[number] > left * weights[number] / all_weights]

@@ -225,11 +225,10 @@ def received_text(device: TenantDevice, seconds: float) -> str:
     if device.budget is None:
         return "received: not known"
     budget = device.budget
-    part = percent(min(budget.charged / 1e9 / max(seconds, 1e-3), 9.99))
-    return (
-        f"received {budget.charged / 1e9:.3f} s, {part} of the time since it was made; "
-        f"{budget.launches} launches, held back {budget.waited / 1e9:.3f} s"
-    )
+    had = budget.charged / 1e9
+    # Files tell when it was made: not where the clock was set back after that.
+    part = f", {percent(had / seconds)} of the time since it was made" if seconds > max(had, 1e-3) else ""
+    return f"received {had:.3f} s{part}; {budget.launches} launches, held back {budget.waited / 1e9:.3f} s"
 
 
 def used_text(tenant: Tenant, device: TenantDevice) -> str:

@@ -30,8 +30,8 @@ def pid_of_slice(place: Place) -> int:
 
 
 @pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    return sim_root(gpus=1)
+def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    return sim_root(gpus=getattr(request, "param", 1))
 
 
 class Program(Dialog):
@@ -270,11 +270,13 @@ def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: 
     assert found["devices"] is not None
 
 
+@pytest.mark.parametrize("driver", [2], indirect=True)
 def test_metrics(place: Place, driver: str, sliced: Any) -> None:
+    """Of the device that the slice has: the other one is hidden from it."""
     started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
-    program = sliced("4g", "--policy=preempt")
+    program = sliced("4g", "--policy=preempt", "--device=0")
     program.code("alloc a 1g")
-    eventually(place, lambda s: (one(s)["truth"] or 0) > GIB)
+    eventually(place, lambda s: s["memory"] and (s["memory"][0]["truth"] or 0) > GIB)
 
     def get(path: str) -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
@@ -286,6 +288,7 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
         return data.decode()
 
     text = get("/metrics")
+    assert text.count("\nnvc_slice_memory_limit_bytes{") == text.count("\nnvc_slice_use_ratio{") == 1
     assert text.startswith("HTTP/1.1 200 OK") and get("/other").startswith("HTTP/1.1 404")
     values = {
         line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2])
@@ -293,7 +296,10 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
         if not line.startswith("#")
     }
     assert values["hami_vgpu_memory_limit_bytes"] == values["nvc_slice_memory_limit_bytes"] == 4 * GIB
-    assert values["hami_vgpu_memory_used_bytes"] > GIB and values["hami_host_gpu_memory_used_bytes"] > GIB
+    hosts = [
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith("hami_host_gpu_memory_used")
+    ]
+    assert values["hami_vgpu_memory_used_bytes"] > GIB and len(hosts) == 2 and max(hosts) > GIB
     assert values["nvc_slice_share_asked_ratio"] == 1 and "nvc_found_total" in values
     assert place.daemon is not None and place.daemon.proportional() < 60 * MIB
 

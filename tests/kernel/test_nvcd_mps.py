@@ -115,19 +115,16 @@ def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
         ({"percent": 0}, "want 1 to 100 %"),
         ({"percent": 101}, "want 1 to 100 %"),
         ({"memory": 5}, "want 1 to 100 %"),
-        ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "use --fence mig"),
+        ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "a fence of its own; leave --fence out"),
         ({"key": "../x"}, "key or uuid is none"),
         ({"percent": "25"}, "want key, uuid, percent and memory"),
     ],
 )
 def test_refused(place: Place, words: dict[str, Any], cause: str) -> None:
     uuid = started(place)
-    assert (
-        cause
-        in ask(place, "mps-start", **{"key": "1-2-3-4", "uuid": uuid, "percent": 25, "memory": 0} | words)[
-            "error"
-        ]
-    )
+    wanted = {"key": "1-2-3-4", "uuid": uuid, "percent": 25, "memory": 0}
+    answer = ask(place, "mps-start", **wanted | words)
+    assert cause in f"{answer['error']}; {answer.get('hint')}"
     assert ask(place)["mps"] == []
 
 
@@ -153,7 +150,8 @@ def test_limits_that_were_not_taken(place: Place) -> None:
     fence(place, key, uuid, memory=3 << 20)
     (one,) = eventually(place, lambda s: s["mps"][0]["state"] == "failed")["mps"]
     for _ in range(2):
-        assert "took another limit of memory: 1G" in fence(place, key, uuid, memory=3 << 20)["problem"]
+        problem = fence(place, key, uuid, memory=3 << 20)["problem"]
+        assert problem == f"took another limit of memory: 1G; its log ends with: devices {uuid}"
     with open(f"{place.root}/run/nvc/mps/{key}/{uuid}/about", encoding="ascii") as about:
         pid = int(about.read().split()[0])
     eventually(place, lambda _: not os.path.exists(f"/proc/{pid}"))
@@ -265,7 +263,8 @@ def test_no_room_for_another_server(place: Place) -> None:
     for name in names[
         :5
     ]:  # nvcd makes four directories and a file; there is room for none of them, one, two ...
-        assert "no space left on device; see who fills it" in fence(place, other, uuid)["error"]
+        answer = fence(place, other, uuid)
+        assert "no space left on device" in answer["error"] and "see who fills it" in answer["hint"]
         eventually(place, lambda _: os.listdir(f"{place.run}/mps") == [key])
         os.rmdir(name)
     assert [one["key"] for one in ask(place)["mps"]] == [key]

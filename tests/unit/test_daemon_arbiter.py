@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.turns import SECOND, Program, World
 
+from nvc.daemon.control import share_asked
 from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.server import CLIENTS_MAX, PER_SLICE_MAX, room_for_one
 from nvc.daemon.wire import DROP, FREE, GRANT
 
 
@@ -277,6 +279,29 @@ def test_gangs_do_not_wait_for_each_other() -> None:
         before = [len(program.messages) for program in programs]
         world.run(SECOND)
         assert all(len(program.messages) > count for program, count in zip(programs[:4], before))
+
+
+@pytest.mark.parametrize(
+    ("policy", "shares"),
+    [(WEIGHT, [0.7, 0.3]), (PREEMPT, [0.7, 0.3]), (FIXED, [0.7, 0.3]), (FAIR, [0.5, 0.3])],
+)
+def test_what_is_asked_for_beside_caps(policy: int, shares: list[float]) -> None:
+    world = World(DevicePolicy(policy))
+    world.add("a", Program(), Terms(4, 70))
+    world.add("b", Program(), Terms(1, 30))
+    (arbiter,) = world.board.arbiters.values()
+    assert [share_asked(arbiter, one) for one in arbiter.tenants.values()] == pytest.approx(shares)
+
+
+@given(st.lists(st.integers(0, 9), max_size=40))
+def test_nobody_takes_all_connections(comers: list[int]) -> None:
+    """However many a slice opens, and however many slices do: one that comes later has some."""
+    held = [0] * 10
+    for comer in comers:
+        while held[comer] < room_for_one(sum(held)):
+            held[comer] += 1
+    assert sum(held) < CLIENTS_MAX and max(held) <= PER_SLICE_MAX
+    assert room_for_one(sum(held)) > 100
 
 
 @settings(max_examples=25)

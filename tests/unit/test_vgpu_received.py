@@ -16,7 +16,7 @@ from nvc.vgpu.received import MOST, Reading, Received, expected, received, state
 from nvc.vgpu.registry import Entry
 from nvc.vgpu.table import fitted
 from nvc.vgpu.tenants import Tenant, TenantDevice
-from nvc.vgpu.top import Shares, screen
+from nvc.vgpu.top import Shares, received_text, screen
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 SECOND = 1_000_000_000
@@ -48,6 +48,15 @@ def test_what_each_policy_lets_one_expect() -> None:
     assert parts(tenant("a", FAIR), maximum=4) == [0.25]
     assert parts(tenant("a", SOFT, 20, 9), tenant("b", SOFT)) == [0.2, 0.8]
     assert parts(tenant("a")) == [0]
+
+
+def test_a_clock_that_was_set_back_after_it_was_made() -> None:
+    (device,) = tenant("a").devices
+    device = device.replace(budget=Budget(5 * SECOND, 0, 9))
+    part = "50.0% of the time since it was made"
+    assert received_text(device, 10) == f"received 5.000 s, {part}; 9 launches, held back 0.000 s"
+    for seconds in (-3600, 0, 4):
+        assert received_text(device, seconds) == "received 5.000 s; 9 launches, held back 0.000 s"
 
 
 def test_what_a_cap_leaves_goes_to_the_others() -> None:
