@@ -232,7 +232,7 @@ class World:
             if again[:3] != (False, 0, 0) or again.text not in ("", self.warnings):
                 found.append(f"the next start: exit {again.status}, {again.text}")
             last = container.look()
-            if last != self.after:
+            if last.written() != self.after:
                 found += ["the next start leaves it incomplete", *last.differences(self.after)]
             left = sorted({*runtime_files()} ^ {*self.files})
             if left:

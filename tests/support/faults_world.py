@@ -22,6 +22,7 @@ from support.rootfs import make_rootfs
 RUN = "/run/nvc"
 #: Files of a slice, of which no two are the same.
 UNIQUE = ("quota", "ledger")
+CACHE = ".nvc-ld.so.cache"  # see native/syscalls/_apply.h
 _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_MOUNTS = 0x00020000
 _BIND, _REMOUNT, _READ_ONLY, _PRIVATE, _ALL_BELOW = 4096, 32, 1, 1 << 18, 16384
@@ -90,6 +91,18 @@ class Look(NamedTuple):
         if not found and self != other:
             found.append("as many times mounted")
         return found[:most]
+
+    def written(self) -> Look:
+        """With the loader cache written that is bound over the old one: that is done where it cannot be written, as
+        in a read-only volume of which no writable mount can be had for a moment."""
+        others = [line for line in self.mounts if not line.startswith(f"/{CACHE} ")]
+        if others == self.mounts:
+            return self
+        files = {name: about for name, about in self.files.items() if name != f"/proc/driver/{CACHE}"}
+        covered, _, *rest = files["/etc/ld.so.cache"]
+        return Look(
+            {**files, "/etc/ld.so.cache": (covered, stat.S_IFREG | 0o644, *rest)}, others, self.rules
+        )
 
 
 class Container:
