@@ -237,7 +237,8 @@ static int read_report(int in, int timeout_ms, struct nvc_report *report)
 /* The child's report, and its end; never later than the timeout. */
 static int receive(int in, pid_t pid, int timeout_ms, struct nvc_report *report, bool *killed)
 {
-    int status, result = read_report(in, timeout_ms, report);
+    /* -1, neither an exit nor a signal: where SIGCHLD is ignored nobody is told more (waitpid(2), ECHILD). */
+    int status = -1, result = read_report(in, timeout_ms, report);
 
     if (result < 0)
         kill(pid, SIGKILL);
