@@ -159,6 +159,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.vgpu import registry
+    from nvc.vgpu.living import processes_of
     from nvc.vgpu.tenants import find, unreadable
 
     kernel = operator_kernel()
@@ -172,11 +173,11 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
         broken = unreadable(all_slices)
         removed_too = [broken[name] for name in names if name in broken]
         chosen = [find(all_slices, name) for name in names if name not in broken]
-        for tenant in chosen:
-            if tenant.alive and not force:
-                raise InputError(
-                    "remove slice", tenant.short, f"runs: process {tenant.pids[0]}", "use --force"
-                )
+        users = {tenant.short: tenant.pids for tenant in chosen}
+        users |= processes_of(kernel, tuple(entry for entry in removed_too if entry.pid))
+        for name, pids in users.items():
+            if pids and not force:
+                raise InputError("remove slice", name, f"runs: process {pids[0]}", "use --force")
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
             registry.remove(entry)
     finally:

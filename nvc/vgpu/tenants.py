@@ -126,14 +126,18 @@ def gone(tenant: Tenant) -> tuple[str, ...]:
 
 
 def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
-    """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them."""
+    """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them.
+
+    Of one whose `about` cannot be read nothing but its key is known.
+    """
     base = registry.base_directory()
-    known = {tenant.entry.key for tenant in everybody}
-    return {
-        key: Entry(key, f"{base}/{key}", 0, 0, "", "", 0, ())
-        for key in registry.entry_names(base)
-        if key not in known
-    }
+    found = {}
+    for key in {*registry.entry_names(base)} - {tenant.entry.key for tenant in everybody}:
+        try:
+            found[key] = registry.read_entry(f"{base}/{key}")
+        except RegistryError:
+            found[key] = Entry(key, f"{base}/{key}", 0, 0, "", "", 0, ())
+    return found
 
 
 def document(tenant: Tenant) -> dict[str, Any]:
