@@ -136,18 +136,18 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
-        "tenants": [tenant(arbiter, one) for one in arbiter.tenants.values()],
+        "tenants": [tenant(arbiter, one, asked) for one, asked in shares_asked(arbiter)],
     }
 
 
-def tenant(arbiter: Arbiter, one: Tenant) -> dict[str, Any]:
+def tenant(arbiter: Arbiter, one: Tenant, asked: float) -> dict[str, Any]:
     """One slice on a device."""
     return {
         "key": one.key,
         "weight": one.terms.weight,
         "cores": one.terms.cores or None,
         "paused": one.terms.paused,
-        "asked": share_asked(arbiter, one),
+        "asked": asked,
         "wants": one.key in arbiter.wanting,
         "processes": len(one.members),
         "heldNs": one.held,
@@ -157,14 +157,15 @@ def tenant(arbiter: Arbiter, one: Tenant) -> dict[str, Any]:
     }
 
 
-def share_asked(arbiter: Arbiter, one: Tenant) -> float:
-    """The part of the device that the tenant is entitled to when all who share it are busy."""
-    rate = arbiter.rate(one)
-    if rate:
-        return min(rate, one.terms.cores / 100 or 1.0)
+def shares_asked(arbiter: Arbiter) -> list[tuple[Tenant, float]]:
+    """Each tenant, and the part of the device that it is entitled to when all who share it are busy."""
     everybody = list(arbiter.tenants.values())
-    caps = [other.terms.cores / 100 or 1.0 for other in everybody]
-    return filled(caps, [other.weight for other in everybody])[everybody.index(one)]
+    caps = [one.terms.cores / 100 or 1.0 for one in everybody]
+    parts = filled(caps, [one.weight for one in everybody])
+    return [
+        (one, min(arbiter.rate(one), cap) or part)
+        for one, cap, part in zip(everybody, caps, parts, strict=True)
+    ]
 
 
 def slice_(daemon: Daemon, key: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from nvc.daemon.control import share_asked
+from nvc.daemon.control import shares_asked
 from nvc.vgpu.layout import NO_LIMIT, POLICIES
 
 TYPE_CHECKING = False
@@ -143,13 +143,13 @@ class Exporter:
             arbiter.settle(self.now)
             uuid = self.daemon.book.names.get(raw, "")
             policy.add_metric((uuid, POLICIES[arbiter.policy.number]), 1)
-            for tenant in arbiter.tenants.values():
+            for tenant, share in shares_asked(arbiter):
                 labels = (tenant.key, uuid)
                 held.add_metric(labels, tenant.held / 1e9)
                 waited.add_metric(labels, tenant.waited / 1e9)
                 turns.add_metric(labels, tenant.grants)
                 late.add_metric(labels, tenant.lates)
-                asked.add_metric(labels, share_asked(arbiter, tenant))
+                asked.add_metric(labels, share)
         yield from (held, waited, turns, late, asked, policy)
 
     def _own(self) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.turns import SECOND, Program, World
 
-from nvc.daemon.control import share_asked
+from nvc.daemon.control import shares_asked
 from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
 from nvc.daemon.server import CLIENTS_MAX, PER_SLICE_MAX, room_for_one
 from nvc.daemon.wire import DROP, FREE, GRANT
@@ -290,7 +290,7 @@ def test_what_is_asked_for_beside_caps(policy: int, shares: list[float]) -> None
     world.add("a", Program(), Terms(4, 70))
     world.add("b", Program(), Terms(1, 30))
     (arbiter,) = world.board.arbiters.values()
-    assert [share_asked(arbiter, one) for one in arbiter.tenants.values()] == pytest.approx(shares)
+    assert [share for _, share in shares_asked(arbiter)] == pytest.approx(shares)
 
 
 @given(st.lists(st.integers(0, 9), max_size=40))
