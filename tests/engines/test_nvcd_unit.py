@@ -106,6 +106,7 @@ def test_servers_that_it_starts(host: Booted) -> None:
     (server,) = json.loads(text + "}")["mps"]
     assert server["state"] == "ready" and server["percent"] == 25
     assert mounts.startswith("tmpfs /run/nvc/mps tmpfs rw,nosuid,nodev,noexec")
+    assert shown(host, "MemoryMax") == "infinity" and int(shown(host, "TasksMax")) > 1000  # theirs too
     eventually(host, lambda state: not state["mps"])
     assert host.sh("ls /run/nvc/mps").stdout == ""
     assert "error" not in host.sh("journalctl -u nvcd").stdout
