@@ -57,6 +57,7 @@ class Daemon:
         self._searched = 0
         self._soon = False
         self._problem = ""
+        self.driver = ""  # its version, "" while it was not found
         self.loop.wait = Ahead(self.loop, self.board, self.server).wait
         self.loop.deadlines = self.board.deadline
         self.loop.on_time = self.board.tick
@@ -120,6 +121,7 @@ class Daemon:
             options = driver_options(self.config).replace(load_kmods=False)
             facts = discover(self.kernel, options)
             self.asker.libraries = libraries_of(facts)
+            self.driver = facts.driver_label
             paths = [one.path for one in facts.binaries if one.path.endswith(f"/{CONTROL}")]
             if facts.simulated:
                 paths = [facts.driver_root + path for path in paths]

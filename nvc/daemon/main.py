@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 
+import nvc
 from nvc import privileges
 from nvc.daemon import control, watch
 from nvc.daemon.daemon import Daemon
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 TENANT_SOCKET = "socket"
 CONTROL_SOCKET = "nvcd.sock"
 FILES = 16384  # descriptors, as in packaging/systemd/nvcd.service
+OBEYED = (signal.SIGTERM, signal.SIGINT, signal.SIGIO)
+WARNING, INFORMATION = 4, 6  # levels of syslog(3)
 
 
-def log(text: str, level: int = 4) -> None:
-    """One line on standard error, with the level that systemd's journal reads (sd-daemon(3)); 4: a warning."""
+def log(text: str, level: int = WARNING) -> None:
+    """One line on standard error, with the level that systemd's journal reads (sd-daemon(3))."""
     sys.stderr.write(f"<{level}>nvcd: {text}\n")
     sys.stderr.flush()
 
@@ -71,28 +74,48 @@ def run(config: Config) -> None:
 
         exporter = Exporter(daemon)
         Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
-    obey_signals(daemon)
-    now = time.monotonic_ns()
-    daemon.book.refresh(now)
-    daemon.mps.adopt(now)
-    daemon.search(now)
-    loop.every(SECOND, daemon.second)
-    if notifier.watchdog:
-        loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
-    gc.collect()
-    gc.freeze()
-    notifier.say("READY=1")
     try:
+        obey_signals(daemon)
+        now = time.monotonic_ns()
+        daemon.book.refresh(now)
+        daemon.mps.adopt(now)
+        daemon.search(now)
+        for text, level in begun(daemon, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}")):
+            log(text, level)
+        loop.every(SECOND, daemon.second)
+        if notifier.watchdog:
+            loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
+        gc.collect()
+        gc.freeze()
+        notifier.say("READY=1")
         loop.run()
     finally:
         notifier.say("STOPPING=1")
         daemon.close()
+        # The interpreter gives signals with a handler back to their defaults before it ends, and closes what the
+        # kernel was asked to watch only later: a slice that goes meanwhile would kill it by SIGIO.
+        for number in OBEYED:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def begun(daemon: Daemon, sockets: tuple[str, str]) -> tuple[tuple[str, int], ...]:
+    """What the log says at the start, each line with its level: what runs here, with which driver and defaults."""
+    config = daemon.config
+    driver = f"driver {daemon.driver} in {config.root}" if daemon.driver else f"no driver in {config.root} yet"
+    runs = f"version {nvc.__version__}, {driver}, {len(daemon.book.known)} slices, sockets {' and '.join(sockets)}"
+    defaults = (
+        f"configuration {config.path or 'defaults'}: policy {config.vgpu_policy or 'automatic'}, "
+        f"on-bypass {config.nvcd_on_bypass}, on-excess {config.nvcd_on_excess}, "
+        f"on-overuse {config.nvcd_on_overuse}, metrics {config.nvcd_metrics or 'off'}"
+    )
+    told = ((runs, INFORMATION), (defaults, INFORMATION))
+    return (*told, *((text, WARNING) for text in config.warnings))
 
 
 def obey_signals(daemon: Daemon) -> None:
     """SIGTERM and SIGINT end the loop between two events; with SIGIO the kernel says that slices came or went."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGIO):
+    for number in OBEYED:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 

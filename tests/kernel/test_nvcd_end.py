@@ -1,0 +1,45 @@
+"""nvcd's first words and its end, whatever comes and goes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from support.nvcd import PATHS, Place
+
+import nvc
+
+#: nvcd, and in the same process a slice that comes and goes while the interpreter clears its modules: it has given
+#: signals back to their defaults by then, and the registry is still watched.
+LATE = """
+import os, sys
+
+class Slice:
+    def __del__(self, mkdir=os.mkdir, rmdir=os.rmdir, base="/run/nvc/vgpu/"):
+        mkdir(base + "late")
+        rmdir(base + "late")
+        mkdir(base + "../came-and-went")
+
+sys.last = Slice()  # cleared after all other modules
+sys.argv = ["nvcd"]
+from nvc_cli.daemon import main
+main()
+"""
+
+
+def test_slices_that_go_with_it(place: Place) -> None:
+    """Its clients end when it does, and their slices go: that must not end it by SIGIO."""
+    place.program = (sys.executable, "-c", LATE)
+    daemon = place.start(PYTHONPATH=":".join(PATHS))
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(timeout=20) == 0, daemon.said()
+    assert os.path.isdir(f"{place.run}/came-and-went"), "the slice was there, at the end of all"
+
+
+def test_it_says_what_it_is(place: Place, driver: str) -> None:
+    said = place.start(f"--root={driver}").said().splitlines()
+    assert said[0].startswith(f"<6>nvcd: version {nvc.__version__}, driver ") and f" in {driver}, 0 slices" in said[0]
+    assert said[0].endswith("sockets /run/nvc/nvcd/tenant/socket and /run/nvc/nvcd/nvcd.sock")
+    assert said[1].startswith("<6>nvcd: configuration defaults: policy automatic, on-bypass report")
+    assert len(said) == 2
