@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import marshal
 import os
+import resource
 import struct
 import sys
 
@@ -82,11 +84,38 @@ def test_a_damaged_file_counts_as_nothing(directory: str) -> None:
         assert inventory.load("a", directory) is None
     write(directory, good + b"\0")
     assert inventory.load("a", directory) is None
-    for at in range(24):  # each byte of the header counts
-        write(directory, good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for at in range(len(good)):  # each bit counts: what is read is what was written
+        for bit in range(8):
+            write(directory, good[:at] + bytes([good[at] ^ 1 << bit]) + good[at + 1 :])
+            assert inventory.load("a", directory) is None, (at, bit)
+
+
+CODE = marshal.dumps(compile("a", "", "exec"))
+NO_VALUES = {
+    "unknown": b"\xff" * 40,
+    "empty": b"",
+    "cut off": b")\2",
+    "larger than the memory": b"(\xff\xff\xff\x7f",
+    "a reference to nothing": b"(\1\0\0\0r\0\0\0\0",
+    "code": CODE,
+    "code that cannot be": CODE[:1] + b"\xff" * 4 + CODE[5:],
+    "no tuple": marshal.dumps("text"),
+}
+
+
+@pytest.mark.parametrize("content", NO_VALUES.values(), ids=NO_VALUES)
+def test_bytes_that_are_no_value_count_as_nothing(directory: str, content: bytes) -> None:
+    """Though the header fits."""
+    inventory.store("a", VALUE, directory)
+    write(directory, inventory._header(content) + content)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm", encoding="ascii") as sizes:
+        now = int(sizes.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + (512 << 20), hard))
+    try:
         assert inventory.load("a", directory) is None
-    write(directory, good[:24] + b"\xff" * (len(good) - 24))
-    assert inventory.load("a", directory) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def write(directory: str, content: bytes) -> None:
