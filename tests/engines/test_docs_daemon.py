@@ -42,7 +42,8 @@ def test_every_command(host: Host) -> None:
     host.write("/etc/nvc/config.toml", f'[nvidia-container-cli]\nroot = "{DRIVER}"\n', 0o644)
     host.sh(setting)
     begin, _, rest = starting.partition("&\n")
-    waiting = "echo $! >/run/nvcd.pid; wait $!; echo $? >/run/nvcd.code"
+    waiting = "echo $! >/run/nvcd.pid; wait $!; echo $? >/run/nvcd.end"
+    host.sh("mkfifo /run/nvcd.end")
     host.sh(f"({begin} >/tmp/nvcd.log 2>&1 & {waiting}) >/dev/null 2>&1 &")
     try:
         host.sh(rest)
@@ -50,10 +51,10 @@ def test_every_command(host: Host) -> None:
         metrics = host.sh(METRICS).stdout
         second = host.sh(f"{begin}", check=False)
     finally:
-        ending = "kill $(cat /run/nvcd.pid); until test -s /run/nvcd.code; do sleep 0.05; done"
-        said = host.sh(f"{ending}; cat /tmp/nvcd.log").stdout
+        code = host.sh("kill $(cat /run/nvcd.pid); cat /run/nvcd.end").stdout
+        said = host.read("/tmp/nvcd.log")
     assert "error" not in said, said
-    assert host.sh("cat /run/nvcd.code").stdout == "0\n"
+    assert code == "0\n"
     assert second.returncode == 1 and "another nvcd listens there" in second.stderr
     found = json.loads(done.stdout)
     assert found["devices"][0]["policy"] == "weight" and found["slices"][0]["running"]

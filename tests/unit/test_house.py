@@ -175,11 +175,21 @@ def test_no_test_can_be_skipped() -> None:
     assert occurrences(NOT_RUN, [name for name in everywhere() if name.startswith("tests/")]) == []
 
 
+#: Of Python and the shell. `sleep 600` is a process that does nothing until it is ended.
+SLEEPS = r"import sleep\b|\.sleep\(|\bsleep ([0-9]{1,2}\b|[0-9]*[.])"
+REPEATS = r"--reruns|rerunfailures|\bflaky\b|flaky\(|only.rerun"
+
+
 def test_no_test_waits_by_the_clock() -> None:
+    """Nor is one repeated until it passes. What measures is run by hand or by `make nightly`."""
     tests = [
-        name for name in everywhere() if name.startswith("tests/") and not name.startswith("tests/bench/")
+        name
+        for name in everywhere()
+        if name.startswith("tests/") and not name.startswith(("tests/bench/", "tests/gpu/"))
     ]
-    assert occurrences(r"\btime\.sleep\(", tests) == []
+    assert occurrences(SLEEPS, tests) == []
+    repeats = [name for name in everywhere() if not name.startswith("docs/")]
+    assert occurrences(REPEATS, repeats) == []
 
 
 def test_no_binary_is_tracked() -> None:
