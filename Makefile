@@ -16,7 +16,7 @@ LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install demo test test-measured test-others bench bundle packages fuzz faults stress clean
+.PHONY: help setup build native stage man simdriver shim install demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages fuzz faults stress clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -70,16 +70,28 @@ man: stage ## man pages and completion scripts, in build/man and build/completio
 demo: stage ## a container with two simulated H100s, run by runc
 	@packaging/demo/run
 
-test: $(BUILD)/.packages-test stage ## every check: style, types, C warnings, unit, kernel, native and engine tests
-	@$(MAKE) --no-print-directory -j2 test-measured test-others
+# Each process of tests has a /run/nvc of its own. A file's tests run in one process, one after another.
+PYTEST := $(RUN) -m pytest -q
+JOBS   ?= 2
 
-# Two at a time, for machines with two processors; each session of tests has a /run/nvc of its own. What is measured is
-# in one of them, one after another, and the other one gives way to it.
-MEASURED := tests/kernel/test_nvcd*.py tests/kernel/test_vgpu*.py
-test-measured:
-	$(RUN) -m pytest -q -o cache_dir=$(BUILD)/pytest-measured tests/native $(MEASURED)
-test-others:
-	nice -n 5 $(RUN) -m pytest -q tests/unit tests/kernel tests/engines $(MEASURED:%=--ignore-glob=%)
+test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, packages, faults, fuzzing, stress; an hour at most
+	@$(MAKE) -j1 -k --no-print-directory nightly-shares nightly-packages nightly-explore stress fuzz nightly-faults
+
+# What measures wall time is alone.
+nightly-shares: $(BUILD)/.packages-test stage
+	$(PYTEST) -m nightly tests/native tests/kernel tests/unit
+
+nightly-packages: $(BUILD)/.packages-test stage
+	$(PYTEST) -m nightly tests/engines
+
+nightly-explore: $(BUILD)/.packages-test stage
+	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_faults.py
+
+nightly-faults:
+	@$(MAKE) --no-print-directory faults FAULTS=--fresh
 
 bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
 bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run

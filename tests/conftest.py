@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import REPO, STAGE, run
+from support import EXPLORE, REPO, STAGE, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
 
@@ -25,11 +25,12 @@ unsigned int la_version(unsigned int v) { bite(); return v; }
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In CI, property tests try the same examples every time; elsewhere new ones. None fails for being slow."""
+    """Property tests try the same examples every time, or new ones with NVC_EXPLORE. None fails for being slow."""
     if config.pluginmanager.hasplugin("hypothesispytest"):
-        from hypothesis import settings
+        from hypothesis import configuration, settings
 
-        settings.register_profile("nvc", deadline=None, derandomize="CI" in os.environ)
+        configuration.set_hypothesis_home_dir(os.path.join(REPO, "build/hypothesis"))
+        settings.register_profile("nvc", deadline=None, derandomize=not EXPLORE, database=None)
         settings.load_profile("nvc")
 
 
@@ -46,6 +47,26 @@ def _own_run_directory() -> None:
     run("mount", "--make-rprivate", "/")
     os.makedirs(RUN, mode=0o700, exist_ok=True)
     run("mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", RUN)
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
+    """`measured("name, unit", value)` has a figure printed when all tests have run."""
+    return record_property
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests recorded, those of failed tests too."""
+    reports = [report for every in terminalreporter.stats.values() for report in every]
+    lines = [
+        f"{report.nodeid}: {name}: {value}"
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+    ]
+    if lines:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(sorted(lines)))
 
 
 @pytest.fixture(scope="session")

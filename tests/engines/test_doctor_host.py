@@ -135,6 +135,7 @@ def test_a_shim(host: Host, case: Case) -> None:
     check(host, case)
 
 
+@pytest.mark.nightly
 def test_a_fault_is_named_in_under_a_second(host: Host) -> None:
     """All checks together, in the middle of five runs."""
     host.sh(f"rm {DRIVER}/dev/nvidia1")

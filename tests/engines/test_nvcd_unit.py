@@ -17,6 +17,7 @@ from support.mps_program import compile_control
 from support.rootfs import LIBS
 from support.vgpucap import Worker
 
+pytestmark = pytest.mark.nightly
 DRIVER = "/srv/driver"
 SLICED = ("nvc-cli", f"--root={DRIVER}", "vgpu", "run", "--memory=8g")
 #: Not half a minute, in a test.

@@ -11,6 +11,7 @@ from support import REPO
 from support.debian import APT, Debian, clean
 from support.packages import NEWER, deb, version
 
+pytestmark = pytest.mark.nightly
 #: What dpkg, apt and systemd write for themselves.
 NOT_OURS = re.compile(
     r"/(var/(lib/(dpkg|apt|systemd)|cache|log)|etc/(alternatives|ld\.so\.cache|resolv\.conf)|root)\b"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+import pytest
 from support import REPO, run
 from support.packages import build_newer
 
@@ -57,6 +58,7 @@ def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> 
     assert shown.count("GPU-") == 2
 
 
+@pytest.mark.nightly
 def test_the_same_again(newer: str, scratch: str) -> None:
     """A second build of the same code is the same file: whoever doubts a package can make it."""
     build_newer(scratch)

@@ -7,10 +7,13 @@ import os
 import re
 import subprocess
 
+import pytest
 from elftools.elf.elffile import ELFFile
 from support import CLEAN_ENV, need, run
 from support.debian import Debian
 from support.packages import MACHINE, NEWER, deb, rpm, version
+
+pytestmark = pytest.mark.nightly
 
 #: Where zsh looks differs.
 MOVED = {"/usr/share/zsh/vendor-completions": "/usr/share/zsh/site-functions"}

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 
+import pytest
 from support import CLEAN_ENV
 from support.debian import Debian
 from support.packages import NEWER, deb
 from support.vgpushim import OUT_OF_MEMORY, compile_tool
+
+pytestmark = pytest.mark.nightly
 
 FIRST = "/usr/share/nvc/first-container"
 

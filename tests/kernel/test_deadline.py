@@ -33,7 +33,7 @@ def test_a_file_system_that_hangs(scratch: str, sim_root: Any, launcher: str) ->
         before = time.monotonic()
         done = Configure(launcher, sim_root(gpus=1), "--timeout=1")(pid, rootfs, check=False)
         assert done.returncode == -signal.SIGALRM, done
-        assert 2.5 < time.monotonic() - before < 10
+        assert time.monotonic() - before > 2.5
     finally:
         os.close(ready)
         os.kill(pid, signal.SIGKILL)

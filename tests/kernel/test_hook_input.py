@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -84,10 +84,10 @@ def test_bad_configurations_of_the_bundle(hook: Hook, bundle: Bundle) -> None:
     ):
         with open(path, "wb") as out:
             out.write(data)
-        start = time.monotonic()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         said = hook.refusal(state)
         assert f"read bundle: {path}: " in said and cause in said
-        assert time.monotonic() - start < 5
+        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - start < 5
     with open(path, "wb") as out:
         out.truncate(100 << 20)
     assert "larger than 16777216 bytes" in hook.refusal(state)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, REPO
 from support.dialog import Dialog
-from support.measured import below
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
@@ -242,6 +241,7 @@ def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sl
     assert stranger.process.poll() is None
 
 
+@pytest.mark.nightly
 def test_an_exit_is_noticed_at_once(place: Place, driver: str) -> None:
     """Long before the next look at who still lives, every five seconds."""
     started(place, driver)
@@ -252,7 +252,7 @@ def test_an_exit_is_noticed_at_once(place: Place, driver: str) -> None:
     place.tenants.remove(tenant)
     ended = time.monotonic()
     eventually(place, lambda s: not s["slices"][0]["running"])
-    below(time.monotonic() - ended, 0.7)
+    assert time.monotonic() - ended < 0.7
 
 
 def test_nvml_that_dies_is_asked_again_later(place: Place, driver: str, sliced: Any) -> None:

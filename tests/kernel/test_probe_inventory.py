@@ -305,6 +305,7 @@ def fastest(function: Callable[[], object], times: int = 30) -> float:
     return best
 
 
+@pytest.mark.nightly
 def test_a_valid_key_is_cheap(scratch: str, stage: str, keep: str) -> None:
     """About a millisecond for one GPU; eight with seven MIG devices each stay below the rest of a start."""
     limits = {"one": (SimSpec(), 0.002), "many": (SimSpec(gpus=8, mig=("7x1g.10gb",)), 0.008)}

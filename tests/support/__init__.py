@@ -11,6 +11,9 @@ STAGE = os.environ.get("NVC_STAGE", os.path.join(REPO, "build", "stage"))
 #: Where the bundle keeps programs for hosts that lack them.
 TOOLS = os.environ.get("NVC_TOOLS", "")
 
+#: Whether random choices differ from run to run, as in `make nightly`; otherwise each run makes the same ones.
+EXPLORE = "NVC_EXPLORE" in os.environ
+
 #: What a hook gets from a careful caller, and what every child of a test gets unless it says more.
 CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
