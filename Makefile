@@ -13,6 +13,7 @@ RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
 LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_log.c)
+SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
@@ -46,6 +47,11 @@ nvc/_syscalls.abi3.so: $(wildcard native/syscalls/*) native/vgpu/protocol.h $(VE
 $(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h native/launcher/runtime.h | $(BUILD)/.packages-build
 	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
 
+# For containers too, whatever their C library: the simulated driver's old symbols and entry point.
+$(BUILD)/nvc-spin: $(SPIN) native/spin/spin.h native/simdriver/common/glibc.h | $(BUILD)/.packages-build
+	$(CC) $(WARN) -include native/simdriver/common/glibc.h $(CFLAGS) $(HARDEN) -fPIE -pie -nostartfiles -Wl,-z,relro,-z,now \
+	    -o $@ $(SPIN) -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
+
 simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries
 	@mkdir -p $(BUILD)/simdriver
 	@$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver)
@@ -58,11 +64,11 @@ stage: native $(STAGE)/lib/nvc/launch.conf simdriver shim
 	@$(RUN) packaging/shim.py $(BUILD)/vgpu $(STAGE)/lib/nvc/vgpu
 	@$(RUN) -m compileall -q nvc cli hooks
 
-$(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher packaging/tree.py $(VENV)/.ready
-	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver
+$(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher $(BUILD)/nvc-spin packaging/tree.py $(VENV)/.ready
+	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver
 
 install: stage man ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
-	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
 
 man: stage ## man pages and completion scripts, in build/man and build/completions
 	@$(RUN) packaging/manpages.py $(BUILD) $(STAGE)/lib/nvc/python
@@ -106,7 +112,7 @@ bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, sli
 	tests/bench/shares.sh $(NVC_STAGE)/bin $(BUILD)/vgpu_work
 
 bundle: stage ## build/bundle: all that a host without a network needs
-	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
 
 packages: stage man ## build/packages: deb and rpm; VERSION=... for one that is not nvc's own
 	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version $(VERSION)) $(PACKAGES)

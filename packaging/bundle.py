@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the bundle for hosts without a network.")
     parser.add_argument("bundle")
     parser.add_argument("--launcher", required=True)
+    parser.add_argument("--spin", required=True)
     parser.add_argument("--simdriver", required=True)
     parser.add_argument("--shim", required=True)
     options = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.path.dirname(bundle)) as made:
         library = os.path.join(made, "tree/lib/nvc")
         tree.copy_tree(os.path.join(made, "tree"), options.simdriver, native=False, shims=options.shim)
-        tree.install_programs(options.launcher, os.path.join(made, "tree/bin"))
+        tree.install_programs(options.launcher, options.spin, os.path.join(made, "tree/bin"))
         native_packages(library, cache, os.path.join(made, "sources"))
         tools(made)
         tests(made)

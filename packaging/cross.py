@@ -1,6 +1,6 @@
 """Builds the native parts for aarch64 on another machine, with clang or a cross compiler of the distribution.
 
-DIRECTORY/launcher, DIRECTORY/simdriver, DIRECTORY/vgpu and DIRECTORY/_syscalls.abi3.so
+DIRECTORY/launcher, DIRECTORY/nvc-spin, DIRECTORY/simdriver, DIRECTORY/vgpu and DIRECTORY/_syscalls.abi3.so
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make(directory: str, cc: list[str]) -> None:
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".packages-build"), "w", encoding="ascii"):
         pass  # as installed: its prerequisites are this build's
-    targets = (f"{directory}/launcher", "simdriver", "shim")
+    targets = (f"{directory}/launcher", f"{directory}/nvc-spin", "simdriver", "shim")
     command = [
         "make",
         "-s",

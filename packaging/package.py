@@ -38,6 +38,7 @@ class Parts:
 
     def __init__(self, directory: str, core: str) -> None:
         self.launcher = os.path.join(directory, "launcher")
+        self.spin = os.path.join(directory, "nvc-spin")
         self.simdriver = os.path.join(directory, "simdriver")
         self.shim = os.path.join(directory, "vgpu")
         self.core = core
@@ -77,7 +78,7 @@ def lay_out(root: str, parts: Parts, machine: str, version: str, cache: str) -> 
     interpreter = tree.default_interpreter()
     tree.compile_bytecode(interpreter, library, root)
     tree.write_archive(interpreter, library, root, machine)
-    tree.install_programs(parts.launcher, os.path.join(prefix, "bin"), symbolic=True)
+    tree.install_programs(parts.launcher, parts.spin, os.path.join(prefix, "bin"), symbolic=True)
     share.install(prefix, "/usr")
     os.makedirs(os.path.join(root, "etc/nvc"))
     os.makedirs(os.path.join(prefix, "share/man"), exist_ok=True)

@@ -1,6 +1,7 @@
 """Lays out an installation of nvc: PREFIX/bin and PREFIX/lib/nvc.
 
     bin/nvc-cli nvc-hook ...            the launcher, under each of its names
+    bin/nvc-spin                        a program that loads a GPU
     lib/nvc/launch.conf                 which interpreter, and where third-party code is
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
     lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
@@ -86,9 +87,15 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def install_programs(launcher: str, bin_directory: str, symbolic: bool = False) -> None:
-    """The launcher under each name, by links of either sort: it goes by the name it was executed under."""
+def install_programs(launcher: str, spin: str, bin_directory: str, symbolic: bool = False) -> None:
+    """The launcher under each name, by links of either sort: it goes by the name it was executed under.
+
+    nvc-spin lies beside it.
+    """
     os.makedirs(bin_directory, exist_ok=True)
+    remove(os.path.join(bin_directory, "nvc-spin"))
+    shutil.copy(spin, os.path.join(bin_directory, "nvc-spin"))
+    os.chmod(os.path.join(bin_directory, "nvc-spin"), 0o755)
     first = os.path.join(bin_directory, PROGRAMS[0])
     for name in PROGRAMS:
         path = os.path.join(bin_directory, name)
@@ -179,6 +186,7 @@ def main() -> None:
     parser.add_argument("--destdir", default="", help="put before PREFIX while copying")
     parser.add_argument("--interpreter", default="", help="default: the distribution's, else this one")
     parser.add_argument("--launcher", required=True)
+    parser.add_argument("--spin", required=True, help="the program nvc-spin")
     parser.add_argument("--simdriver", default="")
     parser.add_argument("--shim", default="", help="directory of the shim of slices")
     parser.add_argument("--links", action="store_true", help="link instead of copying")
@@ -197,7 +205,7 @@ def main() -> None:
         write_archive(interpreter, library, options.destdir)
         site = os.path.join(options.prefix, "lib/nvc/site")
     write_conf(library, interpreter, site)
-    install_programs(options.launcher, os.path.join(prefix, "bin"))
+    install_programs(options.launcher, options.spin, os.path.join(prefix, "bin"))
     if not options.links:
         share.install(prefix, options.prefix)
         close_to_others(library)

@@ -1,0 +1,193 @@
+/* nvc-spin: takes memory, keeps a GPU busy with kernels of one length, and says how many it does a second. */
+#include "spin.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <time.h>
+
+/* PTX that any driver since CUDA 11 compiles: `rounds` of a loop that no compiler can shorten. A simulated GPU knows
+ * the kernel by its name, and takes a round for a nanosecond. */
+static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                            ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
+                            ".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
+                            "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\n"
+                            "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
+                            "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
+
+enum { THREADS = 32, TRIES = 8, FIRST_ROUNDS = 1000, MOST_AHEAD = 8 };
+#define AHEAD_NS                                                                                            \
+    8000000      /* GPU time of steps that are launched and not done: the host may be late by so much */
+#define LATE 0.1 /* seconds by which pauses may be too long and are made up for */
+#define SHORT_NS 200e3 /* what a measurement takes: less than a turn that others may have in between */
+
+static cu_function kernel;
+static cu_stream stream;
+static cu_event marks[MOST_AHEAD];
+static unsigned int blocks;
+static int device;
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+/* The first signal ends the loop; a second one the program, where a call of the driver does not return. */
+static void listen_to(int number)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, NULL);
+}
+
+static double now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+static void sleep_until(double when)
+{
+    struct timespec at = {.tv_sec = (time_t)when, .tv_nsec = (long)((when - (double)(time_t)when) * 1e9)};
+    if (!interrupted)
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
+static void launch(uint64_t rounds)
+{
+    void *values[] = {&rounds};
+    MUST(cuLaunchKernel, kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, values, NULL);
+}
+
+/* Nanoseconds of GPU time, the least of some tries: other programs may be at it as well. */
+static double measured(uint64_t rounds, int tries)
+{
+    float ms;
+    double least = 0;
+    for (int i = 0; i < tries; i++) {
+        MUST(cuEventRecord, marks[0], stream);
+        launch(rounds);
+        MUST(cuEventRecord, marks[1], stream);
+        MUST(cuStreamSynchronize, stream);
+        MUST(cuEventElapsedTime, &ms, marks[0], marks[1]);
+        if (i == 0 || (double)ms * 1e6 < least)
+            least = (double)ms * 1e6;
+    }
+    return least;
+}
+
+/* Rounds of the kernel's loop in `ns` of GPU time. What a launch itself takes falls out of the difference. */
+static uint64_t rounds_in(uint64_t ns)
+{
+    uint64_t rounds = FIRST_ROUNDS;
+    while (measured(rounds, 2) < SHORT_NS && rounds < UINT64_C(1) << 40)
+        rounds *= 2;
+    double more = measured(2 * rounds, TRIES) - measured(rounds, TRIES);
+    if (more <= 0)
+        fail("the GPU took no longer for twice the work: its time cannot be measured");
+    return (uint64_t)((double)ns * (double)rounds / more) + 1;
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (double)(UINT64_C(1) << 30);
+}
+
+static void take_memory(struct options *wanted)
+{
+    size_t unused, all;
+    uint64_t at;
+    MUST(cuMemGetInfo_v2, &unused, &all);
+    if (wanted->memory_percent)
+        wanted->memory = all / 100 * (uint64_t)wanted->memory_percent;
+    if (wanted->memory) {
+        char call[128];
+        snprintf(call, sizeof(call), "cuMemAlloc_v2 of %.2f GiB, with %.2f of %.2f GiB free",
+                 gib(wanted->memory), gib(unused), gib(all));
+        must(cu.cuMemAlloc_v2(&at, wanted->memory), call);
+    }
+}
+
+static void prepare(struct options *wanted)
+{
+    int processors;
+    size_t unused, all;
+    void *context, *module;
+    char name[256] = "";
+    driver_open();
+    MUST(cuInit, 0);
+    MUST(cuDeviceGet, &device, wanted->device);
+    MUST(cuDeviceGetName, name, sizeof(name) - 1, device);
+    MUST(cuDeviceGetAttribute, &processors, CU_MULTIPROCESSORS, device);
+    MUST(cuDevicePrimaryCtxRetain, &context, device);
+    MUST(cuCtxSetCurrent, context);
+    take_memory(wanted);
+    MUST(cuMemGetInfo_v2, &unused, &all);
+    printf("%s: %.2f of %.2f GiB taken\n", name, gib(wanted->memory), gib(all));
+    MUST(cuModuleLoadData, &module, image);
+    MUST(cuModuleGetFunction, &kernel, module, "sim_spin_for");
+    MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < MOST_AHEAD; i++)
+        MUST(cuEventCreate, &marks[i], CU_EVENT_BLOCKING_SYNC);
+    blocks = (unsigned int)processors;
+}
+
+static void tell(const char *when, uint64_t steps, double seconds, uint64_t ns)
+{
+    double rate = (double)steps / seconds;
+    printf("%s  %8.1f steps/s  %5.1f%% of the GPU's time\n", when, rate, rate * (double)ns / 1e7);
+}
+
+static uint64_t steps_ahead(const struct options *wanted)
+{
+    uint64_t steps = AHEAD_NS / wanted->kernel_ns;
+    if (wanted->load < 100)
+        return 1;
+    return steps < 2 ? 2 : steps > MOST_AHEAD ? MOST_AHEAD : steps;
+}
+
+/* Launches steps: at full load some before the last one has ended, else each at its time. */
+static void spin(const struct options *wanted, uint64_t rounds)
+{
+    const double begin = now(), end = wanted->seconds > 0 ? begin + wanted->seconds : 0;
+    const double period = (double)wanted->kernel_ns / 1e9 * 100 / wanted->load;
+    const uint64_t ahead = steps_ahead(wanted);
+    double told = begin, next = begin;
+    uint64_t launched = 0, done = 0, told_of = 0;
+    char when[64];
+    while (!interrupted && (end == 0 || now() < end)) {
+        launch(rounds);
+        MUST(cuEventRecord, marks[launched++ % ahead], stream);
+        if (launched - done == ahead)
+            MUST(cuEventSynchronize, marks[done++ % ahead]);
+        if (wanted->load < 100) {
+            next = now() > next + LATE ? now() + period : next + period;
+            sleep_until(end > 0 && next > end ? end : next);
+        }
+        if (now() >= told + 1) {
+            double at = now();
+            snprintf(when, sizeof(when), "%6.0f s", at - begin);
+            tell(when, done - told_of, at - told, wanted->kernel_ns);
+            told = at, told_of = done;
+        }
+    }
+    MUST(cuStreamSynchronize, stream);
+    snprintf(when, sizeof(when), "%llu steps in %.1f s:", (unsigned long long)launched, now() - begin);
+    tell(when, launched, now() - begin, wanted->kernel_ns);
+}
+
+int main(int count, char **words)
+{
+    struct options wanted = options_read(count, words);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    prepare(&wanted);
+    listen_to(SIGINT);
+    listen_to(SIGTERM);
+    spin(&wanted, rounds_in(wanted.kernel_ns));
+    MUST(cuDevicePrimaryCtxRelease_v2, device);
+    return fflush(stdout) != 0;
+}
