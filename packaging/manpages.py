@@ -1,14 +1,15 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
 nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
-`--help` read; nvcd(8), nvc-hook(8) and nvc-cdi-hook(8) from their usage texts; nvc-runtime(8), whose `--help` is
-that of the runtime below it, from the text here.
+`--help` read; nvcd(8), nvc-hook(8), nvc-cdi-hook(8) and nvc-spin(1) from their usage texts; nvc-runtime(8),
+whose `--help` is that of the runtime below it, from the text here.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -137,8 +138,8 @@ def summary_of(tree: click.Group, context: click.Context, name: str) -> str:
     return (command.help or "").strip().split("\n")[0] if command else ""
 
 
-def usage_page(name: str, usage: str, version: str) -> str:
-    """The page of a hook: its usage text."""
+def usage_page(name: str, usage: str, version: str, section: int = 8, rest_of_page: str = FILES) -> str:
+    """The page of a hook, or of another program: its usage text."""
     lines = usage.splitlines()
     at = lines.index("")
     call, rest = lines[:at], "\n".join(lines[at + 1 :]).strip()
@@ -146,7 +147,7 @@ def usage_page(name: str, usage: str, version: str) -> str:
     body = (
         f".SH SYNOPSIS\n.nf\n{escape(chr(10).join(call))}\n.fi\n.SH DESCRIPTION\n.nf\n{escape(rest)}\n.fi\n"
     )
-    return page(name, 8, summary, version, body + FILES + ".SH SEE ALSO\n.BR nvc\\-cli (1)\n")
+    return page(name, section, summary, version, f"{body}{rest_of_page}.SH SEE ALSO\n.BR nvc\\-cli (1)\n")
 
 
 def write(directory: str, name: str, text: str) -> None:
@@ -181,6 +182,9 @@ def main(directory: str, *path: str) -> None:
     write(pages, "nvc-cdi-hook.8", usage_page("nvc-cdi-hook", cdi.USAGE, nvc.__version__))
     write(pages, "nvc-runtime.8", usage_page("nvc-runtime", RUNTIME, nvc.__version__))
     write(pages, "nvcd.8", usage_page("nvcd", daemon.USAGE, nvc.__version__))
+    spin = [os.path.join(path[0], "../../../bin/nvc-spin"), "--help"]
+    usage = subprocess.run(spin, check=True, stdout=subprocess.PIPE, text=True).stdout
+    write(pages, "nvc-spin.1", usage_page("nvc-spin", usage, nvc.__version__, 1, ""))
     for shell, name in (("bash", "nvc-cli"), ("zsh", "_nvc-cli"), ("fish", "nvc-cli.fish")):
         write(os.path.join(directory, "completions", shell), name, completion.script(shell, "nvc-cli"))
 

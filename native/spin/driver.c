@@ -58,8 +58,8 @@ void driver_open(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (!library)
         fail("%s\n"
-             "nvc-spin: no NVIDIA driver is visible here; `nvc-cli doctor` says why. For a simulated one\n"
-             "nvc-spin: in DIR, set LD_LIBRARY_PATH to its DIR/usr/lib/*-linux-gnu",
+             "nvc-spin: there is no NVIDIA driver here: `nvc-cli doctor` says why. Run it by\n"
+             "nvc-spin: `nvc-cli --root DIR vgpu run` to use a simulated driver in DIR",
              dlerror());
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         void *found = dlsym(library, calls[i].name);

@@ -81,6 +81,8 @@ def run(
     others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
     environment = dict(program.environment)
     environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
+    if facts.simulated:
+        _find_simulated(facts, environment)
     slice_devices = measured((*governed(chosen), *others), facts.driver_label)
 
     read, write = os.pipe2(os.O_CLOEXEC)
@@ -93,6 +95,18 @@ def run(
         _child(kernel, facts, slice_devices, fence, program, parent, write)
     os.close(write)
     return _wait(kernel, pid, read)
+
+
+def _find_simulated(facts: HostFacts, environment: dict[str, str]) -> None:
+    """Have a program find a simulated driver, which lies where neither a shell nor a loader looks.
+
+    Not so for other driver roots: they may hold a whole system, whose C library is not to be mixed with the host's.
+    """
+    wanted = [soname for soname, _ in shim.FILES]
+    libraries = [posixpath.dirname(one.path) for one in facts.libraries if one.soname in wanted]
+    for name, places in (("LD_LIBRARY_PATH", libraries), ("PATH", ["/usr/bin"])):
+        added = [posixpath.normpath(f"{facts.driver_root}/{place}") for place in dict.fromkeys(places)]
+        environment[name] = ":".join([*filter(None, [environment.get(name)]), *added])
 
 
 def _child(

@@ -233,3 +233,14 @@ def test_measurements_reach_the_plan(launcher: str, driver: str, runc_bundle: An
     before, after = documents
     assert (before["calibrated"], after["calibrated"]) == (False, True)
     assert after["contextOverhead"] == 518 * MIB < before["contextOverhead"]
+
+
+def test_a_simulated_driver_is_found_without_a_variable(launcher: str, driver: str) -> None:
+    """By the loader and by the shell, behind what the caller has: the user's own choice comes first."""
+    head = (launcher, f"--root={driver}", "vgpu", "run", "--memory=2g", "--")
+    spin = os.path.join(os.path.dirname(launcher), "nvc-spin")
+    assert "1.00 of 2.00 GiB taken" in run(*head, spin, "--memory=1GiB", "--seconds=0.1").stdout
+    assert run(*head, "nvidia-smi", "-L").stdout.startswith("GPU 0: ")
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": "/own"}
+    shown = run(*head, "sh", "-c", 'echo "$LD_LIBRARY_PATH $PATH"', env=env).stdout.split()
+    assert shown[0].startswith(f"/own:{driver}{LIBS}") and shown[1] == f"{env['PATH']}:{driver}/usr/bin"

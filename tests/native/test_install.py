@@ -85,6 +85,7 @@ def check_runs(prefix: str, scratch: str) -> None:
     driver = os.path.join(scratch, "driver")
     assert "--pid" in run(nvc, "configure", "--help").stdout
     assert run(nvc, "--version").stdout
+    assert run(os.path.join(prefix, "bin/nvc-spin"), "--help").stdout.startswith("Usage: nvc-spin ")
     run(nvc, "sim", "create", driver, "--gpus", "2", "--model", "h100")
     assert run(nvc, "--root", driver, "--no-inventory", "info").stdout.count("GPU UUID") == 2
 
