@@ -180,7 +180,7 @@ def document(found: Report) -> dict[str, Any]:
 
     gpus = [{**fields(gpu, "mig"), "mig": [fields(mig) for mig in gpu.mig]} for gpu in found.gpus]
     return {
-        "driver_version": f"{found.driver_version}-sim",
+        "driver_version": found.driver_version,
         "cuda_version": found.cuda_version,
         "gpus": gpus,
         "processes": [fields(process) for process in found.processes],
@@ -189,7 +189,7 @@ def document(found: Report) -> dict[str, Any]:
 
 def table(found: Report) -> str:
     """The report for people; memory in MiB."""
-    lines = [f"driver {found.driver_version}-sim (simulated), CUDA {found.cuda_version}", ""]
+    lines = [f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}", ""]
     rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS ID", "USED MiB", "MEMORY MiB", "NAME", "UUID")]
     for gpu in found.gpus:
         used, memory = str(gpu.used // MIB), str(gpu.memory // MIB)

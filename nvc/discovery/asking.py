@@ -115,7 +115,7 @@ def check_version(host: Host, version: str, reply: ProbeReply) -> None:
             "driver version", "", f"NVML says {reply.driver_version}, the kernel module {version}",
             "the driver was upgraded while its kernel module stayed: reload the module or reboot",
         )  # fmt: skip
-    if host.simulated != reply.simulated:
+    if reply.gpus and host.simulated != reply.simulated:
         what = ("simulated", "real") if host.simulated else ("real", "simulated")
         raise DetectionError(
             "driver version", host.driver.path, f"a {what[0]} driver root with a {what[1]} NVML",

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 PROC = "/proc/driver/nvidia"
 GPUS = PROC + "/gpus"
-#: The suffix by which a simulated driver says so wherever a version may be any string.
-SIMULATED_SUFFIX = "-sim"
+#: The end of the names of a simulated driver's GPUs. Its versions look like a real driver's: tools parse them.
+SIMULATED_NAME = " (simulated)"
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 
@@ -37,7 +37,7 @@ def is_version(text: str) -> bool:
 
 
 def kernel_version(system: HostRoot) -> str:
-    """Version of the loaded kernel module, without a simulated driver's suffix; "" where it is not told.
+    """Version of the loaded kernel module; "" where it is not told.
 
     Source: /sys/module/nvidia/version, else the NVRM line of /proc/driver/nvidia/version.
     """
@@ -48,8 +48,8 @@ def kernel_version(system: HostRoot) -> str:
     for line in (system.read_optional(PROC + "/version", 4096) or b"").split(b"\n"):
         if line.startswith(b"NVRM version:"):
             for word in line.decode("ascii", "replace").split()[2:]:
-                if is_version(word.removesuffix(SIMULATED_SUFFIX)):
-                    return word.removesuffix(SIMULATED_SUFFIX)
+                if is_version(word):
+                    return word
     return ""
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 
-from nvc.discovery.proc import SIMULATED_SUFFIX, is_version
+from nvc.discovery.proc import SIMULATED_NAME, is_version
 from nvc.errors import DetectionError, InitializationError
 from nvc.value import Value
 
@@ -62,7 +62,7 @@ class ProbeGpu(Value):
 
 class ProbeReply(Value):
     driver_version: str  # digits and dots
-    simulated: bool  # the version bore the simulated driver's suffix
+    simulated: bool  # the name of every GPU says so; False without GPUs
     cuda_version: str
     library: str  # where NVML was found, inside the driver root; "" where it does not tell
     gpus: tuple[ProbeGpu, ...]
@@ -86,8 +86,7 @@ def parse_reply(data: bytes) -> ProbeReply:
         raise _malformed(f"malformed answer: {count} GPUs")
     if len(data) != FRAME.size + count * GPU_SIZE:
         raise _malformed(f"truncated answer: {len(data)} of {FRAME.size + count * GPU_SIZE} bytes")
-    label = _text(driver, "driver version")
-    number = label.removesuffix(SIMULATED_SUFFIX)
+    number = _text(driver, "driver version")
     if not is_version(number):
         raise _malformed("malformed answer: driver version")
     if not 0 <= cuda < 1000000:
@@ -101,7 +100,7 @@ def parse_reply(data: bytes) -> ProbeReply:
     _check_unique(gpus)
     return ProbeReply(
         number,
-        label != number,
+        bool(gpus) and all(gpu.name.endswith(SIMULATED_NAME) for gpu in gpus),
         f"{cuda // 1000}.{cuda % 100 // 10}",
         _text(library, "library path"),
         tuple(gpus),

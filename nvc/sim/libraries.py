@@ -61,7 +61,7 @@ LIBRARIES = (
     DriverLibrary("libGLESv1_CM_nvidia", "1", compat32=True),
     DriverLibrary("libnvidia-glvkspirv", "", compat32=True),
     DriverLibrary("libnvidia-cbl", ""),
-    # Of the driver, but in nobody's list of what a container needs.
+    # Of the driver, but on no list of what a container needs.
     DriverLibrary("libnvidia-api"),
     DriverLibrary("libnvidia-sandboxutils"),
 )

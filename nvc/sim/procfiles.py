@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from nvc.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
 
 #: Names and values of /proc/driver/nvidia/params on a default installation.
@@ -30,8 +32,8 @@ _PARAMS = (
 
 def _version(spec: SimSpec) -> str:
     return (
-        "NVRM version: NVIDIA UNIX Open Kernel Module (simulated)  "
-        f"{spec.driver_version}-sim  Release Build\n"
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for {os.uname().machine}  "
+        f"{spec.driver_version}  Release Build  (simulated)\n"
         "GCC version:  none, no kernel module is loaded\n"
     )
 
@@ -47,7 +49,7 @@ def _information(spec: SimSpec, gpu: SimGpu) -> str:
         ("DMA Mask", "0xfffffffffffff"),
         ("Bus Location", gpu.bus_id),
         ("Device Minor", str(gpu.minor)),
-        ("GPU Firmware", f"{spec.driver_version}-sim"),
+        ("GPU Firmware", spec.driver_version),
         ("GPU Excluded", "No"),
     )
     return "".join(f"{name + ':':<16} {value}\n" for name, value in rows)

@@ -200,7 +200,7 @@ def with_kernel_side(tree: DriverTree, version: str = "580.159.04") -> DriverTre
     return tree
 
 
-SIMULATED = 'VERSION="580.159.04-sim"'
+SIMULATED = 'NAME="Test GPU (simulated)"'
 
 
 def test_nvml_of_another_version_than_the_module(nvml_tree: NvmlTree) -> None:

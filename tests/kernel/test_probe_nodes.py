@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.drivertree import VERSION, DriverTree
+from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 
 from nvc.discovery import discover
@@ -104,7 +104,7 @@ def small_driver(tree: DriverTree) -> DriverTree:
 
 
 def test_discovery_refuses_a_gpu_node_of_another_device(nvml_tree: NvmlTree) -> None:
-    tree = small_driver(nvml_tree("NONE", f'VERSION="{VERSION}-sim"'))
+    tree = small_driver(nvml_tree("NONE", 'NAME="Test GPU (simulated)"'))
     tree.node("/dev/nvidia0", 1, 5)
     with pytest.raises(
         DetectionError, match="invalid device node: /dev/nvidia0: is 1:5, the driver's is 195:0"
@@ -113,7 +113,7 @@ def test_discovery_refuses_a_gpu_node_of_another_device(nvml_tree: NvmlTree) -> 
 
 
 def test_discovery_warns_of_a_missing_gpu_node(nvml_tree: NvmlTree) -> None:
-    tree = small_driver(nvml_tree("NONE", f'VERSION="{VERSION}-sim"'))
+    tree = small_driver(nvml_tree("NONE", 'NAME="Test GPU (simulated)"'))
     facts = discover(LinuxKernel(), DriverOptions(root=tree.path, inventory=False))
     assert facts.gpus[0].node == DeviceNode("/dev/nvidia0", 195, 0)
     assert facts.warnings == (

@@ -34,7 +34,7 @@ def test_the_table_names_everything(sim_root: Root, client: Start) -> None:
     assert shown.returncode == 0
     for word in (
         "(simulated)",
-        "580.159.04-sim",
+        "580.159.04",
         "CUDA Version: 13.0",
         "00000000:1B:00.0",
         "518MiB / 81559MiB",

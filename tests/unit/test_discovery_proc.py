@@ -40,9 +40,8 @@ def test_version_of_the_module(tree: DriverTree) -> None:
     root = tree.root()
     assert kernel_version(root) == ""
     for text in (NVRM, OPEN_NVRM):
-        for version in (VERSION, VERSION + "-sim"):
-            tree.file("/proc/driver/nvidia/version", text % version)
-            assert kernel_version(root) == VERSION
+        tree.file("/proc/driver/nvidia/version", text % VERSION)
+        assert kernel_version(root) == VERSION
     tree.file("/proc/driver/nvidia/version", NVRM % "unknown")
     assert kernel_version(root) == ""
     tree.file("/sys/module/nvidia/version", "570.1.2\n")

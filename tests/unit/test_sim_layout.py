@@ -112,7 +112,8 @@ def test_programs_are_elf_files(name: str, tmp_path: os.PathLike[str]) -> None:
 def test_files_of_the_kernel(tmp_path: os.PathLike[str]) -> None:
     root = made(tmp_path, gpus=2, mig=("1g.10gb", ""), minors=(1, 0), seed="x")
     version = read(root, "proc/driver/nvidia/version")
-    assert version.startswith("NVRM version: ") and f"{VERSION}-sim" in version and "simulated" in version
+    assert version.startswith("NVRM version: ") and f"  {VERSION}  Release Build" in version
+    assert "simulated" in version
     assert read(root, "sys/module/nvidia/version") == f"{VERSION}\n"
     assert "DeviceFileMode: 438\n" in read(root, "proc/driver/nvidia/params")
     information = read(root, "proc/driver/nvidia/gpus/0000:1b:00.0/information")

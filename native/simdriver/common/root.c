@@ -1,8 +1,8 @@
 #include "root.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,16 +109,34 @@ static ssize_t read_all(int fd, char *text, size_t size)
     return (ssize_t)length;
 }
 
+/* The loaded file that has the address: dladdr without libdl.so.2, which a driver root does not have. */
+struct loaded_file {
+    uintptr_t address;
+    const char *name;
+};
+
+static int find_loaded(struct dl_phdr_info *info, size_t size, void *data)
+{
+    struct loaded_file *file = data;
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        if (segment->p_type == PT_LOAD &&
+            file->address - (info->dlpi_addr + segment->p_vaddr) < segment->p_memsz) {
+            file->name = info->dlpi_name;
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int sim_root_open(struct sim_root *root, char *message, size_t size)
 {
-    Dl_info self;
+    struct loaded_file self = {.address = (uintptr_t)sim_root_open};
     struct sim_parse_error error;
     char path[SIM_MAX_PATH];
-    /* Any address of this object will do; the cast of a function pointer to data needs the detour. */
-    if (!dladdr((void *)(uintptr_t)sim_root_open, &self) || !self.dli_fname ||
-        !find_root(root, self.dli_fname))
-        return fail(message, size, "no " DESCRIPTION " above %s",
-                    self.dli_fname ? self.dli_fname : "this library");
+    if (!dl_iterate_phdr(find_loaded, &self) || !find_root(root, self.name))
+        return fail(message, size, "no " DESCRIPTION " above %s", self.name ? self.name : "this library");
     if (!sim_root_join(root, DESCRIPTION, path))
         return fail(message, size, "path of " DESCRIPTION " is too long");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);

@@ -41,11 +41,9 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result)
 NVML_API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
     const struct nvml_library *library = nvml_library();
-    char text[48];
     if (!library)
         return NVML_ERROR_UNINITIALIZED;
-    snprintf(text, sizeof(text), "%s-sim", library->root.description.driver_version);
-    return nvml_copy(text, version, length);
+    return nvml_copy(library->root.description.driver_version, version, length);
 }
 
 NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
@@ -55,7 +53,7 @@ NVML_API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int lengt
     if (!library)
         return NVML_ERROR_UNINITIALIZED;
     /* The major of the CUDA version goes before the driver version. */
-    snprintf(text, sizeof(text), "%u.%s-sim", library->root.description.cuda_version.major,
+    snprintf(text, sizeof(text), "%u.%s", library->root.description.cuda_version.major,
              library->root.description.driver_version);
     return nvml_copy(text, version, length);
 }

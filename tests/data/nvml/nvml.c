@@ -1,5 +1,5 @@
 /* An NVML for tests: one well-behaved GPU, and one kind of trouble, chosen when it is compiled (-DTROUBLE=...).
- * With -DBARE it lacks every optional function. */
+ * With -DBARE it lacks every optional function, but tells the name that -DNAME gives. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -43,6 +43,12 @@ enum trouble {
 
 #ifndef TROUBLE
 #define TROUBLE NONE
+#endif
+#if !defined(BARE) || defined(NAME)
+#define HAS_NAME
+#endif
+#ifndef NAME
+#define NAME "Test GPU"
 #endif
 #ifndef VERSION
 #define VERSION "580.159.04"
@@ -212,6 +218,21 @@ EXPORT int nvmlDeviceGetPciInfo_v3(void *device, char *info)
     return 0;
 }
 
+#ifdef HAS_NAME
+EXPORT int nvmlDeviceGetName(void *device, char *text, unsigned size)
+{
+    (void)device;
+#ifndef BARE
+    if (TROUBLE == TELL) {
+        tell(text, size);
+        return 0;
+    }
+#endif
+    snprintf(text, size, "%s", NAME);
+    return 0;
+}
+#endif
+
 #ifndef BARE
 EXPORT int nvmlSystemGetCudaDriverVersion(int *version)
 {
@@ -222,16 +243,6 @@ EXPORT int nvmlSystemGetCudaDriverVersion(int *version)
 EXPORT int nvmlDeviceGetMinorNumber(void *device, unsigned *minor)
 {
     *minor = index_of(device);
-    return 0;
-}
-
-EXPORT int nvmlDeviceGetName(void *device, char *text, unsigned size)
-{
-    (void)device;
-    if (TROUBLE == TELL)
-        tell(text, size);
-    else
-        snprintf(text, size, "Test GPU");
     return 0;
 }
 
