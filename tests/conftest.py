@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support import EXPLORE, REPO, STAGE, run
+from support.builds import make
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
 
@@ -73,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def stage() -> str:
     """The staged tree (an installation whose Python code is this checkout), brought up to date."""
     if "NVC_STAGE" not in os.environ:  # then it is an installation that somebody else made
-        run("make", "-s", "--no-print-directory", "-C", REPO, "stage", timeout=600, env=dict(os.environ))
+        make("stage")
     return STAGE
 
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support import REPO, run
+from support.builds import make
 from support.packages import build_newer
 
 from nvc.config import Config, load
@@ -40,8 +41,7 @@ def test_the_configuration(scratch: str) -> None:
 
 
 def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> None:
-    make = ("make", "-s", "--no-print-directory", "-C", REPO, "install", f"PREFIX={scratch}/prefix")
-    run(*make, timeout=600, env=dict(os.environ))
+    make("install", f"PREFIX={scratch}/prefix")
     prefix = f"{scratch}/prefix"
     for unit in os.listdir(os.path.join(REPO, "packaging/systemd")):
         with open(f"{prefix}/lib/systemd/system/{unit}", encoding="utf-8") as file:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, EXPLORE, REPO, run
+from support.builds import kept, make
 from support.faults import SCENARIOS, Call, build_tool, judge_text, read_calls, read_end
 from support.plans import mounts, snapshot
 
@@ -18,18 +19,17 @@ SAMPLE = 14  # faults of each scenario, about 0.3 s each
 
 
 @pytest.fixture(scope="module")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return build_tool(str(tmp_path_factory.mktemp("faults")))
+def tool() -> str:
+    return kept("faults", build_tool)
 
 
 @pytest.fixture(scope="module")
-def prefix(stage: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def prefix(stage: str) -> str:
     """An installation: the stage loads its modules from hundreds of files."""
     if "NVC_STAGE" in os.environ:
         return stage
     path = os.path.join(REPO, "build/prefix-faults")
-    run("make", "-s", "--no-print-directory", "-C", REPO, "install", f"PREFIX={path}", "DESTDIR=",
-        timeout=600, env=dict(os.environ))  # fmt: skip
+    make("install", f"PREFIX={path}", "DESTDIR=")
     return path
 
 

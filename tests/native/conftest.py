@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import REPO, need, run
+from support import REPO, need
 from support import ldcache as caches
+from support.builds import kept, make
 from support.launcher import Installation
 from support.simdriver import client, client_program, sim_root, simdriver, simdriver_sanitized  # noqa: F401
 from support.vgpucap import capped, work  # noqa: F401
@@ -16,9 +17,7 @@ from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_san
 @pytest.fixture(scope="session")
 def built_launcher() -> str:
     """The launcher's program file, brought up to date."""
-    run(
-        "make", "-s", "--no-print-directory", "-C", REPO, "build/launcher", timeout=600, env=dict(os.environ)
-    )
+    make("build/launcher")
     return os.path.join(REPO, "build/launcher")
 
 
@@ -29,10 +28,10 @@ def installation(scratch: str, built_launcher: str) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def ldcache_sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
+def ldcache_sanitized() -> str:
     """tests/native/ldcache_tool.c as a program that stops at a bad access, a leak or undefined behaviour."""
     flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    return caches.compile_tool(str(tmp_path_factory.mktemp("ldcache")), *flags)
+    return kept("ldcache_tool-sanitized", lambda directory: caches.compile_tool(directory, *flags))
 
 
 @pytest.fixture

@@ -11,13 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from support import REPO, need, run
+from support.builds import make
 
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
 UNCHECKED_HASH = b"\x01\x00\x00\x00"  # PEP 552: flags after the magic number
-
-
-def make(*arguments: str) -> None:
-    run("make", "-s", "--no-print-directory", "-C", REPO, *arguments, timeout=600, env=dict(os.environ))
 
 
 def everything(directory: str) -> Iterator[str]:

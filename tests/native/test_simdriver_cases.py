@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support import run
+from support.builds import kept
 from support.simdriver import SANITIZE, SOURCES, compile_program, environment, library_directory
 
 from nvc.sim import SimSpec, create
@@ -24,14 +25,16 @@ def names() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def cases(tmp_path_factory: pytest.TempPathFactory, simdriver: str) -> str:
-    return compile_program(str(tmp_path_factory.mktemp("cases")), simdriver, FILES, "-O1", "-g")
+def cases(simdriver: str) -> str:
+    return kept("simdriver_test", lambda path: compile_program(path, simdriver, FILES, "-O1", "-g"))
 
 
 @pytest.fixture(scope="session")
-def sanitized_cases(tmp_path_factory: pytest.TempPathFactory, simdriver_sanitized: str) -> str:
-    directory = str(tmp_path_factory.mktemp("sanitized"))
-    return compile_program(directory, simdriver_sanitized, FILES, "-O1", "-g", *SANITIZE)
+def sanitized_cases(simdriver_sanitized: str) -> str:
+    def build(directory: str) -> str:
+        return compile_program(directory, simdriver_sanitized, FILES, "-O1", "-g", *SANITIZE)
+
+    return kept("simdriver_test-sanitized", build)
 
 
 def test_every_case_is_collected(cases: str, simdriver: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import REPO, run
+from support.builds import kept
 from support.simdriver import SANITIZE, WARN
 
 from nvc.sim.description import render
@@ -28,12 +29,18 @@ SPECS = (
 
 
 @pytest.fixture(scope="session")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader() -> Iterator[Reader]:
     """Reads a description with the sanitized C parser, in one process for all tests."""
-    program = str(tmp_path_factory.mktemp("describe") / "describe")
     files = ("tests/native/simdriver_describe.c", "native/simdriver/common/description.c")
-    run("gcc", *WARN, "-g", *SANITIZE, "-o", program, *[os.path.join(REPO, file) for file in files])
-    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def build(directory: str) -> str:
+        program = os.path.join(directory, "describe")
+        run("gcc", *WARN, "-g", *SANITIZE, "-o", program, *[os.path.join(REPO, file) for file in files])
+        return program
+
+    process = subprocess.Popen(
+        [kept("simdriver_describe", build)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdin is not None and process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 

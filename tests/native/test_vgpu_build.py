@@ -66,12 +66,15 @@ def test_variants_are_in_one_class() -> None:
             assert {kind, table[base]} <= {"PASS", "CALL"}, name
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.fixture(scope="module", params=["gcc", "clang"])
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The shims, built by each compiler."""
+    return build(str(tmp_path_factory.mktemp("shims")), f"CC={request.param}")
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_old_systems_can_load_it(
-    tmp_path_factory: pytest.TempPathFactory, compiler: str, library: str
-) -> None:
-    file = elf(os.path.join(build(str(tmp_path_factory.mktemp(compiler)), f"CC={compiler}"), library))
+def test_old_systems_can_load_it(compiled: str, library: str) -> None:
+    file = elf(os.path.join(compiled, library))
     section = file.get_section_by_name(".gnu.version_r")
     assert isinstance(section, GNUVerNeedSection)
     for need, versions in section.iter_versions():

@@ -9,6 +9,7 @@ import re
 import sys
 
 from . import REPO, run
+from .builds import make
 
 NEWER = "99.1"
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -17,7 +18,7 @@ MACHINE = platform.machine()
 
 def build() -> str:
     """What `make packages` makes; the directory is returned."""
-    run("make", "-s", "--no-print-directory", "-C", REPO, "packages", timeout=600, env=dict(os.environ))
+    make("packages")
     return os.path.join(REPO, "build/packages")
 
 

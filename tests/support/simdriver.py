@@ -10,6 +10,7 @@ import pytest
 from nvc.sim import SimSpec, create
 from nvc.sim.layout import host_arch
 from support import CLEAN_ENV, REPO, run
+from support.builds import kept, make
 from support.dialog import Dialog
 
 SOURCES = os.path.join(REPO, "tests/native")
@@ -20,8 +21,7 @@ MIB = 1 << 20
 
 def build(out: str, *settings: str) -> str:
     """The simulated driver, built in `out`; `settings` are make's."""
-    make = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, "native/simdriver"))
-    run(*make, f"OUT={out}", *settings, timeout=600, env=dict(os.environ))
+    make(f"OUT={out}", *settings, folder="native/simdriver")
     return out
 
 
@@ -120,8 +120,8 @@ def sim_root(scratch: str, simdriver: str, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture(scope="session")
-def client_program(tmp_path_factory: pytest.TempPathFactory, simdriver: str) -> str:
-    return compile_program(str(tmp_path_factory.mktemp("client")), simdriver, ["simdriver_client.c"], "-O1")
+def client_program(simdriver: str) -> str:
+    return kept("client", lambda path: compile_program(path, simdriver, ["simdriver_client.c"], "-O1"))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from nvc.value import Value
 from nvc.vgpu import layout
 from support import REPO, gpus, run
+from support.builds import kept
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import GIB, Slice
 
@@ -169,8 +170,8 @@ class RealCapped(Capped):
 
 
 @pytest.fixture(scope="session")
-def work(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_work(str(tmp_path_factory.mktemp("work")), "-O2")
+def work() -> str:
+    return kept("vgpu_work", lambda directory: compile_work(directory, "-O2"))
 
 
 def end_workers(slices: list[Capped]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from nvc.sim.report import report
 from nvc.vgpu import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run
+from support.builds import kept, make
 from support.dialog import Dialog
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
@@ -27,8 +28,7 @@ TOOL = ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool_loop
 
 def build(out: str, *settings: str) -> str:
     """The shims, built in `out`; `settings` are make's."""
-    make = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, "native/vgpu"))
-    run(*make, f"OUT={out}", *settings, timeout=600, env=dict(os.environ))
+    make(f"OUT={out}", *settings, folder="native/vgpu")
     return out
 
 
@@ -181,13 +181,13 @@ def shims_sanitized() -> str:
 
 
 @pytest.fixture(scope="session")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O2")
+def tool() -> str:
+    return kept("vgpu_tool", lambda directory: compile_tool(directory, "-O2"))
 
 
 @pytest.fixture(scope="session")
-def tool_sanitized(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compile_tool(str(tmp_path_factory.mktemp("vgpu")), "-O1", "-g", *SANITIZE)
+def tool_sanitized() -> str:
+    return kept("vgpu_tool-sanitized", lambda directory: compile_tool(directory, "-O1", "-g", *SANITIZE))
 
 
 @pytest.fixture
