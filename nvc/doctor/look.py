@@ -46,10 +46,10 @@ class Look:
         self.config_error: ConfigError | None = None
         try:
             self.config = configuration.load(directory=NOWHERE)
+            if not named:
+                options = options.replace(root=self.config.root, ldcache=self.config.ldcache)
         except ConfigError as error:
             self.config_error = error
-        if not named:
-            options = options.replace(root=self.config.root, ldcache=self.config.ldcache)
         self.options = options.replace(inventory=False, load_kmods=False)
         self._kept: dict[str, object] = {}
         self._host: Host | None = None
