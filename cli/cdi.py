@@ -37,7 +37,7 @@ from nvc.errors import InputError, NvcError
 from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
-from nvc_cli import completion, output
+from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, Seconds, program_of
 
 TYPE_CHECKING = False
@@ -355,14 +355,8 @@ def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, che
 
 
 def _driver_options(ctx: click.Context) -> DriverOptions:
-    """The global options; a root or loader cache that they do not name is the configuration's, as for hooks."""
-    options: DriverOptions = ctx.obj["options"]
-    given, config = ctx.obj["globals"], load_config()
-    if "root" not in given:
-        options = options.replace(root=config.root)
-    if "ldcache" not in given:
-        options = options.replace(ldcache=config.ldcache)
-    return options
+    """The global options."""
+    return arguments.driver_options(ctx.obj["globals"])
 
 
 def _facts(ctx: click.Context, files: list[SpecFile]) -> HostFacts | None:

@@ -72,10 +72,12 @@ def _run(words: list[str]) -> int:
         values[name[2:]] = value
     from nvc.config import load
     from nvc.daemon.main import run
+    from nvc.request import place
 
     config = load(values["config"])
     if values["root"]:
-        config = config.replace(root=values["root"])
+        root, ldcache = place(values["root"], "")
+        config = config.replace(root=root, ldcache=ldcache)
     run(config)
     return 0
 

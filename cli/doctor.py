@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nvc.doctor import Result
     from nvc.doctor.look import Look
+    from nvc_cli.parse import Values
 
 _CODE = "/lib/nvc/python"
 
@@ -83,7 +84,6 @@ def doctor(
         raise click.UsageError("--unmasked goes with --bundle")
     from nvc.doctor import text
     from nvc.doctor.catalog import choose, examine
-    from nvc.doctor.look import Look
     from nvc.doctor.resolve import resolve
 
     chosen = choose(checks, bool(container) or listing)
@@ -96,8 +96,7 @@ def doctor(
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
     found = resolve(container) if container else None
-    kernel, named = LinuxKernel(), "root" in ctx.obj["globals"]
-    look = Look(kernel, _options(ctx.obj["globals"]), named, _programs())
+    look = _look(ctx.obj["globals"])
     try:
         look.container = found
         results = examine(look, chosen)
@@ -119,10 +118,14 @@ def doctor(
     ctx.exit(text.exit_code(results, strict))
 
 
-def _options(values: Any) -> Any:
+def _look(values: Values) -> Look:
+    """What the checks look at. They find out by themselves what is wrong with a configuration."""
+    from nvc.doctor.look import Look
     from nvc_cli import arguments
 
-    return arguments.driver_options(values, own_ids=True)
+    options = arguments.driver_options(values, own_ids=True, configured=False)
+    root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
+    return Look(LinuxKernel(), options, root, ldcache, _programs())
 
 
 def _document(results: tuple[Result, ...], look: Look, reason: str) -> dict[str, Any]:

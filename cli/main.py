@@ -219,7 +219,7 @@ def _show_usage(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.pass_context
 def _enter(ctx: click.Context, /, **params: Any) -> None:
-    """Leave for the command in `ctx.obj`: globals, options (a DriverOptions) and the log."""
+    """Leave for the command in `ctx.obj`: globals, which make sense, and the log."""
     values = given_values(params)
     log: Log = Silent()
     if "debug" in values:
@@ -227,7 +227,8 @@ def _enter(ctx: click.Context, /, **params: Any) -> None:
 
         log = open_log(str(values["debug"]))
         log.step(f"{ctx.invoked_subcommand}")
-    ctx.obj = {"globals": values, "options": arguments.driver_options(values), "log": log}
+    arguments.driver_options(values, configured=False)
+    ctx.obj = {"globals": values, "log": log}
 
 
 tree = _Tree(

@@ -63,7 +63,7 @@ def run_command(
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")
-    kernel, options = LinuxKernel(), ctx.obj["options"]
+    kernel, options = LinuxKernel(), arguments.driver_options(ctx.obj["globals"])
     facts = discover(kernel, options)
     output.warn(program_of(ctx), facts.warnings)
     program = Program(words, environment, uid, gid, options.timeout)
@@ -90,7 +90,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     from nvc.vgpu.calibrate import calibrate
 
     selectors = selectors_of(devices, "--device") or ("all",)
-    facts = discover(LinuxKernel(), ctx.obj["options"])
+    facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
     measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)
     if form == "json":

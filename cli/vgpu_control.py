@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from nvc.errors import InputError
-from nvc_cli import completion, output
+from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
     FORMAT,
@@ -131,7 +131,7 @@ def policy_command(
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:
         raise click.UsageError("want either --format or something to lay down")
     kernel = operator_kernel()
-    facts = discover(kernel, ctx.obj["options"])
+    facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))
     selectors = selectors_of((gpu,), "GPU")
     if reset or changes:
         uuids = tuple(device.uuid for device in devices_named(facts, selectors))

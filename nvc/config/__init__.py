@@ -42,8 +42,8 @@ class ConfigError(NvcError):
 class Config(Value):
     """Every setting. docs/configuration.md says what each one does and which key sets it.
 
-    NVIDIA's keys are there for many programs, and a wrong value of one concerns those that use it: to ask for such a
-    field raises ConfigError.
+    NVIDIA's keys are there for many programs, and a wrong value of one concerns those that use it: to ask for such
+    a field raises ConfigError.
     """
 
     path: str = ""  # "": no file, all defaults
