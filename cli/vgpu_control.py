@@ -139,12 +139,12 @@ def policy_command(
         output.warn(program_of(ctx), told)
         return
     found = governed(kernel, facts, selectors)
-    if form == "json":
-        output.write(output.json_text({"devices": [device.document() for device in found]}))
+    if form != "table":
+        output.write(output.document_text({"devices": [device.document() for device in found]}, form))
         return
     from nvc.vgpu.top import policies_table
 
-    output.write(output.emphasised(policies_table(found)))
+    output.write(output.emphasised(policies_table(found, output.columns())))
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
