@@ -1,10 +1,10 @@
 """Makes the deb and the rpm: lays out /usr for a machine, then has nfpm pack what nfpm.yaml describes.
 
-    package.py DIRECTORY [--version VERSION]
+    package.py DIRECTORY [--version VERSION] [--arch all]
 
-Packages appear in DIRECTORY in place of earlier ones: for this machine and, with a cross compiler, for aarch64.
-They suit every Python that nvc runs on, and hold bytecode for the one that made them; scripts/ and `settle` do the
-rest on the host.
+Packages for this machine appear in DIRECTORY in place of earlier ones, so that `DIRECTORY/nvc_*.deb` is one file.
+With `--arch all` those for aarch64 appear in DIRECTORY/aarch64; that needs a cross compiler. They suit every Python
+that nvc runs on, and hold bytecode for the one that made them; scripts/ and `settle` do the rest on the host.
 """
 
 from __future__ import annotations
@@ -122,15 +122,16 @@ def scripts(target: str) -> None:
         share.write(os.path.join(target, name), text.replace(b"@UNITS@", names.encode()), 0o755)
 
 
-def pack(directory: str, root: str, machine: str, version: str) -> None:
-    """Have nfpm make both packages of what is laid out in `root`."""
+def pack(directory: str, target_directory: str, root: str, machine: str, version: str) -> None:
+    """Have nfpm make both packages of what is laid out in `root`, into `target_directory`."""
+    os.makedirs(target_directory, exist_ok=True)
     set_times(root, source_date())
     debian = DEBIAN[machine]
     variables = {"ARCH": debian, "VERSION": version, "ROOT": root, "GLIBC": glibc(root)}
     environment = {f"NVC_{name}": value for name, value in variables.items()}
     nfpm = os.path.join(os.path.dirname(sys.executable), "nfpm")
     for kind, words in WORDS.items():
-        target = os.path.join(directory, words.format(version=version, debian=debian, machine=machine))
+        target = os.path.join(target_directory, words.format(version=version, debian=debian, machine=machine))
         command = [nfpm, "package", "-f", DESCRIPTION, "-p", kind, "-t", target]
         subprocess.run(
             command,
@@ -146,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Makes the deb and the rpm.")
     parser.add_argument("directory")
     parser.add_argument("--version", default="", help="default: nvc's own")
-    parser.add_argument("--only-native", action="store_true", help="none for another machine")
+    parser.add_argument("--arch", default="native", choices=("native", "all"))
     options = parser.parse_args()
     os.umask(0o022)
     directory = os.path.abspath(options.directory)
@@ -157,18 +158,20 @@ def main() -> None:
     scripts(os.path.join(directory, "scripts"))
     os.environ["SOURCE_DATE_EPOCH"] = str(source_date())  # also what compilers and nfpm go by
 
-    for old in glob.glob(os.path.join(directory, "nvc[_-]*.[dr][ep][bm]")):
-        os.unlink(old)
-    made = {platform.machine(): Parts(share.BUILD, os.path.join(tree.REPO, "nvc/_syscalls.abi3.so"))}
-    other = os.path.join(share.BUILD, cross.MACHINE)
-    if not options.only_native and cross.build(other):
-        made[cross.MACHINE] = Parts(other, os.path.join(other, "_syscalls.abi3.so"))
-    for machine, parts in made.items():
+    made = {platform.machine(): (directory, Parts(share.BUILD, os.path.join(tree.REPO, "nvc/_syscalls.abi3.so")))}
+    if options.arch == "all" and platform.machine() != cross.MACHINE:
+        other = os.path.join(share.BUILD, cross.MACHINE)
+        if not cross.build(other):
+            parser.error(f"no cross compiler for {cross.MACHINE}: see packaging/apt-packages.txt")
+        parts = Parts(other, os.path.join(other, "_syscalls.abi3.so"))
+        made[cross.MACHINE] = (os.path.join(directory, cross.MACHINE), parts)
+    for place in ("", cross.MACHINE):
+        for old in glob.glob(os.path.join(glob.escape(directory), place, "nvc[_-]*.[dr][ep][bm]")):
+            os.unlink(old)
+    for machine, (target, parts) in made.items():
         root = os.path.join(directory, "root", machine)
         lay_out(root, parts, machine, version, cache)
-        pack(directory, root, machine, version)
-    if cross.MACHINE not in made and not options.only_native:
-        print(f"no package for {cross.MACHINE}: no cross compiler; see packaging/apt-packages.txt")
+        pack(directory, target, root, machine, version)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def host(stage: str) -> Iterator[Host]:
 
 @pytest.fixture(scope="session")
 def packages(stage: str) -> str:
-    """The directory with what `make packages` makes."""
-    return build()
+    """The directory with what `make packages ARCH=all` makes."""
+    return build("ARCH=all")
 
 
 @pytest.fixture(scope="session")

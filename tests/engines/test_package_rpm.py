@@ -75,12 +75,13 @@ def test_for_the_other_machine(packages: str, scratch: str) -> None:
     """Packages for aarch64 have the same files, all native ones of that machine."""
     if MACHINE == "aarch64":
         return  # the packages of the other tests are these
-    assert query(rpm(packages, "aarch64"), "--queryformat", "%{ARCH}") == ["aarch64"]
-    assert run("dpkg-deb", "-f", deb(packages, "aarch64"), "Architecture").stdout == "arm64\n"
+    there = os.path.join(packages, "aarch64")
+    assert query(rpm(there, "aarch64"), "--queryformat", "%{ARCH}") == ["aarch64"]
+    assert run("dpkg-deb", "-f", deb(there, "aarch64"), "Architecture").stdout == "arm64\n"
     trees = {}
-    for machine in (MACHINE, "aarch64"):
+    for machine, directory in ((MACHINE, packages), ("aarch64", there)):
         tree = os.path.join(scratch, machine)
-        run("dpkg-deb", "-x", deb(packages, machine), tree)
+        run("dpkg-deb", "-x", deb(directory, machine), tree)
         trees[machine] = {
             re.sub(
                 r"\d-[0-9a-f]{12}", "", os.path.relpath(os.path.join(path, name), tree).replace(machine, "")

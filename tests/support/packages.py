@@ -16,28 +16,30 @@ DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 MACHINE = platform.machine()
 
 
-def build() -> str:
+def build(*words: str) -> str:
     """What `make packages` makes; the directory is returned."""
-    make("packages")
+    make("packages", *words)
     return os.path.join(REPO, "build/packages")
 
 
 def build_newer(directory: str) -> str:
     """The same code under a higher version, in a directory that is returned."""
     script = os.path.join(REPO, "packaging/package.py")
-    run(sys.executable, script, directory, "--version", NEWER, "--only-native", env=dict(os.environ))
+    run(sys.executable, script, directory, "--version", NEWER, env=dict(os.environ))
     return directory
 
 
 def deb(directory: str, machine: str = MACHINE) -> str:
-    """The path of the deb of a machine."""
-    (found,) = glob.glob(os.path.join(directory, f"nvc_*_{DEBIAN[machine]}.deb"))
+    """The path of the only deb of a directory, which is for `machine`."""
+    (found,) = glob.glob(os.path.join(directory, "nvc_*.deb"))
+    assert found.endswith(f"_{DEBIAN[machine]}.deb"), found
     return found
 
 
 def rpm(directory: str, machine: str = MACHINE) -> str:
-    """The path of the rpm of a machine."""
-    (found,) = glob.glob(os.path.join(directory, f"nvc-*.{machine}.rpm"))
+    """The path of the only rpm of a directory, which is for `machine`."""
+    (found,) = glob.glob(os.path.join(directory, "nvc-*.rpm"))
+    assert found.endswith(f".{machine}.rpm"), found
     return found
 
 
