@@ -1,4 +1,7 @@
 # nvc: `make help` lists what can be made.
+#
+# The checkout, PREFIX and DESTDIR may lie under a path with spaces. Make splits names at spaces, so targets and
+# prerequisites are relative, $(BUILD) too; absolute paths appear in recipes alone, quoted. $(abspath) is not used.
 
 # A distribution's own interpreter belongs to root, as the launcher demands of what root runs, and starts fastest.
 PYTHON  ?= /usr/bin/python3
@@ -14,10 +17,16 @@ WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
 LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_log.c)
 SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
+# What an installation is made of.
+PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages fuzz faults stress clean
+.PHONY: help setup build native stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages fuzz faults stress clean
+
+# What cannot be made, for lack of rights, is said before anything is built.
+WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
+$(if $(WHY_NOT),$(error $(WHY_NOT)))
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,7 +41,7 @@ $(BUILD)/.packages-%: packaging/apt-packages.txt packaging/setup
 $(VENV)/.ready: packaging/requirements.txt | $(BUILD)/.packages-build
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "nvc needs Python 3.10 or newer: make PYTHON=...")'
 	@[ -x $(RUN) ] || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=packaging/requirements.txt $(VENV)/bin/pip install -q --disable-pip-version-check --use-pep517 \
+	PIP_CONSTRAINT=packaging/requirements.txt $(RUN) -m pip install -q --disable-pip-version-check --use-pep517 \
 	    -r packaging/requirements.txt
 	@touch $@
 
@@ -54,21 +63,24 @@ $(BUILD)/nvc-spin: $(SPIN) native/spin/spin.h native/simdriver/common/glibc.h | 
 
 simdriver: | $(BUILD)/.packages-build ## the simulated driver's libraries
 	@mkdir -p $(BUILD)/simdriver
-	@$(MAKE) -s --no-print-directory -C native/simdriver OUT=$(abspath $(BUILD)/simdriver)
+	@$(MAKE) -s --no-print-directory -C native/simdriver OUT=../../$(BUILD)/simdriver
 
 shim: | $(BUILD)/.packages-build ## the libcuda and libnvidia-ml of containers with a slice
 	@mkdir -p $(BUILD)/vgpu
-	@$(MAKE) -s --no-print-directory -C native/vgpu OUT=$(abspath $(BUILD)/vgpu)
+	@$(MAKE) -s --no-print-directory -C native/vgpu OUT=../../$(BUILD)/vgpu
 
 stage: native $(STAGE)/lib/nvc/launch.conf simdriver shim
 	@$(RUN) packaging/shim.py $(BUILD)/vgpu $(STAGE)/lib/nvc/vgpu
 	@$(RUN) -m compileall -q nvc cli hooks
 
 $(STAGE)/lib/nvc/launch.conf: $(BUILD)/launcher $(BUILD)/nvc-spin packaging/tree.py $(VENV)/.ready
-	$(RUN) packaging/tree.py $(abspath $(STAGE)) --links --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver
+	$(RUN) packaging/tree.py "$(CURDIR)/$(STAGE)" --links $(PARTS)
 
 install: stage man ## copy it all to $(DESTDIR)$(PREFIX), compiled, owned by root
-	$(RUN) packaging/tree.py $(PREFIX) $(if $(DESTDIR),--destdir $(DESTDIR)) --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+	$(RUN) packaging/tree.py "$(PREFIX)" --destdir "$(DESTDIR)" $(PARTS) --shim $(BUILD)/vgpu
+
+uninstall: ## remove what `make install` with the same PREFIX and DESTDIR put there; FORCE=1: below running containers too
+	@$(PYTHON) packaging/uninstall.py "$(PREFIX)" --destdir "$(DESTDIR)" $(if $(FORCE),--force)
 
 man: stage ## man pages and completion scripts, in build/man and build/completions
 	@$(RUN) packaging/manpages.py $(BUILD) $(STAGE)/lib/nvc/python
@@ -99,9 +111,9 @@ nightly-explore: $(BUILD)/.packages-test stage
 nightly-faults:
 	@$(MAKE) --no-print-directory faults FAULTS=--fresh
 
-bench: export NVC_STAGE := $(abspath $(BUILD)/prefix)
+bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
 bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
-	@$(MAKE) -s --no-print-directory install PREFIX=$(NVC_STAGE) DESTDIR=
+	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
 	$(RUN) tests/bench/docker.py
@@ -109,16 +121,16 @@ bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, sli
 	$(RUN) tests/bench/nvcd.py
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 	$(CC) -O2 -D_GNU_SOURCE -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
-	tests/bench/shares.sh $(NVC_STAGE)/bin $(BUILD)/vgpu_work
+	tests/bench/shares.sh "$$NVC_STAGE/bin" $(BUILD)/vgpu_work
 
 bundle: stage ## build/bundle: all that a host without a network needs
-	$(RUN) packaging/bundle.py $(BUILD)/bundle --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver --shim $(BUILD)/vgpu
+	$(RUN) packaging/bundle.py $(BUILD)/bundle $(PARTS) --shim $(BUILD)/vgpu
 
-packages: stage man ## build/packages: deb and rpm; VERSION=... for one that is not nvc's own
-	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version $(VERSION)) $(PACKAGES)
+packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: for aarch64 too, in build/packages/aarch64
+	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version "$(VERSION)") $(if $(ARCH),--arch "$(ARCH)")
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million)
-	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=$(abspath $(BUILD)/fuzz)
+	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz
 	@for fuzzer in $(BUILD)/fuzz/*_fuzz; do \
 	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
 	    $$fuzzer -max_total_time=$(or $(FUZZ),60) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
@@ -126,8 +138,8 @@ fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C f
 	@cd tests && PYTHONPATH=../$(STAGE)/lib/nvc/python:..:. nice ../$(RUN) -m support.fuzz $(if $(INPUTS),--inputs $(INPUTS))
 
 faults: $(BUILD)/.packages-test stage ## fail every system call of a container start, and kill it at each; goes on where it stopped
-	@$(MAKE) -s --no-print-directory install PREFIX=$(abspath $(BUILD)/prefix-faults) DESTDIR=
-	@cd tests && PYTHONPATH=..:. nice ../$(RUN) -m support.faults_run $(abspath $(BUILD)/prefix-faults) $(FAULTS)
+	@$(MAKE) -s --no-print-directory install PREFIX="$(CURDIR)/$(BUILD)/prefix-faults" DESTDIR=
+	@cd tests && PYTHONPATH=..:. nice ../$(RUN) -m support.faults_run "$(CURDIR)/$(BUILD)/prefix-faults" $(FAULTS)
 
 stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for STRESS seconds (default 60)
 	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(RUN) -m pytest -q tests/native/test_vgpu_stress.py

@@ -48,14 +48,16 @@ def make(directory: str, cc: list[str]) -> None:
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, ".packages-build"), "w", encoding="ascii"):
         pass  # as installed: its prerequisites are this build's
-    targets = (f"{directory}/launcher", f"{directory}/nvc-spin", "simdriver", "shim")
+    # Relative, as make takes a name with a space for two.
+    build = os.path.relpath(directory, tree.REPO)
+    targets = (f"{build}/launcher", f"{build}/nvc-spin", "simdriver", "shim")
     command = [
         "make",
         "-s",
         "--no-print-directory",
         "-C",
         tree.REPO,
-        f"BUILD={directory}",
+        f"BUILD={build}",
         f"CC={' '.join(cc)}",
         *targets,
     ]
