@@ -18,6 +18,7 @@ import os
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(REPO, "build")
 WRITTEN_FOR = "/usr/local/bin/"
+EXAMPLE = "share/nvc/first-container"
 COMPLETIONS = {
     "bash": "share/bash-completion/completions",
     "zsh": "share/zsh/site-functions",
@@ -44,35 +45,48 @@ def for_prefix(path: str, prefix: str) -> bytes:
     return read(path).replace(WRITTEN_FOR.encode(), f"{prefix}/bin/".encode())
 
 
+def unit(path: str, prefix: str) -> bytes:
+    """The systemd unit, with the programs of `prefix`, where a space does not end a word."""
+    return for_prefix(path, prefix.replace("%", "%%").replace(" ", "\\x20"))
+
+
 def units() -> list[str]:
     """The paths of the systemd units."""
     return sorted(glob.glob(os.path.join(REPO, "packaging/systemd/*.*")))
 
 
-def completions(prefix: str) -> None:
-    """The completion scripts of each shell, where it looks for them."""
-    for shell, place in COMPLETIONS.items():
-        for path in sorted(glob.glob(os.path.join(BUILD, "completions", shell, "*"))):
-            write(os.path.join(prefix, place, os.path.basename(path)), read(path))
+def completions() -> dict[str, bytes]:
+    """The completion scripts, by where each shell looks for its own below a prefix."""
+    return {
+        os.path.join(place, os.path.basename(path)): read(path)
+        for shell, place in COMPLETIONS.items()
+        for path in sorted(glob.glob(os.path.join(BUILD, "completions", shell, "*")))
+    }
 
 
-def manual(target: str) -> None:
-    """Compress the pages of build/man (nvc-cli.1, ...) into `target`/man1 and so on."""
-    for path in sorted(glob.glob(os.path.join(BUILD, "man/**/*.[1-8]"), recursive=True)):
-        page = os.path.join(target, f"man{path[-1]}", os.path.basename(path) + ".gz")
-        write(page, gzip.compress(read(path), mtime=0))
+def manual() -> dict[str, bytes]:
+    """The pages of build/man (nvc-cli.1, ...), compressed, by where they belong below a prefix."""
+    return {
+        f"share/man/man{path[-1]}/{os.path.basename(path)}.gz": gzip.compress(read(path), mtime=0)
+        for path in sorted(glob.glob(os.path.join(BUILD, "man/**/*.[1-8]"), recursive=True))
+    }
+
+
+def contents(prefix: str) -> dict[str, bytes]:
+    """Every file, by its path below the prefix; `prefix` is where they will be found."""
+    return {
+        **{f"lib/systemd/system/{os.path.basename(path)}": unit(path, prefix) for path in units()},
+        "share/nvc/hooks.d/nvc.json": for_prefix(os.path.join(REPO, "packaging/hooks.d/nvc.json"), prefix),
+        EXAMPLE: for_prefix(os.path.join(REPO, "packaging/first-container"), prefix),
+        **completions(),
+        **manual(),
+    }
 
 
 def install(prefix: str, shown: str) -> None:
     """Install below `prefix` what will be found below `shown`."""
-    for path in units():
-        write(os.path.join(prefix, "lib/systemd/system", os.path.basename(path)), for_prefix(path, shown))
-    hook = os.path.join(REPO, "packaging/hooks.d/nvc.json")
-    write(os.path.join(prefix, "share/nvc/hooks.d/nvc.json"), for_prefix(hook, shown))
-    example = os.path.join(REPO, "packaging/first-container")
-    write(os.path.join(prefix, "share/nvc/first-container"), for_prefix(example, shown), 0o755)
-    completions(prefix)
-    manual(os.path.join(prefix, "share/man"))
+    for name, data in contents(shown).items():
+        write(os.path.join(prefix, name), data, 0o755 if name == EXAMPLE else 0o644)
 
 
 def documents(target: str) -> None:

@@ -6,6 +6,8 @@
     lib/nvc/python/                     nvc, nvc_cli, nvc_hooks
     lib/nvc/hot.bin                     the modules of a container start in one file (archive/build.py)
     lib/nvc/settle archive/             makes launch.conf and hot.bin again, for another Python
+    lib/nvc/in-use                      lists the containers whose engine needs nvc-runtime to stop them
+    lib/nvc/manifest                    what else `make install` put below PREFIX (manifest.py)
     lib/nvc/site/                       the packages of setup.cfg's install_requires
     lib/nvc/simdriver/                  the simulated driver
     lib/nvc/vgpu/                       the shim of slices, by version (shim.py)
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import sysconfig
 
+import manifest
 import share
 import shim
 
@@ -78,6 +81,11 @@ def default_interpreter() -> str:
     """The distribution's interpreter if it is of this version: it starts fastest and belongs to root."""
     system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     return system if os.access(system, os.X_OK) else sys.executable
+
+
+def below(destdir: str, prefix: str) -> str:
+    """Where files are put that will be found below `prefix`."""
+    return os.path.join(destdir, prefix.lstrip("/")) if destdir else prefix
 
 
 def remove(path: str) -> None:
@@ -162,7 +170,7 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     library = os.path.join(prefix, "lib/nvc")
     os.makedirs(library, exist_ok=True)
     for name in os.listdir(library):
-        if name != "vgpu":
+        if name not in ("vgpu", manifest.NAME):
             remove(os.path.join(library, name))
     if shims:
         shim.install(shims, os.path.join(library, "vgpu"))
@@ -174,7 +182,8 @@ def copy_tree(prefix: str, simdriver: str, native: bool = True, shims: str = "")
     shutil.copytree(
         os.path.join(REPO, "packaging/archive"), os.path.join(library, "archive"), ignore=IGNORED
     )
-    shutil.copy(os.path.join(REPO, "packaging/settle"), library)
+    for name in ("settle", "in-use"):
+        shutil.copy(os.path.join(REPO, "packaging", name), library)
     if simdriver:
         ignored = shutil.ignore_patterns(".obj")
         shutil.copytree(simdriver, os.path.join(library, "simdriver"), symlinks=True, ignore=ignored)
@@ -192,7 +201,9 @@ def main() -> None:
     parser.add_argument("--links", action="store_true", help="link instead of copying")
     options = parser.parse_args()
 
-    prefix = os.path.join(options.destdir, options.prefix.lstrip("/")) if options.destdir else options.prefix
+    if not os.path.isabs(options.prefix):
+        parser.error(f"PREFIX must be absolute: {options.prefix}")
+    prefix = below(options.destdir, options.prefix)
     library = os.path.join(prefix, "lib/nvc")
     interpreter = os.path.realpath(options.interpreter or default_interpreter())
     os.umask(0o022)
@@ -200,6 +211,8 @@ def main() -> None:
         link_stage(prefix, options.simdriver)
         site = sysconfig.get_path("platlib")
     else:
+        names = [*(f"bin/{name}" for name in (*PROGRAMS, "nvc-spin")), *share.contents(options.prefix)]
+        manifest.begin(prefix, names)
         copy_tree(prefix, options.simdriver, shims=options.shim)
         compile_bytecode(interpreter, library, options.destdir)
         write_archive(interpreter, library, options.destdir)
@@ -208,6 +221,7 @@ def main() -> None:
     install_programs(options.launcher, options.spin, os.path.join(prefix, "bin"))
     if not options.links:
         share.install(prefix, options.prefix)
+        manifest.finish(prefix, names)
         close_to_others(library)
 
 

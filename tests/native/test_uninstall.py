@@ -1,0 +1,66 @@
+"""`make uninstall` takes away what `make install` brought, and nothing else."""
+
+from __future__ import annotations
+
+import os
+
+from support import REPO, run
+from support.builds import make
+
+
+def tree(directory: str) -> dict[str, tuple[int, str]]:
+    """Every path below a directory, with its mode and where it leads."""
+    found = {}
+    for path, names, files in os.walk(directory):
+        for name in (*names, *files):
+            full = os.path.join(path, name)
+            link = os.readlink(full) if os.path.islink(full) else ""
+            found[os.path.relpath(full, directory)] = (os.lstat(full).st_mode, link)
+    return found
+
+
+def write(path: str, text: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_what_was_there_before_stays(stage: str, scratch: str) -> None:
+    """Files of others, empty directories and a link in place of a directory; what an earlier version had goes."""
+    prefix = f"{scratch}/local prefix"
+    write(f"{prefix}/bin/other", "somebody's")
+    write(f"{prefix}/lib/other/x", "somebody's")
+    os.makedirs(f"{prefix}/share/man")
+    os.makedirs(f"{scratch}/elsewhere")
+    os.symlink(f"{scratch}/elsewhere", f"{prefix}/share/fish")
+    before = tree(scratch)
+
+    make("install", f"PREFIX={prefix}")
+    with open(f"{prefix}/lib/nvc/manifest", "a", encoding="utf-8") as listed:
+        listed.write("share/old/\nshare/old/page\n")
+    write(f"{prefix}/share/old/page", "of an earlier version")
+    make("install", f"PREFIX={prefix}")
+    assert not os.path.exists(f"{prefix}/share/old/page")
+    write(f"{prefix}/share/nvc/mine", "added by somebody")
+    run(f"{prefix}/lib/nvc/settle")
+    run(f"{prefix}/bin/nvc-spin", "--help")
+
+    make("uninstall", f"PREFIX={prefix}")
+    mine = {"local prefix/share/nvc", "local prefix/share/nvc/mine"}
+    assert tree(scratch).keys() - mine == before.keys()
+    assert {name: facts for name, facts in tree(scratch).items() if name not in mine} == before
+
+
+def test_below_destdir(stage: str, scratch: str) -> None:
+    words = ("PREFIX=/usr", f"DESTDIR={scratch}/package")
+    make("install", *words)
+    make("uninstall", *words)
+    assert os.listdir(f"{scratch}/package") == []
+
+
+def test_where_nothing_was_installed(scratch: str) -> None:
+    write(f"{scratch}/lib/nvc/launch.conf", "somebody's")
+    done = run("make", "-s", "-C", REPO, "uninstall", f"PREFIX={scratch}", check=False)
+    assert done.returncode and "Traceback" not in done.stderr
+    assert f"nothing that `make install` put into {scratch}: no {scratch}/lib/nvc/manifest" in done.stderr
+    assert os.path.exists(f"{scratch}/lib/nvc/launch.conf")
