@@ -23,22 +23,21 @@ from nvc.engines import (
 from nvc.engines import link as links
 from nvc.errors import InputError
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, Commands, program_of
+from nvc_cli.main import Commands
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from nvc.engines.change import Change
 
-    _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
-
+_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
 _CODE = "/lib/nvc/python"
 
 
 @click.group(
     cls=Commands,
-    context_settings=CONTEXT,
+    context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
     "  nvc-cli runtime configure --engine docker --dry-run\n"
     "  nvc-cli runtime configure --engine containerd --remove",
@@ -48,11 +47,11 @@ def runtime() -> None:
 
 
 @runtime.command(
-    context_settings=CONTEXT,
+    context_settings=_SETTINGS,
     epilog="\b\nExamples:\n"
     "  nvc-cli runtime configure --engine docker --hook-link /usr/local/bin\n"
     "  nvc-cli runtime configure --engine containerd --set-as-default --dry-run\n"
-    "  nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d\n"
+    "  nvc-cli runtime configure --engine podman --hook-dir /usr/share/containers/oci/hooks.d\n"
     "  nvc-cli runtime configure --engine docker --remove",
 )
 @click.option("--engine", required=True, type=click.Choice(ENGINES), help="Which engine.")
@@ -60,7 +59,7 @@ def runtime() -> None:
 @click.option(
     "--remove",
     is_flag=True,
-    help="Undo what this command did; name --hook-link and --hook-dir again to undo them too.",
+    help="Take out what this command put in; of --hook-link and --hook-dir where they are named again.",
 )
 @click.option(
     "--config", default="", metavar="FILE", help="The engine's configuration, if not the usual one."
@@ -76,40 +75,32 @@ def runtime() -> None:
     "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook there, and no runtime."
 )
 @click.option(
-    "--hook-link",
-    default="",
-    metavar="DIR",
-    help="docker: link nvc-hook there under NVIDIA's name; the packages make such a link.",
+    "--hook-link", default="", metavar="DIR", help="docker: link nvc-hook under NVIDIA's name there."
 )
 @click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:
     """Register nvc-runtime, or the hook, in an engine's configuration.
 
-    The change is shown as a unified diff. The original file is kept beside it: --remove restores it byte for byte,
-    or removes only these keys if the file has changed since. Files that cannot be parsed are not touched.
+    The change is shown as a unified diff. What a file said before is kept beside it: --remove restores it byte for
+    byte, or takes out these keys alone if the file has changed since. Files that cannot be parsed are left alone.
     """
-    program = program_of(ctx)
+    program = ctx.find_root().info_name or "nvc-cli"
     wanted = _wanted(engine, remove, **given)
-    changes, link, advice = _removal(engine, wanted) if remove else _registration(engine, wanted)
+    changes, link = _removal(engine, wanted) if remove else _registration(engine, wanted, program)
     output.write("".join(change.diff(item) for item in changes))
     for item in changes:
         for note in item.notes:
             output.say(program, f"warning: {note}")
-    done = []
-    for item in changes:
-        if not dry_run:
+    nothing = all(item.before == item.after for item in changes)
+    if not dry_run:
+        for item in changes:
             change.make(item)
-        done.append(change.summary(item, dry_run))
-        output.write(done[-1])
-    done.append(_link(*link, remove, dry_run) if link[0] else "")
-    output.write(done[-1])
-    if not any(done):
-        output.say(
-            program, f"{engine}: nothing to {'remove' if remove else 'change: it is registered already'}"
-        )
-    for line in advice:
-        output.say(program, line)
+    path, target = link
+    if path:
+        nothing = not _link(path, target, remove, dry_run) and nothing
+    if nothing:
+        output.say(program, f"{engine}: nothing to {'remove' if remove else 'do, all of it is there'}")
 
 
 def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
@@ -141,8 +132,8 @@ def _programs() -> str:
     raise InputError("--runtime-path", cause="no installation around this code", hint="name nvc-runtime")
 
 
-def _registration(engine: str, wanted: Wanted) -> _Work:
-    """The changes that register nvc, the link (path and target), and advice for the user."""
+def _registration(engine: str, wanted: Wanted, program: str) -> tuple[list[Change], tuple[str, str]]:
+    """The changes that register, after advice on standard error."""
     found: Registration
     if engine == "docker":
         found = docker.registration(wanted, ask.version("dockerd"))
@@ -156,24 +147,28 @@ def _registration(engine: str, wanted: Wanted) -> _Work:
         containerd.check_effective(wanted, ask.effective(changes[0].path, text))
     if found.link[0]:
         links.state(*found.link)
-    return changes, found.link, found.advice
+    for line in found.advice:
+        output.say(program, line)
+    return changes, found.link
 
 
-def _removal(engine: str, wanted: Wanted) -> _Work:
+def _removal(engine: str, wanted: Wanted) -> tuple[list[Change], tuple[str, str]]:
     module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
     found: Files = module.files(wanted)
     changes = [change.remove(path, form) for path, form in found.paths]
-    return [item for item in changes if item is not None], (found.link, wanted.hook_path), ()
+    return [item for item in changes if item is not None], (found.link, wanted.hook_path)
 
 
-def _link(path: str, target: str, remove: bool, dry_run: bool) -> str:
-    """Make or remove the link; one line that says so, "" where there is nothing to do."""
+def _link(path: str, target: str, remove: bool, dry_run: bool) -> bool:
+    """Make or remove the link and say so; whether there was anything to do."""
     if remove:
-        if not (links.removable(path, target) if dry_run else links.remove(path, target)):
-            return ""
-        return f"{'would remove' if dry_run else 'removed'} the link {path}\n"
+        if not os.path.islink(path) or (not dry_run and not links.remove(path, target)):
+            return False
+        output.write(f"- link {path}\n")
+        return True
     if links.state(path, target) == "ours":
-        return ""
+        return False
+    output.write(f"+ link {path} -> {target}\n")
     if not dry_run:
         links.make(path, target)
-    return f"{'would link' if dry_run else 'linked'} {path} -> {target}\n"
+    return True

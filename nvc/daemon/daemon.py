@@ -118,8 +118,7 @@ class Daemon:
         from nvc.vgpu.calibrate import libraries_of
 
         try:
-            used = self.config.replace(load_kmods=False, disable_imex_channel_creation=True)
-            options = driver_options(used)
+            options = driver_options(self.config).replace(load_kmods=False)
             facts = discover(self.kernel, options)
             self.asker.libraries = libraries_of(facts)
             self.driver = facts.driver_label

@@ -105,8 +105,7 @@ def _configuration(look: Look) -> dict[str, Any]:
     """The settings as they were understood: a file has comments, and variables of no meaning here."""
     if look.config_error is not None:
         return {"error": str(look.config_error)}
-    settings = dict(zip(look.config._fields, look.config))
-    del settings["identity"]
+    settings = {name: getattr(look.config, name) for name in look.config._fields if name != "identity"}
     return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
 
 
