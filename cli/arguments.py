@@ -7,7 +7,7 @@ import posix
 from nvc.errors import InputError
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
-from nvc.request import DriverOptions, Request, SliceRequest
+from nvc.request import DriverOptions, Request, SliceRequest, place
 from nvc_cli.options import OMITTED
 
 TYPE_CHECKING = False
@@ -21,9 +21,24 @@ SLICE_OPTIONS = ("memory", "cores", "weight", "policy")
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
 
-def driver_options(values: Values, channels: tuple[int, ...] = (), own_ids: bool = False) -> DriverOptions:
-    """The global options. With `own_ids` (info and list without root) the helper runs as the caller."""
+def driver_options(
+    values: Values, channels: tuple[int, ...] = (), own_ids: bool = False, configured: bool = True
+) -> DriverOptions:
+    """The global options. With `own_ids` (info and list without root) the helper runs as the caller.
+
+    A driver root that is not named is the configuration's, as for hooks and nvcd; without `configured` it is /, for
+    who only wants to know whether the options make sense. Raises InputError, ConfigError.
+    """
     defaults = DriverOptions()
+    root = _absolute(text(values, "root"), "root") if "root" in values else ""
+    ldcache = _filled(text(values, "ldcache"), "ldcache") if "ldcache" in values else ""
+    if configured and not root:
+        from nvc.config import load  # NVIDIA's hook names the root, and need not wait for it
+
+        config = load()
+        root, ldcache = place(root, ldcache, (config.root, config.ldcache))
+    else:
+        root, ldcache = place(root, ldcache)
     uid, gid = defaults.uid, defaults.gid
     if own_ids and posix.geteuid() != 0:
         uid, gid = posix.geteuid(), posix.getegid()
@@ -31,8 +46,8 @@ def driver_options(values: Values, channels: tuple[int, ...] = (), own_ids: bool
         uid, gid = user(text(values, "user"))
     mps = posix.environ.get(b"CUDA_MPS_PIPE_DIRECTORY", b"").decode("utf-8", "surrogateescape")
     return DriverOptions(
-        root=_absolute(text(values, "root", defaults.root), "root"),
-        ldcache=_filled(text(values, "ldcache", defaults.ldcache), "ldcache"),
+        root=root,
+        ldcache=ldcache,
         uid=uid,
         gid=gid,
         load_kmods=flag(values, "load_kmods"),

@@ -106,7 +106,7 @@ def run(program: str, argv: list[str]) -> int:
 
 
 def _dispatch(program: str, argv: list[str]) -> int:
-    line = parse_line(argv)
+    line = parse_line(argv or ["--help"] if b"_NVC_CLI_COMPLETE" not in posix.environ else argv)
     if line.show == "version":
         from nvc_cli.output import write
         from nvc_cli.version import version_text
@@ -126,7 +126,10 @@ def _dispatch(program: str, argv: list[str]) -> int:
         from nvc_cli import main as tree
 
         if line.command and line.command not in (*HOT, *tree.LAZY):
-            return _misused(program, UsageError("unknown command", cause=line.command), "")
+            from nvc_cli.suggest import command_hint
+
+            hint = command_hint("", line.command, [*HOT, *tree.LAZY])
+            return _misused(program, UsageError("unknown command", cause=line.command, hint=hint), "")
         return tree.run(program, line)
     return 0
 
@@ -175,5 +178,6 @@ def _misused(program: str, error: UsageError, command: str) -> int:
     from nvc_cli.output import say
     from nvc_cli.usage import hint, usage
 
-    say(program, f"{error.line()}\n{usage(program, command)}{hint(program, command)}".rstrip())
+    shown = "" if error.hint else usage(program, command)  # the hint has the call
+    say(program, f"{error.line()}\n{shown}{hint(program, command)}".rstrip())
     return error.exit_code

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from nvc import privileges
 from nvc.cdi.document import STRATEGIES, DocumentOptions
-from nvc.cdi.generate import findings, generate, installed_hook, slicing_of
+from nvc.cdi.generate import generate, installed_hook, slicing_of
 from nvc.cdi.hookspec import NAMES
 from nvc.cdi.names import class_problem, vendor_problem
 from nvc.cdi.refresh import refresh, remove
@@ -18,13 +18,10 @@ from nvc.cdi.sliced import CLASS
 from nvc.cdi.store import (
     DIRECTORIES,
     CdiError,
-    SpecFile,
     check_conflicts,
     open_directory,
     parse_document,
     read_bytes,
-    read_directory,
-    read_spec,
     split_path,
     text_of,
     write_in,
@@ -32,12 +29,12 @@ from nvc.cdi.store import (
 from nvc.cdi.transform import transform_root
 from nvc.cdi.validate import problems
 from nvc.config import load as load_config
-from nvc.discovery import discover
-from nvc.errors import InputError, NvcError
+from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
-from nvc_cli import completion, output
+from nvc_cli import arguments, completion, output
+from nvc_cli.cdi_look import list_command, validate_command
 from nvc_cli.main import CONTEXT, Commands, Seconds, program_of
 
 TYPE_CHECKING = False
@@ -66,6 +63,19 @@ def cdi() -> None:
 
     Containers then ask for a device by name, such as nvidia.com/gpu=0, and the engine does the rest.
     """
+
+
+def _file(_: click.Context, __: click.Parameter, path: str) -> str:
+    """The value of --output. Whoever writes `-o json` means the form, as other commands have it."""
+    if path in ("json", "yaml"):
+        hint = f"write --format {path}, or -o ./{path} for a file of that name"
+        raise InputError("--output", path, "is the file to write, not its format", hint)
+    return path
+
+
+_OUTPUT = click.option(
+    "--output", "-o", default="-", metavar="FILE", callback=_file, help="Default: standard output."
+)
 
 
 def _making(command: Callable[..., None]) -> Callable[..., None]:
@@ -98,7 +108,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--disable-hook", "disabled", multiple=True, type=click.Choice((*NAMES, "all")),
-                help="Leave a hook out; repeatable.",
+                metavar="HOOK", help=f"Leave a hook out: {', '.join(NAMES)} or all; repeatable.",
             ),
             click.option(
                 "--library-directory", "libraries", multiple=True, metavar="PATH",
@@ -119,11 +129,11 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
     context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli cdi generate\n"
-    "  nvc-cli cdi generate --output /etc/cdi/nvidia.yaml --device-name-strategy uuid\n"
+    "  nvc-cli cdi generate --device-name-strategy uuid --format yaml\n"
     "  nvc-cli cdi generate --slices --output /etc/cdi/slices.yaml\n"
-    "  nvc-cli cdi generate --device-id 0 --capabilities compute,utility --output /etc/cdi/one.json",
+    "  nvc-cli cdi generate --device-id 0 --capabilities compute,utility",
 )
-@click.option("--output", "-o", default="-", metavar="FILE", help="Default: standard output.")
+@_OUTPUT
 @click.option(
     "--slices", is_flag=True,
     help="Slices of the devices, in the sizes of [[nvc.vgpu]] in config.toml; class vgpu unless one is named.",
@@ -187,79 +197,11 @@ def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given
         output.write(f"{file.path}: {what}, {file.devices} devices\n")
 
 
-@cdi.command(
-    "list",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli cdi list\n  nvc-cli cdi list --format json",
-)
-@click.option(
-    "--spec-dir", "directories", multiple=True, metavar="PATH",
-    help=f"Directory of specifications; repeatable. Default: {' and '.join(DIRECTORIES)}.",
-)  # fmt: skip
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(("text", "json")))
-@click.pass_context
-def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) -> None:
-    """List the devices that engines know, one name a line.
-
-    Later directories come before earlier ones. What is wrong is said on standard error: files that engines
-    drop, names that two files claim, and specifications that no longer fit this host.
-    """
-    files = [read_directory(directory) for directory in directories or DIRECTORIES]
-    facts = _facts(ctx, [file for level in files for file in level])
-    known: dict[str, SpecFile] = {}
-    warnings = []
-    for level in files:
-        here: dict[str, SpecFile] = {}
-        twice: set[str] = set()
-        for file in level:
-            warnings += [f"{file.path}: {problem}" for problem in file.problems]
-            for name in file.devices():
-                if name in here:
-                    twice.add(name)
-                    warnings.append(f"{name}: in {here[name].path} and {file.path}, so engines know neither")
-                here.setdefault(name, file)
-        known.update(here)
-        for name in twice:
-            known.pop(name, None)
-    for file in {file.path: file for file in known.values()}.values():
-        warnings += [f"{file.path}: {finding}" for finding in findings(file.document, facts)]
-    output.warn(program_of(ctx), tuple(warnings))
-    if form == "json":
-        devices = [{"name": name, "file": known[name].path} for name in sorted(known)]
-        output.write(output.json_text({"devices": devices, "warnings": warnings}))
-    else:
-        output.write("".join(f"{name}\n" for name in sorted(known)))
+cdi.add_command(list_command)
+cdi.add_command(validate_command)
 
 
-@cdi.command(
-    "validate", context_settings=CONTEXT, epilog="\b\nExample:\n  nvc-cli cdi validate /etc/cdi/nvidia.yaml"
-)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
-@click.pass_context
-def validate_command(ctx: click.Context, files: tuple[str, ...]) -> None:
-    """Check specifications by the rules of the engines, which drop a bad file without a word.
-
-    Exit code 1 if engines would not load one. That one is stale, or names what is not there, is a warning.
-    """
-    read = [read_spec(path) for path in files]
-    facts = _facts(ctx, read)
-    wrong = 0
-    for file in read:
-        for problem in file.problems:
-            output.say(program_of(ctx), f"{file.path}: {problem}")
-        if file.problems:
-            wrong += 1
-            continue
-        output.warn(
-            program_of(ctx), tuple(f"{file.path}: {text}" for text in findings(file.document, facts))
-        )
-        devices = len(file.document["devices"])
-        output.write(f"{file.path}: valid, {devices} devices, version {file.document['cdiVersion']}\n")
-    if wrong:
-        ctx.exit(1)
-
-
-@cdi.group("transform", context_settings=CONTEXT)
+@cdi.group("transform", cls=Commands, context_settings=CONTEXT)
 def transform_group() -> None:
     """Change a specification."""
 
@@ -267,15 +209,14 @@ def transform_group() -> None:
 @transform_group.command(
     "root",
     context_settings=CONTEXT,
-    epilog="\b\nExample:\n"
-    "  nvc-cli cdi generate | nvc-cli cdi transform root --from / --to /host --relative-to host",
+    epilog="\b\nExample:\n  nvc-cli cdi generate | nvc-cli cdi transform root --to /host",
 )
 @click.option(
     "--from", "old", default="/", show_default=True, metavar="PATH", help="The root that paths have."
 )
 @click.option("--to", "new", required=True, metavar="PATH", help="The root that they get.")
 @click.option("--input", "source", default="-", metavar="FILE", help="Default: standard input.")
-@click.option("--output", "-o", default="-", metavar="FILE", help="Default: standard output.")
+@_OUTPUT
 @click.option(
     "--relative-to", default="host", show_default=True, type=click.Choice(("host", "container")),
     help="Which side's paths: sources on the host, or places in the container.",
@@ -307,7 +248,7 @@ def _asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Re
     for directory in given["libraries"]:
         if not directory.startswith("/") or "\0" in directory:
             raise InputError("--library-directory", directory, "want an absolute path in the driver root")
-    options = _driver_options(ctx).replace(library_directories=given["libraries"])
+    options = arguments.driver_options(ctx.obj["globals"]).replace(library_directories=given["libraries"])
     devices = tuple(item for value in given["devices"] for item in value.split(",") if item)
     request = Request(
         devices=devices or ("all",),
@@ -352,29 +293,6 @@ def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, che
         write_in(fd, name, text.encode("utf-8", "surrogateescape"), path)
     finally:
         os.close(fd)
-
-
-def _driver_options(ctx: click.Context) -> DriverOptions:
-    """The global options; a root or loader cache that they do not name is the configuration's, as for hooks."""
-    options: DriverOptions = ctx.obj["options"]
-    given, config = ctx.obj["globals"], load_config()
-    if "root" not in given:
-        options = options.replace(root=config.root)
-    if "ldcache" not in given:
-        options = options.replace(ldcache=config.ldcache)
-    return options
-
-
-def _facts(ctx: click.Context, files: list[SpecFile]) -> HostFacts | None:
-    """The host's facts, if one of the files can be compared with them; None where no driver is found."""
-    if not any(file.document for file in files):
-        return None
-    options = _driver_options(ctx)
-    try:
-        return discover(LinuxKernel(), options)
-    except NvcError as error:
-        output.warn(program_of(ctx), (f"cannot tell whether specifications are up to date: {error}",))
-        return None
 
 
 def _tell(ctx: click.Context, facts: HostFacts) -> None:

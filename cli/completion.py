@@ -9,6 +9,7 @@ from nvc.errors import NvcError
 from nvc.vgpu.fence import FENCES
 from nvc.vgpu.layout import POLICIES
 from nvc_cli import arguments, output
+from nvc_cli.options import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,10 +65,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def complete(option: str) -> Callable[[click.Context, click.Parameter, str], Items] | None:
     """The function by which click completes the value of `option`, if there is anything to offer."""
 
-    def items(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
+    def items(_: click.Context, __: click.Parameter, begun: str) -> Items:
         if option == "format":
-            offers = ("text", "json") if ctx.info_name == "configure" else ("text", "table", "json")
-            return [CompletionItem(offer) for offer in offers if offer.startswith(begun)]
+            return [CompletionItem(offer) for offer in FORMATS if offer.startswith(begun)]
         return [CompletionItem(offer) for offer in _CHOICES[option] if offer.startswith(begun)]
 
     if option == "device":
@@ -163,7 +163,7 @@ def script(shell: str, program: str) -> str:
     return str((BASH if shell == "bash" else made.source_template) % made.source_vars())
 
 
-@click.command("completion")
+@click.command("completion", context_settings={"help_option_names": ["-h", "-?", "--help"]})
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

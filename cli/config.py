@@ -9,56 +9,60 @@ import click
 from nvc.config import PATHS, ConfigError, check_file
 from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
-from nvc.errors import InputError
+from nvc.errors import one_line
+from nvc.vgpu.table import fitted
 from nvc_cli import output
-from nvc_cli.main import Commands, program_of
+from nvc_cli.main import CONTEXT, Commands, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
 _FILE = click.option(
     "--file",
     "named",
     default="",
     metavar="FILE",
-    help="Another file than the one that holds.",
+    help="Use FILE instead of the active configuration.",
     type=click.Path(),
 )
 
 
+_KEY = click.argument("name", metavar="KEY", shell_complete=lambda *words: complete_keys(*words))
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+
+
 @click.group(
     cls=Commands,
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli config show --origin\n"
+    "  nvc-cli config get nvc.timeout\n"
     "  nvc-cli config set nvc.timeout 20\n"
     "  nvc-cli config check /tmp/config.toml",
 )
 def config() -> None:
-    """Look at and change the one configuration file of hooks, runtime and daemon.
+    """Show, change and check the configuration file of hooks, runtime and daemon.
 
-    The first of these that exists holds, the others are not looked at: the file that a hook's -config names,
-    /etc/nvc/config.toml, /etc/nvidia-container-runtime/config.toml. No variable of the environment matters.
+    The first of these files that exists is the active one: the file that a hook's -config names,
+    /etc/nvc/config.toml, /etc/nvidia-container-runtime/config.toml. Environment variables do not change it.
     """
 
 
 def path_now(named: str = "") -> str:
-    """The file that holds; where there is none yet, the first of PATHS."""
+    """The active file; where there is none yet, the first of PATHS."""
     return named or next((path for path in PATHS if os.path.lexists(path)), PATHS[0])
 
 
 @config.command(
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n  nvc-cli config show\n  nvc-cli config show --origin nvc.timeout\n"
     "  nvc-cli config show --format json",
 )
 @click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=lambda *words: complete_keys(*words))
-@click.option("--origin", is_flag=True, help="Also say which line of which file sets it.")
-@click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to print it."
-)
+@click.option("--origin", is_flag=True, help="Also show which line of which file sets it.")
+@format_option("text", "table")
 @_FILE
 def show(names: tuple[str, ...], origin: bool, form: str, named: str) -> None:
     """Print every setting that has an effect, or just KEYs."""
@@ -69,14 +73,43 @@ def show(names: tuple[str, ...], origin: bool, form: str, named: str) -> None:
         for item in found
         if (item.table, item.key) in wanted or not wanted and (item.effective or item.line)
     ]
-    if form == "json":
-        output.write(
-            output.json_text({"file": path, "settings": [_document(item, path) for item in chosen]})
-        )
+    if form in ("json", "yaml"):
+        made = {"file": path, "settings": [_document(item, path) for item in chosen]}
+        output.write(output.document_text(made, form))
+        return
+    if form == "table":
+        rows = [(item.name, tomltext.value_text(item.value), _origin(item, path)) for item in chosen]
+        table = [("KEY", "VALUE", "ORIGIN"), *rows]
+        output.write(output.emphasised(fitted(table, output.columns(), ("ORIGIN",), ("VALUE",))))
         return
     for item in chosen:
         where = f"  # {_origin(item, path)}" if origin else ""
         output.write(f"{item.name} = {tomltext.value_text(item.value)}{where}\n")
+
+
+@config.command(
+    context_settings=CONTEXT,
+    epilog="\b\nExamples:\n  nvc-cli config get nvc.timeout\n  nvc-cli config get -o json nvc.vgpu-policy",
+)
+@_KEY
+@format_option("text", "table")
+@_FILE
+def get(name: str, form: str, named: str) -> None:
+    """Print the value of one setting: a text as it is, anything else as TOML has it.
+
+    A key that the file does not set has its default.
+    """
+    wanted = split(name)
+    path, found = _read(named)
+    item = next(item for item in found if (item.table, item.key) == wanted)
+    if form in ("json", "yaml"):
+        output.write(output.document_text(_document(item, path), form))
+        return
+    value = item.value if isinstance(item.value, str) else tomltext.value_text(item.value)
+    if form == "table":
+        output.write(output.emphasised(fitted([("KEY", "VALUE"), (item.name, value)], output.columns())))
+    else:
+        output.write(f"{one_line(value)}\n")
 
 
 def _read(named: str) -> tuple[str, tuple[Setting, ...]]:
@@ -104,43 +137,58 @@ def _document(item: Setting, path: str) -> dict[str, Any]:
 
 @config.command(
     "set",
-    context_settings=_SETTINGS,
-    epilog="\b\nExamples:\n  nvc-cli config set nvc.timeout 20\n  nvc-cli config set --unset nvc.timeout\n"
+    context_settings=CONTEXT,
+    epilog="\b\nExamples:\n  nvc-cli config set nvc.timeout 20\n"
     "  nvc-cli config set --dry-run nvidia-container-cli.no-cgroups true",
 )
-@click.argument("name", metavar="KEY", shell_complete=lambda *words: complete_keys(*words))
-@click.argument("text", metavar="[VALUE]", default=None, required=False)
-@click.option("--unset", is_flag=True, help="Take the key out: its default holds again.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@_KEY
+@click.argument("text", metavar="VALUE")
+@_DRY_RUN
 @_FILE
 @click.pass_context
-def set_command(
-    ctx: click.Context, name: str, text: str | None, unset: bool, dry_run: bool, named: str
-) -> None:
-    """Write one setting; comments and everything else of the file stay as they are.
+def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: str) -> None:
+    """Write one setting; the rest of the file is preserved byte for byte.
 
-    VALUE is as TOML has it (true, 20, ["a", "b"]); anything else is a text. What makes no sense is refused, and
-    so is a file that would not be accepted with it.
+    VALUE is TOML (true, 20, ["a", "b"]); anything else is a text. A value that is not valid for KEY is refused,
+    and so is a file that would not be valid with it.
     """
-    if unset == (text is not None):
-        raise InputError("config set", cause="want a VALUE, or --unset")
+    _change(ctx, named, name, dry_run, lambda old, path, keys: _assigned(old, path, keys, text))
+
+
+@config.command(
+    context_settings=CONTEXT,
+    epilog="\b\nExamples:\n  nvc-cli config unset nvc.timeout\n  nvc-cli config unset --dry-run nvc.timeout",
+)
+@_KEY
+@_DRY_RUN
+@_FILE
+@click.pass_context
+def unset(ctx: click.Context, name: str, dry_run: bool, named: str) -> None:
+    """Remove one setting from the file, so that its default applies again."""
+    _change(ctx, named, name, dry_run, tomltext.delete)
+
+
+def _change(
+    ctx: click.Context, named: str, name: str, dry_run: bool,
+    edited: Callable[[str, str, tuple[str, ...]], str],
+) -> None:  # fmt: skip
+    """Change one key of the file by `edited`, which takes its text, its path and the key; say what was written."""
     table, key = split(name)
-    keys = (*(table.split(".") if table else ()), key)
     path = os.path.realpath(path_now(named))
     before = change.read(path)
     old = change.text_of(before, path)
-    if unset:
-        new = tomltext.delete(old, path, keys)
-    else:
-        new = _assigned(old, path, keys, text or "")
+    new = edited(old, path, (*(table.split(".") if table else ()), key))
     known = _warnings(old, path)
     output.warn(program_of(ctx), tuple(one for one in _warnings(new, path) if one not in known))
     edit = change.Change(path, before, new.encode() if new or before is not None else None)
-    if dry_run:
-        output.write(change.diff(edit))
-    elif edit.before != edit.after:
+    if edit.before == edit.after:
+        output.say(program_of(ctx), f"{path}: nothing to change")
+        return
+    output.write(change.diff(edit))
+    if not dry_run:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         change.make(edit)
+    output.write(change.summary(edit, dry_run))
 
 
 def _warnings(text: str, path: str) -> tuple[str, ...]:
@@ -166,21 +214,28 @@ def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
 
 
 @config.command(
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n  nvc-cli config check\n  nvc-cli config check /tmp/new.toml",
 )
 @click.argument("named", default="", metavar="[FILE]", type=click.Path())
+@format_option("text")
 @click.pass_context
-def check(ctx: click.Context, named: str) -> None:
-    """Say everything that is wrong with a file; exit code 1 if anything is.
+def check(ctx: click.Context, named: str, form: str) -> None:
+    """List everything that is wrong with a file; the exit code is 1 if there are errors.
 
-    Also who may have changed it is looked at, as hooks do: a file that is not root's alone is refused.
+    Ownership and permissions are checked too: hooks refuse a file that anybody but root could have written.
     """
     path = path_now(named)
-    if not named and not os.path.lexists(path):
+    missing = not named and not os.path.lexists(path)
+    warnings, errors = ((), ()) if missing else check_file(path)
+    if form in ("json", "yaml"):
+        problems = [{"kind": "warning", "text": warning} for warning in warnings]
+        problems += [{"kind": "error", "text": str(error)} for error in errors]
+        output.write(output.document_text({"file": None if missing else path, "problems": problems}, form))
+        ctx.exit(1 if errors else 0)
+    if missing:
         output.write("no configuration file: all defaults\n")
         return
-    warnings, errors = check_file(path)
     for warning in warnings:
         output.write(f"warning: {warning}\n")
     for error in errors:

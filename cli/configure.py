@@ -6,6 +6,7 @@ from nvc import privileges
 from nvc.errors import InputError
 from nvc.library import Container, Driver
 from nvc_cli import arguments
+from nvc_cli.options import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def run(session: Session) -> None:
     values = session.words.values
     if "format" in values and "dry_run" not in values:
         raise InputError("--format", cause="only with --dry-run")
-    form = arguments.choice(values, "format", ("text", "json"))
+    form = arguments.choice(values, "format", FORMATS)
     request = arguments.request(values)
     options = arguments.driver_options(session.globals, request.imex_channels)
     pid, rootfs = arguments.pid(values), arguments.rootfs(session.words.rest)
@@ -40,7 +41,12 @@ def run(session: Session) -> None:
 
 
 def _show(plan: Plan, form: str) -> None:
-    from nvc.plan.describe import describe, document
+    from nvc.plan.describe import describe, document, table
     from nvc_cli import output
 
-    output.write(output.json_text(document(plan)) if form == "json" else describe(plan))
+    if form in ("json", "yaml"):
+        output.write(output.document_text(document(plan), form))
+    elif form == "table":
+        output.write(output.emphasised(table(plan, output.columns())))
+    else:
+        output.write(describe(plan))

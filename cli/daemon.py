@@ -24,7 +24,7 @@ Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
   --root DIR     driver root; default: as configured
   --state        print what the nvcd that runs knows, as JSON
   --version      print the version
-  -?, --help     print this
+  -h, --help     print this
 """
 
 
@@ -48,7 +48,7 @@ def _run(words: list[str]) -> int:
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
-        if name in ("-?", "--help"):
+        if name in ("-h", "-?", "--help"):
             write(USAGE)
             return 0
         if name == "--state":
@@ -72,10 +72,12 @@ def _run(words: list[str]) -> int:
         values[name[2:]] = value
     from nvc.config import load
     from nvc.daemon.main import run
+    from nvc.request import place
 
     config = load(values["config"])
     if values["root"]:
-        config = config.replace(root=values["root"])
+        root, ldcache = place(values["root"], "")
+        config = config.replace(root=root, ldcache=ldcache)
     run(config)
     return 0
 

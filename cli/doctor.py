@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from nvc import privileges
 from nvc.kernel import LinuxKernel
 from nvc_cli import output
-from nvc_cli.main import CONTEXT
+from nvc_cli.main import CONTEXT, format_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nvc.doctor import Result
     from nvc.doctor.look import Look
+    from nvc_cli.parse import Values
 
 _CODE = "/lib/nvc/python"
 
@@ -51,7 +52,7 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "--container", default="", metavar="ID|PID", shell_complete=_containers,
     help="Look into this running container, from outside.",
 )  # fmt: skip
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(("text", "json")))
+@format_option("text", "table")
 @click.option("--all", "everything", is_flag=True, help="Also show what is well.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--list", "listing", is_flag=True, help="List the checks.")
@@ -83,46 +84,57 @@ def doctor(
         raise click.UsageError("--unmasked goes with --bundle")
     from nvc.doctor import text
     from nvc.doctor.catalog import choose, examine
-    from nvc.doctor.look import Look
     from nvc.doctor.resolve import resolve
 
     chosen = choose(checks, bool(container) or listing)
     if listing:
         from nvc.doctor.catalog import CHECKS
 
-        output.write(text.listing(chosen if checks else CHECKS))
+        listed = chosen if checks else CHECKS
+        if form in ("json", "yaml"):
+            rows = [{"check": check.name, "title": check.title} for check in listed]
+            output.write(output.document_text({"schemaVersion": 1, "checks": rows}, form))
+        else:
+            output.write(text.listing(listed))
         return
     if bundle:
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
     found = resolve(container) if container else None
-    kernel, named = LinuxKernel(), "root" in ctx.obj["globals"]
-    look = Look(kernel, _options(ctx.obj["globals"]), named, _programs())
+    look = _look(ctx.obj["globals"])
     try:
         look.container = found
         results = examine(look, chosen)
-        told = text.report(results, everything or bool(checks))
         reason = text.reason(results) if found is not None else ""
-        if reason:
-            told += f"a GPU program in {container} fails: {reason}\n"
-        if form == "json":
-            output.write(output.json_text(_document(results, look, reason)))
+
+        def report(colour: bool = False) -> str:
+            told = text.report(results, everything or bool(checks), colour)
+            return f"{told}a GPU program in {container} fails: {reason}\n" if reason else told
+
+        if form in ("json", "yaml"):
+            output.write(output.document_text(_document(results, look, reason), form))
+        elif form == "table":
+            output.write(output.emphasised(text.table(results, output.columns())))
         else:
-            output.write(told)
+            output.write(report(output.coloured()))
         if bundle:
             from nvc.doctor.archive import write_archive
 
-            names = write_archive(look, results, told, bundle, unmasked)
+            names = write_archive(look, results, report(), bundle, unmasked)
             output.say("nvc-cli", f"{bundle} has {len(names)} files: look through it before you send it")
     finally:
         look.close()
     ctx.exit(text.exit_code(results, strict))
 
 
-def _options(values: Any) -> Any:
+def _look(values: Values) -> Look:
+    """What the checks look at. They find out by themselves what is wrong with a configuration."""
+    from nvc.doctor.look import Look
     from nvc_cli import arguments
 
-    return arguments.driver_options(values, own_ids=True)
+    options = arguments.driver_options(values, own_ids=True, configured=False)
+    root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
+    return Look(LinuxKernel(), options, root, ldcache, _programs())
 
 
 def _document(results: tuple[Result, ...], look: Look, reason: str) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
+from nvc.vgpu.table import fitted
 from nvc_cli import output
-from nvc_cli.main import CONTEXT
+from nvc_cli.main import CONTEXT, format_option
 
 
 def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem[str]]:
@@ -25,7 +26,7 @@ def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
     epilog="\b\nExamples:\n  nvc-cli explain NVC-1201\n  nvc-cli explain",
 )
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=_codes)
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(("text", "json")))
+@format_option("text", "table")
 def explain(code: str | None, form: str) -> None:
     """Say what an error means: common causes, the check that looks into it, the remedy.
 
@@ -34,9 +35,15 @@ def explain(code: str | None, form: str) -> None:
     from nvc.doctor import codes
 
     chosen = (codes.explain(code),) if code is not None else codes.EXPLANATIONS
-    if form == "json":
-        rows = [{name: getattr(found, name) for name in found._fields} for found in chosen]
-        output.write(output.json_text({"schemaVersion": 1, "errors": rows}))
+    if form in ("json", "yaml"):
+        errors = [{name: getattr(found, name) for name in found._fields} for found in chosen]
+        output.write(output.document_text({"schemaVersion": 1, "errors": errors}, form))
+    elif form == "table":
+        rows = [
+            ("CODE", "STAGE", "MEANING"),
+            *((found.code, found.stage, found.meaning) for found in chosen),
+        ]
+        output.write(output.emphasised(fitted(rows, output.columns())))
     elif code is not None:
         output.write(codes.text_of(chosen[0]))
     else:

@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "configure": (
         "nvc-cli configure --dry-run --device all --compute --utility /run/c/rootfs",
-        "nvc-cli configure --pid 4242 --device GPU-5c1e... --utility /run/c/rootfs",
-        "nvc-cli configure --pid 4242 --device 0 --require 'cuda>=12.4' --compute /run/c/rootfs",
+        "nvc-cli configure --pid 4242 --device 1:0 --utility /run/c/rootfs",
+        "nvc-cli configure --pid 4242 --require 'cuda>=12.4' /run/c/rootfs",
     ),
 }

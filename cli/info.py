@@ -6,6 +6,7 @@ from nvc import privileges, report
 from nvc.errors import InputError
 from nvc.library import Driver
 from nvc_cli import arguments, output
+from nvc_cli.options import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def run(session: Session) -> None:
     """Print what discovery finds. Raises NvcError."""
     values = session.words.values
-    form = arguments.choice(values, "format", ("text", "table", "json"))
+    form = arguments.choice(values, "format", FORMATS)
     if arguments.flag(values, "csv"):
         if "format" in values:
             raise InputError("--csv", cause="not together with --format")
@@ -27,9 +28,9 @@ def run(session: Session) -> None:
     if facts.simulated:
         output.say(session.program, f"simulated driver in {facts.driver_root}: none of these GPUs exists")
     output.warn(session.program, facts.warnings)
-    if form == "json":
-        output.write(output.json_text(report.info_document(facts)))
+    if form in ("json", "yaml"):
+        output.write(output.document_text(report.info_document(facts), form))
     elif form == "table":
-        output.write(output.emphasised(report.info_table(facts)))
+        output.write(output.emphasised(report.info_table(facts, output.columns())))
     else:
         output.write(report.info_csv(facts) if form == "csv" else report.info_text(facts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nvc import privileges, report
 from nvc.library import Driver
 from nvc_cli import arguments, output
+from nvc_cli.options import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def run(session: Session) -> None:
     """Print what was asked for. Raises NvcError."""
-    form = arguments.choice(session.words.values, "format", ("text", "table", "json"))
+    form = arguments.choice(session.words.values, "format", FORMATS)
     values = session.words.values
     if asks_for_everything(session.words):
         values = dict.fromkeys(("libraries", "binaries", "ipcs", "firmwares", "compat32"), True)
@@ -30,10 +31,10 @@ def run(session: Session) -> None:
     facts = driver.facts
     entries = driver.entries(request, tuple(kinds))
     output.warn(session.program, facts.warnings)
-    if form == "json":
-        output.write(output.json_text(report.list_document(facts, entries)))
+    if form in ("json", "yaml"):
+        output.write(output.document_text(report.list_document(facts, entries), form))
     elif form == "table":
-        output.write(output.emphasised(report.list_table(entries)))
+        output.write(output.emphasised(report.list_table(entries, output.columns())))
     else:
         output.write(report.list_text(entries))
 

@@ -12,15 +12,17 @@ import click
 
 from nvc.errors import InputError
 from nvc_cli import arguments, output
-from nvc_cli.boot import Session, Silent
+from nvc_cli.boot import Session, Silent, UsageError
 from nvc_cli.completion import complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
 from nvc_cli.parse import Words
+from nvc_cli.suggest import command_hint, option_hint
 from nvc_cli.usage import usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nvc_cli.boot import Log
@@ -36,12 +38,13 @@ LAZY = {
     "config": ("nvc_cli.config", "config", "Show, change and check the configuration file"),
     "doctor": ("nvc_cli.doctor", "doctor", "Say what is wrong here, and how to mend it"),
     "explain": ("nvc_cli.explain", "explain", "Say what the code of an error means"),
+    "version": ("nvc_cli.main", "version_command", "Show the version"),
     "completion": ("nvc_cli.completion", "completion", "Print a completion script for a shell"),
     "help": ("nvc_cli.main", "help_command", "Show the help of a command"),
 }
 
 COMPLETE_VARIABLE = "_NVC_CLI_COMPLETE"
-CONTEXT: dict[str, Any] = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "-?", "--help"], "max_content_width": output.WIDTH}
 
 
 def run(program: str, line: CommandLine) -> int:
@@ -61,9 +64,29 @@ def run(program: str, line: CommandLine) -> int:
         raise KeyboardInterrupt from None
     except _ReaderGone:
         raise BrokenPipeError from None
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+        output.write(error.ctx.get_help() + "\n")
+        return 0
     except click.ClickException as error:
-        raise InputError(error.format_message()) from None
+        raise _refused(program, error) from None
     return code if isinstance(code, int) else 0
+
+
+def _refused(program: str, error: click.ClickException) -> InputError:
+    """The one line for what click says of a wrong call."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    words = ctx.command_path if ctx is not None else program
+    path = words.partition(" ")[2]
+    hint = f"see `{words} --help`"
+    if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand):
+        known = ctx.command.list_commands(ctx) if isinstance(ctx.command, click.Group) else []
+        near = command_hint(path, error.command_name, known)
+        return UsageError("unknown command", cause=f"{path} {error.command_name}".strip(), hint=near or hint)
+    if ctx is not None and isinstance(error, click.exceptions.NoSuchOption):
+        known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name[:2] == "--"]
+        near = option_hint(path, error.option_name, known)
+        return InputError(f"unrecognized option '{error.option_name}'", hint=near or hint)
+    return InputError(" ".join(error.format_message().split()).rstrip("."), hint=hint)
 
 
 def respelled(values: Values) -> list[str]:
@@ -88,7 +111,15 @@ class _Examples(click.Command):
                     formatter.write(f"  {example}\n")
 
 
-class Commands(click.Group):
+class _Group(click.Group):
+    """A group whose help has its commands before its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+
+class Commands(_Group):
     """A group in whose help each command has its first sentence, however long: click would cut it off."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -106,7 +137,7 @@ class _ReaderGone(Exception):
     """A broken pipe, which click itself would make an exit with 1."""
 
 
-class _Tree(_Examples, click.Group):
+class _Tree(_Examples, _Group):
     """The commands of LAZY are imported when they are run; their summaries are known without that."""
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
@@ -142,7 +173,7 @@ class _Tree(_Examples, click.Group):
 def parameter(option: Option) -> click.Option:
     """The click option for one line of a table."""
     name, letter, kind, metavar, text = option
-    names = [f"--{name}", *([f"-{letter}"] if letter else []), dest(option)]
+    names = [f"--{name}", *(f"-{one}" for one in letter), dest(option)]
     if kind == SHOW:
         show = _show_version if name == "version" else _show_usage
         return click.Option(names, is_flag=True, is_eager=True, expose_value=False, help=text, callback=show)
@@ -188,6 +219,14 @@ def hot_command(name: str) -> click.Command:
     return command
 
 
+def format_option(*human: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--format and -o: one of the forms `human`, the first by default, or json or yaml."""
+    kinds = click.Choice((*human, "json", "yaml"))
+    return click.option(
+        "--format", "-o", "form", default=human[0], show_default=True, type=kinds, help="Output format."
+    )
+
+
 class Seconds(click.FloatRange):
     """A duration within bounds. Not "nan", which no bound keeps out."""
 
@@ -219,7 +258,7 @@ def _show_usage(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.pass_context
 def _enter(ctx: click.Context, /, **params: Any) -> None:
-    """Leave for the command in `ctx.obj`: globals, options (a DriverOptions) and the log."""
+    """Leave for the command in `ctx.obj`: globals, which make sense, and the log."""
     values = given_values(params)
     log: Log = Silent()
     if "debug" in values:
@@ -227,7 +266,8 @@ def _enter(ctx: click.Context, /, **params: Any) -> None:
 
         log = open_log(str(values["debug"]))
         log.step(f"{ctx.invoked_subcommand}")
-    ctx.obj = {"globals": values, "options": arguments.driver_options(values), "log": log}
+    arguments.driver_options(values, configured=False)
+    ctx.obj = {"globals": values, "log": log}
 
 
 tree = _Tree(
@@ -251,6 +291,21 @@ def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
     for word in command:
         found = at.get_command(here, word) if isinstance(at, click.Group) else None
         if found is None:
-            raise click.UsageError(f"no such command: {' '.join(command)}")
+            raise click.exceptions.NoSuchCommand(word, ctx=here)
         at, here = found, click.Context(found, here, word, **found.context_settings)
     output.write(at.get_help(here) + "\n")
+
+
+@click.command("version", help="Show the version of nvc, and how it was built.", context_settings=CONTEXT)
+@format_option("text", "table")
+def version_command(form: str) -> None:
+    """Print what --version prints."""
+    from nvc.vgpu.table import fitted
+    from nvc_cli.version import version_document, version_text, versions
+
+    if form in ("json", "yaml"):
+        output.write(output.document_text(version_document(), form))
+    elif form == "table":
+        output.write(output.emphasised(fitted([("NAME", "VALUE"), *versions().items()], output.columns())))
+    else:
+        output.write(version_text())

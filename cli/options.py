@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    #: Long name, short letter or "", kind, name of the argument or "", help.
+    #: Long name, its letters or "", kind, name of the argument or "", help.
     Option: TypeAlias = tuple[str, str, int, str, str]
 
 FLAG, VALUE, REPEATED, OPTIONAL, SHOW = range(5)
@@ -19,7 +19,7 @@ FLAG, VALUE, REPEATED, OPTIONAL, SHOW = range(5)
 OMITTED = "\0"
 
 COMMON: tuple[Option, ...] = (
-    ("help", "?", SHOW, "", "Show this help"),
+    ("help", "h?", SHOW, "", "Show this help"),
     ("usage", "", SHOW, "", "Show a short usage message"),
     ("version", "V", SHOW, "", "Show the version"),
 )
@@ -29,13 +29,16 @@ GLOBAL: tuple[Option, ...] = (
     ("load-kmods", "k", FLAG, "", "Load kernel modules and create device nodes first"),
     ("no-pivot", "n", FLAG, "", "Accepted and without effect: nothing is executed in the container"),
     ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the helper that loads NVML (alone: your own)"),
-    ("root", "r", VALUE, "PATH", "Driver root directory (default: /)"),
-    ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: /etc/ld.so.cache)"),
+    ("root", "r", VALUE, "PATH", "Driver root directory (default: as configured, or /)"),
+    ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: as configured)"),
     ("no-create-imex-channels", "", FLAG, "", "Do not create IMEX channel device nodes"),
     ("no-inventory", "", FLAG, "", "Ask the driver again instead of trusting what an earlier run found"),
     ("timeout", "", VALUE, "SECONDS", "Time limit of each helper process (default: 10)"),
     *COMMON,
 )
+
+FORMATS = ("text", "table", "json", "yaml")
+_FORMAT: Option = ("format", "o", VALUE, "FORMAT", "text (default), table, json or yaml")
 
 _DRIVER: tuple[Option, ...] = (
     ("mig-config", "", REPEATED, "ID", "MIG devices to configure: only `all`"),
@@ -48,7 +51,7 @@ _DRIVER: tuple[Option, ...] = (
 
 INFO: tuple[Option, ...] = (
     ("csv", "", FLAG, "", "Comma-separated values, as nvidia-container-cli prints them"),
-    ("format", "", VALUE, "FORMAT", "text (default), table or json"),
+    _FORMAT,
     *COMMON,
 )
 
@@ -60,7 +63,7 @@ LIST: tuple[Option, ...] = (
     ("firmwares", "f", FLAG, "", "List GSP firmware"),
     ("compat32", "", FLAG, "", "With --libraries: 32-bit libraries too"),
     *_DRIVER,
-    ("format", "", VALUE, "FORMAT", "text (default), table or json"),
+    _FORMAT,
     *COMMON,
 )
 
@@ -111,7 +114,7 @@ CONFIGURE: tuple[Option, ...] = (
     *_DRIVER,
     *VGPU,
     ("dry-run", "", FLAG, "", "Print the plan and change nothing"),
-    ("format", "", VALUE, "FORMAT", "With --dry-run: text (default) or json"),
+    ("format", "o", VALUE, "FORMAT", "With --dry-run: text (default), table, json or yaml"),
     *COMMON,
 )
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+WIDTH = 80  # columns where standard output is no terminal
 
 
 class OutputError(NvcError):
@@ -59,16 +60,36 @@ def json_text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def document_text(document: dict[str, Any], form: str) -> str:
+    """`document` in the structured form `form`, json or yaml."""
+    if form == "json":
+        return json_text(document)
+    from nvc.cdi.yamlwrite import yaml_text
+
+    return yaml_text(document)
+
+
+def columns() -> int:
+    """The width of the terminal that standard output is; 80 for anything else."""
+    try:
+        return posix.get_terminal_size(1).columns or WIDTH  # a terminal may not know its size
+    except OSError:
+        return WIDTH
+
+
 def emphasised(text: str) -> str:
-    """`text` with its first line bold, where standard output is a terminal that wants it."""
-    if not _coloured():
+    """`text` with its first line bold, where standard output is a terminal that shows colours."""
+    if not coloured():
         return text
     head, newline, rest = text.partition("\n")
     return f"{BOLD}{head}{PLAIN}{newline}{rest}"
 
 
-def _coloured() -> bool:
-    """https://no-color.org: any value but the empty one turns colour off."""
+def coloured() -> bool:
+    """Whether to colour standard output: on a terminal only, and never with NO_COLOR or TERM=dumb.
+
+    https://no-color.org: any value of NO_COLOR but the empty one turns colour off.
+    """
     environment = posix.environ
     if environment.get(b"NO_COLOR") or environment.get(b"TERM", b"dumb") == b"dumb":
         return False

@@ -46,10 +46,12 @@ def parse_line(argv: list[str]) -> CommandLine:
     command, rest = outer.rest[0], list(outer.rest[1:])
     if command not in HOT:
         return CommandLine(outer, command)
-    return CommandLine(outer, command, parse_words(HOT[command][0], rest))
+    return CommandLine(outer, command, parse_words(HOT[command][0], rest, command=command))
 
 
-def parse_words(options: tuple[Option, ...], argv: list[str], in_order: bool = False) -> Words:
+def parse_words(
+    options: tuple[Option, ...], argv: list[str], in_order: bool = False, command: str = ""
+) -> Words:
     """Parse one level. With `in_order` the first word that is no option ends it, else options may follow."""
     values: Values = {}
     given: list[tuple[str, int]] = []
@@ -67,7 +69,7 @@ def parse_words(options: tuple[Option, ...], argv: list[str], in_order: bool = F
                 break
             rest.append(word)
             continue
-        pairs, wants = _long(options, word) if word[1] == "-" else _short(options, word)
+        pairs, wants = (_long if word[1] == "-" else _short)(options, word, command)
         if wants:  # the last option of the word has its value in the next one
             if at == len(argv):
                 raise InputError(wants)
@@ -85,14 +87,17 @@ def parse_words(options: tuple[Option, ...], argv: list[str], in_order: bool = F
     return Words(values, tuple(rest), tuple(given))
 
 
-def _long(options: tuple[Option, ...], word: str) -> tuple[list[tuple[Option, bool | str]], str]:
+def _long(
+    options: tuple[Option, ...], word: str, command: str
+) -> tuple[list[tuple[Option, bool | str]], str]:
     """The option of `--name` or `--name=value`, and the complaint if a value is wanted and absent."""
     name, equals, value = word[2:].partition("=")
     found = [option for option in options if option[0] == name]
     if not found:
         found = [option for option in options if option[0].startswith(name)]
     if not found:
-        raise InputError(f"unrecognized option '--{name}'")
+        hint = _hint(options, f"--{name}", command)
+        raise InputError(f"unrecognized option '--{name}'", hint=hint)
     if len(found) > 1:
         names = " ".join(f"'--{option[0]}'" for option in found)
         raise InputError(f"option '--{name}' is ambiguous; possibilities: {names}")
@@ -108,13 +113,15 @@ def _long(options: tuple[Option, ...], word: str) -> tuple[list[tuple[Option, bo
     return [(option, "")], f"option '--{option[0]}' requires an argument"
 
 
-def _short(options: tuple[Option, ...], word: str) -> tuple[list[tuple[Option, bool | str]], str]:
+def _short(
+    options: tuple[Option, ...], word: str, command: str
+) -> tuple[list[tuple[Option, bool | str]], str]:
     """The options of `-abc` or `-avalue`, and the complaint if the last one wants a value and has none."""
     pairs: list[tuple[Option, bool | str]] = []
     for at, letter in enumerate(word[1:], 2):
-        option = next((option for option in options if option[1] == letter), None)
+        option = next((option for option in options if letter in option[1]), None)
         if option is None:
-            raise InputError(f"invalid option -- '{letter}'")
+            raise InputError(f"invalid option -- '{letter}'", hint=_hint(options, f"-{letter}", command))
         if option[2] in (FLAG, SHOW):
             pairs.append((option, True))
             if option[2] == SHOW:
@@ -125,3 +132,10 @@ def _short(options: tuple[Option, ...], word: str) -> tuple[list[tuple[Option, b
             return [*pairs, (option, value or OMITTED)], ""
         return [*pairs, (option, "")], f"option requires an argument -- '{letter}'"
     return pairs, ""
+
+
+def _hint(options: tuple[Option, ...], word: str, command: str) -> str:
+    """What may have been meant by an option that is not known."""
+    from nvc_cli.suggest import option_hint
+
+    return option_hint(command, word, [f"--{option[0]}" for option in options])

@@ -23,21 +23,22 @@ from nvc.engines import (
 from nvc.engines import link as links
 from nvc.errors import InputError
 from nvc_cli import output
-from nvc_cli.main import Commands
+from nvc_cli.main import CONTEXT, Commands, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from nvc.engines.change import Change
 
-_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
+    _Work: TypeAlias = tuple[list[Change], tuple[str, str], tuple[str, ...]]
+
 _CODE = "/lib/nvc/python"
 
 
 @click.group(
     cls=Commands,
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli runtime configure --engine docker --dry-run\n"
     "  nvc-cli runtime configure --engine containerd --remove",
@@ -47,11 +48,11 @@ def runtime() -> None:
 
 
 @runtime.command(
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli runtime configure --engine docker --hook-link /usr/local/bin\n"
     "  nvc-cli runtime configure --engine containerd --set-as-default --dry-run\n"
-    "  nvc-cli runtime configure --engine podman --hook-dir /usr/share/containers/oci/hooks.d\n"
+    "  nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d\n"
     "  nvc-cli runtime configure --engine docker --remove",
 )
 @click.option("--engine", required=True, type=click.Choice(ENGINES), help="Which engine.")
@@ -59,7 +60,7 @@ def runtime() -> None:
 @click.option(
     "--remove",
     is_flag=True,
-    help="Take out what this command put in; of --hook-link and --hook-dir where they are named again.",
+    help="Undo what this command did; name --hook-link and --hook-dir again to undo them too.",
 )
 @click.option(
     "--config", default="", metavar="FILE", help="The engine's configuration, if not the usual one."
@@ -75,32 +76,40 @@ def runtime() -> None:
     "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook there, and no runtime."
 )
 @click.option(
-    "--hook-link", default="", metavar="DIR", help="docker: link nvc-hook under NVIDIA's name there."
+    "--hook-link",
+    default="",
+    metavar="DIR",
+    help="docker: link nvc-hook there under NVIDIA's name; the packages make such a link.",
 )
 @click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
 @click.pass_context
 def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, **given: Any) -> None:
     """Register nvc-runtime, or the hook, in an engine's configuration.
 
-    The change is shown as a unified diff. What a file said before is kept beside it: --remove restores it byte for
-    byte, or takes out these keys alone if the file has changed since. Files that cannot be parsed are left alone.
+    The change is shown as a unified diff. The original file is kept beside it: --remove restores it byte for byte,
+    or removes only these keys if the file has changed since. Files that cannot be parsed are not touched.
     """
-    program = ctx.find_root().info_name or "nvc-cli"
+    program = program_of(ctx)
     wanted = _wanted(engine, remove, **given)
-    changes, link = _removal(engine, wanted) if remove else _registration(engine, wanted, program)
+    changes, link, advice = _removal(engine, wanted) if remove else _registration(engine, wanted)
     output.write("".join(change.diff(item) for item in changes))
     for item in changes:
         for note in item.notes:
             output.say(program, f"warning: {note}")
-    nothing = all(item.before == item.after for item in changes)
-    if not dry_run:
-        for item in changes:
+    done = []
+    for item in changes:
+        if not dry_run:
             change.make(item)
-    path, target = link
-    if path:
-        nothing = not _link(path, target, remove, dry_run) and nothing
-    if nothing:
-        output.say(program, f"{engine}: nothing to {'remove' if remove else 'do, all of it is there'}")
+        done.append(change.summary(item, dry_run))
+        output.write(done[-1])
+    done.append(_link(*link, remove, dry_run) if link[0] else "")
+    output.write(done[-1])
+    if not any(done):
+        output.say(
+            program, f"{engine}: nothing to {'remove' if remove else 'change: it is registered already'}"
+        )
+    for line in advice:
+        output.say(program, line)
 
 
 def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
@@ -132,8 +141,8 @@ def _programs() -> str:
     raise InputError("--runtime-path", cause="no installation around this code", hint="name nvc-runtime")
 
 
-def _registration(engine: str, wanted: Wanted, program: str) -> tuple[list[Change], tuple[str, str]]:
-    """The changes that register, after advice on standard error."""
+def _registration(engine: str, wanted: Wanted) -> _Work:
+    """The changes that register nvc, the link (path and target), and advice for the user."""
     found: Registration
     if engine == "docker":
         found = docker.registration(wanted, ask.version("dockerd"))
@@ -147,28 +156,24 @@ def _registration(engine: str, wanted: Wanted, program: str) -> tuple[list[Chang
         containerd.check_effective(wanted, ask.effective(changes[0].path, text))
     if found.link[0]:
         links.state(*found.link)
-    for line in found.advice:
-        output.say(program, line)
-    return changes, found.link
+    return changes, found.link, found.advice
 
 
-def _removal(engine: str, wanted: Wanted) -> tuple[list[Change], tuple[str, str]]:
+def _removal(engine: str, wanted: Wanted) -> _Work:
     module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
     found: Files = module.files(wanted)
     changes = [change.remove(path, form) for path, form in found.paths]
-    return [item for item in changes if item is not None], (found.link, wanted.hook_path)
+    return [item for item in changes if item is not None], (found.link, wanted.hook_path), ()
 
 
-def _link(path: str, target: str, remove: bool, dry_run: bool) -> bool:
-    """Make or remove the link and say so; whether there was anything to do."""
+def _link(path: str, target: str, remove: bool, dry_run: bool) -> str:
+    """Make or remove the link; one line that says so, "" where there is nothing to do."""
     if remove:
-        if not os.path.islink(path) or (not dry_run and not links.remove(path, target)):
-            return False
-        output.write(f"- link {path}\n")
-        return True
+        if not (links.removable(path, target) if dry_run else links.remove(path, target)):
+            return ""
+        return f"{'would remove' if dry_run else 'removed'} the link {path}\n"
     if links.state(path, target) == "ours":
-        return False
-    output.write(f"+ link {path} -> {target}\n")
+        return ""
     if not dry_run:
         links.make(path, target)
-    return True
+    return f"{'would link' if dry_run else 'linked'} {path} -> {target}\n"

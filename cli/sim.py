@@ -10,8 +10,9 @@ from nvc.errors import InputError
 from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
 from nvc.sim.report import Report, report
+from nvc.vgpu.table import fitted
 from nvc_cli import output
-from nvc_cli.main import Commands
+from nvc_cli.main import CONTEXT, Commands, format_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DIRECTORY = click.argument("directory", type=click.Path())
-_SETTINGS = {"help_option_names": ["-?", "--help"], "max_content_width": 100}
 
 
 def parse_size(text: str) -> int:
@@ -57,7 +57,7 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
 
 @click.group(
     cls=Commands,
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli sim create /srv/sim --gpus 2 --model h100\n"
     "  nvc-cli --root /srv/sim info\n"
@@ -75,12 +75,12 @@ def sim() -> None:
 
 @sim.command(
     "create",
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n"
     "  nvc-cli sim create /srv/sim --gpus 8 --model h200\n"
     "  nvc-cli sim create /srv/sim --gpus 2 --mig 7x1g.10gb\n"
-    "  nvc-cli sim create /srv/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb --imex-channel 0\n"
-    "  nvc-cli sim create /srv/sim --model t4 --memory 4GiB --libdir /opt/driver/lib",
+    "  nvc-cli sim create /srv/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb\n"
+    "  nvc-cli sim create /srv/sim --model t4 --memory 4GiB --imex-channel 0",
 )
 @_DIRECTORY
 @click.option("--gpus", default=1, show_default=True, metavar="N", help="Number of GPUs.")
@@ -149,7 +149,7 @@ def spec_of(given: dict[str, Any]) -> SimSpec:
     )
 
 
-@sim.command("destroy", context_settings=_SETTINGS, epilog="\b\nExample:\n  nvc-cli sim destroy /srv/sim")
+@sim.command("destroy", context_settings=CONTEXT, epilog="\b\nExample:\n  nvc-cli sim destroy /srv/sim")
 @_DIRECTORY
 def destroy_command(directory: str) -> None:
     """Remove the simulated driver root DIRECTORY. It must not be in use."""
@@ -158,18 +158,21 @@ def destroy_command(directory: str) -> None:
 
 @sim.command(
     "show",
-    context_settings=_SETTINGS,
+    context_settings=CONTEXT,
     epilog="\b\nExamples:\n  nvc-cli sim show /srv/sim\n  nvc-cli sim show /srv/sim --format json",
 )
 @_DIRECTORY
-@click.option("--format", "form", default="table", show_default=True, type=click.Choice(("table", "json")))
+@format_option("table")
 def show_command(directory: str, form: str) -> None:
     """Show the GPUs of a simulated driver, and the processes that use them.
 
     Process ids are those of the process's own pid namespace.
     """
     found = report(directory)
-    output.write(output.json_text(document(found)) if form == "json" else table(found))
+    if form == "table":
+        output.write(table(found, output.columns()))
+    else:
+        output.write(output.document_text(document(found), form))
 
 
 def document(found: Report) -> dict[str, Any]:
@@ -187,31 +190,29 @@ def document(found: Report) -> dict[str, Any]:
     }
 
 
-def table(found: Report) -> str:
-    """The report for people; memory in MiB."""
-    lines = [f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}", ""]
-    rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS ID", "USED MiB", "MEMORY MiB", "NAME", "UUID")]
+def table(found: Report, width: int = 0) -> str:
+    """The report for people, in at most `width` columns; 0: any number. Memory is in MiB."""
+    lines = [f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB", ""]
+    rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS", "USED", "MEMORY", "NAME", "UUID")]
     for gpu in found.gpus:
         used, memory = str(gpu.used // MIB), str(gpu.memory // MIB)
-        rows.append((str(gpu.index), str(gpu.minor), gpu.bus_id, used, memory, gpu.name, gpu.uuid))
+        name = gpu.name.removeprefix("NVIDIA ").removesuffix(" (simulated)")
+        rows.append(
+            (str(gpu.index), str(gpu.minor), gpu.bus_id.removeprefix("0000"), used, memory, name, gpu.uuid)
+        )
         for mig in gpu.mig:
             used, memory = str(mig.used // MIB), str(mig.memory // MIB)
             instance = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
             rows.append(
                 (f"{gpu.index}:{mig.index}", "", instance, used, memory, f"MIG {mig.profile}", mig.uuid)
             )
-    lines += _aligned(rows)
+    text = fitted(rows, width, ("MINOR", "BUS"), middle=("NAME",), short=14)
     if found.processes:
-        rows2: list[tuple[str, ...]] = [("PID", "GPU", "USED MiB", "BUSY ms")]
+        rows2: list[tuple[str, ...]] = [("PID", "GPU", "USED", "BUSY ms")]
         for process in found.processes:
             where = str(process.gpu) if process.mig < 0 else f"{process.gpu}:{process.mig}"
             rows2.append(
                 (str(process.pid), where, str(process.used // MIB), str(process.busy_ns // 1000000))
             )
-        lines += ["", *_aligned(rows2)]
-    return "\n".join(lines) + "\n"
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        text += "\n" + fitted(rows2, width)
+    return "\n".join(lines) + "\n" + text

@@ -21,9 +21,9 @@ def usage(program: str, command: str = "") -> str:
         value = ""
         if metavar:
             value = f"[={metavar}]" if kind == OPTIONAL else f"={metavar}"
-        if letter and metavar:
+        for one in letter if metavar else "":
             short = f"[{metavar}]" if kind == OPTIONAL else f" {metavar}"
-            words.append(f"[-{letter}{short}]")
+            words.append(f"[-{one}{short}]")
         words.append(f"[--{name}{value}]")
     lines = [head]
     for word in (*words, *([tail] if tail else ())):

@@ -1,4 +1,4 @@
-"""The seven lines of --version, in the shape of nvidia-container-cli's."""
+"""`nvc-cli version` and --version, whose seven lines have the shape of nvidia-container-cli's."""
 
 from __future__ import annotations
 
@@ -8,17 +8,36 @@ import nvc
 from nvc.kernel import ffi, lib
 
 
+def versions() -> dict[str, str]:
+    """Versions, and how the native part was built, by the names that nvidia-container-cli prints."""
+    return {
+        "cli-version": nvc.__version__,
+        "lib-version": nvc.__version__,
+        "build date": _told(lib.nvc_build_date()),
+        "build revision": _told(lib.nvc_build_revision()),
+        "build compiler": _told(lib.nvc_build_compiler()),
+        "build platform": posix.uname().machine,
+        "build flags": _told(lib.nvc_build_flags()),
+    }
+
+
 def version_text() -> str:
-    """Versions, and how the native part was built."""
-    return (
-        f"cli-version: {nvc.__version__}\n"
-        f"lib-version: {nvc.__version__}\n"
-        f"build date: {_told(lib.nvc_build_date())}\n"
-        f"build revision: {_told(lib.nvc_build_revision())}\n"
-        f"build compiler: {_told(lib.nvc_build_compiler())}\n"
-        f"build platform: {posix.uname().machine}\n"
-        f"build flags: {_told(lib.nvc_build_flags())}\n"
+    """One line for each of them."""
+    return "".join(f"{name}: {value}\n" for name, value in versions().items())
+
+
+def version_document() -> dict[str, str]:
+    """The same for programs; the keys are documented in docs/cli.md."""
+    keys = (
+        "version",
+        "library",
+        "buildDate",
+        "buildRevision",
+        "buildCompiler",
+        "buildPlatform",
+        "buildFlags",
     )
+    return dict(zip(keys, versions().values()))
 
 
 def _told(text: ffi.CData) -> str:

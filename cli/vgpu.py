@@ -63,7 +63,7 @@ def run_command(
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")
-    kernel, options = LinuxKernel(), ctx.obj["options"]
+    kernel, options = LinuxKernel(), arguments.driver_options(ctx.obj["globals"])
     facts = discover(kernel, options)
     output.warn(program_of(ctx), facts.warnings)
     program = Program(words, environment, uid, gid, options.timeout)
@@ -90,20 +90,20 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     from nvc.vgpu.calibrate import calibrate
 
     selectors = selectors_of(devices, "--device") or ("all",)
-    facts = discover(LinuxKernel(), ctx.obj["options"])
+    facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
     measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
     calibration.store(measured)
-    if form == "json":
+    if form != "table":
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
-        output.write(output.json_text({"measurements": kept}))
+        output.write(output.document_text({"measurements": kept}, form))
         return
-    from nvc.vgpu.table import aligned
+    from nvc.vgpu.table import fitted
 
     rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT MiB", "MODULE MiB", "DEVICE")]
     for one in measured:
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
         rows.append((one.driver, str(one.context >> 20), str(one.module >> 20), f"{one.device}{part}"))
-    output.write(output.emphasised(aligned(rows)))
+    output.write(output.emphasised(fitted(rows, output.columns(), middle=("DEVICE",))))
 
 
 @command("check", "nvc-cli vgpu check", "nvc-cli vgpu check 4242", "nvc-cli vgpu check --all")
@@ -128,6 +128,6 @@ def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, 
         found = survey(kernel, everybody(ctx, kernel), names)
     else:
         found = Survey((check_loading(kernel, environment),))
-    output.write(output.json_text(found.document()) if form == "json" else found.text())
+    output.write(found.text() if form == "table" else output.document_text(found.document(), form))
     if not found.covered:
         ctx.exit(1)

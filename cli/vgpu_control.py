@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from nvc.errors import InputError
-from nvc_cli import completion, output
+from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
     FORMAT,
@@ -131,7 +131,7 @@ def policy_command(
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:
         raise click.UsageError("want either --format or something to lay down")
     kernel = operator_kernel()
-    facts = discover(kernel, ctx.obj["options"])
+    facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))
     selectors = selectors_of((gpu,), "GPU")
     if reset or changes:
         uuids = tuple(device.uuid for device in devices_named(facts, selectors))
@@ -139,12 +139,12 @@ def policy_command(
         output.warn(program_of(ctx), told)
         return
     found = governed(kernel, facts, selectors)
-    if form == "json":
-        output.write(output.json_text({"devices": [device.document() for device in found]}))
+    if form != "table":
+        output.write(output.document_text({"devices": [device.document() for device in found]}, form))
         return
     from nvc.vgpu.top import policies_table
 
-    output.write(output.emphasised(policies_table(found)))
+    output.write(output.emphasised(policies_table(found, output.columns())))
 
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")

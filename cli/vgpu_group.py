@@ -10,7 +10,7 @@ from nvc import privileges
 from nvc.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import CONTEXT, Commands, program_of
+from nvc_cli.main import CONTEXT, Commands, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from nvc.request import SliceRequest
     from nvc.vgpu.tenants import Tenant
 
-FORMAT = click.option(
-    "--format", "form", default="table", show_default=True, type=click.Choice(("table", "json"))
-)
+FORMAT = format_option("table")
 
 
 @click.group(

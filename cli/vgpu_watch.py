@@ -16,7 +16,6 @@ from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
 CLEAR = "\x1b[H\x1b[2J"
 FIRST = 0.25  # seconds until the first table of `top`
 MOST_READINGS = 100_000
-WIDTH = 100  # columns where standard output is no terminal
 
 
 def columns() -> tuple[int, int]:
@@ -24,8 +23,8 @@ def columns() -> tuple[int, int]:
     try:
         width, height = posix.get_terminal_size(1)
     except OSError:
-        return WIDTH, 0
-    return (width, height) if width else (WIDTH, 0)  # a terminal may not know its size
+        return output.WIDTH, 0
+    return (width, height) if width else (output.WIDTH, 0)  # a terminal may not know its size
 
 
 @command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --format json")
@@ -34,10 +33,10 @@ def columns() -> tuple[int, int]:
 def ls_command(ctx: click.Context, form: str) -> None:
     """List slices: limits, and what their processes say that they use."""
     found = everybody(ctx, operator_kernel())
-    if form == "json":
+    if form != "table":
         from nvc.vgpu.tenants import document
 
-        output.write(output.json_text({"slices": [document(tenant) for tenant in found]}))
+        output.write(output.document_text({"slices": [document(tenant) for tenant in found]}, form))
         return
     from nvc.vgpu import top
 
@@ -55,8 +54,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     from nvc.vgpu.tenants import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
-    if form == "json":
-        output.write(output.json_text(document(tenant)))
+    if form != "table":
+        output.write(output.document_text(document(tenant), form))
         return
     entry = tenant.entry
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created))
@@ -162,12 +161,13 @@ def report_command(
     keys = tuple(find(found, name).entry.key for name in names)
     drawing = _opened(path) if path else -1  # before a day is spent on what nothing can take
     tracks, looked = watch(kernel, keys, seconds, interval)
-    if form == "json":
-        output.write(output.json_text({"seconds": looked, "tracks": [track.document() for track in tracks]}))
+    if form != "table":
+        made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
+        output.write(output.document_text(made, form))
     else:
         from nvc.vgpu.top import tracks_table
 
-        output.write(output.emphasised(tracks_table(tracks)))
+        output.write(output.emphasised(tracks_table(tracks, columns()[0])))
         if not tracks:
             why = "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
             output.say(program_of(ctx), why)

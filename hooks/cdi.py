@@ -5,13 +5,17 @@ from __future__ import annotations
 from nvc.cdi.hooks.arguments import OPTIONS, parse_arguments
 from nvc.errors import one_line
 
+_HOOKS = "\n  ".join(OPTIONS)
 USAGE = f"""Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
        nvc-cdi-hook --version
 
-Called by an OCI runtime as a createContainer hook, with the container's state on standard input; also under the
-name nvidia-cdi-hook. A hook of a name that is not known is left out with a warning.
+An OCI runtime calls it as a createContainer hook, with the container's state on
+standard input. It can also be called nvidia-cdi-hook. Unknown hooks are left
+out with a warning.
 
-Hooks: {", ".join(OPTIONS)}
+Hooks:
+  {_HOOKS}
+
   --quiet                 no warnings
   --debug                 print the plan to standard error
   --container-spec FILE   read the container's state from FILE

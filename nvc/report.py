@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from nvc.selection import Selection
 
 SCHEMA_VERSION = 1
-WIDTH = 100  # columns of a table
-KEPT = 12  # characters at the end of a cell that is cut: a model may end in ` (simulated)`
 
 CAPABILITIES = "/proc/driver/nvidia/capabilities"
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
@@ -50,15 +48,18 @@ def info_csv(facts: HostFacts) -> str:
     return _joined(lines)
 
 
-def info_table(facts: HostFacts) -> str:
-    """One row for each GPU and MIG device, first what --device accepts; at most 100 columns."""
+def info_table(facts: HostFacts, width: int = 0) -> str:
+    """One row for each GPU and MIG device, first what --device accepts; at most `width` columns, 0: any number."""
+    from nvc.vgpu.table import fitted
+
     rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "BUS", "ARCH", "MODEL")]
     for gpu in facts.gpus:
-        rows.append((str(gpu.index), gpu.uuid, gpu.bus_id, gpu.architecture, gpu.name))
+        bus, model = gpu.bus_id.removeprefix("0000"), gpu.name.removeprefix("NVIDIA ")
+        rows.append((str(gpu.index), gpu.uuid, bus, gpu.architecture, one_line(model)))
         for mig in gpu.mig:
             place = f"gi {mig.gpu_instance} ci {mig.compute_instance}"
             rows.append((f"{gpu.index}:{mig.index}", mig.uuid, place, gpu.architecture, "MIG device"))
-    return _table(rows)
+    return fitted(rows, width, ("ARCH",), middle=("MODEL",))
 
 
 def info_document(facts: HostFacts) -> dict[str, Any]:
@@ -81,11 +82,13 @@ def path_text(path: str) -> str:
     return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "?" for c in path)
 
 
-def list_table(entries: tuple[Entry, ...]) -> str:
-    """Kind, path and detail."""
-    return _table(
-        [("KIND", "PATH", "DETAIL"), *((entry.kind, entry.path, entry.detail) for entry in entries)]
-    )
+def list_table(entries: tuple[Entry, ...], width: int = 0) -> str:
+    """Kind, path and detail; at most `width` columns, 0: any number."""
+    from nvc.vgpu.table import fitted
+
+    rows = [("KIND", "PATH", "DETAIL"), *((entry.kind, entry.path, entry.detail) for entry in entries)]
+    longest = max(len(path) for _, path, _ in rows)
+    return fitted(rows, width, ("DETAIL",), ("PATH",), short=longest)
 
 
 def list_document(facts: HostFacts, entries: tuple[Entry, ...]) -> dict[str, Any]:
@@ -160,7 +163,8 @@ def _nodes(kind: str, nodes: Iterable[DeviceNode | None]) -> Iterator[Entry]:
 def _libraries(libraries: tuple[Library, ...]) -> Iterator[Entry]:
     for library in libraries:
         fields = (("class", library.kind), ("soname", library.soname), ("architecture", library.arch))
-        yield Entry("library", library.path, f"{library.kind} {library.arch}", fields)
+        detail = f"{library.kind} {library.arch}" if library.arch in ("i386", "arm") else library.kind
+        yield Entry("library", library.path, detail, fields)
 
 
 def _driver(facts: HostFacts) -> dict[str, Any]:
@@ -207,18 +211,3 @@ def _labelled(labels: tuple[str, ...], values: tuple[str, ...]) -> list[str]:
 
 def _joined(lines: Iterable[str]) -> str:
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    """Columns two spaces apart; the last is cut in its middle to fit, the others are there to be copied."""
-    rows = [tuple(one_line(cell) for cell in row) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = []
-    for row in rows:
-        head = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths))
-        room = max(WIDTH - len(head), 2 * KEPT)
-        tail = row[-1]
-        if len(tail) > room:
-            tail = f"{tail[: room - KEPT - 1]}…{tail[-KEPT:]}"
-        lines.append((head + tail).rstrip())
-    return "".join(f"{line}\n" for line in lines)

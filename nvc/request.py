@@ -23,6 +23,16 @@ class DriverOptions(Value):
     configuration: bytes = b""  # identity of the file that these come from: facts are kept apart for it
 
 
+def place(root: str, ldcache: str, configured: tuple[str, str] = ("/", "")) -> tuple[str, str]:
+    """The driver root that a program uses, and the loader cache in it: as named, else as `configured`.
+
+    "" is not named. A root that is named has its loader cache in the usual place: the configured one is of another.
+    """
+    if root:
+        configured = (root, "")
+    return configured[0], ldcache or configured[1] or DriverOptions().ldcache
+
+
 class Size(Value):
     """An amount of a device's memory, not yet held against a device: bytes, or `part` / `whole` of it."""
 

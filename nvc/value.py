@@ -86,11 +86,11 @@ class Value(metaclass=ValueType):
         return hash((type(self).__name__, *self))
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        inner = ", ".join(f"{name}={value!r}" for name, value in zip(self._fields, self))
         return f"{type(self).__name__}({inner})"
 
     def replace(self, **changes: Any) -> Any:
         """A copy with the named fields changed."""
-        merged = {name: getattr(self, name) for name in self._fields}
+        merged = dict(zip(self._fields, self))
         merged.update(changes)
         return type(self)(**merged)

@@ -16,6 +16,11 @@ from nvc.request import DriverOptions
 from nvc.rundir import in_user_namespace
 from nvc.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
 #: Looked for in this order; where there is neither, the defaults hold.
 PATHS = ("/etc/nvc/config.toml", "/etc/nvidia-container-runtime/config.toml")
 MAX_SIZE = 1 << 20  # bytes
@@ -30,13 +35,21 @@ class ConfigError(NvcError):
     doctor = "config"
     stage = "configuration"
 
+    #: Of Config: whoever asks for one of them gets this error. None: nothing of the file holds.
+    fields: tuple[str, ...] | None = None
+
 
 class Config(Value):
-    """Every setting. docs/configuration.md says what each one does and which key sets it."""
+    """Every setting. docs/configuration.md says what each one does and which key sets it.
+
+    NVIDIA's keys are there for many programs, and a wrong value of one concerns those that use it: to ask for such
+    a field raises ConfigError.
+    """
 
     path: str = ""  # "": no file, all defaults
     identity: bytes = b""  # differs whenever the file does
-    warnings: tuple[str, ...] = ()  # about keys that are not known
+    warnings: tuple[str, ...] = ()  # about keys that are not known, and values that are wrong
+    refused: tuple[tuple[str, str], ...] = ()  # fields whose values are wrong, each with key and cause
 
     disable_require: bool = False
     swarm_resource: tuple[str, ...] = ()  # names of variables
@@ -92,6 +105,29 @@ class Config(Value):
     #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
 
+    if not TYPE_CHECKING:
+
+        def __init__(self, *args, **fields):
+            super().__init__(*args, **fields)
+            for name, _ in self.refused:
+                object.__delattr__(self, name)
+
+        def __getattr__(self, name):  # a field that was taken out
+            for field, cause in self.refused if name != "refused" else ():
+                if field == name:
+                    raise ConfigError("invalid value", self.path, cause)
+            raise AttributeError(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values in order, defaults for fields that are refused: `Config(*config)` is the same again."""
+        wrong = dict(self.refused)
+        return (self._defaults[name] if name in wrong else getattr(self, name) for name in self._fields)
+
+    def replace(self, **changes: Any) -> Any:
+        """A copy with the named fields changed. A field that was refused is well with a new value."""
+        refused = tuple(one for one in self.refused if one[0] not in changes)
+        return super().replace(**{"refused": refused, **changes})
+
 
 def load(named: str = "", directory: str = "") -> Config:
     """The settings of the file `named`, else of the first of PATHS that exists, else the defaults.
@@ -134,7 +170,10 @@ def check_file(path: str) -> tuple[tuple[str, ...], tuple[ConfigError, ...]]:
 
 
 def driver_options(config: Config, channels: tuple[int, ...] = ()) -> DriverOptions:
-    """Where the driver is and how it may be looked at; `channels` are the IMEX channels that may be made."""
+    """Where the driver is and how it may be looked at; `channels` are the IMEX channels that may be made.
+
+    Raises ConfigError where a value of the file is wrong.
+    """
     return DriverOptions(
         root=config.root,
         ldcache=config.ldcache,

@@ -27,11 +27,18 @@ class _Bad(ValueError):
 
 
 def parse(data: bytes, path: str) -> Config:
-    """The settings in the file `path` with this content. Raises ConfigError, naming table and key."""
+    """The settings in the file `path` with this content. Raises ConfigError, naming table and key.
+
+    Not for a wrong value in one of NVIDIA's tables, which many programs read: its field is refused when it is used.
+    """
     fields, warnings, errors = examine(data, path)
-    if errors:
-        raise errors[0]
-    return Config(**fields, warnings=warnings)
+    refused = []
+    for error in errors:
+        if error.fields is None:
+            raise error
+        refused += [(field, str(error.cause)) for field in error.fields]
+        warnings += (f"{path}: {error.cause}; what uses it does not start",)
+    return Config(**fields, warnings=warnings, refused=tuple(refused))
 
 
 def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tuple[ConfigError, ...]]:
@@ -44,7 +51,9 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
         known = KEYS.get(table, {}).get(key)
         inner = f"{table}.{key}" if table else key  # if it is a table of ours, all of it is lost
         if known is None and inner and any(f"{one}.".startswith(f"{inner}.") for one in KEYS):
-            errors.append(ConfigError("invalid value", path, f"{name}: want a table, [{inner}]"))
+            tables = [keys for one, keys in KEYS.items() if f"{one}.".startswith(f"{inner}.")]
+            lost = tuple(field for keys in tables for one in keys.values() for field in fields_of(*one))
+            errors.append(_refused(path, f"{name}: want a table, [{inner}]", inner, lost))
         elif known is None:
             if table in (OURS, DAEMON) or table.startswith(OURS + "."):
                 errors.append(ConfigError("unknown key", path, name, _nearest(table, key)))
@@ -54,12 +63,25 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
             try:
                 fields |= _checked(*known, value, warnings)
             except _Bad as bad:
-                errors.append(ConfigError("invalid value", path, f"{name}: {bad}"))
+                errors.append(_refused(path, f"{name}: {bad}", table, fields_of(*known)))
     if any(field in fields for field in DEFAULTS):
         from nvc.config.vgpu import contradictions
 
         warnings += [f"{path}: [nvc] {text}" for text in contradictions(fields)]
     return fields, tuple(warnings), tuple(errors)
+
+
+def fields_of(field: str, kind: str) -> tuple[str, ...]:
+    """The fields of Config that a key sets."""
+    return ("uid", "gid") if kind == "user" else (field,) if field else ()
+
+
+def _refused(path: str, cause: str, table: str, fields: tuple[str, ...]) -> ConfigError:
+    """The error for a wrong value: in our own tables nothing of the file holds."""
+    error = ConfigError("invalid value", path, cause)
+    if table.partition(".")[0] not in (OURS, DAEMON):
+        error.fields = fields
+    return error
 
 
 def _document(data: bytes, path: str) -> dict[str, Any]:
@@ -222,6 +244,10 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
     return check
 
 
+def _compat_mode(value: Any) -> str:
+    return _one_of(*COMPAT_MODES)(Config().cuda_compat_mode if value == "" else value)  # as NVIDIA's tools
+
+
 def _user(value: Any) -> dict[str, Any]:
     if not _text(value):
         return {}
@@ -257,7 +283,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "capabilities": _capabilities,
     "seconds": _seconds,
     "mode": _one_of(*MODES),
-    "compat_mode": _one_of(*COMPAT_MODES),
+    "compat_mode": _compat_mode,
     "slices": _one_of("obey", "refuse", "ignore"),
     "size": _size,
     "cores": _whole(0, 100),

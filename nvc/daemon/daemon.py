@@ -118,7 +118,8 @@ class Daemon:
         from nvc.vgpu.calibrate import libraries_of
 
         try:
-            options = driver_options(self.config).replace(load_kmods=False)
+            used = self.config.replace(load_kmods=False, disable_imex_channel_creation=True)
+            options = driver_options(used)
             facts = discover(self.kernel, options)
             self.asker.libraries = libraries_of(facts)
             self.driver = facts.driver_label

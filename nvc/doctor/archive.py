@@ -105,7 +105,8 @@ def _configuration(look: Look) -> dict[str, Any]:
     """The settings as they were understood: a file has comments, and variables of no meaning here."""
     if look.config_error is not None:
         return {"error": str(look.config_error)}
-    settings = {name: getattr(look.config, name) for name in look.config._fields if name != "identity"}
+    settings = dict(zip(look.config._fields, look.config))
+    del settings["identity"]
     return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
 
 

@@ -12,6 +12,7 @@ from nvc.discovery.nodes import nvidia_major
 from nvc.discovery.proc import char_majors, kernel_version, proc_gpus
 from nvc.doctor import Blocked
 from nvc.errors import NvcError
+from nvc.request import place
 from nvc.rundir import SYSTEM, in_user_namespace
 
 TYPE_CHECKING = False
@@ -33,23 +34,25 @@ NOWHERE = "/dev/null"
 class Look:
     """The host, seen by `kernel`. `close` it when done.
 
-    `options` name the driver root if the caller did (`named`); otherwise the configuration does, as for hooks.
+    The configuration names the driver root where the caller did not: `root` and `ldcache` are the caller's or "".
     """
 
     def __init__(
-        self, kernel: Kernel, options: DriverOptions, named: bool = False, programs: str = ""
+        self, kernel: Kernel, options: DriverOptions, root: str = "", ldcache: str = "", programs: str = ""
     ) -> None:
         self.kernel = kernel
+        self.nvc_cli = f"nvc-cli --root {root}" if root else "nvc-cli"  # with the same driver root, in commands
         self.programs = programs  # the directory of this installation's programs, "" where there is none
         self.container: Found | None = None
         self.config = Config()
         self.config_error: ConfigError | None = None
         try:
             self.config = configuration.load(directory=NOWHERE)
+            if not root:
+                root, ldcache = place(root, ldcache, (self.config.root, self.config.ldcache))
+                options = options.replace(root=root, ldcache=ldcache)
         except ConfigError as error:
             self.config_error = error
-        if not named:
-            options = options.replace(root=self.config.root, ldcache=self.config.ldcache)
         self.options = options.replace(inventory=False, load_kmods=False)
         self._kept: dict[str, object] = {}
         self._host: Host | None = None
@@ -63,12 +66,6 @@ class Look:
     def root(self) -> str:
         """The driver root."""
         return str(self.options.root)
-
-    @property
-    def nvc_cli(self) -> str:
-        """How to call this program for the same driver root, in commands."""
-        same = self.root == "/"  # the configuration is for hooks: commands take the root from --root alone
-        return "nvc-cli" if same else f"nvc-cli --root {self.root}"
 
     def path(self, inside: str) -> str:
         """The path on the host of something in the driver root."""

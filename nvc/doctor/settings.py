@@ -8,7 +8,7 @@ import os
 import stat
 
 from nvc import inventory
-from nvc.config import PATHS, driver_options
+from nvc.config import PATHS, check_file, driver_options
 from nvc.discovery.key import host_key, still_true
 from nvc.discovery.pack import pack
 from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
@@ -46,8 +46,16 @@ def file(look: Look) -> Iterator[Finding]:
         yield warning(
             f"{there[1]} is not read, since there is {there[0]}", advice="put the settings in one of the two"
         )
+    wrong = check_file(look.config.path)[1] if look.config.path else ()
+    for one in wrong:
+        yield failed(
+            f"{one.path}: {one.step}: {one.cause}",
+            "the programs that use this value do not start",
+            advice="correct it; docs/configuration.md has every key",
+        )
     for text in look.config.warnings:
-        yield warning(text, advice="see docs/configuration.md")
+        if not any(str(one.cause) in text for one in wrong):
+            yield warning(text, advice="see docs/configuration.md")
 
 
 def device_rules(look: Look) -> Iterator[Finding]:

@@ -4,36 +4,55 @@ from __future__ import annotations
 
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, worst
 from nvc.errors import one_line
+from nvc.vgpu.table import fitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.doctor import Check, Finding, Result
 
 LABELS = {OK: "ok", WARNING: "warning", FAILED: "failed", UNKNOWN: "cannot tell"}
+PLAIN, BOLD = "\x1b[0m", "\x1b[1m"
+COLOURS = {FAILED: "\x1b[31m", UNKNOWN: "\x1b[35m", WARNING: "\x1b[33m", OK: "\x1b[32m"}
 #: Worst first, as it is read.
 _READING = (FAILED, UNKNOWN, WARNING, OK)
 
 
-def report(results: tuple[Result, ...], everything: bool = False) -> str:
-    """The findings that are problems, with `everything` those that are none too; at the end one line of counts."""
+def report(results: tuple[Result, ...], everything: bool = False, colour: bool = False) -> str:
+    """The findings that are problems, with `everything` those that are none too; at the end one line of counts.
+
+    With `colour` the status is in colour and what to run in bold, for a terminal.
+    """
     lines = []
     for result in results:
         problems = [finding for finding in result.findings if finding.status != OK]
         for finding in problems if not everything else problems or result.findings[:1]:
-            lines += _lines(result.check.name, finding)
+            lines += _lines(result.check.name, finding, colour)
     lines.append(summary(results))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(name: str, finding: Finding) -> list[str]:
-    lines = [f"{LABELS[finding.status]:<11}  {name}: {one_line(finding.text)}"]
+def _lines(name: str, finding: Finding, colour: bool) -> list[str]:
+    label = f"{LABELS[finding.status]:<11}"
+    if colour:
+        label = f"{COLOURS[finding.status]}{label}{PLAIN}"
+    lines = [f"{label}  {name}: {one_line(finding.text)}"]
     if finding.status == OK:
         return lines
+    bold, plain = (BOLD, PLAIN) if colour else ("", "")
     lines += [f"    seen    {one_line(text)}" for text in finding.evidence]
-    lines += [f"    run     {one_line(command)}" for command in finding.commands]
+    lines += [f"    run     {bold}{one_line(command)}{plain}" for command in finding.commands]
     if finding.advice:
         lines.append(f"    advice  {one_line(finding.advice)}")
     return lines
+
+
+def table(results: tuple[Result, ...], width: int = 0) -> str:
+    """One row for each check with its worst finding, in at most `width` columns; 0: any number."""
+    rows: list[tuple[str, ...]] = [("STATUS", "CHECK", "FINDING")]
+    for result in results:
+        found = next(item for item in result.findings if item.status == result.status)
+        rows.append((LABELS[result.status], result.check.name, one_line(found.text)))
+    return fitted(rows, width)
 
 
 def summary(results: tuple[Result, ...]) -> str:
@@ -53,9 +72,14 @@ def reason(results: tuple[Result, ...]) -> str:
 
 
 def listing(checks: tuple[Check, ...]) -> str:
-    """Names and titles."""
-    width = max(len(check.name) for check in checks)
-    return "".join(f"{check.name:<{width}}  {check.title}\n" for check in checks)
+    """Names and titles, which are folded at 80 columns."""
+    from textwrap import fill
+
+    indent = max(len(check.name) for check in checks) + 2
+    return "".join(
+        fill(check.title, 80, initial_indent=check.name.ljust(indent), subsequent_indent=" " * indent) + "\n"
+        for check in checks
+    )
 
 
 def exit_code(results: tuple[Result, ...], strict: bool = False) -> int:

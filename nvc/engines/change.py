@@ -224,6 +224,20 @@ def diff(change: Change) -> str:
     return "".join(lines)
 
 
+def summary(change: Change, dry_run: bool) -> str:
+    """One line that says what `make` did, or with `dry_run` would do; "" where nothing changes."""
+    if change.before == change.after:
+        return ""
+    verb = (
+        ("would remove" if dry_run else "removed")
+        if change.after is None
+        else "would write"
+        if dry_run
+        else "wrote"
+    )
+    return f"{verb} {change.path}\n"
+
+
 def make(change: Change) -> None:
     """Make a change: the records first, so that one that is cut short can be undone. Raises EngineError."""
     if change.before != change.after and change.record is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.engines import EngineError, FileEdit, Files, Key, Registration, refuse_foreign
+from nvc.engines import EngineError, FileEdit, Files, Key, Registration, link, refuse_foreign
 from nvc.engines.change import document_of, value_at
 
 TYPE_CHECKING = False
@@ -15,7 +15,8 @@ CONFIG = "/etc/docker/daemon.json"
 #: dockerd 20.10 to 28 finds this name on its PATH when it starts, or has no `--gpus`.
 HOOK_NAME = "nvidia-container-runtime-hook"
 RESTART = "restart docker: systemctl restart docker"
-GPUS = f"`docker run --gpus` needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
+#: Where dockerd looks for it: the PATH of a systemd service.
+PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def files(wanted: Wanted) -> Files:
@@ -41,9 +42,22 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
                 f"use `docker run --runtime {name}` or --gpus",
             )  # fmt: skip
         keys.append(Key(("features", "cdi"), True))
-    link = ("", "")
+    made = ("", "")
     if wanted.hook_link:
-        link = os.path.join(wanted.hook_link, HOOK_NAME), wanted.hook_path
+        made = os.path.join(wanted.hook_link, HOOK_NAME), wanted.hook_path
     else:
-        advice.append(GPUS)
-    return Registration((FileEdit(path, "json", tuple(keys)),), tuple(advice), link)
+        advice += _advice_on_gpus(wanted)
+    return Registration((FileEdit(path, "json", tuple(keys)),), tuple(advice), made)
+
+
+def _advice_on_gpus(wanted: Wanted) -> list[str]:
+    """What `docker run --gpus` still needs; nothing where the hook's name leads to nvc-hook, as in the packages."""
+    places = [os.path.join(directory, HOOK_NAME) for directory in PATH]
+    found = next(filter(os.path.lexists, places), "")
+    if not found:
+        text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
+    elif link.leads_to(found, wanted.hook_path):
+        return []
+    else:
+        text = f"uses {found}, which is not nvc's: add --hook-link DIR, earlier on dockerd's PATH"
+    return [f"`docker run --gpus` {text}"]

@@ -6,21 +6,36 @@ import os
 
 from nvc.engines import EngineError
 
+MAX_LINKS = 40  # as the kernel follows
+
 
 def state(path: str, target: str) -> str:
     """`missing` or `ours`. Raises EngineError if something else is there."""
-    try:
-        text = os.readlink(path)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return "missing"
-    except OSError:  # not a link
-        text = ""
-    if text and (text == target or os.path.basename(text) == os.path.basename(target)):
+    if leads_to(path, target):
         return "ours"
+    text = os.readlink(path) if os.path.islink(path) else ""
     raise EngineError(
         "make link", path, f"is there already{' and leads to ' + text if text else ''}",
         "choose another directory of dockerd's PATH, one that comes before it",
     )  # fmt: skip
+
+
+def leads_to(path: str, target: str) -> bool:
+    """Whether `path` is a link to a file with the name of `target`, directly or over other links (alternatives)."""
+    for _ in range(MAX_LINKS):
+        if not os.path.islink(path):
+            return False
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+        if os.path.basename(path) == os.path.basename(target):
+            return True
+    return False
+
+
+def removable(path: str, target: str) -> bool:
+    """Whether `path` leads directly to a file with the name of `target`. A package's alternative does not."""
+    return os.path.islink(path) and os.path.basename(os.readlink(path)) == os.path.basename(target)
 
 
 def make(path: str, target: str) -> None:
@@ -36,7 +51,7 @@ def make(path: str, target: str) -> None:
 
 def remove(path: str, target: str) -> bool:
     """Remove the link if it is ours; whether it was. Raises EngineError."""
-    if not os.path.islink(path) or os.path.basename(os.readlink(path)) != os.path.basename(target):
+    if not removable(path, target):
         return False
     try:
         os.unlink(path)

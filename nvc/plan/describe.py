@@ -85,6 +85,16 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
+def table(plan: Plan, width: int = 0) -> str:
+    """One row for each operation, in at most `width` columns; 0: any number."""
+    from nvc.vgpu.table import fitted
+
+    rows: list[tuple[str, ...]] = [("OPERATION", "TARGET", "OPTIONS")]
+    rows += [(verb, target, options) for verb, target, options, _ in map(_row, plan.ops)]
+    longest = max(len(target) for _, target, _ in rows)
+    return fitted(rows, width, ("OPTIONS",), ("TARGET",), short=longest)
+
+
 def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
     """The options of the mount that an operation makes, as mount(8) spells them."""
     if isinstance(op, BindFile):

@@ -4,42 +4,46 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 GAP = "  "
 SHORT = 16  # characters that are left of a long cell at least
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    """Columns of equal width, names without control characters."""
-    return "".join(f"{line}\n" for line in _lines([clean(row) for row in rows]))
+KEPT = 11  # characters at the end of a name that is cut: a model may end in `(simulated)`
 
 
 def fitted(
-    rows: Sequence[tuple[str, ...]], width: int, spare: tuple[str, ...] = (), tail: tuple[str, ...] = ()
+    rows: Sequence[tuple[str, ...]],
+    width: int,
+    spare: tuple[str, ...] = (),
+    tail: tuple[str, ...] = (),
+    middle: tuple[str, ...] = (),
+    short: int = SHORT,
 ) -> str:
-    """The same in at most `width` columns, 0 being as many as there are.
+    """Columns of equal width, names without control characters, in at most `width` columns; 0: any number.
 
-    The first row has the names of the columns. Of long cells in the columns `tail` only the end is kept; those in
-    `spare` are left out one after another until the rest fits. What is wider still is cut.
+    The first row has the names of the columns. Those in `spare` are left out one after another until the rest fits
+    with no more than `short` characters of the cells in the columns `tail`, of which the end is kept, and `middle`,
+    of which both ends are. These are then cut as far as needed, and lines that are still too long at their end.
     """
     found = [clean(row) for row in rows]
+    cuts: dict[str, Callable[[str, int], str]] = {**dict.fromkeys(tail, _end_of), **dict.fromkeys(middle, _ends_of)}
     for name in spare:
-        if not width or _width([_shortened(row, found[0], tail) for row in found]) <= width:
+        if not width or _width([_shortened(row, found[0], cuts, short) for row in found]) <= width:
             break
         if name in found[0]:
             at = found[0].index(name)
             found = [row[:at] + row[at + 1 :] for row in found]
     over = _width(found) - width if width else 0
-    for name in tail:
+    for name, cut in cuts.items():
         if over > 0 and name in found[0]:
             at = found[0].index(name)
             longest = max(len(row[at]) for row in found)
-            room = max(longest - over, SHORT)
-            found = [(*row[:at], _end_of(row[at], room), *row[at + 1 :]) for row in found]
+            room = max(longest - over, min(short, SHORT))
+            found = [(*row[:at], cut(row[at], room), *row[at + 1 :]) for row in found]
             over = _width(found) - width
-    lines = _lines(found)
-    return "".join(f"{line[:width] if width else line}\n" for line in lines)
+    return "".join(
+        f"{line if not width or len(line) <= width else line[: width - 1] + '…'}\n" for line in _lines(found)
+    )
 
 
 def clean(row: tuple[str, ...]) -> tuple[str, ...]:
@@ -47,12 +51,18 @@ def clean(row: tuple[str, ...]) -> tuple[str, ...]:
     return tuple("".join(c if c.isprintable() else "?" for c in cell) for cell in row)
 
 
-def _shortened(row: tuple[str, ...], head: tuple[str, ...], tail: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_end_of(cell, SHORT) if name in tail else cell for name, cell in zip(head, row))
+def _shortened(
+    row: tuple[str, ...], head: tuple[str, ...], cuts: dict[str, Callable[[str, int], str]], short: int
+) -> tuple[str, ...]:
+    return tuple(cuts[name](cell, short) if name in cuts else cell for name, cell in zip(head, row))
 
 
 def _end_of(cell: str, room: int) -> str:
     return cell if len(cell) <= room else f"..{cell[len(cell) - room + 2 :]}"
+
+
+def _ends_of(cell: str, room: int) -> str:
+    return cell if len(cell) <= room else f"{cell[: room - KEPT - 1]}…{cell[-KEPT:]}"
 
 
 def _widths(rows: list[tuple[str, ...]]) -> list[int]:

@@ -9,7 +9,7 @@ from nvc.vgpu.layout import NO_LIMIT
 from nvc.vgpu.received import Received, percent, state
 from nvc.vgpu.shares import policy_name, share_text
 from nvc.vgpu.sizes import size_text
-from nvc.vgpu.table import aligned, fitted
+from nvc.vgpu.table import fitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: in
     return fitted(rows, width, spare, ("ROOTFS",))
 
 
-def policies_table(governed: tuple[Governed, ...]) -> str:
+def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
     """One line for each device: what is laid down for it, and what of that is taken."""
     rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "TURN")]
     for device in governed:
@@ -174,10 +174,10 @@ def policies_table(governed: tuple[Governed, ...]) -> str:
                 turn,
             )
         )
-    return aligned(rows)
+    return fitted(rows, width, tail=("UUID",))
 
 
-def tracks_table(tracks: tuple[Track, ...]) -> str:
+def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
     """One line for each slice on each device of a report."""
     rows: list[tuple[str, ...]] = [("SLICE", "EXPECTED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
     for track in tracks:
@@ -193,7 +193,7 @@ def tracks_table(tracks: tuple[Track, ...]) -> str:
                 track.uuid,
             )
         )
-    return aligned(rows)
+    return fitted(rows, width, ("READINGS",), ("UUID",))
 
 
 def asked_text(device: TenantDevice) -> str:

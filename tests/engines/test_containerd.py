@@ -49,7 +49,7 @@ def test_the_configuration_that_containerd_reads(host: Host) -> None:
         "naming one runtime must not hide the built-in one"
     )
     assert "# There is no pod network on this host." in host.read("/etc/containerd/config.toml")
-    assert "nothing to do" in host.sh(f"{CONFIGURE} --set-as-default").stderr
+    assert "nothing to change" in host.sh(f"{CONFIGURE} --set-as-default").stderr
     host.sh(f"{CONFIGURE} --remove")
     assert host.read("/etc/containerd/config.toml") == before
 

@@ -64,7 +64,7 @@ def test_info(cli: Cli, root: str) -> None:
     table = cli("info", "--format", "table").stdout
     assert "\x1b" not in table  # no terminal, no colour
     assert [line.split()[0] for line in table.splitlines()] == ["DEVICE", "0", "1", "1:0", "1:1", "1:2"]
-    assert max(map(len, table.splitlines())) <= 100
+    assert max(map(len, table.splitlines())) <= 80
 
 
 def test_everything_that_list_prints_is_there(cli: Cli, root: str) -> None:

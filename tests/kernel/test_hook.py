@@ -212,6 +212,20 @@ def test_failure_is_one_line(hook: Any, bundle: Bundle, runtime: str) -> None:
     assert snapshot(bundle.rootfs) == before
 
 
+def test_foreign_values(hook: Any, bundle: Bundle) -> None:
+    """What NVIDIA's tools accept is accepted; a value that the hook uses and does not understand stops it."""
+    compat = "[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "
+    made = hook(f'{compat}""\n[nvidia-container-runtime]\nlog-level = 7')
+    made.add(bundle)
+    assert "libcuda.so.1" in names(bundle)
+    assert "log-level: want a text; what uses it does not start" in made.logged()
+    made = hook(f'{compat}"magic"')
+    bundle.config["hooks"] = {}
+    made.add(bundle)
+    failed = bundle.run("runc", "true", check=False)
+    assert failed.returncode and "cuda-compat-mode: want one of ldconfig, mount, hook, disabled" in failed.stderr
+
+
 def test_an_image_that_already_has_links_and_nodes(hook: Any, bundle: Bundle) -> None:
     """As `docker commit` of a GPU container leaves them, some pointing elsewhere."""
     root = bundle.rootfs

@@ -44,3 +44,20 @@ def test_it_says_what_it_is(place: Place, driver: str) -> None:
     assert said[0].endswith("sockets /run/nvc/nvcd/tenant/socket and /run/nvc/nvcd/nvcd.sock")
     assert said[1].startswith("<6>nvcd: configuration defaults: policy automatic, on-bypass report")
     assert len(said) == 2
+
+
+def test_foreign_values_that_it_does_not_use(place: Place, driver: str, scratch: str) -> None:
+    """NVIDIA's file may have what only others understand: nvcd says so and runs."""
+    path = os.path.join(scratch, "config.toml")
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(
+            f'[nvidia-container-cli]\nroot = "{driver}"\nload-kmods = "later"\n'
+            '[nvidia-container-runtime]\nmode = "of tomorrow"\n'
+            '[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = ""\n'
+        )
+    said = place.start(f"--config={path}").said().splitlines()
+    assert f"driver 580.159.04-sim in {driver}" in said[0] and f"configuration {path}: " in said[1]
+    wanted = ("load-kmods: want true or false", "mode: want one of auto, legacy, hook, csv, cdi, jit-cdi")
+    for line, cause in zip(said[2:], wanted, strict=True):
+        assert line.startswith(f"<4>nvcd: {path}: [nvidia-container-") and cause in line
+        assert line.endswith("; what uses it does not start")

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from nvc import inventory
 from nvc.cdi import validate
 from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.cdi.store import CdiError, parse_document, text_of
@@ -26,7 +27,6 @@ from nvc.environment import request_from
 from nvc.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.fastjson import JsonError, parse
 from nvc.ids import user_and_group
-from nvc.inventory import load
 from nvc.kernel.bpf import Program
 from nvc.oci import Container, Malformed, container_of, read_state
 from nvc.requirements import _holds
@@ -137,10 +137,10 @@ def _about(data: bytes) -> None:
 
 
 def _inventory(data: bytes) -> None:
-    """Of any size, with the size that its header tells put right half of the time."""
-    if len(data) % 2 and len(data) > 24:
-        data = data[:16] + (len(data) - 24).to_bytes(8, "little") + data[24:]
-    load(os.path.basename(_named("inventory-1", data)), _directory)
+    """As it is, and half of the time below a header that fits, as a hash may by accident."""
+    if len(data) % 2 and len(data) > inventory._HEADER.size:
+        data = inventory._header(data[inventory._HEADER.size :]) + data[inventory._HEADER.size :]
+    inventory.load(os.path.basename(_named("inventory-1", data)), _directory)
 
 
 def _engine_json(data: bytes) -> None:

@@ -35,7 +35,9 @@ def getopt(
     # `?` is also how it complains, so the letter is passed as one that nobody uses.
     words = [word.replace("?", "@") for word in words]
     options = tuple((o[0], o[1].replace("?", "@"), *o[2:]) for o in options)
-    letters = "".join(o[1] + {FLAG: "", SHOW: "", OPTIONAL: "::"}.get(o[2], ":") for o in options if o[1])
+    letters = "".join(
+        one + {FLAG: "", SHOW: "", OPTIONAL: "::"}.get(o[2], ":") for o in options for one in o[1]
+    )
     table = (_LongOption * (len(options) + 1))()
     for index, option in enumerate(options):
         table[index] = _LongOption(option[0].encode(), _ARGUMENT.get(option[2], 1), None, _LONG + index)
@@ -52,7 +54,7 @@ def getopt(
             break
         if code == _COMPLAINT:
             raise Refused(words)
-        option = options[code - _LONG] if code >= _LONG else next(o for o in options if o[1] == chr(code))
+        option = options[code - _LONG] if code >= _LONG else next(o for o in options if chr(code) in o[1])
         if option[2] == SHOW:
             return found, [], option[0]
         value = "" if option[2] == FLAG else OMITTED

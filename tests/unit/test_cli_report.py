@@ -89,12 +89,12 @@ def test_a_hostile_name_stays_on_its_line() -> None:
 
 def test_info_table() -> None:
     long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)"
-    lines = report.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1]))).splitlines()
+    lines = report.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1])), 100).splitlines()
     assert lines[0].split() == ["DEVICE", "UUID", "BUS", "ARCH", "MODEL"]
     assert [line.split()[0] for line in lines[1:]] == ["0", "1", "1:0", "1:1"]
     assert f"  {MIG_UUID_0}  gi 1 ci 0 " in lines[3]
     assert max(map(len, lines)) == 100
-    assert lines[1].endswith("… (simulated)")
+    assert lines[1].endswith("…(simulated)")
 
 
 def test_info_document() -> None:
@@ -216,7 +216,7 @@ def test_list_document_and_table() -> None:
         "ipc": {"kind": "ipc", "path": "/tmp/nvidia-mps", "service": "mps"},
         "firmware": {"kind": "firmware", "path": f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"},
     }
-    lines = report.list_table(entries).splitlines()
+    lines = report.list_table(entries, 100).splitlines()
     assert lines[0].split() == ["KIND", "PATH", "DETAIL"]
     assert len(lines) == len(entries) + 1
     assert max(map(len, lines)) <= 100

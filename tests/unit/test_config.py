@@ -75,6 +75,7 @@ def settings(text: str) -> dict[str, Any]:
             '[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "mount"',
             {"cuda_compat_mode": "mount"},
         ),
+        ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = ""', {}),
         ("[nvidia-container-runtime-hook]\nskip-mode-detection = true", {"skip_mode_detection": True}),
         ("[features]\ndisable-imex-channel-creation = true", {"disable_imex_channel_creation": True}),
         ("[features]\nignore-imex-channel-requests = true", {"ignore_imex_channel_requests": True}),
@@ -133,7 +134,8 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvidia-container-cli]\nenvironment = "A=1"', "want a list of texts"),
         ('[nvidia-container-cli]\nenvironment = ["CUDA_MPS_PIPE_DIRECTORY=x"]', "want an absolute path"),
         ('[nvidia-container-runtime]\nmode = "magic"', "want one of auto, legacy"),
-        ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = ""', "want one of ldconfig"),
+        ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "magic"', "want one of ldconfig"),
+        ("[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = 0", "want one of ldconfig"),
         ("[nvc]\ntimeout = 0", "want seconds"),
         ("[nvc]\ntimeout = nan", "want seconds"),
         ("[nvc]\ntimeout = true", "want seconds"),
@@ -184,9 +186,49 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
 )
 def test_what_is_wrong_is_said(text: str, cause: str) -> None:
     with pytest.raises(ConfigError, match=cause) as raised:
-        parse(text.encode(), PATH)
+        found = parse(text.encode(), PATH).replace(path=PATH)
+        assert found.warnings and re.search(cause, found.warnings[0]), "said though nobody uses it"
+        for name in Config._fields:
+            getattr(found, name)
     assert str(raised.value).startswith("configuration error: ")
     assert PATH in str(raised.value) and "\n" not in str(raised.value)
+
+
+WRONG = """
+[nvidia-container-cli]
+user = "no-such-user"
+no-pivot = "what nvc does not use"
+[nvidia-container-runtime]
+mode = "magic"
+modes = 1
+[nvc]
+timeout = 20
+"""
+
+
+def test_a_wrong_value_of_nvidia_concerns_who_uses_it() -> None:
+    config = parse(WRONG.encode(), PATH).replace(path=PATH)
+    assert len(config.warnings) == 4 and all("what uses it does not start" in one for one in config.warnings)
+    assert config.timeout == 20 and config.root == "/" and config.log_level == "info"
+    for name in ("uid", "gid", "mode", "cuda_compat_mode", "cdi_spec_dirs"):
+        with pytest.raises(ConfigError, match=f"invalid value: {PATH}: "):
+            getattr(config, name)
+    assert Config(*config) == config and hash(Config(*config)) == hash(config) and "magic" not in repr(config)
+    mended = config.replace(mode="cdi")
+    assert mended.mode == "cdi" and dict(mended.refused).keys() == dict(config.refused).keys() - {"mode"}
+    with pytest.raises(AttributeError):
+        getattr(config, "modes")  # noqa: B009
+
+
+def test_a_wrong_value_is_kept_as_one(file: Callable[[str], str], tmp_path: Any) -> None:
+    """In the parsed form, too."""
+    run = str(tmp_path / "run")
+    file(WRONG)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="want one of auto"):
+            load(directory=run).mode  # noqa: B018
+        with pytest.raises(ConfigError, match="no such user"):
+            driver_options(load(directory=run))
 
 
 def test_unknown_keys_of_nvidia_are_warnings() -> None:

@@ -117,16 +117,36 @@ def test_set_keeps_the_rest(config: Any, file: str) -> None:
     parsed = parse(text.encode(), file)
     assert (parsed.timeout, parsed.runtimes, parsed.vgpu_memory) == (20.0, ("crun",), "10GiB")
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o640
-    config("set", "--file", file, "--unset", "nvc.timeout")
+    assert config("unset", "--file", file, "nvc.timeout").stdout.endswith(f"\nwrote {file}\n")
     assert parse(read(file).encode(), file).timeout == 10.0
 
 
 def test_dry_run_changes_nothing(config: Any, file: str) -> None:
+    """The diff is the same; the line after it says which of the two it was."""
     before = read(file)
-    assert (
-        "+timeout = 20 # seconds" in config("set", "--dry-run", "--file", file, "nvc.timeout", "20").stdout
+    tried = config("set", "--dry-run", "--file", file, "nvc.timeout", "20").stdout
+    assert "+timeout = 20 # seconds" in tried and tried.endswith(f"\nwould write {file}\n")
+    assert read(file) == before
+    made = config("set", "--file", file, "nvc.timeout", "20").stdout
+    assert made == tried.replace("would write", "wrote") and read(file) != before
+    again = config("set", "--file", file, "nvc.timeout", "20")
+    assert (again.stdout, again.stderr) == ("", f"nvc-cli: {file}: nothing to change\n")
+    before = read(file)
+    assert config("unset", "--dry-run", "--file", file, "nvc.timeout").stdout.endswith(
+        f"would write {file}\n"
     )
     assert read(file) == before
+
+
+def test_get(config: Any, file: str) -> None:
+    """A text as it is, anything else as TOML; a default where the file says nothing."""
+    assert config("get", "--file", file, "nvc.timeout").stdout == "3.0\n"
+    assert config("get", "--file", file, "nvc.vgpu-variables").stdout == "obey\n"
+    assert config("get", "--file", file, "nvidia-container-runtime.runtimes").stdout == '["runc", "crun"]\n'
+    made = json.loads(config("get", "-o", "json", "--file", file, "nvc.timeout").stdout)
+    assert made == {"key": "nvc.timeout", "value": 3.0, "origin": file, "line": 3, "effective": True}
+    done = config("get", "--file", file, "nvc.tmeout", check=False)
+    assert done.returncode == 1 and "the nearest is nvc.timeout" in done.stderr
 
 
 def test_set_warns_of_what_it_brings_about(config: Any, file: str) -> None:
@@ -150,8 +170,8 @@ def test_a_new_file(config: Any, scratch: str) -> None:
         (("nvc.tmeout", "3"), "the nearest is nvc.timeout"),
         (("timeout", "3"), "unknown key"),
         (("nvc.vgpu-memory", "10gb"), "10gb"),
-        (("nvc.timeout",), "want a VALUE"),
-        (("--unset", "nvc.timeout", "3"), "want a VALUE"),
+        (("nvc.timeout",), "Missing argument 'VALUE'"),
+        (("--unset", "nvc.timeout"), "did you mean `nvc-cli config unset`?"),
     ],
 )
 def test_set_refuses(config: Any, file: str, words: tuple[str, ...], says: str) -> None:

@@ -1,0 +1,256 @@
+"""Bare calls, forms of output, and what is suggested to somebody who used the words of another program."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvc.doctor import FAILED, Check, Finding, Result, text
+from nvc_cli import boot, output
+from nvc_cli.main import CONTEXT, tree
+from nvc_cli.options import FORMATS, GLOBAL, HOT
+from nvc_cli.suggest import COMMANDS, OPTIONS, command_hint, distance, option_hint
+
+Call = Callable[..., tuple[int, str, str]]
+GROUPS = ("vgpu", "cdi", "cdi transform", "sim", "config", "runtime")
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """`call("words")` runs the command line in this process: exit code, standard output, standard error."""
+
+    def run(words: str) -> tuple[int, str, str]:
+        code = boot.run("nvc-cli", shlex.split(words))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_a_bare_group_prints_its_help(call: Call, group: str) -> None:
+    code, out, err = call(group)
+    assert (code, err) == (0, "") and (code, out, err) == call(f"{group} --help")
+    assert out.startswith(f"Usage: nvc-cli {group}".rstrip())
+    assert out.index("\nCommands:\n") < out.index("\nOptions:\n")
+
+
+def test_a_bare_call_lists_every_command(call: Call) -> None:
+    out = call("")[1]
+    ctx = click.Context(tree, info_name="nvc-cli", **CONTEXT)
+    assert all(f"\n  {name} " in out for name in tree.list_commands(ctx))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("runtime configure", "Missing option '--engine'. Choose from: docker, containerd, crio, podman; "
+                              "see `nvc-cli runtime configure --help`"),
+        ("runtime configure --engine podmn", "Invalid value for '--engine': 'podmn' is not one of 'docker', "),
+        ("sim create", "Missing argument 'DIRECTORY'; see `nvc-cli sim create --help`"),
+        ("cdi generate -o json", "--output: json: is the file to write, not its format; write --format json"),
+    ],
+)  # fmt: skip
+def test_what_click_says_is_whole_and_on_one_line(call: Call, words: str, line: str) -> None:
+    code, out, err = call(words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"nvc-cli: input error: {line}") and "?" not in err
+
+
+def test_version(call: Call) -> None:
+    code, out, err = call("version")
+    assert (code, out, err) == call("--version") and code == 0
+    found = json.loads(call("version -o json")[1])
+    assert found == yaml.safe_load(call("version --format yaml")[1])
+    assert list(found.values()) == [line.partition(": ")[2] for line in out.splitlines()]
+    assert call("version -o table")[1].startswith("NAME ")
+
+
+@pytest.mark.parametrize(
+    "words", ["config show", "config get nvc.timeout", "explain", "explain NVC-1001", "doctor --list"]
+)
+def test_json_and_yaml_say_the_same(call: Call, words: str) -> None:
+    made: list[Any] = [
+        json.loads(call(f"{words} --format json")[1]),
+        json.loads(call(f"{words} -o json")[1]),
+    ]
+    made += [yaml.safe_load(call(f"{words} --format yaml")[1]), yaml.safe_load(call(f"{words} -oyaml")[1])]
+    assert all(one == made[0] for one in made) and made[0]
+
+
+@given(
+    st.floats() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+    st.sampled_from(["no", "on", "Y", "null", "a"]),
+)
+def test_yaml_of_anything(value: float | int | str, key: str) -> None:
+    (found,) = yaml.safe_load(output.document_text({key: [(value,)]}, "yaml")).items()
+    assert repr(found) == repr((key, [[value]]))
+
+
+def flat(table: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:
+    """Where, the foreign word, ours."""
+    return [
+        (where, word, ours)
+        for where, rows in table.items()
+        for ours, theirs in rows.items()
+        for word in theirs.split()
+    ]
+
+
+def resolved(words: list[str]) -> click.Command:
+    """The command that the words begin with; every option in them is one of it."""
+    command: click.Command = tree
+    options = []
+    for word in words:
+        if word.startswith("-"):
+            options.append(word)
+        elif isinstance(command, click.Group):
+            inner = command.get_command(click.Context(command, info_name="nvc-cli"), word)
+            if inner is not None:
+                command = inner
+    ctx = click.Context(command, info_name="x", **CONTEXT)
+    known = {name for one in (command, tree) for param in one.get_params(ctx) for name in param.opts}
+    assert set(options) <= known, (words, set(options) - known)
+    return command
+
+
+@pytest.mark.parametrize(("group", "word", "ours"), flat(COMMANDS))
+def test_a_foreign_command(call: Call, group: str, word: str, ours: str) -> None:
+    """It is no command of ours, and what is suggested in its place is one."""
+    code, out, err = call(f"{group} {word}")
+    assert (code, out) == (1, "")
+    assert f"unknown command: {f'{group} {word}'.strip()}; did you mean `nvc-cli {ours}`? [" in err
+    assert not isinstance(resolved(ours.split()), click.Group)
+
+
+@pytest.mark.parametrize(("command", "word", "ours"), flat(OPTIONS))
+def test_a_foreign_option(call: Call, command: str, word: str, ours: str) -> None:
+    code, out, err = call(f"{command} {word}")
+    assert (code, out) == (1, "")
+    assert f"option {'-- ' if word[1] != '-' and command in ('', *HOT) else ''}'" in err
+    assert f"; did you mean `{ours}`? [" in err
+    if ours.startswith("nvc-cli "):
+        assert not isinstance(resolved(ours.split()[1:]), click.Group)
+    else:
+        resolved([*command.split(), ours.partition(" ")[0]])
+
+
+@pytest.mark.parametrize(
+    ("words", "offer"),
+    [
+        ("inof", "nvc-cli info"),
+        ("lsit", "nvc-cli list"),
+        ("configur", "nvc-cli configure"),
+        ("vpgu", "nvc-cli vgpu"),
+        ("vgpu polcy", "nvc-cli vgpu policy"),
+        ("vgpu cal", "nvc-cli vgpu calibrate"),
+        ("config gte", "nvc-cli config get"),
+        ("config ste", "nvc-cli config set"),
+        ("help vgpu shwo", "nvc-cli vgpu show"),
+        ("info --fromat json", "--format"),
+        ("list --librarys", "--libraries"),
+        ("runtime configure --dryrun", "--dry-run"),
+        ("vgpu ls --json", "--format json"),
+        ("vgpu ls --output", "--format"),
+    ],
+)
+def test_a_slip(call: Call, words: str, offer: str) -> None:
+    code, out, err = call(words)
+    assert (code, out) == (1, "") and f"did you mean `{offer}`? [" in err
+
+
+@pytest.mark.parametrize(
+    "words", ["frobnicate", "vgpu frobnicate", "info --frobnicate", "sim show --frobnicate", "info -Q"]
+)
+def test_nothing_is_suggested_that_is_far_away(call: Call, words: str) -> None:
+    code, out, err = call(words)
+    assert (code, out) == (1, "") and "did you mean" not in err
+
+
+def test_no_table_has_a_word_of_ours() -> None:
+    """Such a row would never be read, or hides a command that was added later."""
+    for group, word, _ in flat(COMMANDS):
+        command = resolved(group.split())
+        assert isinstance(command, click.Group)
+        assert command.get_command(click.Context(command), word) is None, (group, word)
+    for path, word, _ in flat(OPTIONS):
+        ctx = click.Context(resolved(path.split()), info_name="x", **CONTEXT)
+        assert word not in {name for param in ctx.command.get_params(ctx) for name in param.opts}, (
+            path,
+            word,
+        )
+
+
+@given(st.text("abc", max_size=6), st.text("abc", max_size=6))
+def test_distance(one: str, other: str) -> None:
+    found = distance(one, other)
+    assert found == distance(other, one) and (found == 0) == (one == other)
+    assert abs(len(one) - len(other)) <= found <= max(len(one), len(other))
+
+
+def test_distance_counts_a_swap_once() -> None:
+    assert [distance("tpo", "top"), distance("ls", "list"), distance("", "ab"), distance("get", "set")] == [
+        1,
+        2,
+        2,
+        1,
+    ]
+
+
+def test_hints_are_empty_where_nothing_is_near() -> None:
+    assert command_hint("", "xyzzy", ["info"]) == option_hint("info", "--xyzzy", ["--format"]) == ""
+
+
+def test_every_hot_command_has_the_same_letters() -> None:
+    for options in (GLOBAL, *(entry[0] for entry in HOT.values())):
+        letters = "".join(option[1] for option in options)
+        assert len(letters) == len(set(letters)) and "h" in letters
+    assert FORMATS == ("text", "table", "json", "yaml")
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({b"TERM": b"xterm"}, True),
+        ({b"TERM": b"xterm", b"NO_COLOR": b"1"}, False),
+        ({b"TERM": b"dumb"}, False),
+    ],
+)
+def test_colour_on_a_terminal_only(
+    environment: dict[bytes, bytes], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvc_cli.output.posix.environ", environment)
+    assert not output.coloured()
+    master, slave = pty.openpty()
+    kept = os.dup(1)
+    os.dup2(slave, 1)
+    try:
+        found = output.coloured()
+    finally:
+        os.dup2(kept, 1)
+        for fd in (kept, master, slave):
+            os.close(fd)
+    assert found == coloured
+
+
+def test_doctor_in_colour() -> None:
+    """Colours change nothing but how it looks, and a name from the host cannot add any."""
+    finding = Finding(FAILED, "bad \x1b[2J", ("seen \x1b[32m",), ("run this",), "do that")
+    results = (Result(Check("a.b", "title", lambda _: ()), (finding,)),)
+    plain, shown = text.report(results), text.report(results, colour=True)
+    assert "\x1b" not in plain
+    assert (
+        shown.startswith("\x1b[31mfailed     \x1b[0m  a.b: bad ?[2J\n") and "\x1b[1mrun this\x1b[0m" in shown
+    )
+    for code in ("\x1b[31m", "\x1b[1m", "\x1b[0m"):
+        shown = shown.replace(code, "")
+    assert shown == plain

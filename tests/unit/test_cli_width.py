@@ -1,0 +1,168 @@
+"""Every help text and every table fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+from support.facts import MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
+
+from nvc import report
+from nvc.doctor import UNKNOWN, Finding, Result, text
+from nvc.doctor.catalog import CHECKS
+from nvc.model import HostFacts
+from nvc.plan.describe import table as plan_table
+from nvc.report import Entry
+from nvc.request import Request
+from nvc.selection import select
+from nvc.sim.report import GpuReport, MigReport, ProcessReport, Report
+from nvc.vgpu import top
+from nvc.vgpu.govern import Governed
+from nvc.vgpu.history import Track
+from nvc.vgpu.policies import DevicePolicy
+from nvc_cli import boot, daemon, sim
+from nvc_cli.main import CONTEXT, tree
+from nvc_hooks import boot as hook_boot
+from nvc_hooks import cdi as hook_cdi
+
+WIDTH = 80
+LONG = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)"
+
+
+def commands(command: click.Command = tree, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command, at every depth."""
+    yield path
+    if isinstance(command, click.Group):
+        ctx = click.Context(command, info_name="nvc-cli", **CONTEXT)
+        for name in command.list_commands(ctx):
+            inner = command.get_command(ctx, name)
+            assert inner is not None
+            yield from commands(inner, (*path, name))
+
+
+EVERY = list(commands())
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_help(path: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    """Both --help and --usage where there is one; -h is the same as --help."""
+    assert boot.run("nvc-cli", [*path, "--help"]) == 0
+    shown = capfd.readouterr()
+    assert shown.err == "" and shown.out.startswith("Usage: nvc-cli")
+    assert [line for line in shown.out.splitlines() if len(line) > WIDTH] == []
+    for short in ("-h", "-?"):
+        assert boot.run("nvc-cli", [*path, short]) == 0
+        assert capfd.readouterr() == shown
+
+
+@pytest.mark.parametrize(
+    "usage", [daemon.USAGE, hook_boot.USAGE, hook_cdi.USAGE], ids=["nvcd", "hook", "cdi"]
+)
+def test_the_help_of_other_programs(usage: str) -> None:
+    assert [line for line in usage.splitlines() if len(line) > WIDTH] == []
+
+
+def crowd() -> HostFacts:
+    """Eight GPUs with long names, each with seven MIG devices."""
+    found = []
+    for index in range(8):
+        mig = tuple(mig_device(index, number, MIG_UUID_0) for number in range(7))
+        found.append(gpu(index, f"GPU-08f3a2f0-0000-0000-0000-00000000000{index}", name=LONG, mig=mig))
+    return facts(gpus=tuple(found))
+
+
+def simulated() -> Report:
+    """The same as `nvc-cli sim show` reports it, with a process on every MIG device."""
+    size = 143771 << 20
+    found = []
+    for index, one in enumerate(crowd().gpus):
+        mig = tuple(
+            MigReport(mig.index, mig.uuid, "7g.141gb+me", mig.gpu_instance, 0, size, size) for mig in one.mig
+        )
+        found.append(GpuReport(index, one.uuid, LONG, index + 128, one.bus_id, size, size, True, mig))
+    processes = tuple(ProcessReport(4194304, gpu, mig, size, 10**15) for gpu in range(8) for mig in range(7))
+    return Report(VERSION, "13.0", tuple(found), processes)
+
+
+def tracks() -> tuple[Track, ...]:
+    long = "k8s_trainer_deployment-7f9c5d8b6d-x2x9l_production_0 GPU 0"
+    return (Track("f0000154" * 8, long, MIG_UUID_0, ((0.2, 1.0),) * 3, ((0.2, 0.5),), 0.999),)
+
+
+def governed() -> tuple[Governed, ...]:
+    own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, slice_us=1000000)
+    return tuple(Governed(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
+
+
+def results() -> tuple[Result, ...]:
+    found = Finding(UNKNOWN, "the configuration of the engine cannot be read: " + "/long" * 30)
+    return tuple(Result(check, (found,)) for check in CHECKS)
+
+
+def entries() -> tuple[Entry, ...]:
+    host, request = crowd(), Request(devices=("all",), capabilities=("compat32",), imex_channels=(2047,))
+    kinds = ("devices", "binaries", "libraries", "ipcs", "firmwares")
+    return report.entries(host, select(host, request), request, kinds)
+
+
+TABLES: dict[str, Callable[[int], str]] = {
+    "info": lambda width: report.info_table(crowd(), width),
+    "list": lambda width: report.list_table(entries(), width),
+    "configure": lambda width: plan_table(PLAN, width),
+    "sim show": lambda width: sim.table(simulated(), width),
+    "vgpu policy": lambda width: top.policies_table(governed(), width),
+    "vgpu report": lambda width: top.tracks_table(tracks(), width),
+    "doctor": lambda width: text.table(results(), width),
+    "doctor --list": lambda _: text.listing(CHECKS),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table(name: str) -> None:
+    shown = TABLES[name](WIDTH)
+    assert shown.count("\n") > 1
+    assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
+
+
+def test_what_is_copied_from_a_table_is_whole() -> None:
+    """UUIDs, indices and paths are not cut where something else can be left out."""
+    shown = report.info_table(crowd(), WIDTH)
+    assert all(one.uuid in shown for one in crowd().gpus) and shown.count(MIG_UUID_0) == 56
+    assert shown.count("…(simulated)") == 8  # nobody takes one for a real GPU
+    shown = report.list_table(entries(), WIDTH)
+    assert all(entry.path in shown for entry in entries())
+    shown = sim.table(simulated(), WIDTH)
+    assert shown.count(MIG_UUID_0) == 56
+
+
+def test_a_wide_terminal_has_every_column() -> None:
+    assert "ARCH" in report.info_table(crowd(), 140) and LONG.removeprefix("NVIDIA ") in report.info_table(
+        crowd(), 140
+    )
+    assert "DETAIL" in report.list_table(entries(), 100)
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_every_command_that_prints_something_has_a_form_for_programs(path: tuple[str, ...]) -> None:
+    """--format and -o are one option, and take json and yaml."""
+    command: click.Command = tree
+    ctx = click.Context(tree, info_name="nvc-cli", **CONTEXT)
+    for word in path:
+        assert isinstance(command, click.Group)
+        inner = command.get_command(ctx, word)
+        assert inner is not None
+        command = inner
+    formats = [param for param in command.params if "--format" in param.opts]
+    silent = {
+        "runtime configure", "config set", "config unset", "sim create", "sim destroy", "completion", "help",
+        *(f"vgpu {name}" for name in ("run", "set", "pause", "resume", "rm", "top")),
+    }  # fmt: skip
+    if isinstance(command, click.Group) or " ".join(path) in silent:
+        assert not formats
+        return
+    (option,) = formats
+    files = {"cdi generate", "cdi refresh", "cdi transform root"}  # they write files; -o is --output there
+    assert ("-o" in option.opts) == (" ".join(path) not in files)
+    if isinstance(option.type, click.Choice):
+        assert {"json", "yaml"} <= set(option.type.choices)
