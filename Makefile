@@ -109,7 +109,7 @@ nightly-explore: $(BUILD)/.packages-test stage
 	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_faults.py
 
 nightly-faults:
-	@$(MAKE) --no-print-directory faults FAULTS=--fresh
+	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
 bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
@@ -129,20 +129,20 @@ bundle: stage ## build/bundle: all that a host without a network needs
 packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: for aarch64 too, in build/packages/aarch64
 	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version "$(VERSION)") $(if $(ARCH),--arch "$(ARCH)")
 
-fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million)
+fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz
 	@for fuzzer in $(BUILD)/fuzz/*_fuzz; do \
 	    mkdir -p $$fuzzer.corpus && echo "$$fuzzer" && \
-	    $$fuzzer -max_total_time=$(or $(FUZZ),60) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
+	    $$fuzzer -max_total_time=$(or $(FUZZ),60) $(if $(SEED),-seed=$(SEED)) -verbosity=0 -artifact_prefix=$$fuzzer. $$fuzzer.corpus || exit 1; \
 	done
-	@cd tests && PYTHONPATH=../$(STAGE)/lib/nvc/python:..:. nice ../$(RUN) -m support.fuzz $(if $(INPUTS),--inputs $(INPUTS))
+	@cd tests && PYTHONPATH=../$(STAGE)/lib/nvc/python:..:. nice ../$(RUN) -m support.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 faults: $(BUILD)/.packages-test stage ## fail every system call of a container start, and kill it at each; goes on where it stopped
 	@$(MAKE) -s --no-print-directory install PREFIX="$(CURDIR)/$(BUILD)/prefix-faults" DESTDIR=
 	@cd tests && PYTHONPATH=..:. nice ../$(RUN) -m support.faults_run "$(CURDIR)/$(BUILD)/prefix-faults" $(FAULTS)
 
 stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for STRESS seconds (default 60)
-	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(RUN) -m pytest -q tests/native/test_vgpu_stress.py
+	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(PYTEST) -m nightly tests/native/test_vgpu_stress.py
 
 clean: ## remove what was built; the Python environment stays
 	rm -rf $(BUILD) nvc/_syscalls.abi3.so *.egg-info

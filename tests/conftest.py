@@ -36,18 +36,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_run_directory() -> None:
-    """A /run/nvc of these tests alone, which goes when they end: slices, policies and what was found on the host.
+def _own_directories() -> Iterator[None]:
+    """A /run/nvc of these tests alone: slices, policies, what was found on the host. Temporary files in memory.
 
-    Not for an installation that somebody else made, which is looked at as it is, nor without root.
+    Tests make hundreds of thousands of files. Both directories go when the tests end. Not for an installation that
+    somebody else made, which is looked at as it is, nor without root.
     """
     if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
+        yield
         return
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "unshare: tests need a mount namespace of their own")
     run("mount", "--make-rprivate", "/")
     os.makedirs(RUN, mode=0o700, exist_ok=True)
     run("mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", RUN)
+    memory = tempfile.mkdtemp(prefix="nvc-")  # a short name: paths of sockets have at most 107 characters
+    run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", memory)
+    tempfile.tempdir = memory
+    yield
+    run("umount", "--lazy", memory)
+    os.rmdir(memory)
 
 
 @pytest.fixture
@@ -101,7 +109,7 @@ def _rootfs_template() -> Iterator[Callable[[bool, bool], str]]:
 @pytest.fixture
 def scratch() -> Iterator[str]:
     """An empty directory, removed after the test, that every user can traverse; pytest's own cannot be."""
-    directory = tempfile.mkdtemp(prefix="nvc-test-")
+    directory = tempfile.mkdtemp(prefix="test-")
     os.chmod(directory, 0o755)
     yield directory
     shutil.rmtree(directory)

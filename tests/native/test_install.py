@@ -124,6 +124,7 @@ def bundle(stage: str) -> str:
     return os.path.join(REPO, "build/bundle")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("interpreter", interpreters())
 def test_the_bundle_installs_without_a_network(bundle: str, scratch: str, interpreter: str) -> None:
     prefix = os.path.join(scratch, "prefix")
@@ -133,6 +134,7 @@ def test_the_bundle_installs_without_a_network(bundle: str, scratch: str, interp
     check_archive(prefix, scratch)
 
 
+@pytest.mark.nightly
 def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
     total = sum(os.lstat(path).st_size for path in everything(bundle))
     assert total < 48 << 20

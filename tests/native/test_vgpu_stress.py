@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
 from support.vgpushim import CONTEXT, GIB, MIB, Process, Slice
 
 from nvc.vgpu import layout, ledger
@@ -32,6 +33,7 @@ def busy(made: Slice) -> Process:
     return process
 
 
+@pytest.mark.nightly
 def test_a_crowd_that_is_killed(plain_slice: Callable[..., Slice]) -> None:
     """rows: P7"""
     made = plain_slice(gpus=1)

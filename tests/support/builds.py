@@ -25,8 +25,10 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def make(*words: str, folder: str = "") -> None:
-    """Run make with these goals and variables in the checkout, or in a folder of it."""
+def make(*words: str, folder: str = ".", out: str = "") -> None:
+    """Run make with these goals and variables in the checkout, or in a folder of it that builds into `out`."""
+    if out:  # make splits names at spaces: below the checkout, names say nothing of where that is
+        words = (f"OUT={os.path.relpath(out, os.path.join(REPO, folder))}", *words)
     with _alone():
         command = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, folder))
         run(*command, *words, timeout=600, env=dict(os.environ))

@@ -1,6 +1,6 @@
 """Runs the fault harness in processes of its own.
 
-    python -m support.faults_run PREFIX [--jobs N] [--fresh]     everything, as `make faults` does
+    python -m support.faults_run PREFIX [--jobs N] [--fresh] [--every N]     everything, as `make faults` does
     python -m support.faults_run PREFIX SCENARIO FIRST:LAST:STRIDE TOOL DRIVER DIRECTORY     a part, in this process
 
 PREFIX is an installation. The whole takes a while; what is done is kept in build/faults, and gone on with the next
@@ -44,10 +44,11 @@ def work(prefix: str, scenario: str, numbers: str, tool: str, driver_root: str, 
 
 
 class Everything:
-    """All faults of all scenarios, a chunk at a time."""
+    """All faults of all scenarios, or each n-th of them, a chunk at a time."""
 
-    def __init__(self, prefix: str, directory: str) -> None:
+    def __init__(self, prefix: str, directory: str, every: int = 1) -> None:
         self.directory = directory
+        self.every = every
         self.driver_root = os.path.join(directory, "driver")
         self.start = [sys.executable, "-m", "support.faults_run", prefix]
         self.wrong = self.tried = 0
@@ -65,9 +66,9 @@ class Everything:
 
     def chunk(self, scenario: str, first: int) -> None:
         """Try a chunk, unless that was done."""
-        name = os.path.join(self.directory, f"{scenario}-{first}.txt")
+        name = os.path.join(self.directory, f"{scenario}-{first}-{self.every}.txt")
         if not os.path.exists(name):
-            done = self.part(scenario, f"{first}:{first + CHUNK}:1")
+            done = self.part(scenario, f"{first}:{first + CHUNK * self.every}:{self.every}")
             text = done.stdout + done.stderr
             if done.returncode not in (0, 1):
                 print(text, flush=True)
@@ -92,7 +93,8 @@ class Everything:
                 )
                 assert done.returncode in (0, 1), done.stderr
                 total = int(done.stdout.split()[3])
-                list(pool.map(lambda first: self.chunk(scenario, first), range(0, total, CHUNK)))  # noqa: B023
+                firsts = range(0, total, CHUNK * self.every)
+                list(pool.map(lambda first: self.chunk(scenario, first), firsts))  # noqa: B023
 
 
 def main() -> int:
@@ -103,12 +105,13 @@ def main() -> int:
     parser.add_argument("prefix")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--fresh", action="store_true", help="forget what was done before")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="try each N-th fault alone")
     options = parser.parse_args()
     directory = os.path.join(REPO, "build/faults")
     if options.fresh:
         shutil.rmtree(directory, ignore_errors=True)
     began = time.monotonic()
-    everything = Everything(options.prefix, directory)
+    everything = Everything(options.prefix, directory, options.every)
     everything.run(options.jobs)
     print(f"{everything.tried} faults, {everything.wrong} wrong, {time.monotonic() - began:.0f} s")
     return 1 if everything.wrong else 0

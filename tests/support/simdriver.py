@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 def build(out: str, *settings: str) -> str:
     """The simulated driver, built in `out`; `settings` are make's."""
-    make(f"OUT={out}", *settings, folder="native/simdriver")
+    make(*settings, folder="native/simdriver", out=out)
     return out
 
 

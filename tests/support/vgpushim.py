@@ -28,7 +28,7 @@ TOOL = ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool_loop
 
 def build(out: str, *settings: str) -> str:
     """The shims, built in `out`; `settings` are make's."""
-    make(f"OUT={out}", *settings, folder="native/vgpu")
+    make(*settings, folder="native/vgpu", out=out)
     return out
 
 
