@@ -50,6 +50,19 @@ def prepare(host: Host, page: str) -> None:
         host.write("/usr/local/bin/podman", script, 0o755)
 
 
+def changed(host: Host) -> list[str]:
+    """Files of /etc that were made or changed since the host was, but for those of Podman's networks."""
+    found = host.sh("find /etc -newer /usr/local/sbin/systemctl -type f ! -path '*/networks/*' | sort").stdout
+    return found.splitlines()
+
+
+def test_podman_s_networks_are_no_change(host: Host) -> None:
+    """Podman 5 leaves a lock there, whichever page ran first."""
+    before = changed(host)
+    host.sh("mkdir -p /etc/containers/networks; touch /etc/containers/networks/netavark.lock")
+    assert changed(host) == before
+
+
 @pytest.mark.parametrize("heading", QUICK)
 def test_the_quick_start(host: Host, heading: str) -> None:
     prepare(host, heading.lower())
@@ -63,13 +76,10 @@ def test_the_quick_start(host: Host, heading: str) -> None:
 def test_a_page(host: Host, page: str) -> None:
     blocks = commands(page)
     assert blocks
-    before = host.sh("find /etc -newer /usr/local/sbin/systemctl -type f | sort").stdout
+    before = changed(host)
     prepare(host, page)
     output = "".join(host.sh(block).stdout for block in blocks)
     for text, times in SEEN[page].items():
         assert output.count(text) >= times, output
     host.sh("systemctl stop docker containerd; rm -f /usr/local/bin/podman /etc/docker/key.json")
-    after = host.sh(
-        "find /etc -newer /usr/local/sbin/systemctl -type f ! -path '*/networks/*' | sort"
-    ).stdout
-    assert after == before, "a page takes back what it did"
+    assert changed(host) == before, "a page takes back what it did"

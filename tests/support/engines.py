@@ -61,7 +61,13 @@ for name in docker dockerd containerd ctr runc crun podman conmon systemctl; do
     rm -f "/usr/local/bin/$name" "/usr/local/sbin/$name" # the distribution's are wanted
 done
 rm -f /usr/local/bin/nvidia-* /usr/local/sbin/nvidia-*
-rm -rf /etc/docker /etc/containerd /etc/crio /etc/containers/containers.conf* /etc/nvc /etc/cdi
+# What somebody did with engines on this machine is none of the host's: neither settings nor images.
+rm -rf /etc/docker /etc/containerd /etc/crio /etc/containers/containers.conf* /etc/containers/networks /etc/cni
+rm -rf /etc/nvc /etc/cdi /var/lib/nvc
+for name in docker containerd containers; do
+    mkdir -p "/var/lib/$name"
+    mount -t tmpfs -o mode=711 tmpfs "/var/lib/$name"
+done
 echo ready
 exec cat
 """
