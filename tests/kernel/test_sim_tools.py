@@ -1,12 +1,14 @@
 """What NVIDIA's own container tools look up in a driver root, looked up in a simulated one as they do it.
 
 nvidia-container-cli loads NVML in a chroot to the root, as nobody; of the loader cache it takes the libraries whose
-real file ends in the version that NVML tells. nvidia-ctk is in tests/kernel/test_sim_nvidia_ctk.py.
+real file ends in the version that NVML tells. nvidia-ctk itself is in
+tests/native/test_sim_programs.py.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -15,7 +17,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from support import run
 from support.ldcache import listing
-from support.simdriver import library_directory
+from support.simdriver import environment, library_directory
 
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.proc import kernel_version
@@ -84,3 +86,55 @@ def test_sandboxutils_declines(sim_root: Callable[..., str]) -> None:
     assert library.nvSandboxUtilsGetFileContent(b"/proc/version", text, ctypes.byref(size)) == 1
     assert library.nvSandboxUtilsShutdown() == 1
     assert text.value == b"untouched"
+
+
+#: What nvidia-ctk asks to tell the profile of each MIG device of GPU 1: ids, profiles, places in memory.
+INSTANCES = """
+import ctypes, json
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+def do(name, *arguments):
+    code = getattr(nvml, name)(*arguments)
+    assert code == 0, (name, code)
+def number(name, *arguments):
+    out = ctypes.c_uint()
+    do(name, *arguments, ctypes.byref(out))
+    return out.value
+def pointer(name, *arguments):
+    out = ctypes.c_void_p()
+    do(name, *arguments, ctypes.byref(out))
+    return out
+def fields(name, skipped, count, *arguments):
+    out = (ctypes.c_uint * 16)()
+    do(name, *arguments, out)
+    return list(out)[skipped:skipped + count]
+do("nvmlInit_v2")
+gpu = pointer("nvmlDeviceGetHandleByIndex_v2", 1)
+told = []
+for index in range(3):
+    mig = pointer("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
+    gi = pointer("nvmlDeviceGetGpuInstanceById", gpu, number("nvmlDeviceGetGpuInstanceId", mig))
+    ci = pointer("nvmlGpuInstanceGetComputeInstanceById", gi, number("nvmlDeviceGetComputeInstanceId", mig))
+    told.append([
+        fields("nvmlGpuInstanceGetInfo", 2, 4, gi),
+        fields("nvmlComputeInstanceGetInfo_v2", 4, 4, ci),
+    ])
+profiles = []
+out = (ctypes.c_uint * 16)()
+for profile in range(19):
+    code = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, profile, out)
+    profiles.append(out[0] if code == 0 else -code)
+assert nvml.nvmlDeviceGetGpuInstanceById(gpu, 99, ctypes.byref(gpu)) == 6
+print(json.dumps([told, profiles]))
+"""
+
+
+def test_nvml_tells_the_instances_of_mig_devices(sim_root: Callable[..., str]) -> None:
+    root = sim_root(gpus=2, mig=("", "2g.20gb,1g.10gb,1g.20gb"))
+    told, profiles = json.loads(run(sys.executable, "-c", INSTANCES, env=environment(root)).stdout)
+    assert told == [  # id, profile, start, size: of the GPU instance, of its compute instance
+        [[3, 14, 0, 2], [0, 1, 0, 2]],
+        [[7, 19, 2, 1], [0, 0, 0, 1]],
+        [[8, 15, 3, 2], [0, 0, 0, 1]],
+    ]
+    # 19: 1g.10gb, 14: 2g.20gb, 15: 1g.20gb; those that the GPU has none of are not supported, the last is no number
+    assert profiles == [19, 14, -3, -3, -3, -3, -3, -3, -3, 15, -3, -3, -3, -3, -3, -3, -3, -3, -2]

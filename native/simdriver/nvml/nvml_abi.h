@@ -94,6 +94,30 @@ typedef struct {
 } nvmlDeviceAttributes_t;
 
 typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id, profileId;
+    unsigned int start, size; /* memory slices */
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount,
+        sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+    nvmlDevice_t device, gpuInstance;
+    unsigned int id, profileId;
+    unsigned int start, size; /* compute slices */
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
     unsigned int fieldId, scopeId;
     long long timestamp, latencyUsec;
     unsigned int valueType;
@@ -118,6 +142,10 @@ _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "NVML layout");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "NVML layout");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML layout");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "NVML layout");
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48, "NVML layout");
+_Static_assert(sizeof(nvmlGpuInstanceInfo_t) == 24, "NVML layout");
+_Static_assert(sizeof(nvmlComputeInstanceProfileInfo_t) == 36, "NVML layout");
+_Static_assert(sizeof(nvmlComputeInstanceInfo_t) == 32, "NVML layout");
 
 #define NVML_API __attribute__((visibility("default")))
 
