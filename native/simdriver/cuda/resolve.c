@@ -1,7 +1,9 @@
 /* cuGetProcAddress: functions by name, version and kind of default stream. */
 #include "driver.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Declared without their types, which are in other files: only the addresses matter. */
 #define ENTRY(name, version, symbol) extern const char sim_##symbol[] __asm__(#symbol);
@@ -76,10 +78,27 @@ CU_API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, u
     return result;
 }
 
-/* Private tables of the driver: there are none, which programs that ask for them must expect. */
+/* The table that libcudart asks for first of those that it cannot do without. */
+static const CUuuid runtime_table = {
+    {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9}};
+
+/* Says once what libcudart's "named symbol not found" does not. */
+static void tell_runtime(void)
+{
+    static bool told;
+    if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+        dprintf(STDERR_FILENO,
+                "libcuda (simulated): NVIDIA's CUDA runtime (libcudart) runs only on NVIDIA's driver; "
+                "programs on the CUDA driver API run here\n");
+}
+
+/* Private tables of the driver: there are none, which programs that ask for them must expect. NVIDIA's runtime has
+ * one of them prove that the driver is NVIDIA's. This driver does not pretend to be. */
 CU_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
     CU_ARGUMENT(table && id);
     *table = NULL;
+    if (memcmp(id, &runtime_table, sizeof(runtime_table)) == 0)
+        tell_runtime();
     return CUDA_ERROR_NOT_FOUND;
 }
