@@ -108,8 +108,8 @@ def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
         names = ", ".join(device.name for device in tenant.devices if not device.hidden)
         count = len(tenant.pids)
         state = f"{count} process{'es' if count > 1 else ''}" if count else "gone"
-        if tenant.short not in typed:
-            offers.append((tenant.short, f"{names or 'no device'}, {state}"))
+        if tenant.name not in typed:
+            offers.append((tenant.name, f"{names or 'no device'}, {state}"))
     return _items(offers, begun)
 
 

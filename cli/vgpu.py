@@ -41,12 +41,19 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_watch"]  # the group, and modules that 
     help="Devices, as for configure. Default: all.",
 )  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
+@click.option("--name", default="", metavar="NAME", help="Call the slice so. Default: by the program.")
 @slice_options
 @FENCE
 @click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run_command(
-    ctx: click.Context, /, devices: tuple[str, ...], user: str, words: tuple[str, ...], **given: Any
+    ctx: click.Context,
+    /,
+    devices: tuple[str, ...],
+    user: str,
+    name: str,
+    words: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Run a program with a slice, without a container. It ends when this command is killed.
 
@@ -66,7 +73,7 @@ def run_command(
     kernel, options = LinuxKernel(), arguments.driver_options(ctx.obj["globals"])
     facts = discover(kernel, options)
     output.warn(program_of(ctx), facts.warnings)
-    program = Program(words, environment, uid, gid, options.timeout)
+    program = Program(words, environment, uid, gid, options.timeout, name)
     sys.stdout.flush()
     ctx.exit(run(kernel, facts, selectors, wanted, program))
 

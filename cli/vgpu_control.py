@@ -173,7 +173,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
         broken = unreadable(all_slices)
         removed_too = [broken[name] for name in names if name in broken]
         chosen = [find(all_slices, name) for name in names if name not in broken]
-        users = {tenant.short: tenant.pids for tenant in chosen}
+        users = {tenant.name: tenant.pids for tenant in chosen}
         users |= processes_of(kernel, tuple(entry for entry in removed_too if entry.pid))
         for name, pids in users.items():
             if pids and not force:

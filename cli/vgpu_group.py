@@ -62,6 +62,8 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices without a process.")
+
 FENCE = click.option(
     "--fence",
     default=None,
@@ -89,11 +91,18 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
     """Every slice; what cannot be read is a warning."""
+    from nvc.containers.lookup import Lookup
     from nvc.vgpu.tenants import tenants
 
-    found, warnings = tenants(kernel)
+    names = ctx.obj.setdefault("names", Lookup())  # `top` lists them again and again
+    found, warnings = tenants(kernel, names)
     output.warn(program_of(ctx), warnings)
     return found
+
+
+def shown(found: tuple[Tenant, ...], everything: bool) -> tuple[Tenant, ...]:
+    """Those to list: without --all, those that live."""
+    return tuple(tenant for tenant in found if everything or tenant.alive)
 
 
 def operator_kernel() -> Kernel:

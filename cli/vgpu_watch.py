@@ -11,7 +11,11 @@ from nvc.errors import InputError
 from nvc_cli import completion, output
 from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of
-from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
+from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.vgpu.tenants import Tenant
 
 CLEAR = "\x1b[H\x1b[2J"
 FIRST = 0.25  # seconds until the first table of `top`
@@ -27,12 +31,13 @@ def columns() -> tuple[int, int]:
     return (width, height) if width else (output.WIDTH, 0)  # a terminal may not know its size
 
 
-@command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --format json")
+@command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --all --format json")
+@ALL
 @FORMAT
 @click.pass_context
-def ls_command(ctx: click.Context, form: str) -> None:
+def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
     """List slices: limits, and what their processes say that they use."""
-    found = everybody(ctx, operator_kernel())
+    found = shown(everybody(ctx, operator_kernel()), everything)
     if form != "table":
         from nvc.vgpu.tenants import document
 
@@ -48,7 +53,10 @@ def ls_command(ctx: click.Context, form: str) -> None:
 @FORMAT
 @click.pass_context
 def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
-    """Show one slice. SLICE is its name, the beginning of its key, or a process in it."""
+    """Show one slice.
+
+    SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
+    """
     from nvc.vgpu import top
     from nvc.vgpu.sizes import size_text
     from nvc.vgpu.tenants import document, find
@@ -60,7 +68,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     entry = tenant.entry
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created))
     lines = [
-        ("slice", tenant.short), ("key", entry.key), ("rootfs", entry.rootfs or "(a program)"),
+        ("slice", tenant.name), *container_lines(tenant), ("key", entry.key), ("rootfs", entry.rootfs or "-"),
         ("libraries", entry.libs_dir), ("quota", entry.quota), ("created", created),
         ("processes", f"{top.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
     ]  # fmt: skip
@@ -83,11 +91,25 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     output.write(text + ("\n" + top.processes((tenant,)) if tenant.accounts else ""))
 
 
+def container_lines(tenant: Tenant) -> list[tuple[str, str]]:
+    """What is known of the container or program of a slice."""
+    known = tenant.container
+    if tenant.entry.program:
+        return [("program", tenant.entry.program)]
+    lines = (
+        ("engine", " ".join(filter(None, (known.engine, known.realm)))),
+        ("container", " ".join(filter(None, (known.name, known.id if known.id != known.name else "")))),
+        ("pod", "/".join(filter(None, (known.namespace, known.pod)))),
+    )
+    return [line for line in lines if line[1]]
+
+
 @command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once")
 @click.option("--once", is_flag=True, help="Print it once and end.")
+@ALL
 @click.option("--interval", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS")
 @click.pass_context
-def top_command(ctx: click.Context, once: bool, interval: float) -> None:
+def top_command(ctx: click.Context, once: bool, everything: bool, interval: float) -> None:
     """Show devices, slices and their processes, again and again.
 
     ASKED is the cap or weight of a slice, EXPECTED the part of the device's time that it gets when everybody is
@@ -104,7 +126,7 @@ def top_command(ctx: click.Context, once: bool, interval: float) -> None:
     pause = min(interval, FIRST)
     while True:
         time.sleep(pause)
-        found = everybody(ctx, kernel)
+        found = shown(everybody(ctx, kernel), everything)
         new = reading(found, time.monotonic_ns())
         shares = Shares(received(old, new), expected(found, maxima(found)))
         width, height = columns()

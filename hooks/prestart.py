@@ -65,7 +65,8 @@ def _inject(command: str, config: Config, log: Log) -> None:
     privileges.reduce("configure", options.load_kmods, kernel)
     pid = _pid(kernel, command, state)
     rootfs, devices = container.rootfs, container.devices
-    outcome = configure(kernel, options, request, pid, rootfs, log, devices, last=True)
+    called = state.id, state.bundle
+    outcome = configure(kernel, options, request, pid, rootfs, log, devices, last=True, called=called)
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
 

@@ -53,22 +53,27 @@ def configure(
     log: Log,
     oci_devices: list[dict[str, object]] | None = None,
     last: bool = False,
+    called: tuple[str, str] = ("", ""),
 ) -> Outcome:
     """Give the container of `pid` (0: the parent process) what `request` asks for.
 
     `oci_devices` is its bundle's linux.resources.devices, where known. `last`: the process ends by telling the
-    outcome; see nvc.apply.executor. Raises NvcError; the container is then as it was.
+    outcome; see nvc.apply.executor. `called`: its id and bundle, where its runtime says them. Raises NvcError; the
+    container is then as it was.
     """
-    return configure_target(kernel, options, request, opener(kernel, pid, rootfs), log, oci_devices, last)
+    opened = opener(kernel, pid, rootfs, called)
+    return configure_target(kernel, options, request, opened, log, oci_devices, last)
 
 
-def opener(kernel: Kernel, pid: int, rootfs: str) -> Callable[[], Target]:
-    """What opens the container of `pid` when it is called."""
+def opener(
+    kernel: Kernel, pid: int, rootfs: str, called: tuple[str, str] = ("", "")
+) -> Callable[[], Target]:
+    """What opens the container of `pid` when it is called; `called` as for `configure`."""
 
     def open_now() -> Target:
         from nvc.target import open_target
 
-        return open_target(kernel, pid, rootfs)
+        return open_target(kernel, pid, rootfs, *called)
 
     return open_now
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_STATE = 1 << 20  # bytes
 MAX_CONFIG = 16 << 20
+ID_MAX = 1024  # characters
 #: How a runtime and this program may be out of step.
 HINT = "is this called by an OCI runtime, as a hook?"
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of the kernel
@@ -34,6 +35,7 @@ class State(Value):
 
     pid: int
     bundle: str  # absolute
+    id: str = ""  # as the runtime's caller names the container; "" where it is no id
 
 
 class Mount(Value):
@@ -72,7 +74,8 @@ def read_state(fd: int = 0) -> State:
     pid = document.get("pid", 0)
     if type(pid) is not int or not 0 <= pid <= _PID_MAX:
         raise ContainerError(step, "pid", "not a process id", HINT)
-    return State(pid, bundle)
+    id = document.get("id")
+    return State(pid, bundle, id if type(id) is str and _is_path(id) and len(id) <= ID_MAX else "")
 
 
 def read_container(bundle: str) -> Container:

@@ -35,7 +35,7 @@ class Target:
     """An open container. `mount_namespace` is -1 when it is this process's own (standalone mode)."""
 
     __slots__ = ("pid", "pidfd", "proc", "mount_namespace", "rootfs", "rootfs_path", "fsuid", "fsgid", "layout",
-                 "user_namespace")  # fmt: skip
+                 "user_namespace", "id", "bundle")  # fmt: skip
 
     pid: int
     pidfd: int
@@ -47,6 +47,8 @@ class Target:
     fsgid: int
     layout: Layout
     user_namespace: bool  # the container has one of its own
+    id: str  # of its runtime; "" where the caller does not say
+    bundle: str  # directory of its OCI configuration; likewise
 
     def key(self, kernel: Kernel) -> str:
         """A name for the rootfs that every mount namespace agrees on: device, inode, birth in hexadecimal.
@@ -74,11 +76,12 @@ class Target:
                 os.close(fd)
 
 
-def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
+def open_target(kernel: Kernel, pid: int, rootfs: str, id: str = "", bundle: str = "") -> Target:
     """The container whose init is `pid` and whose root file system is `rootfs`, as the caller's runtime says.
 
     With pid 0 (standalone) the parent process is taken, and it may share this mount namespace; with SELF it is
     this process. The container may have pivoted already: `rootfs` is then the host's name for its root directory.
+    `id` and `bundle` are what its runtime says of it; they are kept with a slice, to find its engine's name.
     Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
     """
     if not rootfs.startswith("/") or not rootfs.strip("/"):
@@ -86,7 +89,7 @@ def open_target(kernel: Kernel, pid: int, rootfs: str) -> Target:
     target = Target()
     target.pid = os.getpid() if pid == SELF else pid or os.getppid()
     target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
-    target.rootfs_path = rootfs
+    target.rootfs_path, target.id, target.bundle = rootfs, id, bundle
     try:
         _open(kernel, target, standalone=pid in (0, SELF))
         target.layout = _layout(kernel, target.rootfs)

@@ -174,9 +174,9 @@ def shim(look: Look, inside: Inside) -> Iterator[Finding]:
         file, how = inside.loaded(soname)
         if file is None or file.elf is None or not layouts_of(file.elf):
             yield failed(
-                f"{soname} of slice {tenant.short} is not the shim: {file.path if file else 'not found'}",
+                f"{soname} of slice {tenant.name} is not the shim: {file.path if file else 'not found'}",
                 how,
-                commands=(f"nvc-cli vgpu check {tenant.short}",),
+                commands=(f"nvc-cli vgpu check {tenant.name}",),
                 advice=f"its memory is not limited: {AGAIN}",
             )
             continue
@@ -238,11 +238,11 @@ def quota(look: Look, inside: Inside) -> Iterator[Finding]:
         if device.used >= device.limit - (64 << 20):
             yield warning(
                 f"its slice of device {device.index} is full: {device.used >> 20} of {device.limit >> 20} MiB",
-                commands=(f"nvc-cli vgpu set {tenant.short} --memory SIZE",),
+                commands=(f"nvc-cli vgpu set {tenant.name} --memory SIZE",),
                 advice="programs that want more get `out of memory`",
             )
     if not tenant.problem:
-        yield ok(f"slice {tenant.short} of {len(tenant.devices)} devices")
+        yield ok(f"slice {tenant.name} of {len(tenant.devices)} devices")
 
 
 CHECKS = (

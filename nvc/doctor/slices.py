@@ -127,7 +127,7 @@ def ledgers(look: Look) -> Iterator[Finding]:
     for tenant in look.tenants()[0]:
         if tenant.alive and tenant.problem:
             yield failed(
-                f"what slice {tenant.short} uses is not known: {tenant.problem}",
+                f"what slice {tenant.name} uses is not known: {tenant.problem}",
                 f"process {tenant.pids[0]}, {tenant.entry.rootfs or 'a program'}",
                 commands=(f"nvc-cli vgpu check {tenant.pids[0]}",),
                 advice="its programs have written to it: end them and start the container again",
@@ -148,8 +148,8 @@ def memory(look: Look) -> Iterator[Finding]:
             fits = max(device.limit - (promised - size) >> 20, 1)
             yield warning(
                 f"slices of {uuid} promise {promised >> 20} MiB, it has {size >> 20} MiB",
-                *(f"{one.short}: {its.limit >> 20} MiB" for one, its in held[:16]),
-                commands=(f"nvc-cli vgpu set {tenant.short} --device {device.index} --memory {fits}MiB",),
+                *(f"{one.name}: {its.limit >> 20} MiB" for one, its in held[:16]),
+                commands=(f"nvc-cli vgpu set {tenant.name} --device {device.index} --memory {fits}MiB",),
                 advice="who comes last gets less than was promised: make one of them smaller",
             )
 
@@ -175,7 +175,7 @@ def coverage(look: Look) -> Iterator[Finding]:
         for report in found.reports:
             for path, cause in report.uncovered:
                 yield failed(
-                    f"process {report.pid} ({report.name}) of slice {tenant.short} gets around the shim: {path}",
+                    f"process {report.pid} ({report.name}) of slice {tenant.name} gets around the shim: {path}",
                     cause,
                     commands=(f"nvc-cli vgpu check {report.pid}",),
                     advice="its memory is not limited: take that copy of the library out of the image",
@@ -281,7 +281,7 @@ def _with_policy(look: Look) -> list[str]:
         except (NvcError, OSError):
             continue
         if any(limit.policy != layout.POLICY_NATIVE for limit in limits):
-            names.append(tenant.short)
+            names.append(tenant.name)
     return names
 
 

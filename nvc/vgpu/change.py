@@ -123,7 +123,7 @@ def _shared(
 def _shortage(tenant: Tenant, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
     """Of which devices more is in use than the new limits allow."""
     if tenant.problem:
-        return (f"{tenant.short}: what is in use is not known: {tenant.problem}",)
+        return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
     return tuple(
         f"{device.uuid}: {size_text(device.used)} are in use, more than the new limit of "
         f"{size_text(share.memory_limit)}: new allocations fail until enough is freed"

@@ -112,7 +112,7 @@ def _mean(sums: list[int]) -> float:
 
 def _names(everybody: tuple[Tenant, ...]) -> dict[tuple[str, str], str]:
     return {
-        (tenant.entry.key, device.uuid): f"{tenant.short} on {device.index}"
+        (tenant.entry.key, device.uuid): f"{tenant.name} on {device.index}"
         for tenant in everybody
         for device in tenant.devices
     }

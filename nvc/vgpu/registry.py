@@ -14,11 +14,11 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 import time
 
-from nvc.errors import InitializationError, NvcError
+from nvc.errors import InitializationError
 from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
-from nvc.value import Value
 from nvc.vgpu import layout, policies, quota
+from nvc.vgpu.entry import Entry, EntryDevice, RegistryError, read_entry, text_of
 from nvc.vgpu.quota import QuotaDevice
 
 TYPE_CHECKING = False
@@ -29,54 +29,16 @@ if TYPE_CHECKING:
     from nvc.target import Target
     from nvc.vgpu.slices import Slice, SliceDevice
 
+__all__ = [
+    "Entry", "EntryDevice", "Registration", "RegistryError", "about", "base_directory", "daemon_directory", "enter",
+    "entry_device", "entry_names", "is_bound", "key_of", "locked", "prune", "quota_device", "read_entry", "remove",
+    "start_of", "text_of", "write_about",
+]  # fmt: skip
+
 LOCK_TIMEOUT = 10.0  # seconds
 #: With more entries than this, those of containers that are gone are removed when one is made.
 MANY = 64
-ABOUT_LIMIT = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-
-class RegistryError(NvcError):
-    """A slice cannot be found or changed."""
-
-    code = "NVC-2101"
-    doctor = "vgpu"
-    stage = "vgpu"
-
-
-class EntryDevice(Value):
-    """What does not change of a device of a slice."""
-
-    uuid: str
-    index: str
-    memory: int  # bytes; 0: not known
-    name: str
-    asked_policy: int = layout.POLICY_NATIVE  # holds where the device has no policy of its own
-
-
-class Entry(Value):
-    """One slice as it was made."""
-
-    key: str
-    directory: str  # of the entry, on the host
-    pid: int  # as /proc has it, of the process that the slice was made for
-    start: int  # when that process began, in clock ticks since boot
-    rootfs: str  # as the host calls it; "" for a plain process
-    libs_dir: str  # in the container
-    created: int  # seconds since the epoch
-    devices: tuple[EntryDevice, ...]
-    fence: str = ""  # of SliceRequest.fence
-
-    @property
-    def namespace(self) -> int:
-        """Inode of the mount namespace."""
-        return int(self.key.partition("-")[0], 16)
-
-    @property
-    def quota(self) -> str:
-        """Path of the quota file on the host."""
-        return f"{self.directory}/quota"
 
 
 class Registration:
@@ -251,8 +213,27 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             int(time.time()),
             tuple(entry_device(device) for device in slice.devices),
             slice.fence,
+            target.id,
+            target.bundle,
+            "" if target.id or target.proc < 0 else _cgroup_of(target.proc),
         )  # fmt: skip
     )
+
+
+def _cgroup_of(proc: int) -> str:
+    """A cgroup of the process with this directory of /proc that is not the root; "" where there is none."""
+    try:
+        fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return ""
+    try:
+        text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
+    return next((path for path in paths if path.strip("/")), "")
 
 
 def _process_of(target: Target) -> tuple[int, int]:
@@ -271,48 +252,6 @@ def start_of(directory: str) -> int:
         return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
     finally:
         os.close(fd)
-
-
-def text_of(entry: Entry) -> str:
-    """An entry as its file `about`."""
-    lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
-    lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
-    lines += [f"fence {entry.fence}"] if entry.fence else []
-    lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
-    lines += [
-        f"policy {place} {d.asked_policy}"
-        for place, d in enumerate(entry.devices)
-        if d.asked_policy != layout.POLICY_NATIVE
-    ]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def read_entry(path: str) -> Entry:
-    """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
-    fields = {"pid": "0", "start": "0", "created": "0", "rootfs": "", "libraries": "", "fence": ""}
-    devices = []
-    try:
-        fd = os.open(f"{path}/about", _READ)
-        try:
-            text = os.pread(fd, ABOUT_LIMIT, 0).decode()
-        finally:
-            os.close(fd)
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "device":
-                uuid, index, memory, device = value.split(" ", 3)
-                devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
-            elif name == "policy":
-                place, policy = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
-            elif name in fields:
-                fields[name] = value
-        return Entry(
-            path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
-            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
-        )  # fmt: skip
-    except (OSError, ValueError, IndexError) as error:
-        raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None
 
 
 def entry_names(base: str) -> list[str]:
@@ -377,17 +316,3 @@ def _locked(kernel: Kernel, base: str, timeout: float = LOCK_TIMEOUT) -> int:
 def locked(kernel: Kernel, timeout: float = LOCK_TIMEOUT) -> int:
     """The same for other modules; closing it releases the lock."""
     return _locked(kernel, base_directory(), timeout)
-
-
-def _quoted(text: str) -> str:
-    """One line of ASCII for any name, file names with foreign bytes too: other bytes as %xx."""
-    raw = text.encode("utf-8", "surrogateescape")
-    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02x}" for byte in raw)
-
-
-def _unquoted(text: str) -> str:
-    first, *rest = text.split("%")
-    raw = first.encode("ascii") + b"".join(
-        bytes.fromhex(part[:2]) + part[2:].encode("ascii") for part in rest
-    )
-    return raw.decode("utf-8", "surrogateescape")

@@ -25,6 +25,7 @@ from nvc.vgpu.fence import fenced
 from nvc.vgpu.living import processes_of
 from nvc.vgpu.policies import governed
 from nvc.vgpu.prepare import by_mps, measured, start_mps
+from nvc.vgpu.programs import check_name, claim
 from nvc.vgpu.slices import Slice, SliceDevice, resolve
 
 TYPE_CHECKING = False
@@ -54,6 +55,7 @@ class Program(Value):
     uid: int = -1  # -1: as the caller
     gid: int = -1
     timeout: float = 10.0  # seconds for the mounts
+    name: str = ""  # of the slice; "": by the command
 
 
 def run(
@@ -66,6 +68,8 @@ def run(
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
     refuse_slices(facts)
+    if program.name:
+        check_name(program.name)
     request = Request(devices=devices or ("all",), vgpu=wanted)
     selection = select(facts, request)
     if wanted.fence == "mig":
@@ -121,7 +125,7 @@ def _child(
     """Become the program. What goes wrong before is told through `out`; never returns."""
     try:
         die_with(parent)
-        program.environment.update(_enter_slice(kernel, facts, devices, fence, program.timeout))
+        program.environment.update(_enter_slice(kernel, facts, devices, fence, program))
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
@@ -146,7 +150,7 @@ def _become(program: Program) -> None:
 
 
 def _enter_slice(
-    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: Fence, timeout: float
+    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: Fence, program: Program
 ) -> dict[str, str]:
     """Give this process a mount namespace in which it has the slice; variables that it needs are returned.
 
@@ -182,9 +186,10 @@ def _enter_slice(
     target.layout = Layout("", libs_dir, "", False)
     registration = registry.enter(kernel, target, slice, libs_dir)
     try:
+        claim(kernel, registry.key_of(kernel, target), program.name, program.words[0])
         if mps:
-            start_mps(kernel, target, slice, timeout)
-        _apply(kernel, target, _plan(facts, slice, libraries, libs_dir), timeout)
+            start_mps(kernel, target, slice, program.timeout)
+        _apply(kernel, target, _plan(facts, slice, libraries, libs_dir), program.timeout)
     except BaseException:
         registration.undo()
         raise
@@ -197,6 +202,7 @@ def own_target() -> Target:
     target.pid, target.pidfd, target.proc, target.mount_namespace = os.getpid(), -1, -1, -1
     target.rootfs = os.open("/", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     target.rootfs_path, target.user_namespace = "", False
+    target.id = target.bundle = ""
     target.fsuid, target.fsgid = os.geteuid(), os.getegid()
     return target
 

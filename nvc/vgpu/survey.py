@@ -92,5 +92,5 @@ def _files(kernel: Kernel, tenant: Tenant) -> list[str]:
             found = check_files(kernel, root, tenant.entry.libs_dir)
         finally:
             os.close(root)
-        return [f"{tenant.short}: {path}" for path in found]
+        return [f"{tenant.name}: {path}" for path in found]
     return []

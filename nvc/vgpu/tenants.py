@@ -1,7 +1,15 @@
-"""The slices of this host as they are now: what was asked for, who is in them, and what those say they hold."""
+"""The slices of this host as they are now: what was asked for, who is in them, and what those say they hold.
+
+A slice is called as users know it: by what an engine calls its container, by the program of `vgpu run`. Of several
+that would be called the same, the one that lives has the name, and otherwise each its id.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
+from nvc.containers import ContainerName
+from nvc.containers.lookup import Lookup, Trace
 from nvc.errors import InputError
 from nvc.value import Value
 from nvc.vgpu import ledger, registry
@@ -12,6 +20,9 @@ from nvc.vgpu.living import processes_of, use_of
 from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
 from nvc.vgpu.shares import policy_name
+
+#: So many are listed where a name means several.
+CANDIDATES = 8
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,20 +58,37 @@ class Tenant(Value):
     """One slice."""
 
     entry: Entry
-    short: str  # a name for the command line
+    short: str  # of its key, as much as tells it from others
     pids: tuple[int, ...]  # as /proc numbers them; none: the container is gone
     devices: tuple[TenantDevice, ...]
     accounts: tuple[Account, ...]
     problem: str = ""  # why `used` is not known
+    name: str = ""  # for people and for the command line; no other slice has it
+    container: ContainerName = ContainerName()  # as its engine knows it; all "" for a program
 
     @property
     def alive(self) -> bool:
         """Whether any process is in it."""
         return bool(self.pids)
 
+    @property
+    def origin(self) -> str:
+        """What it is, for people: engine and id of a container, its root directory, or a program."""
+        where = " ".join(part for part in (self.container.engine, self.container.short_id) if part)
+        return where or self.entry.rootfs or "program"
 
-def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """Every slice, and warnings about entries that cannot be read."""
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Everything that a user may call it, apart from beginnings and processes."""
+        own = (self.name, self.short, self.entry.key, self.entry.program, *self.container.aliases)
+        return tuple(alias for alias in own if alias)
+
+
+def tenants(kernel: Kernel, names: Lookup | None = None) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    """Every slice, those that live first, and warnings about entries that cannot be read.
+
+    Who lists them again and again passes one Lookup, which keeps what it has found.
+    """
     base = registry.base_directory()
     entries, warnings = [], []
     for name in registry.entry_names(base):
@@ -86,7 +114,32 @@ def tenants(kernel: Kernel) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
                 found.append(_tenant(kernel, entry, short, pids))
         except (QuotaError, OSError) as error:
             warnings.append(f"{entry.directory}: {error}")
-    return tuple(sorted(found, key=lambda tenant: tenant.entry.created)), tuple(warnings)
+    found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
+    names = names or Lookup()
+    found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
+    return named(tuple(found)), tuple(warnings)
+
+
+def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    """The same with names, none of which two of them have."""
+    wanted = [tenant.entry.program or tenant.container.label for tenant in found]
+    counts = Counter(wanted)
+    alive = Counter(name for tenant, name in zip(found, wanted) if tenant.alive)
+    made = []
+    for tenant, name in zip(found, wanted):
+        id = tenant.container.short_id
+        alone = counts[name] == 1 or tenant.alive and alive[name] == 1
+        if not alone:  # of one engine's container and another's, or of one after another
+            name = id if tenant.alive and counts[id] == 0 else ""
+        made.append(tenant.replace(name=name or tenant.short))
+    return tuple(made)
+
+
+def container_of(entry: Entry, names: Lookup) -> ContainerName:
+    """What the container of a slice is called. Never raises."""
+    if entry.program or not (entry.container or entry.cgroup):
+        return ContainerName()
+    return names.of(Trace(entry.container, entry.bundle, entry.cgroup))
 
 
 def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> Tenant:
@@ -106,23 +159,42 @@ def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> 
 
 
 def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
-    """The slice that `name` means: its name, the beginning of its key, or a process in it. Raises InputError."""
-    exact = [tenant for tenant in everybody if name in (tenant.short, tenant.entry.key)]
+    """The slice that `name` means. Raises InputError, which lists the candidates where there are several.
+
+    That is its name or one that an engine has for its container, a process in it, or the beginning of its key or of
+    the container's id. Of several that have had the same name, the one that lives is meant.
+    """
+    named = [tenant for tenant in everybody if name in tenant.aliases]
+    living = [tenant for tenant in named if tenant.alive]
+    called = [tenant for tenant in everybody if name and tenant.name == name]
     by_pid = [tenant for tenant in everybody if name.isdigit() and int(name[:20]) in tenant.pids]
-    begins = [tenant for tenant in everybody if name and tenant.entry.key.startswith(name)]
-    for found in (exact, by_pid, begins):
+    begins = [
+        tenant
+        for tenant in everybody
+        if name and (tenant.entry.key.startswith(name) or tenant.container.id.startswith(name))
+    ]
+    for found in (called, living, named, by_pid, begins):
         if len(found) == 1:
             return found[0]
         if found:
-            raise InputError("find slice", name, f"{len(found)} slices are meant", "write more of its key")
+            raise InputError(
+                "find slice", name, f"{len(found)} slices are meant: {_candidates(found)}",
+                "write one of these names, or more of the id",
+            )  # fmt: skip
     raise InputError(
-        "find slice", name, "no such slice, and no process in one", "`nvc-cli vgpu ls` lists them"
-    )
+        "find slice", name, "no slice, container or process in one is called so",
+        "`nvc-cli vgpu ls --all` lists them",
+    )  # fmt: skip
+
+
+def _candidates(found: list[Tenant]) -> str:
+    shown = [f"{one.name} ({one.container.short_id or one.short})" for one in found[:CANDIDATES]]
+    return ", ".join(shown) + (f" and {len(found) - CANDIDATES} more" if found[CANDIDATES:] else "")
 
 
 def gone(tenant: Tenant) -> tuple[str, ...]:
     """What is to be told to who changes a slice that nobody has any more."""
-    return () if tenant.alive else (f"{tenant.short}: no process has this slice any more",)
+    return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
 
 
 def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
@@ -144,8 +216,11 @@ def document(tenant: Tenant) -> dict[str, Any]:
     """One slice for programs; amounts in bytes, times in seconds since the epoch."""
     return {
         "key": tenant.entry.key,
-        "name": tenant.short,
+        "name": tenant.name,
+        "state": "running" if tenant.alive else "gone",
         "running": tenant.alive,
+        "container": container_document(tenant.container),
+        "program": tenant.entry.program or None,
         "rootfs": tenant.entry.rootfs or None,
         "libraries": tenant.entry.libs_dir,
         "quota": tenant.entry.quota,
@@ -173,6 +248,20 @@ def document(tenant: Tenant) -> dict[str, Any]:
             {"pid": account.pid, "name": account.name, "used": list(account.used)}
             for account in tenant.accounts
         ],
+    }
+
+
+def container_document(container: ContainerName) -> dict[str, str | None] | None:
+    """A container as its engine knows it, for programs; None where nothing is known of it."""
+    if not container.id:
+        return None
+    return {
+        "engine": container.engine or None,
+        "id": container.id,
+        "name": container.name or None,
+        "pod": container.pod or None,
+        "namespace": container.namespace or None,
+        "realm": container.realm or None,
     }
 
 

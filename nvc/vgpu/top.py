@@ -28,7 +28,7 @@ class Shares(Value):
 def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
     """One line for each device of each slice, in at most `width` columns unless that is 0."""
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "ROOTFS")
+        ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
         shown = [device for device in tenant.devices if not device.hidden] or tenant.devices[:1]
@@ -36,7 +36,7 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
             first = place == 0
             rows.append(
                 (
-                    tenant.short if first else "",
+                    tenant.name if first else "",
                     device.index,
                     limit_text(device),
                     used_text(tenant, device),
@@ -46,10 +46,10 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
                     policy_text(device),
                     processes_text(tenant) if first else "",
                     age_text(now - tenant.entry.created) if first else "",
-                    (tenant.entry.rootfs or "(a program)") if first else "",
+                    tenant.origin if first else "",
                 )
             )
-    return fitted(rows, width, ("AGE", "USE"), ("ROOTFS",))
+    return fitted(rows, width, ("AGE", "USE", "CONTAINER"), ("CONTAINER",))
 
 
 def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
@@ -59,9 +59,7 @@ def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
         for account in tenant.accounts:
             for device, used in zip(tenant.devices, account.used):
                 if used:
-                    rows.append(
-                        (tenant.short, str(account.pid), device.index, size_text(used), account.name)
-                    )
+                    rows.append((tenant.name, str(account.pid), device.index, size_text(used), account.name))
     return fitted(rows, width)
 
 
@@ -120,7 +118,7 @@ def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: in
     """One line for each device of each slice: what it asks for, what it may expect, and what it received."""
     rows: list[tuple[str, ...]] = [
         ("SLICE", "DEVICE", "ASKED", "EXPECTED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
-         "PROCESSES", "AGE", "ROOTFS")
+         "PROCESSES", "AGE", "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
         first = True
@@ -131,7 +129,7 @@ def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: in
             had = shares.received.get(key)
             rows.append(
                 (
-                    tenant.short if first else "",
+                    tenant.name if first else "",
                     device.index,
                     asked_text(device),
                     percent(shares.expected.get(key)),
@@ -144,12 +142,12 @@ def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: in
                     policy_text(device),
                     processes_text(tenant) if first else "",
                     age_text(now - tenant.entry.created) if first else "",
-                    (tenant.entry.rootfs or "(a program)") if first else "",
+                    tenant.origin if first else "",
                 )
             )
             first = False
-    spare = ("AGE", "USE", "POLICY", "ROOTFS", "PROCESSES", "EXPECTED", "LIMIT")
-    return fitted(rows, width, spare, ("ROOTFS",))
+    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "EXPECTED", "LIMIT")
+    return fitted(rows, width, spare, ("CONTAINER",))
 
 
 def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:

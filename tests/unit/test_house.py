@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc._syscalls",),
     ("nvc.kernel",),
     ("nvc.rundir", "nvc.privileges", "nvc.fastjson", "nvc.ids", "nvc.deadline"),
-    ("nvc.vgpu.layout", "nvc.vgpu.sizes", "nvc.vgpu.elfnote", "nvc.vgpu.table"),
+    ("nvc.vgpu.layout", "nvc.vgpu.sizes", "nvc.vgpu.elfnote", "nvc.vgpu.table", "nvc.containers"),
     ("nvc.vgpu.shares",),
     ("nvc.inventory", "nvc.oci", "nvc.plan.ops", "nvc.vgpu.quota", "nvc.vgpu.ledger", "nvc.vgpu.variables"),
     ("nvc.config",),

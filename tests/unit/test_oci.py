@@ -54,7 +54,7 @@ def state_of(data: bytes, tmp_path: Any) -> State:
 
 @pytest.mark.parametrize("document", [RUNC, CRUN, YOUKI], ids=["runc", "crun", "youki"])
 def test_states_of_the_runtimes(document: dict[str, Any], tmp_path: Any) -> None:
-    assert state_of(json.dumps(document).encode(), tmp_path) == State(4242, "/run/b")
+    assert state_of(json.dumps(document).encode(), tmp_path) == State(4242, "/run/b", document["id"])
 
 
 def test_old_name_of_the_bundle(tmp_path: Any) -> None:
@@ -217,3 +217,9 @@ def test_reading_a_bundle(tmp_path: Any) -> None:
     os.truncate(path, 100 << 20)  # sparse
     with pytest.raises(ContainerError, match=f"larger than {MAX_CONFIG} bytes"):
         read_container(bundle)
+
+
+@pytest.mark.parametrize("id", ["7", '"a\\u0000b"', "[]", '"%s"' % ("x" * 2000), '"\\ud800"'])
+def test_an_id_that_is_none(id: str, tmp_path: Any) -> None:
+    """It only names a slice: a state without a sound one is no reason not to start a container."""
+    assert state_of(f'{{"pid": 7, "bundle": "/b", "id": {id}}}'.encode(), tmp_path) == State(7, "/b")

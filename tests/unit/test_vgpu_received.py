@@ -29,7 +29,7 @@ def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **mo
     device = TenantDevice(
         GPU, "0", "H100", 80 << 30, more.pop("limit", 10 << 30), 518 << 20, cores, weight, policy
     )
-    return Tenant(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), ())
+    return Tenant(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), (), name=key)
 
 
 def parts(*everybody: Tenant, maximum: int = 0) -> list[float]:

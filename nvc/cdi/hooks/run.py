@@ -122,7 +122,7 @@ def _container(kernel: Kernel, call: Call) -> tuple[Target, Asked | None, bool]:
     reduce("configure", kernel=kernel)
     if _is_outside(kernel, state.pid):
         raise ContainerError("open container", rootfs, "this is not its mount namespace", HINT)
-    target = open_target(kernel, SELF, rootfs)
+    target = open_target(kernel, SELF, rootfs, state.id, state.bundle)
     if not kernel.is_mount_root(target.rootfs):
         target.close()
         raise ContainerError("open rootfs", rootfs, "is no mount of this namespace", HINT)

@@ -1,0 +1,176 @@
+"""Slices are called as the engine calls their containers: Docker, Podman and containerd, started for this.
+
+CRI-O is not here: its layout is in tests/unit/test_containers.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.engines import DRIVER, IMAGE, PODMAN, Host
+
+ASK = "PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=0", "NVC_VGPU_MEMORY=2GiB"
+VARIABLES = " ".join(f"-e {variable}" for variable in ASK)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines(host: Host) -> Iterator[None]:
+    host.sh("nvc-cli runtime configure --engine docker --hook-link /usr/local/bin")
+    host.sh("systemctl start docker containerd")
+    host.image()
+    yield
+    host.sh(f"podman {PODMAN} rm --all --force", check=False)
+
+
+def slices(host: Host, *options: str) -> list[dict[str, Any]]:
+    """What `vgpu ls` has."""
+    found: list[dict[str, Any]] = json.loads(
+        host.sh(f"nvc-cli vgpu ls {' '.join(options)} --format json").stdout
+    )["slices"]
+    return found
+
+
+def shown(host: Host, name: str) -> dict[str, Any]:
+    """The slice that `vgpu show` finds by a name."""
+    found: dict[str, Any] = json.loads(host.sh(f"nvc-cli vgpu show {name} --format json").stdout)
+    return found
+
+
+@pytest.mark.parametrize("way", ["--runtime nvc", "--gpus device=0"])
+def test_docker(host: Host, way: str) -> None:
+    ids = [
+        host.sh(f"docker run -d --name {name} {way} {VARIABLES} {IMAGE} sleep 600").stdout.strip()
+        for name in ("web", "batch")
+    ]
+    try:
+        assert {one["name"]: one["container"]["id"] for one in slices(host)} == dict(
+            zip(("web", "batch"), ids)
+        )
+        assert {one["container"]["engine"] for one in slices(host)} == {"docker"}
+        for name in ("web", ids[0], ids[0][:12], ids[0][:5]):
+            assert shown(host, name)["container"]["id"] == ids[0]
+        listed = host.sh("nvc-cli vgpu ls").stdout.splitlines()
+        (line,) = [line for line in listed if line.startswith("web ")]
+        assert f"docker {ids[0][:12]}" in line
+        assert "web" in host.sh("nvc-cli vgpu top --once").stdout
+        host.sh("nvc-cli vgpu set web --memory 3GiB")
+        assert shown(host, "web")["devices"][0]["limit"] == 3 << 30
+        denied = host.sh("nvc-cli vgpu rm batch", check=False)
+        assert denied.returncode == 1 and "remove slice: batch: runs: process" in denied.stderr
+    finally:
+        host.sh("docker rm -f web batch")
+    assert slices(host) == []
+    gone = slices(host, "--all")
+    assert [one["state"] for one in gone] == ["gone", "gone"]
+    assert {one["container"]["id"] for one in gone} == set(ids), "the id is kept where nothing else is"
+    host.sh("nvc-cli vgpu rm --gone")
+
+
+def test_docker_with_a_data_root_of_its_own(host: Host) -> None:
+    before = host.read("/etc/docker/daemon.json")
+    host.write("/etc/docker/daemon.json", json.dumps({**json.loads(before), "data-root": "/srv/docker"}))
+    host.sh("systemctl restart docker")
+    try:
+        host.image()
+        id = host.sh(
+            f"docker run -d --name other --runtime nvc {VARIABLES} {IMAGE} sleep 600"
+        ).stdout.strip()
+        assert shown(host, "other")["container"]["id"] == id
+        host.sh("docker rm -f other")
+    finally:
+        host.write("/etc/docker/daemon.json", before)
+        host.sh("systemctl restart docker; nvc-cli vgpu rm --gone")
+
+
+def podman(host: Host, options: str) -> str:
+    """Run a container that stays; its id."""
+    flags = f"--runtime /usr/local/bin/nvc-runtime --network host {VARIABLES} {options}"
+    limits = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+    return host.sh(f"podman {PODMAN} run -d {limits} {flags}").stdout.strip()
+
+
+def test_podman(host: Host) -> None:
+    host.sh(f"tar -C {host.rootfs()} -c . | podman {PODMAN} import - {IMAGE}")
+    id = podman(host, f"--name train {IMAGE} sleep 600")
+    try:
+        found = shown(host, "train")
+        assert found["container"] == {
+            "engine": "podman", "id": id, "name": "train", "pod": None, "namespace": None, "realm": None,
+        }  # fmt: skip
+        assert found["name"] == "train"
+        assert "train" in host.sh("nvc-cli vgpu ls").stdout
+    finally:
+        host.sh(f"podman {PODMAN} rm -f -t 0 train")
+        host.sh("nvc-cli vgpu rm --gone")
+
+
+def ctr(host: Host, id: str, options: str) -> None:
+    variables = " ".join(f"--env {variable}" for variable in ASK)
+    host.sh(f"ctr {options} run -d --runc-binary /usr/local/bin/nvc-runtime {variables} --rootfs /run/rootfs {id}"
+            " sleep 600")  # fmt: skip
+
+
+def test_containerd(host: Host) -> None:
+    """By `ctr`, in two of its namespaces, with one id in both."""
+    for realm in ("default", "lab"):
+        ctr(host, "c1", f"-n {realm}")
+    try:
+        names = {one["name"]: one["container"]["realm"] for one in slices(host)}
+        assert set(names.values()) == {"default", "lab"}
+        assert shown(host, "lab/c1")["container"]["realm"] == "lab"
+        both = host.sh("nvc-cli vgpu show c1", check=False)
+        assert both.returncode == 1 and "2 slices are meant: " in both.stderr
+        for name in names:
+            assert name in both.stderr and shown(host, name)["name"] == name
+    finally:
+        for realm in ("default", "lab"):
+            host.sh(f"ctr -n {realm} task kill -s KILL c1; ctr -n {realm} task delete c1; "
+                    f"ctr -n {realm} c rm c1", check=False)  # fmt: skip
+        host.sh("nvc-cli vgpu rm --gone")
+
+
+def test_a_pod_of_containerd(host: Host) -> None:
+    """Annotations as its CRI plugin writes them; the plugin itself would want a network for pods."""
+    id = "5a" * 32
+    spec = json.loads(host.sh("cd /run; rm -f config.json; runc spec; cat config.json").stdout)
+    spec["root"] = {"path": "/run/rootfs"}
+    spec["process"]["args"] = ["sleep", "600"]
+    spec["process"]["terminal"] = False
+    spec["process"]["env"] += ASK
+    spec["linux"]["cgroupsPath"] = f"/kubepods/pod1/{id}"
+    spec["annotations"] = {
+        "io.kubernetes.cri.container-name": "trainer",
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.sandbox-name": "job-0",
+        "io.kubernetes.cri.sandbox-namespace": "ml",
+    }
+    host.write("/run/pod.json", json.dumps(spec))
+    host.sh(f"ctr -n k8s.io run -d --runc-binary /usr/local/bin/nvc-runtime --config /run/pod.json {id}")
+    try:
+        (one,) = slices(host)
+        assert one["name"] == "ml/job-0/trainer"
+        for name in ("trainer", "job-0", "job-0/trainer", "ml/job-0/trainer", id[:7], id):
+            assert shown(host, name)["key"] == one["key"]
+        text = host.sh("nvc-cli vgpu show trainer").stdout
+        assert "containerd k8s.io" in text and "ml/job-0" in text
+    finally:
+        host.sh(f"ctr -n k8s.io task kill -s KILL {id}; ctr -n k8s.io task delete {id}; "
+                f"ctr -n k8s.io c rm {id}", check=False)  # fmt: skip
+        host.sh("nvc-cli vgpu rm --gone")
+
+
+def test_configure_by_another_hook(host: Host) -> None:
+    """NVIDIA's hook calls `nvc-cli configure --pid`, which says no id: the process's cgroup has it."""
+    id = host.sh(f"docker run -d --name plain {IMAGE} sleep 600").stdout.strip()
+    try:
+        pid = host.sh("docker inspect -f '{{.State.Pid}}' plain").stdout.strip()
+        config = host.sh(f"cat $(find /run -path '*/{id}/config.json' 2>/dev/null)").stdout
+        rootfs = json.loads(config)["root"]["path"]
+        wanted = f"--no-cgroups --pid {pid} --device 0 --compute --vgpu-memory 1g"
+        host.sh(f"nvc-cli --root {DRIVER} configure {wanted} {rootfs}")
+        assert shown(host, "plain")["container"]["id"] == id
+    finally:
+        host.sh("docker rm -f plain; nvc-cli vgpu rm --gone")
