@@ -9,12 +9,11 @@ from nvc.errors import InputError
 from nvc.vgpu.entry import Entry
 from nvc.vgpu.tenants import Tenant, document, find, named
 
+NOBODY = ContainerName()
 A, B = "aaaa" + "0" * 60, "aaab" + "1" * 60
 
 
-def slice_of(
-    key: str, container: ContainerName = ContainerName(), program: str = "", pid: int = 7
-) -> Tenant:
+def slice_of(key: str, container: ContainerName = NOBODY, program: str = "", pid: int = 7) -> Tenant:
     entry = Entry(key, f"/run/{key}", 1, 1, "", "/lib", 0, (), program=program)
     return Tenant(entry, key.partition("-")[0], (pid,) if pid else (), (), (), container=container)
 
