@@ -5,6 +5,7 @@ looks up a name there, or asks for a file's attributes, waits without end. So na
 kernel has them in its cache, as it has each place that something is mounted on; what was found is compared by what
 the kernel remembers of it; and it is opened when it lies in a tmpfs. Where a name is not in the cache, or is a
 link in an overlay, which is never taken from there, the kernel's list of mounts says where the quota is bound.
+Where the cache knows that there is nothing it says so too: what the cache happens to know must make no difference.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MOUNTS_MAX = 1 << 20  # bytes of a list of mounts that are read
 MOUNTS_TIME = 2_000_000  # nanoseconds of a processor, for more than the first part of it
 _PART = 1 << 16
+#: What a look into the cache says: nothing is there, or it is not known.
+_NOT_THERE = (errno.ENOENT, errno.EAGAIN)
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -64,7 +67,7 @@ class Sight:
         try:
             fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")
         except OSError as error:
-            return error.errno == errno.EAGAIN and self._bound_at(entry, wanted.st_dev) is not None
+            return error.errno in _NOT_THERE and self._bound_at(entry, wanted.st_dev) is not None
         try:
             found = self.kernel.identity(fd)
         finally:
@@ -81,8 +84,10 @@ class Sight:
         try:
             fd = self.kernel.open_cached(self.root, path)
         except OSError as error:
-            if error.errno != errno.EAGAIN:
+            if error.errno not in _NOT_THERE:
                 raise
+            if not self._is_inside(entry):  # that sees its mounts, but nobody in there has used them
+                raise LedgerError("read ledger", path, "the container has not been entered yet") from None
             libs_dir = self._bound_at(entry, os.stat(f"{entry.directory}/quota").st_dev)
             if libs_dir is None:
                 raise
@@ -100,6 +105,11 @@ class Sight:
             return os.open(f"/proc/self/fd/{fd}", _OPEN)
         finally:
             os.close(fd)
+
+    def _is_inside(self, entry: Entry) -> bool:
+        """Whether its root directory is the one that the slice was made for, as the entry's key has it."""
+        found = self.kernel.identity(self.root)
+        return f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3])
 
     def _check_kind(self, mount: int, path: str) -> None:
         for one in self._list():

@@ -182,7 +182,7 @@ def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
                 "write one of these names, or more of the id",
             )  # fmt: skip
     raise InputError(
-        "find slice", name, "no slice, container or process in one is called so",
+        "find slice", name, "no such slice, container or process in one",
         "`nvc-cli vgpu ls --all` lists them",
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
                     tenant.origin if first else "",
                 )
             )
-    return fitted(rows, width, ("AGE", "USE", "CONTAINER"), ("CONTAINER",))
+    return fitted(rows, width, ("AGE", "CONTAINER", "USE"), ("CONTAINER",))
 
 
 def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:

@@ -53,8 +53,9 @@ def test_docker(host: Host, way: str) -> None:
         for name in ("web", ids[0], ids[0][:12], ids[0][:5]):
             assert shown(host, name)["container"]["id"] == ids[0]
         listed = host.sh("nvc-cli vgpu ls").stdout.splitlines()
-        (line,) = [line for line in listed if line.startswith("web ")]
-        assert f"docker {ids[0][:12]}" in line
+        assert [line for line in listed if line.startswith("web ")]
+        text = host.sh("nvc-cli vgpu show web").stdout
+        assert "slice      web\nengine     docker\n" in text and f"container  web {ids[0]}" in text
         assert "web" in host.sh("nvc-cli vgpu top --once").stdout
         host.sh("nvc-cli vgpu set web --memory 3GiB")
         assert shown(host, "web")["devices"][0]["limit"] == 3 << 30

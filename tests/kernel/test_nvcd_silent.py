@@ -97,7 +97,9 @@ def test_links_of_an_overlay(scratch: str) -> None:
     assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
 
     def entry(key: str, libraries: str) -> Entry:
-        return Entry(key, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
+        root = os.stat("/")
+        name = f"1-{root.st_dev:x}-{root.st_ino:x}-1"
+        return Entry(name, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
 
     try:
         with Sight(LinuxKernel(), keeper.pid) as sight:
@@ -108,6 +110,44 @@ def test_links_of_an_overlay(scratch: str) -> None:
                 os.close(sight.open_ledger(entry("key", libraries)))
             os.unlink(f"{scratch}/vgpu/key/quota")
             assert not sight.sees(entry("key", "link"))
+    finally:
+        keeper.stdin.close()
+        keeper.wait(timeout=20)
+        keeper.stdout.close()
+
+
+NOT_ENTERED = """
+mkdir -p {0}/rootfs{0}/lib/nvc/ledger
+mount --bind {0}/rootfs {0}/rootfs
+touch {0}/rootfs{0}/lib/nvc/quota
+mount -t tmpfs -o size=64k none {0}/rootfs{0}/lib/nvc/ledger
+touch {0}/rootfs{0}/lib/nvc/ledger/ledger
+mount --bind {0}/vgpu/key/quota {0}/rootfs{0}/lib/nvc/quota
+echo ready
+exec cat
+"""
+
+
+def test_before_the_container_is_entered(scratch: str) -> None:
+    """Its slice lives and is not used, whether or not the kernel remembers that the host has no such file."""
+    os.makedirs(f"{scratch}/vgpu/key")
+    open(f"{scratch}/vgpu/key/quota", "w", encoding="ascii").close()
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(scratch)]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
+    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+    root = os.stat(f"{scratch}/rootfs")
+    key = f"1-{root.st_dev:x}-{root.st_ino:x}-1"
+    entry = Entry(key, f"{scratch}/vgpu/key", 1, 1, f"{scratch}/rootfs", f"{scratch}/lib", 0, ())
+    os.mkdir(f"{scratch}/lib")
+    try:
+        for errors in ((BlockingIOError,), (FileNotFoundError,)):
+            with Sight(LinuxKernel(), keeper.pid) as sight:
+                with pytest.raises(errors):
+                    sight.kernel.open_cached(sight.root, f"{scratch}/lib/nvc/quota")
+                assert sight.sees(entry)
+                with pytest.raises(LedgerError, match="not been entered yet"):
+                    sight.open_ledger(entry)
+            assert not os.path.exists(f"{scratch}/lib/nvc/quota")  # now it is remembered
     finally:
         keeper.stdin.close()
         keeper.wait(timeout=20)
