@@ -10,10 +10,11 @@ import gc
 import posix
 import sys
 
+import nvc
 from nvc.config import load
 from nvc.errors import InternalError, NvcError, one_line
 from nvc.runtime.edit import edit
-from nvc_hooks.boot import say
+from nvc_hooks.boot import print_out, say
 from nvc_hooks.log import open_log
 
 TYPE_CHECKING = False
@@ -24,11 +25,17 @@ PYTHON = "/lib/nvc/python"
 
 
 def main(program: str = "nvc-runtime") -> NoReturn:
-    """Edit the bundle of `sys.argv` and end the process: 0, or 1 after one line on standard error."""
+    """Edit the bundle of `sys.argv`, or print nvc's version, and end the process.
+
+    The exit code is 0, or 1 after one line on standard error.
+    """
     gc.disable()  # the process ends before a cycle would matter
     try:
-        bundle, path = sys.argv[1:]
-        run(bundle, path)
+        if sys.argv[1:] == ["--version"]:  # after the low-level runtime's, in the form of its `spec:` line
+            print_out(f"nvc: {nvc.__version__}\n")
+        else:
+            bundle, path = sys.argv[1:]
+            run(bundle, path)
         code = 0
     except Exception as error:
         if not isinstance(error, NvcError):

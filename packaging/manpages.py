@@ -30,9 +30,9 @@ What was found on this host, the slices of containers, and the daemon's sockets.
 RUNTIME = """Usage: nvc-runtime [OPTION...] COMMAND [ARG...]
 
 Runs containers as runc does, and gives them the GPUs that they ask for.
-It takes runc's options and commands, --help and --version included, and hands
-all of them on to the first of `runtimes` in /etc/nvc/config.toml that is found
-(runc, else crun). Before `create` and `run` it puts devices, files, hooks and
+It takes runc's options and commands, --help included, and hands all of them on
+to the first of `runtimes` in /etc/nvc/config.toml that is found (runc, else
+crun). --version adds a line with nvc's version to what that one prints. Before `create` and `run` it puts devices, files, hooks and
 rules into the config.json of the bundle, as the container's variables,
 annotations and CDI devices want them.
 

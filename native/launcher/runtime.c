@@ -186,6 +186,31 @@ static void edit_bundle(const struct call *call, const char *name, char **envp,
     exit(1);
 }
 
+/* The low-level runtime's own lines come first and unchanged, since engines parse them; then nvc's. */
+static _Noreturn void show_version(const struct call *call, const char *name, const char *runtime, char **argv,
+                                   char **envp, void (*edit)(char **arguments, char **envp))
+{
+    struct sigaction standard = {.sa_handler = SIG_DFL};
+    char own[] = "nvc-runtime", version[] = "--version", *arguments[] = {own, version, NULL};
+    int status;
+
+    sigaction(SIGCHLD, &standard, NULL); /* ignored, there would be no status to wait for */
+    pid_t child = fork();
+    if (child < 0)
+        fail(call, name, "fork", strerror(errno));
+    if (child == 0) {
+        execve(runtime, argv, envp);
+        fail(call, name, runtime, strerror(errno));
+    }
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            fail(call, name, "waitpid", strerror(errno));
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    edit(arguments, envp);
+    exit(1);
+}
+
 void runtime_run(const char *name, int argc, char **argv, char **envp,
                  void (*edit)(char **arguments, char **envp))
 {
@@ -193,6 +218,8 @@ void runtime_run(const char *name, int argc, char **argv, char **envp,
     char runtime[PATH_MAX];
 
     choose_runtime(&call, name, runtime);
+    if (call.version)
+        show_version(&call, name, runtime, argv, envp, edit);
     if (call.creates)
         edit_bundle(&call, name, envp, edit);
     execve(runtime, argv, envp);

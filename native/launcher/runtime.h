@@ -10,6 +10,7 @@
 /* One call of an OCI runtime, as far as it matters here. NULL: not given. */
 struct call {
     bool creates; /* `create` or `run`, and not only to ask for its help */
+    bool version; /* only to print its version */
     const char *bundle;
     const char *config; /* crun's --config: another name for config.json */
     const char *log;

@@ -72,6 +72,8 @@ struct call call_read(int argc, char **argv)
                      : option(argc, argv, &i, GLOBAL_VALUES, COUNT(GLOBAL_VALUES), &name, &length);
         if (named(name, length, "help", "h"))
             call.creates = false, verb = true;
+        else if (!verb && (named(name, length, "version", "v") || named(name, length, "V", "V")))
+            call.version = true;
         else if (verb && named(name, length, "bundle", "b"))
             call.bundle = value;
         else if (verb && named(name, length, "config", "f"))
@@ -81,5 +83,6 @@ struct call call_read(int argc, char **argv)
         else if (!verb && named(name, length, "log-format", "log-format"))
             call.json = value && !strcmp(value, "json");
     }
+    call.creates = call.creates && !call.version;
     return call;
 }
