@@ -16,6 +16,8 @@ MAX_SELECTORS = 4096
 #: `MIG-GPU-<uuid>/<gi>/<ci>` is the longest selector there is.
 MAX_SELECTOR = 80
 
+MAX_NAMED = 8  # devices that an error lists
+
 DECIMAL = frozenset("0123456789")
 HEX = frozenset("0123456789abcdef")
 
@@ -54,7 +56,7 @@ def select(facts: HostFacts, request: Request) -> Selection:
             break  # as the peers do: what follows `all` is not looked at
         found = _find(facts.gpus, item)
         if found is None:
-            raise DeviceError(item, cause="unknown device")
+            raise DeviceError(item, cause=f"unknown device: {_existing(facts.gpus, item)}")
         gpu, device = found
         gpus.setdefault(gpu.index, gpu)
         if device is not None:
@@ -99,6 +101,26 @@ def _find(gpus: tuple[Gpu, ...], item: str) -> tuple[Gpu, MigDevice | None] | No
                 if gpu.index == int(parent) and device.index == int(index):
                     return gpu, device
     return None
+
+
+def _existing(gpus: tuple[Gpu, ...], item: str) -> str:
+    """What this driver has, for somebody who asked for `item`, which it has not."""
+    missing = f"there is no GPU {item}, " if DECIMAL.issuperset(item) and len(item) <= len("4096") else ""
+    if not gpus:
+        return "this driver has no GPU"
+    mig = [f"{gpu.index}:{device.index}" for gpu in gpus for device in gpu.mig]
+    if ":" in item or item[:4].lower() == "mig-":
+        return f"this driver has {_counted('MIG device', mig) if mig else 'no MIG device'}"
+    return f"{missing}this driver has {_counted('GPU', [str(gpu.index) for gpu in gpus])}"
+
+
+def _counted(noun: str, names: list[str]) -> str:
+    """`GPU 0`, `GPUs 0, 1 and 3`, or for many `16 GPUs, 0 to 15`."""
+    if len(names) == 1:
+        return f"{noun} {names[0]}"
+    if len(names) > MAX_NAMED:
+        return f"{len(names)} {noun}s, {names[0]} to {names[-1]}"
+    return f"{noun}s {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _bus_id(text: str) -> str:

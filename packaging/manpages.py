@@ -32,9 +32,9 @@ RUNTIME = """Usage: nvc-runtime [OPTION...] COMMAND [ARG...]
 Runs containers as runc does, and gives them the GPUs that they ask for.
 It takes runc's options and commands, --help included, and hands all of them on
 to the first of `runtimes` in /etc/nvc/config.toml that is found (runc, else
-crun). --version adds a line with nvc's version to what that one prints. Before `create` and `run` it puts devices, files, hooks and
-rules into the config.json of the bundle, as the container's variables,
-annotations and CDI devices want them.
+crun). --version adds a line with nvc's version to what that one prints. Before
+`create` and `run` it puts devices, files, hooks and rules into the config.json
+of the bundle, as the container's variables, annotations and CDI devices ask.
 
 Register it with an engine: nvc-cli runtime configure --engine NAME
 Errors go to standard error, and to the log that the engine names with --log.

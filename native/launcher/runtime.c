@@ -187,8 +187,8 @@ static void edit_bundle(const struct call *call, const char *name, char **envp,
 }
 
 /* The low-level runtime's own lines come first and unchanged, since engines parse them; then nvc's. */
-static _Noreturn void show_version(const struct call *call, const char *name, const char *runtime, char **argv,
-                                   char **envp, void (*edit)(char **arguments, char **envp))
+static _Noreturn void show_version(const struct call *call, const char *name, const char *runtime,
+                                   char **argv, char **envp, void (*edit)(char **arguments, char **envp))
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
     char own[] = "nvc-runtime", version[] = "--version", *arguments[] = {own, version, NULL};

@@ -26,7 +26,10 @@ def fitted(
     of which both ends are. These are then cut as far as needed, and lines that are still too long at their end.
     """
     found = [clean(row) for row in rows]
-    cuts: dict[str, Callable[[str, int], str]] = {**dict.fromkeys(tail, _end_of), **dict.fromkeys(middle, _ends_of)}
+    cuts: dict[str, Callable[[str, int], str]] = {
+        **dict.fromkeys(tail, _end_of),
+        **dict.fromkeys(middle, _ends_of),
+    }
     for name in spare:
         if not width or _width([_shortened(row, found[0], cuts, short) for row in found]) <= width:
             break

@@ -127,8 +127,11 @@ def test_dry_run_shows_the_plan_and_touches_nothing(cli: Cli, scratch: str) -> N
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--device=9"], "device error: 9: unknown device; `nvc-cli info` shows the devices"),
-        (["--device=GPU-\x1b[2J"], "device error: GPU-?[2J: unknown device; "),
+        (
+            ["--device=9"],
+            "device error: 9: unknown device: there is no GPU 9, this driver has GPUs 0 and 1; `nvc-cli info`",
+        ),
+        (["--device=GPU-\x1b[2J"], "device error: GPU-?[2J: unknown device: this driver has GPUs 0 and 1; "),
         (
             ["--device=1:0", "--mig-config=all"],
             "mig-config error: all: cannot enable mig-config with specific",
@@ -252,11 +255,14 @@ def test_a_driver_file_replaced_between_two_runs(
         ("nvc-cli vgpu run --fence m", ["mig", "mps"]),
         ("nvc-cli --root ROOT cdi generate --device-id al", ["all"]),
         ("nvc-cli config set nvc.time", ["nvc.timeout"]),
+        ("nvc-cli config get nvc.time", ["nvc.timeout"]),
+        ("nvc-cli config unset nvc.time", ["nvc.timeout"]),
         ("nvc-cli explain NVC-120", ["NVC-1201"]),
         ("nvc-cli --root ROOT configure --device al", ["all"]),
         ("nvc-cli --root /nowhere list --device a", []),
         ("nvc-cli info --format t", ["text", "table"]),
-        ("nvc-cli configure --format t", ["text"]),
+        ("nvc-cli configure -o y", ["yaml"]),
+        ("nvc-cli vgpu ls -o y", ["yaml"]),
         ("nvc-cli configure --cuda-compat-mode d", ["disabled"]),
         ("nvc-cli configure --no-cg", ["--no-cgroups"]),
         ("nvc-cli completion z", ["zsh"]),

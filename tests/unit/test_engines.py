@@ -19,6 +19,7 @@ from nvc.engines import (
     crio,
     docker,
     hooksd,
+    link,
     podman,
 )
 from nvc.engines.containerd import State
@@ -66,6 +67,56 @@ def test_docker(etc: str) -> None:
     assert any("--hook-link" in line for line in found.advice)
     found = docker.registration(wanted(path, hook_link="/usr/local/sbin"), ())
     assert found.link == ("/usr/local/sbin/nvidia-container-runtime-hook", HOOK)
+
+
+@pytest.fixture
+def path(etc: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A directory that stands for all of dockerd's PATH."""
+    monkeypatch.setattr(docker, "PATH", (f"{etc}/nothing", f"{etc}/bin"))
+    os.mkdir(f"{etc}/bin")
+    return f"{etc}/bin/{docker.HOOK_NAME}"
+
+
+def advice(etc: str) -> str:
+    return " ".join(docker.registration(wanted(f"{etc}/daemon.json"), ()).advice)
+
+
+def test_docker_asks_for_a_link_only_where_there_is_none(etc: str, path: str) -> None:
+    assert "needs nvidia-container-runtime-hook on dockerd's PATH" in advice(etc)
+    os.symlink("/usr/bin/nvc-hook", path)
+    assert "--hook-link" not in advice(etc)
+
+
+def test_docker_knows_the_link_of_the_package(etc: str, path: str) -> None:
+    """A Debian alternative: a link to a link to nvc-hook. It is used, but not removed: it is the package's."""
+    os.symlink("/usr/bin/nvc-hook", f"{etc}/alternative")
+    os.symlink("../alternative", path)
+    assert "--hook-link" not in advice(etc)
+    assert link.state(path, HOOK) == "ours" and not link.remove(path, HOOK) and os.path.islink(path)
+
+
+@pytest.mark.parametrize("target", ["/usr/bin/nvidia-ctk", "bin/nvidia-container-runtime-hook", ""])
+def test_docker_names_a_hook_that_is_not_ours(etc: str, path: str, target: str) -> None:
+    """Also a link that leads to itself, and a file."""
+    os.symlink(os.path.join(etc, target), path) if target else write(path, "")
+    assert f"`docker run --gpus` uses {path}, which is not nvc's: add --hook-link DIR" in advice(etc)
+    with pytest.raises(EngineError, match="is there already"):
+        link.state(path, HOOK)
+
+
+def test_what_was_changed_and_what_would_be(etc: str) -> None:
+    made = change.configure(docker.registration(wanted(f"{etc}/daemon.json"), ()).edits[0])
+    assert change.summary(made, True) == f"would write {etc}/daemon.json\n"
+    assert change.summary(made, False) == f"wrote {etc}/daemon.json\n"
+    change.make(made)
+    again = change.configure(docker.registration(wanted(f"{etc}/daemon.json"), ()).edits[0])
+    assert change.summary(again, True) == change.summary(again, False) == ""
+    gone = change.remove(f"{etc}/daemon.json", "json")
+    assert gone is not None
+    assert [change.summary(gone, dry) for dry in (True, False)] == [
+        f"would remove {etc}/daemon.json\n",
+        f"removed {etc}/daemon.json\n",
+    ]
 
 
 def test_docker_without_cdi(etc: str) -> None:

@@ -106,6 +106,33 @@ def test_unknown_devices(item: str) -> None:
         assert text.startswith(f"device error: {item}: unknown device")
 
 
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("2", "2: unknown device: there is no GPU 2, this driver has GPUs 0 and 1; "),
+        ("GPU-5", "GPU-5: unknown device: this driver has GPUs 0 and 1; "),
+        ("1:2", "1:2: unknown device: this driver has MIG devices 1:0 and 1:1; "),
+        ("MIG-5", "MIG-5: unknown device: this driver has MIG devices 1:0 and 1:1; "),
+    ],
+)
+def test_the_error_says_what_exists(item: str, said: str) -> None:
+    with pytest.raises(DeviceError, match="unknown device") as error:
+        chosen(item)
+    assert f"device error: {said}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "has no GPU;"), (1, "has GPU 0;"), (3, "has GPUs 0, 1 and 2;"), (16, "has 16 GPUs, 0 to 15;")],
+)
+def test_the_error_counts_gpus(count: int, said: str) -> None:
+    host = facts(gpus=tuple(gpu(index, f"GPU-{index}") for index in range(count)))
+    for item, more in (("99", said), ("0:5", "no MIG device;" if count else said)):
+        with pytest.raises(DeviceError) as error:
+            select(host, Request(devices=(item,)))
+        assert more in str(error.value)
+
+
 def test_an_error_before_all_counts() -> None:
     with pytest.raises(DeviceError):
         chosen("7", "all")
