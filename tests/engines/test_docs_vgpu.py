@@ -24,7 +24,7 @@ def test_every_command(host: Host) -> None:
     host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)
     host.sh("mkdir -p /var/lib/nvc")
 
-    shown = host.sh(asking, timeout=120).stdout
+    shown = host.sh(asking).stdout
     assert shown.count("10240MiB") == 2 and "4096MiB" in shown and "20389MiB" in shown
     shown = host.sh(running).stdout
     assert shown.count("10240MiB") == 2 and shown.count("GPU 0: ") == 1

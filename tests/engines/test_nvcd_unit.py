@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, REPO, run, until
 from support.booted import Booted
 from support.mps_program import compile_control
 from support.rootfs import LIBS
@@ -54,13 +52,13 @@ def busy(host: Booted, work: str) -> Iterator[Callable[..., Worker]]:
 
 def eventually(host: Booted, condition: Callable[[Any], Any]) -> Any:
     """What `nvcd --state` prints, once the condition holds of it."""
-    end = time.monotonic() + 30
-    while True:
+
+    def look() -> Any:
         done = host.sh("nvcd --state", check=False)
-        if done.returncode == 0 and condition(found := json.loads(done.stdout)):
-            return found
-        assert time.monotonic() < end, done.stdout + done.stderr + host.sh("journalctl -u nvcd").stdout
-        select.select([], [], [], 0.05)
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+        return found if found is not None and condition(found) else None
+
+    return until(look, lambda: host.sh("nvcd --state; journalctl -u nvcd", check=False).stdout)
 
 
 def shown(host: Booted, name: str) -> str:

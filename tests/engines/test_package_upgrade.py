@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, PATIENCE
 from support.debian import Debian
 from support.packages import NEWER, deb
 from support.vgpushim import OUT_OF_MEMORY, compile_tool
@@ -50,7 +50,7 @@ class Tenant:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=PATIENCE)
 
 
 def shim(debian: Debian) -> str:
@@ -124,7 +124,7 @@ def test_starts_during_upgrades(packages: str, installed: str, newer: str, scrat
             for package in (f"/root/nvc_{NEWER}*.deb", f"/root/{os.path.basename(deb(packages))}"):
                 debian.sh(f"dpkg -i {package}")
         debian.sh("touch /run/stop")
-        done, wrong = starts.communicate(timeout=60)
+        done, wrong = starts.communicate(timeout=PATIENCE)
         assert starts.returncode == 0 and not wrong, wrong
         assert len(done) > 6, "none of them took place beside an upgrade"
 

@@ -41,9 +41,13 @@ def bundle(runc_bundle: Callable[..., Bundle], debian: str) -> Bundle:
 
 
 @pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    """The root of a simulated driver with two GPUs."""
-    return sim_root(gpus=2)
+def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """The root of a simulated driver: of two GPUs, or as the mark `driver` says in fields of SimSpec.
+
+    Parameters of a test that are for `driver` are such fields too.
+    """
+    mark = request.node.get_closest_marker("driver")
+    return sim_root(**{"gpus": 2, **(mark.kwargs if mark else {}), **getattr(request, "param", {})})
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.cdi import schema_problems
 from support.plans import snapshot
 
@@ -278,7 +278,7 @@ def test_many_refreshes_at_once(cdi: Any, scratch: str) -> None:
         subprocess.Popen(command, env=CLEAN_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(6)
     ]
-    said = [process.communicate(timeout=60) for process in running]
+    said = [process.communicate(timeout=PATIENCE) for process in running]
     assert [process.returncode for process in running] == [0] * 6, said
     assert sorted(out.split(": ")[1].split(",")[0] for out, _ in said) == ["unchanged"] * 5 + ["written"]
     assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from support import REPO, run
+from support import PATIENCE, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
 from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
@@ -347,7 +347,7 @@ def test_sockets_from_systemd(place: Place) -> None:
     assert process.stderr is not None and "Listening" in process.stderr.readline()
     assert tenant.ask("connect") == WELCOME
     process.terminate()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     process.stderr.close()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+from support import PATIENCE
 from support.nvcd import PATHS, Place
 
 import nvc
@@ -33,7 +34,7 @@ def test_slices_that_go_with_it(place: Place) -> None:
     place.program = (sys.executable, "-c", LATE)
     daemon = place.start(PYTHONPATH=":".join(PATHS))
     daemon.process.send_signal(signal.SIGTERM)
-    assert daemon.process.wait(timeout=20) == 0, daemon.said()
+    assert daemon.process.wait(timeout=PATIENCE) == 0, daemon.said()
     assert os.path.isdir(f"{place.run}/came-and-went"), "the slice was there, at the end of all"
 
 

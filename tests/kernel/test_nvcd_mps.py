@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, PATIENCE, REPO, run
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
@@ -20,11 +20,7 @@ from nvc.kernel import LinuxKernel
 from nvc.vgpu.registry import start_of
 
 GIB = 1 << 30
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    return sim_root(gpus=1)
+pytestmark = pytest.mark.driver(gpus=1)
 
 
 @pytest.fixture
@@ -169,7 +165,7 @@ def test_a_program_is_run_under_its_own_server(place: Place, launcher: str) -> N
     )
     seen = eventually(place, lambda s: s["mps"] and s["mps"][0]["state"] == "ready")["mps"][0]
     assert (seen["percent"], seen["memory"]) == (25, 4 * GIB)
-    done, _ = process.communicate(timeout=60)
+    done, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and "control" in done and done.endswith("end\n")
     eventually(place, lambda s: not s["mps"])
 
@@ -209,7 +205,7 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
             one.pid, one.start, one.state = process.pid, began, "ready"
             servers.fenced["1-2-3-4", GPU.format(0)] = one
             assert process.poll() is None and servers.stop("1-2-3-4") == 1
-        assert process.wait(timeout=20) == -signal.SIGTERM
+        assert process.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
 def test_what_a_container_left_behind(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, REPO
+from support import CLEAN_ENV, PATIENCE, REPO, run
 from support.nvcd import Place, ask, eventually
 from support.nvcd_tenant import WELCOME
 from support.rootfs import LIBS
@@ -24,13 +25,10 @@ from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.registry import Entry
 from nvc.vgpu.sight import Sight
 
+pytestmark = pytest.mark.driver(gpus=1)
+
 F_OFD_SETLK = 37
 FLOCK = struct.Struct("hhqqi4x")
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    return sim_root(gpus=1)
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def silent() -> Iterator[Callable[[int, str], None]]:
         words = ["nsenter", "-t", str(pid), "-m", sys.executable, program, path]
         servers.append(subprocess.Popen(words, stdout=subprocess.PIPE, env=CLEAN_ENV))
         stdout = servers[-1].stdout
-        assert stdout is not None and select.select([stdout], [], [], 20)[0]
+        assert stdout is not None and select.select([stdout], [], [], PATIENCE)[0]
         assert stdout.readline() == b"ready\n"
 
     yield mount
@@ -55,10 +53,16 @@ def silent() -> Iterator[Callable[[int, str], None]]:
 
 
 def inner(pid: int) -> int:
-    """The program itself: the last of the processes that `vgpu run` is made of."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-        children = file.read().split()
-    return inner(int(children[0])) if children else pid
+    """The program itself, vgpu_work, among the processes that `vgpu run` is made of: some of those end any time."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{parent}/comm", encoding="ascii") as name:
+                if name.read() == "vgpu_work\n":
+                    return parent
+            with open(f"/proc/{parent}/task/{parent}/children", encoding="ascii") as children:
+                found += map(int, children.read().split())
+    raise AssertionError(f"no vgpu_work below {pid}")
 
 
 def test_others_are_served(place: Place, driver: str, busy: Any, silent: Callable[[int, str], None]) -> None:
@@ -112,7 +116,7 @@ def test_links_of_an_overlay(scratch: str) -> None:
             assert not sight.sees(entry("key", "link"))
     finally:
         keeper.stdin.close()
-        keeper.wait(timeout=20)
+        keeper.wait(timeout=PATIENCE)
         keeper.stdout.close()
 
 
@@ -173,7 +177,7 @@ def test_mounts_by_the_thousand(scratch: str) -> None:
             assert 100 < len(sight._list()) < 1 << 13
     finally:
         keeper.stdin.close()
-        keeper.wait(timeout=20)
+        keeper.wait(timeout=PATIENCE)
         keeper.stdout.close()
 
 
@@ -200,7 +204,9 @@ def test_locks_by_the_thousand(scratch: str) -> None:
 def test_ledgers_elsewhere(scratch: str) -> None:
     """What is not in a tmpfs is not opened."""
     os.makedirs(f"{scratch}/lib/nvc/ledger")
+    run("mount", "-t", "ramfs", "none", f"{scratch}/lib/nvc/ledger")
     open(f"{scratch}/lib/nvc/ledger/ledger", "w", encoding="ascii").close()
     entry = Entry("key", scratch, 1, 1, "", f"{scratch}/lib", 0, ())
     with Sight(LinuxKernel(), os.getpid()) as sight, pytest.raises(LedgerError, match="not in a tmpfs"):
         sight.open_ledger(entry)
+    run("umount", f"{scratch}/lib/nvc/ledger")

@@ -7,20 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.configure import BASIC, Configure
 from support.vgpu import GIB, cli, entry_of, limits_of
 
 from nvc.sim.report import report
 
-pytestmark = pytest.mark.usefixtures("shim")
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    """A GPU of two MIG devices, of about 10 and 40 GiB."""
-    root: str = sim_root(mig=("1g.10gb,3g.40gb",))
-    return root
+#: A GPU of two MIG devices, of about 10 and 40 GiB.
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1, mig=("1g.10gb,3g.40gb",))]
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def start(launcher: str, driver: str) -> Iterator[Callable[..., int]]:
 
     yield make
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def used(pid: int) -> list[str]:

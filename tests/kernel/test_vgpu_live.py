@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import PATIENCE
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
 from support.rootfs import LIBS, as_debian
@@ -112,7 +113,7 @@ def test_a_killed_program_holds_nothing(sliced: Any, launcher: str) -> None:
     inside.ask("alloc a 3g")
     victim = next(pid for pid in listed(launcher, container.pid)["pids"] if name_of(pid) == "vgpu_tool")
     os.kill(victim, signal.SIGKILL)
-    inside.process.wait(timeout=60)
+    inside.process.wait(timeout=PATIENCE)
     seen = listed(launcher, container.pid)
     assert seen["devices"][0]["used"] == 0 and seen["processes"] == []
 

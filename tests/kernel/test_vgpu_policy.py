@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.configure import BASIC, Configure
 from support.vgpu import cli, entry_of, shares_of
 
@@ -19,12 +19,11 @@ from nvc.vgpu import policies
 pytestmark = pytest.mark.usefixtures("shim")
 
 
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> Iterator[str]:
+@pytest.fixture(autouse=True)
+def _as_before(driver: str) -> Iterator[None]:
     """What a test lays down for its GPUs is removed."""
-    root = sim_root(gpus=2)
-    yield root
-    for uuid in uuids(root):
+    yield
+    for uuid in uuids(driver):
         policies.write(uuid, policies.DevicePolicy())
 
 
@@ -69,7 +68,7 @@ class Tenants:
 
     def end(self) -> None:
         while self.processes:
-            self.processes.pop().communicate(timeout=60)
+            self.processes.pop().communicate(timeout=PATIENCE)
 
 
 @pytest.fixture

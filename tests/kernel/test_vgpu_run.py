@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, need, run
+from support import CLEAN_ENV, PATIENCE, need, run
 from support.configure import BASIC, Configure
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB, cli
@@ -134,14 +134,14 @@ def test_signals_reach_the_program(launcher: str, driver: str) -> None:
     process = started(launcher, driver, script)
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None and process.stdout.readline() == "caught\n"
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 3
 
 
 def test_it_ends_with_its_parent(launcher: str, driver: str) -> None:
     process = started(launcher, driver, "echo ready; exec sleep 600")
     process.kill()
-    assert process.communicate(timeout=60)[0] == ""  # nobody holds the pipe any more
+    assert process.communicate(timeout=PATIENCE)[0] == ""  # nobody holds the pipe any more
 
 
 def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
@@ -152,7 +152,7 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
     again = json.loads(cli(launcher, "show", seen["name"], "--format=json").stdout)
     assert [device["limit"] for device in again["devices"]] == [2 * GIB, 2 * GIB]
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def simdriver_links(program: str, driver: str) -> str:
 
 @pytest.mark.parametrize("name", names())
 def test_case(name: str, cases: str, sim_root) -> None:  # type: ignore[no-untyped-def]
-    run(cases, name, env=environment(sim_root()), timeout=120)
+    run(cases, name, env=environment(sim_root()))
 
 
 @pytest.mark.parametrize("name", names())
@@ -66,4 +66,4 @@ def test_case_sanitized(
     root = os.path.join(scratch, "sim")
     create(root, SimSpec(gpus=2))
     assert os.path.exists(os.path.join(library_directory(root), "libcuda.so.1"))
-    run(sanitized_cases, name, env=environment(root, ASAN_OPTIONS="detect_leaks=0"), timeout=120)
+    run(sanitized_cases, name, env=environment(root, ASAN_OPTIONS="detect_leaks=0"))

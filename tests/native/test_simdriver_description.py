@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import REPO, run
+from support import PATIENCE, REPO, run
 from support.builds import kept
 from support.simdriver import SANITIZE, WARN
 
@@ -53,7 +53,7 @@ def reader() -> Iterator[Reader]:
 
     yield read
     stdin.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=PATIENCE) == 0
     stdout.close()
 
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from support import PATIENCE
 from support.simdriver import MIB, Client
 
 from nvc.errors import InputError
@@ -115,7 +116,7 @@ def _wait(pidfd: int) -> None:
     """Until a process that is not our child has ended."""
     import select
 
-    assert select.select([pidfd], [], [], 30)[0]
+    assert select.select([pidfd], [], [], PATIENCE)[0]
     os.close(pidfd)
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import run
+from support import PATIENCE, run
 from support.simdriver import environment
 
 SUMMARY = re.compile(r"^(\d+) steps in (\d+\.\d) s: +(\d+\.\d) steps/s +(\d+\.\d)% of the GPU's time$")
@@ -60,7 +60,7 @@ def test_memory_is_held_until_it_is_interrupted(spin: str, env: dict[str, str], 
     assert "1.00 of" in process.stdout.readline() and SECOND.match(process.stdout.readline())
     assert int(run(*smi, env=env).stdout.split()[0]) >= 1024 + 518
     process.send_signal(number)
-    output = process.communicate(timeout=20)[0]
+    output = process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 0 and summary(output)[0] > 0
     assert int(run(*smi, env=env).stdout.split()[0]) < 518
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STAGE = os.environ.get("NVC_STAGE", os.path.join(REPO, "build", "stage"))
 #: Where the bundle keeps programs for hosts that lack them.
 TOOLS = os.environ.get("NVC_TOOLS", "")
 
+#: Seconds that a test waits for what must come, on a machine that may be busy with anything else.
+PATIENCE = 180.0
 #: Whether random choices differ from run to run, as in `make nightly`; otherwise each run makes the same ones.
 EXPLORE = "NVC_EXPLORE" in os.environ
+
+T = TypeVar("T")
 
 #: What a hook gets from a careful caller, and what every child of a test gets unless it says more.
 CLEAN_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -30,7 +38,7 @@ def run(
     *argv: str | os.PathLike[str],
     check: bool = True,
     env: dict[str, str] | None = None,
-    timeout: float = 60,
+    timeout: float = PATIENCE,
     **options: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with its output captured as text; a failure shows what it printed.
@@ -47,3 +55,15 @@ def run(
         shown = f"{done.stdout or ''}{done.stderr or ''}"
         raise AssertionError(f"{' '.join(map(str, argv))}: exit {done.returncode}\n{shown}")
     return done
+
+
+def until(found: Callable[[], T], about: Callable[[], object] = lambda: "it did not come about") -> T:
+    """What `found()` returns, once that is true. For what no file descriptor tells of: it is asked again and again.
+
+    Raises AssertionError with what `about()` says when PATIENCE is over.
+    """
+    end = time.monotonic() + PATIENCE
+    while not (seen := found()):
+        assert time.monotonic() < end, about()
+        select.select([], [], [], 0.02)
+    return seen

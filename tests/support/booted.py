@@ -16,7 +16,7 @@ import subprocess
 import time
 from types import TracebackType
 
-from . import CLEAN_ENV, need
+from . import CLEAN_ENV, PATIENCE, need
 from .debian import Debian
 
 #: Where systemd says that it is done, as it does to whoever manages its container (systemd(1)).
@@ -71,7 +71,7 @@ class Booted(Debian):
         self.write("/root/boot", BOOT % (" ".join(CGROUPS), NOTIFY))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
             notified.bind(self.root + NOTIFY)
-            notified.settimeout(60)
+            notified.settimeout(PATIENCE)
             words = [*super().namespace, "/bin/sh", "/root/boot", self.group]
             with open(os.path.join(self.directory, "boot.log"), "wb") as log:
                 self._unshare = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=log, env=CLEAN_ENV)
@@ -98,7 +98,7 @@ class Booted(Debian):
     ) -> None:
         if hasattr(self, "_first"):
             os.kill(self._first, signal.SIGKILL)  # and all others of its namespace with it
-            self._unshare.wait(timeout=60)
+            self._unshare.wait(timeout=PATIENCE)
         for cgroup in CGROUPS:
             for directory, _, _ in os.walk(f"{cgroup}/{self.group}", topdown=False):
                 os.rmdir(directory)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from . import PATIENCE
+
 
 class Dialog:
     """What such a program was told, and what it says."""
@@ -35,7 +37,7 @@ class Dialog:
         """The answer to the oldest command."""
         assert self.process.stdout is not None
         while b"\n" not in self._said:
-            assert select.select([self.process.stdout], [], [], 60)[0], "no answer"
+            assert select.select([self.process.stdout], [], [], PATIENCE)[0], "no answer"
             part = os.read(self.process.stdout.fileno(), 65536)
             assert part, f"the process ended with {self.process.wait()}"
             self._said += part
@@ -53,5 +55,5 @@ class Dialog:
             self.process.stdin.close()
         except BrokenPipeError:
             pass
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=PATIENCE)
         self.process.stdout.close()

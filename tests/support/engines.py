@@ -18,7 +18,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from . import CLEAN_ENV, REPO, STAGE, need, run
+from . import CLEAN_ENV, PATIENCE, REPO, STAGE, need, run
 from .rootfs import make_rootfs
 
 #: Where the simulated driver is on the test's host; its configuration says so.
@@ -113,7 +113,7 @@ class Host:
         assert self._holder is not None
         return [need("nsenter"), f"--mount=/proc/{self._holder.pid}/ns/mnt", "--wd=/"]
 
-    def sh(self, script: str, check: bool = True, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def sh(self, script: str, check: bool = True, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run shell lines there; the first that fails ends them."""
         return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout)
 

@@ -128,7 +128,7 @@ def compile_tool(directory: str, *flags: str) -> str:
     sources = [*core, "tests/native/ldcache_tool.c", "tests/native/ldcache_oracle.c"]
     warnings = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
     folders = ("-Inative/syscalls", "-Itests/native")
-    run("gcc", *warnings, *flags, *folders, "-o", program, *sources, timeout=120, cwd=REPO)
+    run("gcc", *warnings, *flags, *folders, "-o", program, *sources, cwd=REPO)
     return program
 
 

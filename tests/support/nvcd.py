@@ -15,7 +15,7 @@ from typing import Any
 
 from nvc.vgpu.layout import POLICIES
 
-from . import CLEAN_ENV, REPO
+from . import CLEAN_ENV, PATIENCE, REPO, until
 
 GPU = "GPU-00000000-1111-2222-3333-44444444444{}"
 KEEP = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 none /run/nvc && echo ready && exec cat"
@@ -87,7 +87,7 @@ class Place:
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         self._keeper.stdin.close()
         self._keeper.stdout.close()
-        self._keeper.wait(timeout=20)
+        self._keeper.wait(timeout=PATIENCE)
         if self.daemon is not None:
             print(self.daemon.said())  # shown where a test fails
 
@@ -114,7 +114,7 @@ class Daemon:
     def wait(self) -> Daemon:
         """Until it is ready."""
         self.notified.settimeout(0.2)
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             assert self.process.poll() is None, self.said()
             try:
@@ -154,14 +154,14 @@ class Daemon:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=PATIENCE)
         self.notified.close()
 
     def end(self) -> None:
         """It must end by itself, and well."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(timeout=20) == 0, self.said()
+            assert self.process.wait(timeout=PATIENCE) == 0, self.said()
         self.notified.close()
 
 
@@ -193,7 +193,7 @@ class Tenant:
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def receive(self, seconds: float = 60) -> Any:
+    def receive(self, seconds: float = PATIENCE) -> Any:
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], seconds)[0], "no answer"
         line = self.process.stdout.readline()
@@ -219,7 +219,7 @@ class Tenant:
     def end(self) -> None:
         if self.process.stdin is not None and not self.process.stdin.closed:
             self.process.stdin.close()
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=PATIENCE)
             assert self.process.stdout is not None
             self.process.stdout.close()
 
@@ -227,7 +227,7 @@ class Tenant:
 def ask(place: Place, question: str = "state", **more: object) -> Any:
     """What nvcd answers to root."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        made.settimeout(20)
+        made.settimeout(PATIENCE)
         made.connect(f"{place.run}/nvcd/nvcd.sock")
         made.sendall(json.dumps({"ask": question, **more}).encode() + b"\n")
         data = b""
@@ -236,13 +236,14 @@ def ask(place: Place, question: str = "state", **more: object) -> Any:
     return json.loads(data)
 
 
-def eventually(place: Place, condition: Callable[[Any], bool], seconds: float = 20) -> Any:
+def eventually(place: Place, condition: Callable[[Any], bool]) -> Any:
     """nvcd's state, once the condition holds of it."""
-    end = time.monotonic() + seconds
-    while True:
+
+    def look() -> Any:
         found = ask(place)
         if condition(found):
             return found
-        assert time.monotonic() < end, f"{found}\n{place.daemon and place.daemon.said()}"
         ask(place, "look")
-        select.select([], [], [], 0.05)
+        return None
+
+    return until(look, lambda: f"{ask(place)}\n{place.daemon and place.daemon.said()}")

@@ -13,7 +13,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 
-from . import CLEAN_ENV
+from . import CLEAN_ENV, PATIENCE
 from .bundle import Bundle
 
 
@@ -32,7 +32,7 @@ class Held:
     def release(self, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Let the hook succeed and wait for the container's end."""
         self._let_go()
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         code = self.process.returncode
         assert not check or code == 0, f"exit {code}\n{out}{err}"
         return subprocess.CompletedProcess(self.process.args, code, out, err)
@@ -47,7 +47,7 @@ class Held:
         """End the runtime, whatever it waits for."""
         if self.process.poll() is None:
             self._let_go()
-            self.process.communicate(timeout=60)
+            self.process.communicate(timeout=PATIENCE)
 
 
 @contextlib.contextmanager

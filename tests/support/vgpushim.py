@@ -7,14 +7,13 @@ import os
 import shutil
 import signal
 import struct
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from nvc.sim.report import report
 from nvc.vgpu import layout, ledger, quota
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
@@ -160,12 +159,9 @@ class Slice:
         with open(self.log, encoding="utf-8") as log:
             return log.read().splitlines()
 
-    def eventually(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    def eventually(self, condition: Callable[[], bool]) -> None:
         """Wait for what another process brings about by itself."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "it did not come about"
-            os.sched_yield()
+        until(condition)
 
 
 @pytest.fixture(scope="session")

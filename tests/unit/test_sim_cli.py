@@ -15,10 +15,7 @@ from nvc.sim.models import MODELS
 from nvc.sim.spec import gpus_of
 from nvc_cli.sim import parse_layouts, parse_numbers, parse_size, sim, spec_of
 
-
-@pytest.fixture(autouse=True)
-def driver(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVC_SIMDRIVER", os.path.join(stage, "lib/nvc/simdriver"))
+pytestmark = pytest.mark.usefixtures("built_simdriver")
 
 
 @pytest.mark.parametrize(

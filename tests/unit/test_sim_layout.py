@@ -18,6 +18,7 @@ from nvc.sim.report import report
 from nvc.sim.state import SIZE, usage
 
 VERSION = SimSpec().driver_version
+pytestmark = pytest.mark.usefixtures("built_simdriver")
 #: Beginnings of names that discovery looks for; each must be in a root.
 STEMS = """
 libnvidia-ml libnvidia-cfg libnvidia-nscq libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp
@@ -27,11 +28,6 @@ libnvidia-opticalflow libnvcuvid libnvidia-eglcore libnvidia-glcore libnvidia-tl
 libnvidia-ifr libnvidia-rtcore libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia
 libnvidia-glvkspirv libnvidia-cbl
 """.split()
-
-
-@pytest.fixture(autouse=True)
-def driver(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVC_SIMDRIVER", os.path.join(stage, "lib/nvc/simdriver"))
 
 
 def made(directory: os.PathLike[str], **fields: object) -> str:
