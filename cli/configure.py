@@ -14,30 +14,70 @@ if TYPE_CHECKING:
     from nvc_cli.boot import Session
 
 
+#: Options of nvidia-container-cli that its callers give and people who type do not: such a call without --pid is
+#: the standalone mode, as that of LXC's hook.
+_CALLERS = ("ldconfig", "no_cgroups", "no_devbind", "no_cntlibs", "load_kmods", "no_pivot", "user")
+
+
 def run(session: Session) -> None:
     """Inject GPUs into one container. Raises NvcError; then nothing of it is left in the container."""
     values = session.words.values
+    if "undo" in values:
+        _undo(session)
+        return
     if "format" in values and "dry_run" not in values:
         raise InputError("--format", cause="only with --dry-run")
     form = arguments.choice(values, "format", FORMATS)
     request = arguments.request(values)
     options = arguments.driver_options(session.globals, request.imex_channels)
     pid, rootfs = arguments.pid(values), arguments.rootfs(session.words.rest)
+    host = _is_host(session)
 
     privileges.reduce("configure", options.load_kmods)
-    driver, container = Driver(options, log=session.log), Container(pid, rootfs)
+    driver, container = Driver(options, log=session.log), Container(pid, rootfs, host=host)
     if "dry_run" in values:
         _show(driver.plan(container, request), form)
         return
     outcome = driver.configure(container, request, last=True)
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)
-    if outcome.warnings:  # only after success: engines show a hook's first line as the cause of its failure
+    notes = outcome.warnings
+    if outcome.changes and "pid" not in values and not host:
+        notes += (f"no --pid: these mounts are in the mount namespace of the caller, below {rootfs}",)
+    if notes:  # only after success: engines show a hook's first line as the cause of its failure
         try:
             from nvc_cli.output import warn
         except ImportError:  # the container is complete: too late to fail
             return
-        warn(session.program, outcome.warnings)
+        warn(session.program, notes)
+
+
+def _is_host(session: Session) -> bool:
+    """Whether there is no container, by the caller's own word. Raises InputError where it may be forgotten."""
+    values = session.words.values
+    if "host" in values and "pid" in values:
+        raise InputError("--host", cause="not together with --pid: there is no container")
+    called = any(name in values or name in session.globals for name in _CALLERS)
+    if "host" not in values and "pid" not in values and "dry_run" not in values and not called:
+        raise InputError(
+            "configure", cause="no --pid: this would mount on the host",
+            hint="name the container's init process with --pid, or say --host if you mean ROOTFS as seen from here",
+        )  # fmt: skip
+    return "host" in values
+
+
+def _undo(session: Session) -> None:
+    """Take back what a call without a container did. Raises NvcError."""
+    others = sorted(session.words.values.keys() - {"undo", "host"})
+    if others:
+        raise InputError("--undo", cause=f"not together with --{others[0].replace('_', '-')}")
+    options = arguments.driver_options(session.globals, configured=False)
+    rootfs = arguments.rootfs(session.words.rest)
+    privileges.reduce("configure")
+    if not Container(0, rootfs, host=True).undo(options.timeout):
+        from nvc_cli.output import say
+
+        say(session.program, f"nothing of nvc is in {rootfs}: nothing to undo")
 
 
 def _show(plan: Plan, form: str) -> None:

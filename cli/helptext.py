@@ -11,7 +11,8 @@ Without options everything is listed, with options only what they name.""",
     "configure": """Give the container in ROOTFS access to GPUs.
 
 With --pid the namespaces of that process are entered: the init process of a container that has been created
-and not yet started. Without --pid there is only ROOTFS, as seen from here.
+and not yet started. With --host there is no container: the mounts are made in ROOTFS as seen from here,
+and stay until --undo takes them back.
 
 Without --device the driver's files and its control nodes are injected, but no GPU. An error leaves nothing
 behind in the container.""",

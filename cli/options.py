@@ -96,7 +96,9 @@ VGPU: tuple[Option, ...] = (
 )
 
 CONFIGURE: tuple[Option, ...] = (
-    ("pid", "p", VALUE, "PID", "The container's init process (default: no process, only ROOTFS)"),
+    ("pid", "p", VALUE, "PID", "The container's init process"),
+    ("host", "", FLAG, "", "No container: mount in ROOTFS as seen from here, until --undo"),
+    ("undo", "", FLAG, "", "Take back what configure did to ROOTFS on the host"),
     ("device", "d", REPEATED, "ID", "Devices to inject: index, UUID, PCI bus id, GPU:MIG index or `all`"),
     ("require", "r", REPEATED, "EXPR", "Refuse unless the host meets EXPR, such as `cuda>=12.4`"),
     ("ldconfig", "l", VALUE, "PATH", "Accepted and not executed: nvc writes the loader cache itself"),

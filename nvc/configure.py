@@ -66,14 +66,17 @@ def configure(
 
 
 def opener(
-    kernel: Kernel, pid: int, rootfs: str, called: tuple[str, str] = ("", "")
+    kernel: Kernel, pid: int, rootfs: str, called: tuple[str, str] = ("", ""), host: bool = False
 ) -> Callable[[], Target]:
-    """What opens the container of `pid` when it is called; `called` as for `configure`."""
+    """What opens the container of `pid` when it is called; `called` as for `configure`.
+
+    With `host` it opens a root file system without a container.
+    """
 
     def open_now() -> Target:
         from nvc.target import open_target
 
-        return open_target(kernel, pid, rootfs, *called)
+        return open_target(kernel, pid, rootfs, *called, host)
 
     return open_now
 
@@ -101,6 +104,21 @@ def configure_target(
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
             probe.settle(_PROBE_END)
+
+
+def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:
+    """Take back what was done to a root file system of the host, a killed run's too; whether there was anything.
+
+    Only what still is as nvc made it is touched. Whoever is killed meanwhile calls again. Raises NvcError.
+    """
+    from nvc.apply.executor import repair
+
+    check_floor()
+    target = opened()
+    try:
+        return repair(kernel, target, timeout)
+    finally:
+        target.close()
 
 
 def _configure(
@@ -191,6 +209,8 @@ def plan_target(
         set_deadline(_WAITS * options.timeout)
     target = opened()
     log.step(f"container process {target.pid}, rootfs {target.rootfs_path}")
+    if target.host:  # nobody is confined: the rules of this process's own cgroup stay as they are
+        request = request.replace(cgroups=False)
     if repair:
         from nvc.apply.executor import repair as repair_container
 

@@ -11,7 +11,7 @@ root. A process may have any number of drivers and containers; one object is for
 
 from __future__ import annotations
 
-from nvc.configure import configure_target, opener, plan_target
+from nvc.configure import configure_target, opener, plan_target, undo
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions
 
@@ -63,15 +63,20 @@ class Container:
     ContainerError where process and root file system do not belong together.
     """
 
-    def __init__(self, pid: int, rootfs: str, kernel: Kernel | None = None) -> None:
-        """`pid` as this process's /proc numbers it (0: the parent process), `rootfs` as the host names it."""
+    def __init__(self, pid: int, rootfs: str, kernel: Kernel | None = None, host: bool = False) -> None:
+        """`pid` as this process's /proc numbers it (0: the parent process), `rootfs` as the host names it.
+
+        With `host` there is no container, only a root file system that is seen from here, and `pid` is 0. What
+        `Driver.configure` does to it stays until `undo`.
+        """
         self.pid = pid
         self.rootfs = rootfs
+        self.host = host
         self._kernel = kernel or LinuxKernel()
         self._target: Target | None = None
 
     def __enter__(self) -> Container:
-        self._target = opener(self._kernel, self.pid, self.rootfs)()
+        self._target = opener(self._kernel, self.pid, self.rootfs, host=self.host)()
         return self
 
     def __exit__(
@@ -96,7 +101,15 @@ class Container:
         """A target of the caller's own, who closes it. Raises as entering does."""
         if self._target is not None:
             return self._target.duplicate()
-        return opener(self._kernel, self.pid, self.rootfs)()
+        return opener(self._kernel, self.pid, self.rootfs, host=self.host)()
+
+    def undo(self, timeout: float = 10.0) -> bool:
+        """Take back what `Driver.configure` did with `host`; whether there was anything.
+
+        Only what still is as it was made is touched. May be called again, as after a call that was killed. Waits up
+        to `timeout` seconds for a run that is at work. Raises ContainerError.
+        """
+        return undo(self._kernel, self.open, timeout)
 
 
 class Driver:

@@ -35,7 +35,7 @@ class Target:
     """An open container. `mount_namespace` is -1 when it is this process's own (standalone mode)."""
 
     __slots__ = ("pid", "pidfd", "proc", "mount_namespace", "rootfs", "rootfs_path", "fsuid", "fsgid", "layout",
-                 "user_namespace", "id", "bundle")  # fmt: skip
+                 "user_namespace", "id", "bundle", "host")  # fmt: skip
 
     pid: int
     pidfd: int
@@ -49,6 +49,7 @@ class Target:
     user_namespace: bool  # the container has one of its own
     id: str  # of its runtime; "" where the caller does not say
     bundle: str  # directory of its OCI configuration; likewise
+    host: bool  # a root file system of the host, without a container: what is done to it stays until it is undone
 
     def key(self, kernel: Kernel) -> str:
         """A name for the rootfs that every mount namespace agrees on: device, inode, birth in hexadecimal.
@@ -76,12 +77,16 @@ class Target:
                 os.close(fd)
 
 
-def open_target(kernel: Kernel, pid: int, rootfs: str, id: str = "", bundle: str = "") -> Target:
+def open_target(
+    kernel: Kernel, pid: int, rootfs: str, id: str = "", bundle: str = "", host: bool = False
+) -> Target:
     """The container whose init is `pid` and whose root file system is `rootfs`, as the caller's runtime says.
 
     With pid 0 (standalone) the parent process is taken, and it may share this mount namespace; with SELF it is
-    this process. The container may have pivoted already: `rootfs` is then the host's name for its root directory.
-    `id` and `bundle` are what its runtime says of it; they are kept with a slice, to find its engine's name.
+    this process. With `host` there is no container, only `rootfs` as seen from here; so it is in standalone mode in
+    the mount namespace of process 1. The container may have pivoted already: `rootfs` is then the host's name for
+    its root directory. `id` and `bundle` are what its runtime says of it; they are kept with a slice, to find its
+    engine's name.
     Raises InputError for a bad path, ContainerError when pid and rootfs do not belong together.
     """
     if not rootfs.startswith("/") or not rootfs.strip("/"):
@@ -90,8 +95,10 @@ def open_target(kernel: Kernel, pid: int, rootfs: str, id: str = "", bundle: str
     target.pid = os.getpid() if pid == SELF else pid or os.getppid()
     target.pidfd = target.proc = target.mount_namespace = target.rootfs = -1
     target.rootfs_path, target.id, target.bundle = rootfs, id, bundle
+    target.host = False
     try:
         _open(kernel, target, standalone=pid in (0, SELF))
+        target.host = host or pid == 0 and target.mount_namespace < 0 and _is_of_process_1()
         target.layout = _layout(kernel, target.rootfs)
         # Everything was opened below /proc/PID: if the process still lives now, all of it was that process's.
         kernel.pidfd_send_signal(target.pidfd, 0)
@@ -106,6 +113,14 @@ def open_target(kernel: Kernel, pid: int, rootfs: str, id: str = "", bundle: str
         target.close()
         raise
     return target
+
+
+def _is_of_process_1() -> bool:
+    """Whether this mount namespace is; where that is not told, it is not."""
+    try:
+        return os.readlink("/proc/1/ns/mnt") == os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
 
 
 def _has_ended(pid: int) -> bool:

@@ -99,6 +99,8 @@ int undo_exchange(struct place *place, const char *data);
 #define RECORD_RELINK 'R'    /* a link was replaced; data: new text, newline, old text */
 #define RECORD_MOUNT 'M'     /* something was mounted; data: device:inode:mount in hex */
 #define RECORD_TEMPORARY 'T' /* a temporary file was made */
+#define RECORD_PLACE 'P'     /* no effect: path is the rootfs, as the host calls it */
+#define RECORD_KEPT 'K' /* no effect: what is before it was all done, and is kept for whoever undoes it */
 #define RECORD_EXCHANGE                                                                                     \
     'X' /* the loader cache was replaced; data: `-` if there was none, else `+`, and the new one */
 #define RECORD_CONTENT                                                                                      \

@@ -153,6 +153,8 @@ static void run(struct applier *a)
 /* The report is sent: there is nothing to undo any more, so that what was kept for it can go. */
 static void commit(struct applier *a)
 {
+    if (a->target->keep)
+        return;
     if (a->target->journal >= 0)
         (void)!ftruncate(a->target->journal, 0); /* the caller removes it anyway */
     /* Once more where it could not be: what is done now cannot fail any more, and the next run only removes it. */
@@ -166,7 +168,7 @@ static void finish(struct applier *a)
     struct place place;
 
     keep_capabilities(CAPS_ENTER);
-    if (enter(a) < 0)
+    if (a->target->keep || enter(a) < 0)
         return;
     for (size_t i = 0; i < a->count; i++) {
         if (a->ops[i].head.kind != NVC_OP_LDCACHE || place_find(a, a->ops[i].target, true, true, &place) < 0)

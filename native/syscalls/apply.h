@@ -34,6 +34,7 @@ struct nvc_apply_target {
     int timeout_ms;
     uint32_t fsuid; /* ids as which files are created: the container's root as the host sees it */
     uint32_t fsgid;
+    uint32_t keep; /* 1: what undoes the changes stays after success, the journal and an old loader cache */
 };
 
 #define NVC_REPORT_TEXT 512

@@ -85,6 +85,8 @@ static int undo_one(struct applier *a, char kind, const char *path, const char *
     struct place place;
     int result = 0;
 
+    if (kind == RECORD_PLACE || kind == RECORD_KEPT)
+        return 0;
     if (place_find(a, path, false, false, &place) < 0) {
         int error = a->report->error;
         a->report->error = 0;

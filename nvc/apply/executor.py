@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.apply.interrupts import HeldInterrupts
-from nvc.apply.journal import is_interrupted, open_journal, read_journal
+from nvc.apply.journal import HOST, is_interrupted, open_journal, read_journal
 from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
 from nvc.deadline import clear_deadline
@@ -46,8 +46,10 @@ def apply_plan(
     program that the kernel does not show. With `last` the process ends by telling this call's outcome, and SIGINT
     stays blocked after success. Raises NvcError or KeyboardInterrupt; the container is then as it was before.
     """
-    journal = open_journal(kernel, target.key(kernel), timeout)
+    journal = open_journal(kernel, _key(kernel, target), timeout)
     try:
+        if target.host:
+            journal.begin(target.rootfs_path)
         sources = Sources(kernel, plan, target.rootfs)
         try:
             program = build_program(plan, sources, journal.interrupted)
@@ -68,19 +70,25 @@ def apply_plan(
     return Outcome(outcome.changes, (*plan.warnings, *sources.warnings, *outcome.warnings))
 
 
-def repair(kernel: Kernel, target: Target, timeout: float) -> None:
-    """Undo what a run that was killed has left in the container.
+def _key(kernel: Kernel, target: Target) -> str:
+    """The name of the target's journal. A container that has a rootfs of the host's is another target."""
+    return target.key(kernel) + (HOST if target.host else "")
+
+
+def repair(kernel: Kernel, target: Target, timeout: float) -> bool:
+    """Undo what a run that was killed has left in the container; of the host, what any run has done there.
 
     A plan rests on what the image holds, so this comes before anybody looks. Waits up to `timeout` seconds
-    for a run that is at work. Raises ContainerError.
+    for a run that is at work. Whether there was anything. Raises ContainerError; what could not be undone then is
+    undone by the next call.
     """
-    key = target.key(kernel)
+    key = _key(kernel, target)
     if not is_interrupted(key):
-        return
+        return False
     journal = open_journal(kernel, key, timeout)
     try:
         if not journal.interrupted:
-            return
+            return False
         place = ApplyTarget(target.mount_namespace, target.rootfs, -1, timeout, target.fsuid, target.fsgid)
         try:
             report = kernel.apply(repair_program(journal.interrupted), place)
@@ -89,6 +97,7 @@ def repair(kernel: Kernel, target: Target, timeout: float) -> None:
         if report.error:
             raise ContainerError(_REPAIR, report.path, strerror(report.error), _REPAIR_HINT)
         journal.keep = False
+        return True
     finally:
         journal.close()
 
@@ -148,7 +157,7 @@ def _allow_devices(
 
 def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, timeout: float) -> ApplyReport:
     place = ApplyTarget(
-        target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid
+        target.mount_namespace, target.rootfs, journal.fd, timeout, target.fsuid, target.fsgid, target.host
     )
     try:
         report = kernel.apply(program.packed(), place)
@@ -161,6 +170,8 @@ def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, tim
         journal.keep = journal.keep or report.undo_failures > 0
         raise _failure(report, program)
     journal.keep = False
+    if target.host and report.changes:
+        journal.finish()
     return report
 
 

@@ -1,6 +1,8 @@
 """One file for each rootfs, under /run/nvc: the lock that serialises runs, and the record of what one has done.
 
-A run that ends, well or badly, removes it. A run that is killed leaves it, and the next one undoes it first.
+A run that ends, well or badly, removes it. A run that is killed leaves it, and the next one undoes it first. What
+is done to a root file system of the host has no container whose end would take it back: that journal stays, with
+the path of the rootfs at its beginning and a mark at its end.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
+#: What the name of a journal ends with that is kept.
+HOST = "-host"
+
 _SIZE_MAX = 4 << 20  # bytes; a record is a path and little more
+_PLACE, _KEPT = b"P", b"K"  # kinds of records, as native/syscalls/_apply.h has them
+_END = b"\0"
 
 
 class Journal:
@@ -27,6 +34,17 @@ class Journal:
         self.path = path
         self.interrupted = interrupted  # the records of a run that was killed
         self.keep = bool(interrupted)  # the container holds something that the next run must undo
+
+    def begin(self, rootfs: str) -> None:
+        """Note whose journal this is, for one that is kept. Raises OSError."""
+        if self.fd >= 0:
+            os.write(self.fd, _PLACE + rootfs.encode("utf-8", "surrogateescape") + _END + _END)
+
+    def finish(self) -> None:
+        """All was done, and is kept for whoever takes it back. Raises OSError."""
+        if self.fd >= 0:
+            os.write(self.fd, _KEPT + _END + _END)
+        self.keep = True
 
     def close(self) -> None:
         """Release the lock; a journal with nothing to undo is removed before, while nobody else can hold it."""
@@ -73,6 +91,12 @@ def is_interrupted(key: str) -> bool:
     except OSError as error:
         of_host(error, "read journal", f"{directory}/{key}")
         return False
+
+
+def kept(records: bytes) -> tuple[str, bool]:
+    """The rootfs of a journal that is kept, "" where none is named; and whether the run came to its end."""
+    place = records[1:].partition(_END)[0] if records[:1] == _PLACE else b""
+    return place.decode("utf-8", "surrogateescape"), records.endswith(_END + _KEPT + _END + _END)
 
 
 def _open(path: str) -> int:

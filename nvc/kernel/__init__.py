@@ -51,6 +51,7 @@ class ApplyTarget(Value):
     timeout: float  # seconds
     fsuid: int
     fsgid: int
+    keep: bool = False  # what undoes the changes stays after success: the journal, and an old loader cache
 
 
 class ApplyReport(Value):
@@ -211,6 +212,7 @@ class LinuxKernel:
         target.timeout_ms = int(place.timeout * 1000)
         target.fsuid = place.fsuid
         target.fsgid = place.fsgid
+        target.keep = place.keep
         report = ffi.new("struct nvc_report *")
         checked(lib.nvc_apply(program, len(program), target, report))
         return ApplyReport(

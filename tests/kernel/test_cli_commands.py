@@ -149,7 +149,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(cli: Cli, scratch: str) -> N
     ],
 )
 def test_failures_are_one_line(cli: Cli, words: list[str], line: str) -> None:
-    done = cli("configure", *words, "/run/no-such-rootfs", check=False)
+    done = cli("configure", "--pid=1", *words, "/run/no-such-rootfs", check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"nvc-cli: {line}")
     assert done.stderr.count("\n") == 1
