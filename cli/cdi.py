@@ -100,7 +100,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--capabilities", default=DEFAULT_CAPABILITIES, show_default=True, metavar="LIST",
-                help="What containers may do with a device; also compat32, or all.",
+                help="Driver features for containers; also compat32, or all.",
             ),
             click.option(
                 "--require", "requirements", multiple=True, metavar="EXPR",
@@ -141,10 +141,10 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
 @_making
 @click.pass_context
 def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: Any) -> None:
-    """Write the specification of this host's devices.
+    """Write the CDI specification of this host's devices.
 
-    The lowest version of the format is used that can express it. A file is replaced at once or not at all, and
-    never by one without devices.
+    It uses the lowest version of the format that can express it. A file is replaced atomically, and never by a
+    specification without devices.
     """
     form = given["form"] or ("yaml" if output.endswith((".yaml", ".yml")) else "json")
     options, request, how = _asked(ctx, given)
@@ -168,15 +168,15 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
 @click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH")
 @click.option(
     "--wait", default=0.0, type=Seconds(0, 3600), metavar="SECONDS",
-    help="Try again for so long while the driver is not ready.",
+    help="Keep retrying for up to SECONDS until the driver is ready.",
 )  # fmt: skip
 @_making
 @click.pass_context
 def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given: Any) -> None:
-    """Bring the specification in a directory up to date, if it is not.
+    """Update the specification in a directory if it is out of date.
 
-    Where config.toml defines sizes of slices, that of class vgpu too; where it does not, one is removed.
-    The systemd units in packaging/systemd call this at boot and when the driver changes.
+    If config.toml defines sizes of slices, the specification of class vgpu is updated too; if it does not, that
+    one is removed. The systemd units in packaging/systemd call this at boot and when the driver changes.
     """
     if not output_dir.startswith("/"):
         raise InputError("--output-dir", output_dir, "want an absolute path")
@@ -212,9 +212,9 @@ def transform_group() -> None:
     epilog="\b\nExample:\n  nvc-cli cdi generate | nvc-cli cdi transform root --to /host",
 )
 @click.option(
-    "--from", "old", default="/", show_default=True, metavar="PATH", help="The root that paths have."
+    "--from", "old", default="/", show_default=True, metavar="PATH", help="The current root of the paths."
 )
-@click.option("--to", "new", required=True, metavar="PATH", help="The root that they get.")
+@click.option("--to", "new", required=True, metavar="PATH", help="Their new root.")
 @click.option("--input", "source", default="-", metavar="FILE", help="Default: standard input.")
 @_OUTPUT
 @click.option(
@@ -223,7 +223,7 @@ def transform_group() -> None:
 )  # fmt: skip
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by suffix, else json.")
 def root_command(old: str, new: str, source: str, output: str, relative_to: str, form: str | None) -> None:
-    """Move the paths of a specification below another root."""
+    """Replace the root of the paths in a specification."""
     place = None if output == "-" else split_path(output)
     path = "standard input" if source == "-" else source
     document = parse_document(read_bytes(path, stdin=source == "-"), path)

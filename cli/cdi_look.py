@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) -> None:
     """List the devices that engines know, one name a line.
 
-    Later directories come before earlier ones. What is wrong is said on standard error: files that engines
-    drop, names that two files claim, and specifications that no longer fit this host.
+    Later directories take precedence. Problems are warnings on standard error: files that engines ignore, names
+    that two files define, and specifications that no longer match this host.
     """
     files = [read_directory(directory) for directory in directories or DIRECTORIES]
     facts = _facts(ctx, [file for level in files for file in level])
@@ -72,9 +72,9 @@ def list_command(ctx: click.Context, directories: tuple[str, ...], form: str) ->
 @format_option("text")
 @click.pass_context
 def validate_command(ctx: click.Context, files: tuple[str, ...], form: str) -> None:
-    """Check specifications by the rules of the engines, which drop a bad file without a word.
+    """Check specifications by the rules of the engines, which ignore an invalid file silently.
 
-    Exit code 1 if engines would not load one. That one is stale, or names what is not there, is a warning.
+    The exit code is 1 if engines would not load one of them. Stale specifications and missing files are warnings.
     """
     read = [read_spec(path) for path in files]
     facts = _facts(ctx, read)

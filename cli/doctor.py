@@ -53,12 +53,12 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     help="Look into this running container, from outside.",
 )  # fmt: skip
 @format_option("text", "table")
-@click.option("--all", "everything", is_flag=True, help="Also show what is well.")
+@click.option("--all", "everything", is_flag=True, help="Also show checks that passed.")
 @click.option("--strict", is_flag=True, help="Exit 1 for warnings too.")
 @click.option("--list", "listing", is_flag=True, help="List the checks.")
 @click.option(
     "--bundle", default="", metavar="FILE", type=click.Path(dir_okay=False),
-    help="Also write an archive for whoever is asked for help.",
+    help="Also write an archive to send with a request for help.",
 )  # fmt: skip
 @click.option("--unmasked", is_flag=True, help="With --bundle: keep names of hosts, users and devices.")
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
@@ -75,10 +75,10 @@ def doctor(
     unmasked: bool,
     checks: tuple[str, ...],
 ) -> None:
-    """Say what is wrong with this host, or with one container, and how to mend it.
+    """Find what is wrong with this host, or with one container, and how to fix it.
 
-    Nothing is changed. The exit code is 0 where nothing fails, 1 where something does, and 2 where it could not be
-    told, as without root. A CHECK is a name of --list, or the part of it before the dot.
+    Nothing is changed. Exit code 0: no failure. 1: a check failed. 2: no failure, but some checks could not run,
+    for example without root. A CHECK is a name of --list, or the part of it before the dot.
     """
     if unmasked and not bundle:
         raise click.UsageError("--unmasked goes with --bundle")

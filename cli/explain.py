@@ -28,9 +28,9 @@ def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=_codes)
 @format_option("text", "table")
 def explain(code: str | None, form: str) -> None:
-    """Say what an error means: common causes, the check that looks into it, the remedy.
+    """Explain an error: common causes, the check that looks into it, the remedy.
 
-    The code stands at the end of each error. Without one, all are listed.
+    Every error ends with its code. Without CODE, all codes are listed.
     """
     from nvc.doctor import codes
 

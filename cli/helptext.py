@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 DESCRIPTIONS = {
-    "": "Give NVIDIA GPUs to containers, and look at what that takes.",
+    "": "Give NVIDIA GPUs to containers, share GPUs, and find what is wrong.",
     "info": "Report the driver and its GPUs.",
     "list": """List the files that a container needs, one path a line, relative to the driver root.
 
-Without options everything is listed, with options only what they name.""",
+Without options everything is listed; options select what to list.""",
     "configure": """Give the container in ROOTFS access to GPUs.
 
 With --pid the namespaces of that process are entered: the init process of a container that has been created

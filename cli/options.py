@@ -74,16 +74,16 @@ VGPU: tuple[Option, ...] = (
         "",
         VALUE,
         "SIZE[,...]",
-        "Use only so much memory: 10GiB or 25%; for all devices, or each",
+        "Memory limit: 10GiB or 25%; for all devices, or each",
     ),
     (
         "vgpu-cores",
         "",
         VALUE,
         "PERCENT[,...]",
-        "Use at most so much of the time; for all devices, or each",
+        "Cap on the device's time: 25 or 25%; for all devices, or each",
     ),
-    ("vgpu-weight", "", VALUE, "N", "Share the time by weights, of which this has N (others: 1)"),
+    ("vgpu-weight", "", VALUE, "N", "Share of the time by weight (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5"),
     ("fence", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
     (
@@ -91,7 +91,7 @@ VGPU: tuple[Option, ...] = (
         "",
         FLAG,
         "",
-        "Keep libraries whose memory a slice cannot count (OpenCL, graphics, video)",
+        "Keep libraries whose memory is not counted (OpenCL, graphics, video)",
     ),
 )
 

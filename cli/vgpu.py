@@ -57,9 +57,9 @@ def run_command(
 ) -> None:
     """Run a program with a slice, without a container. It ends when this command is killed.
 
-    It gets the environment and the directory of the caller, but can no longer gain rights (no_new_privs), and open
-    descriptors other than the standard ones are closed. The driver's other libraries stay reachable: what they take
-    (OpenCL, graphics, video) is not counted.
+    It gets the environment and the directory of the caller, but cannot gain privileges (no_new_privs); descriptors
+    other than the standard ones are closed. The driver's other libraries stay usable: what they take (OpenCL,
+    graphics, video) is not counted.
     """
     from nvc.discovery import discover
     from nvc.vgpu.run import Program, run
@@ -86,9 +86,9 @@ def run_command(
 @FORMAT
 @click.pass_context
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
-    """Measure what a context takes of each kind of device, and keep it for slices to come.
+    """Measure the memory that a context takes on each kind of device, and store it for future slices.
 
-    Do this on the host once after each change of the driver. Containers that run keep what was known before.
+    Run this on the host after each change of the driver. Running containers keep the old values.
     """
     from nvc.discovery import discover
     from nvc.request import Request, SliceRequest
@@ -119,10 +119,10 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 @FORMAT
 @click.pass_context
 def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, form: str) -> None:
-    """Prove that the shim is active in processes, by what they have mapped; name what it does not cover.
+    """Check the memory maps of processes to confirm that the shim is loaded; name what it does not cover.
 
-    Without an argument, try what a program that is started here would get. The exit code is 1 where something is
-    not covered.
+    Without an argument, a program is started to see what it would get. The exit code is 1 if something is not
+    covered.
     """
     if names and everything:
         raise click.UsageError("want either processes or --all")

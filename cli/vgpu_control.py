@@ -45,10 +45,10 @@ DEVICE = click.option(
 def set_command(
     ctx: click.Context, /, slice_name: str, unlimited: bool, devices: tuple[str, ...], **given: Any
 ) -> None:
-    """Change what a slice may have while its processes run.
+    """Change the limits of a slice while its processes run.
 
-    A limit of memory below what is in use takes nothing away: new allocations fail until enough is freed. A cap
-    or a weight without a policy goes with the policy that keeps it, unless one was named before.
+    A memory limit below what is in use frees nothing: new allocations fail until enough is freed. A cap or a weight
+    without a policy selects the policy that enforces it, unless a policy was named before.
     """
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
@@ -96,20 +96,20 @@ _pausing("resume", "Let a slice launch again.")
 @click.argument(
     "name", metavar="[NAME|0-5]]", default=None, required=False, shell_complete=completion.policies
 )
-@click.option("--max-instances", default=None, metavar="N", help="At most so many slices; 0: any number.")
-@click.option("--total-weight", default=None, metavar="N", help="What all weights may come to; 0: anything.")
+@click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
+@click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
 @click.option("--slice", "slice_", default=None, metavar="TIME", help="Length of a turn under nvcd: 10ms.")
-@click.option("--reset", is_flag=True, help="Lay down nothing: each slice's own policy holds.")
+@click.option("--reset", is_flag=True, help="Remove the GPU's policy; each slice's own applies.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
     slice_: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
-    """Show or lay down how a GPU is shared: for the slices that run on it and those to come.
+    """Show or set how a GPU is shared, for running and future slices.
 
-    GPU is anything that `configure --device` accepts, also a MIG device. A policy that is laid down wins
-    over those that slices ask for; `none` leaves it to them. What is laid down lasts until the host restarts.
+    GPU is anything that `configure --device` accepts, also a MIG device. A GPU's policy overrides the policies of
+    its slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
     from nvc.vgpu import policies
@@ -127,9 +127,9 @@ def policy_command(
     if slice_ is not None:
         changes["slice_us"] = parse_duration("--slice", slice_)
     if reset and changes:
-        raise click.UsageError("want either --reset or something to lay down")
+        raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("want either --format or something to lay down")
+        raise click.UsageError("want either --format or something to set")
     kernel = operator_kernel()
     facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))
     selectors = selectors_of((gpu,), "GPU")
@@ -150,9 +150,7 @@ def policy_command(
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--gone", is_flag=True, help="Remove every slice without a process.")
-@click.option(
-    "--force", is_flag=True, help="Also one that runs: its limits stay, and cannot be changed any more."
-)
+@click.option("--force", is_flag=True, help="Remove slices that run, too; their limits stay as they are.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
     """Forget slices. Those of containers that are gone are also removed when new ones are made."""

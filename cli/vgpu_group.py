@@ -35,9 +35,9 @@ FORMAT = format_option("table")
     "  nvc-cli vgpu top",
 )
 def vgpu() -> None:
-    """Give programs a part of a GPU's memory and time, and look after those that have one.
+    """Give programs a part of a GPU's memory and time, and manage these slices.
 
-    Containers get slices by `configure --vgpu-memory` and its like, and by variables; see docs/vgpu.md.
+    Containers get slices by environment variables, CDI devices or `configure --vgpu-memory`; see docs/vgpu.md.
     """
 
 
@@ -52,8 +52,12 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say what of a device somebody gets, as `configure` has them."""
     for name, metavar, text in (
         ("policy", "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5."),
-        ("weight", "N", "Share of the time by weights; who says nothing has 1."),
-        ("cores", "PERCENT[,...]", "At most so much of the time, for all devices or each; 100: no cap."),
+        ("weight", "N", "Share of the time by weight; default: 1."),
+        (
+            "cores",
+            "PERCENT[,...]",
+            "Cap on the device's time: 25 or 25%, for all devices or each; 100: no cap.",
+        ),
         ("memory", "SIZE[,...]", "10GiB or 25%, for all devices or each."),
     ):
         offers = completion.policies if name == "policy" else None

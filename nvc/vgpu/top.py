@@ -49,7 +49,8 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
                     tenant.origin if first else "",
                 )
             )
-    return fitted(rows, width, ("AGE", "CONTAINER", "USE"), ("CONTAINER",))
+    spare = ("AGE", "CONTAINER", "USE", "WEIGHT", "PROCESSES")
+    return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",))
 
 
 def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
@@ -60,7 +61,7 @@ def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
             for device, used in zip(tenant.devices, account.used):
                 if used:
                     rows.append((tenant.name, str(account.pid), device.index, size_text(used), account.name))
-    return fitted(rows, width)
+    return fitted(rows, width, middle=("SLICE",))
 
 
 def screen(

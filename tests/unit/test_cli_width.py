@@ -20,7 +20,10 @@ from nvc.sim.report import GpuReport, MigReport, ProcessReport, Report
 from nvc.vgpu import top
 from nvc.vgpu.govern import Governed
 from nvc.vgpu.history import Track
+from nvc.vgpu.ledger import Account
 from nvc.vgpu.policies import DevicePolicy
+from nvc.vgpu.registry import Entry as SliceEntry
+from nvc.vgpu.tenants import Tenant, TenantDevice
 from nvc_cli import boot, daemon, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot
@@ -95,6 +98,21 @@ def governed() -> tuple[Governed, ...]:
     return tuple(Governed(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
 
 
+def tenants() -> tuple[Tenant, ...]:
+    """A slice on eight devices in a pod with a long name, and one of a program."""
+    name, size = "trainer-deployment-7f9c5d8b6d-x2x9l/pytorch-production", 143771 << 20
+    entry = SliceEntry("f" * 16, "/run/nvc/vgpu/x", 1, 1, "/var/lib" + "/long" * 30, "/usr/lib", 0, ())
+    devices = tuple(
+        TenantDevice(
+            f"GPU-{number}", f"{number}:6", LONG, size, size - 1, size - 2, 99, 65536, 3, paused=True
+        )
+        for number in range(8)
+    )
+    account = Account(0, 4194304, "python3-with-15", (size,) * 8)
+    one = Tenant(entry, "f0000154", (4194304,) * 99, devices, (account,) * 99, name=name)
+    return one, one.replace(name="train", devices=devices[:1], accounts=())
+
+
 def results() -> tuple[Result, ...]:
     found = Finding(UNKNOWN, "the configuration of the engine cannot be read: " + "/long" * 30)
     return tuple(Result(check, (found,)) for check in CHECKS)
@@ -113,6 +131,9 @@ TABLES: dict[str, Callable[[int], str]] = {
     "sim show": lambda width: sim.table(simulated(), width),
     "vgpu policy": lambda width: top.policies_table(governed(), width),
     "vgpu report": lambda width: top.tracks_table(tracks(), width),
+    "vgpu ls": lambda width: top.slices(tenants(), 1e9, width),
+    "vgpu show": lambda width: top.processes(tenants(), width),
+    "vgpu top": lambda width: top.screen(tenants(), 1e9, top.Shares({}, {}), width),
     "doctor": lambda width: text.table(results(), width),
     "doctor --list": lambda _: text.listing(CHECKS),
 }
@@ -125,6 +146,14 @@ def test_every_table(name: str) -> None:
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
+@pytest.mark.parametrize("words", ["version", "config show", "config get nvc.timeout", "explain"])
+def test_tables_of_nvc_itself(words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert boot.run("nvc-cli", [*words.split(), "-o", "table"]) == 0
+    shown = capfd.readouterr().out
+    assert shown.count("\n") > 1 and "\x1b" not in shown
+    assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
+
+
 def test_what_is_copied_from_a_table_is_whole() -> None:
     """UUIDs, indices and paths are not cut where something else can be left out."""
     shown = report.info_table(crowd(), WIDTH)
@@ -132,6 +161,8 @@ def test_what_is_copied_from_a_table_is_whole() -> None:
     assert shown.count("…(simulated)") == 8  # nobody takes one for a real GPU
     shown = report.list_table(entries(), WIDTH)
     assert all(entry.path in shown for entry in entries())
+    shown = top.slices(tenants(), 1e9, WIDTH)
+    assert "LIMIT" in shown and "USED" in shown and "POLICY" in shown and shown.count("fixed, paused\n") == 9
     shown = sim.table(simulated(), WIDTH)
     assert shown.count(MIG_UUID_0) == 56
 
