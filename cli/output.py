@@ -69,10 +69,19 @@ def document_text(document: dict[str, Any], form: str) -> str:
     return yaml_text(document)
 
 
-def columns() -> int:
-    """The width of the terminal that standard output is; 80 for anything else."""
+def one_of_many(document: dict[str, Any], form: str) -> str:
+    """One of several documents that follow each other: a line of JSON, or a document of a YAML stream."""
+    if form == "json":
+        import json
+
+        return json.dumps(document) + "\n"
+    return f"---\n{document_text(document, form)}"
+
+
+def columns(fd: int = 1) -> int:
+    """The width of the terminal that standard output, or `fd`, is; 80 for anything else."""
     try:
-        return posix.get_terminal_size(1).columns or WIDTH  # a terminal may not know its size
+        return posix.get_terminal_size(fd).columns or WIDTH  # a terminal may not know its size
     except OSError:
         return WIDTH
 

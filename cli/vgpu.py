@@ -7,7 +7,7 @@ import sys
 import click
 
 from nvc.kernel import LinuxKernel
-from nvc_cli import arguments, completion, output, vgpu_control, vgpu_watch
+from nvc_cli import arguments, completion, output, vgpu_control, vgpu_report, vgpu_watch
 from nvc_cli.carried import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["vgpu", "vgpu_control", "vgpu_watch"]  # the group, and modules that add commands to it
+__all__ = ["vgpu", "vgpu_control", "vgpu_report", "vgpu_watch"]  # the group, and modules that add commands to it
 
 
 @command(

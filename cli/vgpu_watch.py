@@ -7,9 +7,7 @@ import time
 
 import click
 
-from nvc.errors import InputError
 from nvc_cli import completion, output
-from nvc_cli.boot import INTERRUPTED
 from nvc_cli.main import Seconds, program_of
 from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel, shown
 
@@ -17,18 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.vgpu.tenants import Tenant
 
-CLEAR = "\x1b[H\x1b[2J"
 FIRST = 0.25  # seconds until the first table of `top`
-MOST_READINGS = 100_000
-
-
-def columns() -> tuple[int, int]:
-    """Width and height of what is written to; a file has no height."""
-    try:
-        width, height = posix.get_terminal_size(1)
-    except OSError:
-        return output.WIDTH, 0
-    return (width, height) if width else (output.WIDTH, 0)  # a terminal may not know its size
 
 
 @command("ls", "nvc-cli vgpu ls", "nvc-cli vgpu ls --all --format json")
@@ -45,7 +32,7 @@ def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
         return
     from nvc.vgpu import top
 
-    output.write(output.emphasised(top.slices(found, time.time(), columns()[0])))
+    output.write(output.emphasised(top.slices(found, time.time(), output.columns())))
 
 
 @command("show", "nvc-cli vgpu show f0000154", "nvc-cli vgpu show 4242 --format json")
@@ -104,113 +91,64 @@ def container_lines(tenant: Tenant) -> list[tuple[str, str]]:
     return [line for line in lines if line[1]]
 
 
-@command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once")
-@click.option("--once", is_flag=True, help="Print it once and end.")
+@command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once", "nvc-cli vgpu top -n 60 --format json > log")
+@click.option("--once", is_flag=True, help="Print tables once and end, on a terminal too.")
+@click.option(
+    "--count", "-n", default=0, type=click.IntRange(0, 1 << 31), metavar="N", help="End after N tables."
+)  # fmt: skip
+@click.option(
+    "--interval", "-d", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS",
+    help="Time between two of them.",
+)  # fmt: skip
 @ALL
-@click.option("--interval", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS")
+@FORMAT
 @click.pass_context
-def top_command(ctx: click.Context, once: bool, everything: bool, interval: float) -> None:
-    """Show devices, slices and their processes, again and again.
+def top_command(
+    ctx: click.Context, once: bool, count: int, interval: float, everything: bool, form: str
+) -> None:
+    """Watch GPUs, slices and their processes.
 
-    ASKED is the cap or weight of a slice, EXPECTED the part of the device's time that it gets when everybody is
-    busy, RECEIVED the part that it had since the table before, WAITED how much its launches were held back. Where
-    standard output is no terminal, tables follow each other as plain text.
+    On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables follow each other as plain
+    text; with --format json, each is one line of JSON.
+
+    ASKED is the cap or weight of a slice. EXPECTED is the part of the GPU's time that it gets when all are busy,
+    RECEIVED the part that it had since the table before, WAITED how much its launches were held back.
     """
-    from nvc.vgpu.history import maxima
-    from nvc.vgpu.received import expected, reading, received
-    from nvc.vgpu.top import Shares, screen
+    from nvc.vgpu.live import Watcher, document
+    from nvc.vgpu.top import screen
 
-    kernel = operator_kernel()
-    terminal = posix.isatty(1)
-    old = reading(everybody(ctx, kernel), time.monotonic_ns())
-    pause = min(interval, FIRST)
+    watcher = Watcher(operator_kernel(), interval)
+    if form == "table" and not once and _interactive(ctx):
+        from nvc_cli.vgpu_screen import run
+
+        run(watcher.look, interval, count, output.coloured(), everything)
+        return
+    picture = watcher.look()
+    left, pause = 1 if once else count, min(interval, FIRST)
     while True:
         time.sleep(pause)
-        found = shown(everybody(ctx, kernel), everything)
-        new = reading(found, time.monotonic_ns())
-        shares = Shares(received(old, new), expected(found, maxima(found)))
-        width, height = columns()
-        whole = terminal and not once
-        text = screen(found, time.time(), shares, width, height - 1 if whole else 0)
-        output.write(f"{CLEAR}{text}" if whole else text)
-        if once:
+        picture, pause = watcher.look(), interval
+        output.warn(program_of(ctx), picture.warnings)
+        found = shown(picture.everybody, everything)
+        if form == "table":
+            gone = len(picture.everybody) - len(found)
+            output.write(screen(found, picture.now, picture.shares, output.columns(), gone))
+        else:
+            output.write(output.one_of_many(document(picture.replace(everybody=found)), form))
+        left -= 1
+        if left == 0:
             return
-        old, pause = new, interval
-        if not terminal:
+        if form == "table":
             output.write("\n")
 
 
-@command(
-    "report",
-    "nvc-cli vgpu report --seconds 60 --output shares.svg",
-    "nvc-cli vgpu report f0000154 4242 --seconds 10 --interval 0.5",
-)
-@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
-@click.option(
-    "--seconds", default=10.0, show_default=True, type=Seconds(0.2, 86400), metavar="SECONDS",
-    help="How long to look.",
-)  # fmt: skip
-@click.option(
-    "--interval", default=0.2, show_default=True, type=Seconds(0.05, 3600), metavar="SECONDS",
-    help="Time between two readings.",
-)  # fmt: skip
-@click.option("--output", "path", default="", metavar="FILE.svg", help="Draw it here: shares over time.")
-@FORMAT
-@click.pass_context
-def report_command(
-    ctx: click.Context, names: tuple[str, ...], seconds: float, interval: float, path: str, form: str
-) -> None:
-    """Measure what slices receive of their devices' time; without SLICE, all of them.
-
-    In the drawing, whole lines are what was received and dashed ones what is expected when everybody is busy.
-    Who interrupts it gets what was measured until then.
-    """
-    if path and not path.endswith(".svg"):
-        hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
-        raise InputError("--output", path, "only SVG is drawn", hint)
-    if interval > seconds:
-        raise InputError("--interval", f"{interval:g}", f"longer than --seconds {seconds:g}", "ask for less")
-    if interval * MOST_READINGS < seconds:
-        raise InputError(
-            "--interval", f"{interval:g}", f"more than {MOST_READINGS} readings", "ask for fewer"
-        )
-    from nvc.vgpu import plot
-    from nvc.vgpu.history import watch
-    from nvc.vgpu.tenants import find
-
-    kernel = operator_kernel()
-    found = everybody(ctx, kernel)
-    keys = tuple(find(found, name).entry.key for name in names)
-    drawing = _opened(path) if path else -1  # before a day is spent on what nothing can take
-    tracks, looked = watch(kernel, keys, seconds, interval)
-    if form != "table":
-        made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
-        output.write(output.document_text(made, form))
-    else:
-        from nvc.vgpu.top import tracks_table
-
-        output.write(output.emphasised(tracks_table(tracks, columns()[0])))
-        if not tracks:
-            why = "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
-            output.say(program_of(ctx), why)
-    if drawing >= 0:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-        title = f"Shares of time received, {looked:g} s until {when}"
-        text = plot.svg(title, tuple(track.series for track in tracks), looked)
-        try:
-            with open(drawing, "w", encoding="utf-8") as out:
-                if out.seekable():
-                    out.truncate()
-                out.write(text)
-        except OSError as error:
-            raise output.OutputError.of("write", path, error) from None
-    if looked < seconds:
-        ctx.exit(INTERRUPTED)
-
-
-def _opened(path: str) -> int:
-    """A descriptor for the file, which is not changed yet. Raises OutputError."""
+def _interactive(ctx: click.Context) -> bool:
+    """Whether there is somebody at a terminal that can be drawn on."""
+    if not (posix.isatty(0) and posix.isatty(1)) or posix.environ.get(b"TERM", b"dumb") == b"dumb":
+        return False
     try:
-        return posix.open(path, posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise output.OutputError.of("write", path, error) from None
+        import curses  # noqa: F401
+    except ImportError:
+        output.say(program_of(ctx), "this Python has no `curses`: tables follow each other instead")
+        return False
+    return True

@@ -30,25 +30,32 @@ static int device;
 
 static volatile sig_atomic_t interrupted;
 
-static void interrupt(int number)
-{
-    (void)number;
-    interrupted = 1;
-}
-
-/* The first signal ends the loop; a second one the program, where a call of the driver does not return. */
-static void listen_to(int number)
-{
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
-    sigemptyset(&action.sa_mask);
-    sigaction(number, &action, NULL);
-}
-
 static double now(void)
 {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+/* The first signal ends the loop; one that comes a second later the program, since then a call of the driver does not
+ * return. A shell's `kill %1` sends it twice: to `nvc-cli vgpu run`, which hands it on, and to this program. */
+static void interrupt(int number)
+{
+    static double first;
+    if (interrupted && now() - first > 1) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    if (!interrupted)
+        first = now();
+    interrupted = 1;
+}
+
+static void listen_to(int number)
+{
+    struct sigaction action = {.sa_handler = interrupt};
+    sigfillset(&action.sa_mask);
+    sigaction(number, &action, NULL);
 }
 
 static void sleep_until(double when)

@@ -13,6 +13,7 @@ from nvc.vgpu.tenants import tenants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nvc.kernel import Kernel
@@ -53,12 +54,17 @@ def maxima(everybody: tuple[Tenant, ...]) -> dict[str, int]:
 
 
 def watch(
-    kernel: Kernel, keys: tuple[str, ...], seconds: float, interval: float
+    kernel: Kernel,
+    keys: tuple[str, ...],
+    seconds: float,
+    interval: float,
+    tell: Callable[[float, int], None],
 ) -> tuple[tuple[Track, ...], float]:
     """Look at the slices with these keys, or at all, for so long; what they received in each interval.
 
     Slices that come are taken in with the next second, since finding them costs more than asking them. Who
-    interrupts it has what was read until then: the seconds that were looked come back too.
+    interrupts it has what was read until then: the seconds that were looked come back too. `tell` is called after
+    each reading with the seconds since the beginning and the number of slices that were measured until then.
     """
     begin = time.monotonic_ns()
     old: Reading | None = None
@@ -92,6 +98,7 @@ def watch(
                 means[place][0] += int(had.share * (new.at - old.at))
                 means[place][1] += new.at - old.at
         old = new
+        tell(number * interval, len(points))
     tracks = tuple(
         Track(
             key,

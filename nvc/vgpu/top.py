@@ -64,24 +64,20 @@ def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
     return fitted(rows, width, middle=("SLICE",))
 
 
-def screen(
-    everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0, height: int = 0
-) -> str:
-    """What `top` shows: devices with their tenants' sums, slices with what they received, processes.
+def screen(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0, gone: int = 0) -> str:
+    """What `top` prints: devices with their tenants' sums, slices with what they received, processes.
 
-    `width` and `height` are those of the terminal; 0: there is room for everything.
+    `width` is that of the terminal, 0 where there is none. So many slices that are gone are left out.
     """
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     running = sum(tenant.alive for tenant in everybody)
-    parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody)} slices\n"]
+    parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody) + gone} slices\n"]
+    everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
     if everybody:
         parts += [devices(everybody, shares, width), sharing(everybody, now, shares, width)]
     if any(tenant.accounts for tenant in everybody):
         parts.append(processes(everybody, width))
-    lines = "\n".join(parts).splitlines()
-    if height and len(lines) > height:
-        lines = [*lines[: height - 1], f"... and {len(lines) - height + 1} lines more"]
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join(parts)
 
 
 def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> str:

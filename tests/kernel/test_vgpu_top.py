@@ -15,6 +15,7 @@ import pytest
 from support import CLEAN_ENV, REPO, need, run
 from support.completion import offers
 from support.rootfs import LIBS
+from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
 
 from nvc.vgpu import layout
@@ -128,11 +129,41 @@ def test_a_report_that_is_interrupted(launcher: str, tenant: int, scratch: str) 
     assert len(ElementTree.parse(drawing).getroot().findall("{http://www.w3.org/2000/svg}polyline")) == 2
 
 
+def test_nothing_was_measured_so_nothing_is_drawn(launcher: str, tenant: int, scratch: str) -> None:
+    """A file that was there is kept; none that is empty is left behind, nor while it is measured."""
+    new, old = f"{scratch}/new.svg", f"{scratch}/old.svg"
+    with open(old, "w", encoding="ascii") as file:
+        file.write("kept")
+    for path in (new, old):
+        done = cli(launcher, "report", "--seconds=0.2", f"--output={path}", check=False)
+        assert done.returncode == 1
+        assert "no slice was measured" in done.stderr and f"{path} is not written" in done.stderr
+    with open(old, encoding="ascii") as file:
+        assert file.read() == "kept"
+    assert os.listdir(scratch).count("new.svg") == 0
+
+
+def test_progress_of_a_long_report(launcher: str, tenant: int, scratch: str) -> None:
+    """On a terminal, in its width, and away when it is done; none where it takes no longer than two seconds."""
+    command = f"{launcher} vgpu report {tenant} --interval 0.1"
+    with Busy(tenant), Terminal(scratch, 60, 24) as terminal:
+        terminal.type(f"{command} --seconds 600")
+        lines = terminal.wait_for(" of 600 s, 1 slice measured")
+        assert lines[-1].startswith("[.") and len(lines[-1]) == 57 and " of 600 s" not in lines[-2]
+        terminal.press("C-c")
+        lines = terminal.wait_until(lambda lines: lines[-1:] == [PROMPT] and "SLICE" in "\n".join(lines))
+        assert " of 600 s" not in "\n".join(lines)
+        terminal.type(f"{command} --seconds 2 | cat; clear; {command} --seconds 2.1 2>&1 | cat")
+        shown = terminal.wait_until(
+            lambda lines: "".join(lines[:1]).startswith("SLICE") and lines[-1:] == [PROMPT]
+        )
+        assert " of 2" not in "\n".join(shown)
+
+
 @pytest.mark.parametrize("command", ["show", "set", "pause", "resume", "rm", "check", "report"])
 def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
-    entry = entry_of(tenant)
-    name = entry.key.partition("-")[0]
-    assert name in offers(launcher, f"nvc-cli vgpu {command} {name[:3]}")
+    name = listed(launcher, tenant)["name"]
+    assert name in offers(launcher, f"nvc-cli vgpu {command} {name[:1]}")
     if command in ("set", "pause", "resume"):
         assert offers(launcher, f"nvc-cli vgpu {command} {tenant} --device 0") == ["0"]
     if command in ("rm", "check", "report"):
@@ -198,44 +229,3 @@ def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
 def test_reports_that_cannot_be(launcher: str, words: tuple[str, ...], cause: str) -> None:
     done = cli(launcher, "report", *words, check=False)
     assert done.returncode == 1 and cause in done.stderr
-
-
-class Terminal:
-    """A terminal of tmux in which `top` runs."""
-
-    def __init__(self, socket: str, command: str) -> None:
-        self.command = (need("tmux"), "-S", socket, "-f", "/dev/null")
-        self.tmux("new-session", "-d", "-x", "80", "-y", "24", command)
-
-    def tmux(self, *words: str) -> str:
-        return run(*self.command, *words, env={**CLEAN_ENV, "LANG": "C.UTF-8", "TERM": "xterm"}).stdout
-
-    def wait_for(self, *texts: str) -> list[str]:
-        """The lines of the screen once all of that is there."""
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            shown = self.tmux("capture-pane", "-p")
-            if all(text in shown for text in texts):
-                return shown.rstrip("\n").splitlines()
-        raise AssertionError(shown)
-
-
-def test_top_on_terminals_of_two_widths(launcher: str, tenant: int, scratch: str) -> None:
-    name = listed(launcher, tenant)["name"]
-    terminal = Terminal(f"{scratch}/tmux", f"{launcher} vgpu top --interval 0.1")
-    try:
-        with Busy(tenant):
-            lines = terminal.wait_for("RECEIVED", "capped")
-            assert lines[0].startswith("nvc-cli vgpu top, ") and len(lines) <= 24
-            row = next(line for line in lines if line.startswith(name))
-            assert row.split()[2] == "40%" and not any("ROOTFS" in line for line in lines)
-            # A line that is too wide would go on in the next one: its end is where lines begin.
-            assert "capped" in row and "GiB" in row
-            below = [*lines, ""][lines.index(row) + 1]
-            assert below == "" or below.split()[0].startswith("f0")
-            terminal.tmux("resize-window", "-x", "120", "-y", "30")
-            lines = terminal.wait_for("ROOTFS", "(a program)")
-            row = next(line for line in lines if line.startswith(name))
-            assert row.endswith("(a program)") and len(row) <= 120
-    finally:
-        terminal.tmux("kill-server")

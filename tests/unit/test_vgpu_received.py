@@ -157,12 +157,6 @@ def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
     assert ("merged" in shown) == (width == 0 or width >= 120)
 
 
-def test_no_more_lines_than_there_is_room() -> None:
-    everybody = tuple(tenant(f"f{number:07x}") for number in range(40))
-    lines = screen(everybody, 100.0, Shares({}, {}), 80, 24).splitlines()
-    assert len(lines) == 24 and lines[-1].startswith("... and ") and "lines more" in lines[-1]
-
-
 @given(st.lists(st.tuples(st.text(), st.text(), st.text()), min_size=1, max_size=5), st.integers(1, 60))
 def test_any_table_fits(rows: list[tuple[str, str, str]], width: int) -> None:
     shown = fitted([("A", "B", "C"), *rows], width, ("B",), ("C",))

@@ -1,0 +1,156 @@
+"""`nvc-cli vgpu report`: what slices receive of their GPUs' time, measured for a while."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posix
+import stat
+import time
+
+import click
+
+from nvc.errors import InputError
+from nvc_cli import completion, output
+from nvc_cli.boot import INTERRUPTED
+from nvc_cli.main import Seconds, program_of
+from nvc_cli.vgpu_group import FORMAT, command, everybody, operator_kernel
+
+MOST_READINGS = 100_000
+LONG = 2.0  # seconds; for less, progress is not worth looking at
+OFTEN = 0.2  # seconds between two lines of it
+WIDTH = 80  # columns of it at most
+_CREATE = posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC
+
+
+class Progress:
+    """One line on standard error that tells how far a measurement is, where that is a terminal."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        dumb = posix.environ.get(b"TERM", b"dumb") == b"dumb"
+        self._wanted = seconds > LONG and not dumb and posix.isatty(2)
+        self._told = -OFTEN
+
+    def tell(self, at: float, slices: int) -> None:
+        """The measurement has come to `at` seconds, and so many slices have been measured."""
+        if not self._wanted or at - self._told < OFTEN:
+            return
+        self._told = at
+        width = min(output.columns(2), WIDTH) - len("^C") - 1  # or what a terminal echoes begins a new line
+        text = f" {at:.0f} of {self._seconds:g} s, {slices} slice{'' if slices == 1 else 's'} measured"
+        room = max(width - len(text) - 2, 0)
+        filled = min(int(room * at / self._seconds), room)
+        bar = f"[{'#' * filled}{'.' * (room - filled)}]"
+        self._put(f"\r{bar}{text}"[: width + 1])
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        if self._told >= 0:
+            self._put("\r\x1b[K")
+
+    def _put(self, text: str) -> None:
+        try:
+            output.put(2, text)
+        except OSError:
+            self._wanted = False  # nobody looks any more
+
+
+@command(
+    "report",
+    "nvc-cli vgpu report --seconds 60 --output shares.svg",
+    "nvc-cli vgpu report f0000154 4242 --seconds 10 --interval 0.5",
+)
+@click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
+@click.option(
+    "--seconds", default=10.0, show_default=True, type=Seconds(0.2, 86400), metavar="SECONDS",
+    help="How long to look.",
+)  # fmt: skip
+@click.option(
+    "--interval", default=0.2, show_default=True, type=Seconds(0.05, 3600), metavar="SECONDS",
+    help="Time between two readings.",
+)  # fmt: skip
+@click.option(
+    "--output", "path", default="", metavar="FILE.svg", help="Draw shares over time into this file."
+)
+@FORMAT
+@click.pass_context
+def report_command(
+    ctx: click.Context, names: tuple[str, ...], seconds: float, interval: float, path: str, form: str
+) -> None:
+    """Measure what slices receive of their devices' time; without SLICE, all of them.
+
+    In the drawing, whole lines are what was received and dashed ones what is expected when everybody is busy.
+    Ctrl-C ends it early with what was measured until then. Where nothing was, FILE.svg is not written, and the exit
+    code is 1.
+    """
+    if path and not path.endswith(".svg"):
+        hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
+        raise InputError("--output", path, "only SVG is drawn", hint)
+    if interval > seconds:
+        raise InputError("--interval", f"{interval:g}", f"longer than --seconds {seconds:g}", "ask for less")
+    if interval * MOST_READINGS < seconds:
+        raise InputError(
+            "--interval", f"{interval:g}", f"more than {MOST_READINGS} readings", "ask for fewer"
+        )
+    from nvc.vgpu import plot
+    from nvc.vgpu.history import watch
+    from nvc.vgpu.tenants import find
+
+    kernel = operator_kernel()
+    found = everybody(ctx, kernel)
+    keys = tuple(find(found, name).entry.key for name in names)
+    if path:
+        _check_writable(path)  # before a day is spent on what nothing can take
+    progress = Progress(seconds)
+    try:
+        tracks, looked = watch(kernel, keys, seconds, interval, progress.tell)
+    finally:
+        progress.end()
+    if form != "table":
+        made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
+        output.write(output.document_text(made, form))
+    else:
+        from nvc.vgpu.top import tracks_table
+
+        output.write(output.emphasised(tracks_table(tracks, output.columns())))
+    if not tracks:
+        why = (
+            "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
+        )
+        output.say(program_of(ctx), f"{why}; {path} is not written" if path else why)
+    elif path:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
+        title = f"Shares of time received, {looked:g} s until {when}"
+        _write(path, plot.svg(title, tuple(track.series for track in tracks), looked))
+    if looked < seconds:
+        ctx.exit(INTERRUPTED)
+    if path and not tracks:
+        ctx.exit(1)
+
+
+def _check_writable(path: str) -> None:
+    """Raises OutputError where `path` cannot be written. What is there stays as it is, and nothing new stays."""
+    try:
+        try:
+            posix.close(posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC | posix.O_NONBLOCK))
+        except FileNotFoundError:
+            path = os.path.realpath(path)  # where a link leads that leads nowhere yet
+            posix.close(posix.open(path, _CREATE | posix.O_EXCL, 0o666))
+            posix.unlink(path)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
+            raise output.OutputError.of("write", path, error) from None
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        fd = posix.open(path, _CREATE, 0o666)
+        try:
+            if stat.S_ISREG(posix.fstat(fd).st_mode):
+                posix.ftruncate(fd, 0)
+            output.put(fd, text)
+        finally:
+            posix.close(fd)
+    except OSError as error:
+        raise output.OutputError.of("write", path, error) from None
