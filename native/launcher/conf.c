@@ -2,6 +2,9 @@
  *
  *     interpreter /usr/bin/python3.11
  *     path /usr/lib/nvc/site
+ *
+ * A relative path begins at the directory of launch.conf: pip's packages are made before it is known where they will
+ * be installed.
  */
 #include "launcher.h"
 
@@ -9,14 +12,19 @@
 #include <string.h>
 #include <unistd.h>
 
-bool plain_path(const char *text)
+static bool plain(const char *text)
 {
-    if (text[0] != '/' || strlen(text) >= PATH_MAX)
+    if (strlen(text) >= PATH_MAX)
         return false;
     for (; *text; text++)
         if (*text < ' ' || *text > '~' || strchr("'\"\\", *text))
             return false;
     return true;
+}
+
+bool plain_path(const char *text)
+{
+    return text[0] == '/' && plain(text);
 }
 
 static const char *parse_line(char *line, struct conf *conf)
@@ -28,13 +36,14 @@ static const char *parse_line(char *line, struct conf *conf)
     if (!value)
         return "a line is neither `interpreter PATH` nor `path DIR`";
     *value++ = '\0';
-    if (!plain_path(value))
+    bool path = !strcmp(line, "path") && value[0];
+    if (!(path ? plain(value) : plain_path(value)))
         return "a path is not absolute or has characters other than plain ASCII";
     if (!strcmp(line, "interpreter") && !conf->interpreter) {
         conf->interpreter = value;
         return NULL;
     }
-    if (strcmp(line, "path"))
+    if (!path)
         return "an unknown or repeated key";
     if (conf->count == CONF_MAX_PATHS)
         return "too many `path` lines";

@@ -146,11 +146,11 @@ static void find_prefix(const char *name, char prefix[PATH_MAX])
 }
 
 /* The canonical name of the archive of modules in `archive`, "" where the installation has none. */
-static void find_archive(const char *name, const char *prefix, bool trusted, char archive[PATH_MAX])
+static void find_archive(const char *name, const char *library, bool trusted, char archive[PATH_MAX])
 {
     char path[PATH_MAX];
 
-    join(path, name, prefix, "lib/nvc/hot.bin");
+    join(path, name, library, "hot.bin");
     archive[0] = '\0';
     if (access(path, F_OK) && errno == ENOENT)
         return;
@@ -177,16 +177,21 @@ static const char OPEN_ARCHIVE[] =
     " exec(loader);install(path,fd,index)\n";
 
 /* Python: extends sys.path, opens the archive, then `from PACKAGE.MODULE import main;main("NAME")`. */
-static void write_boot(const struct program *program, const char *code, const char *archive,
-                       const struct conf *conf, bool trusted, char *boot, size_t room)
+static void write_boot(const struct program *program, const char *library, const char *code,
+                       const char *archive, const struct conf *conf, bool trusted, char *boot, size_t room)
 {
-    char canonical[PATH_MAX];
+    char path[PATH_MAX], canonical[PATH_MAX];
 
     if (!plain_path(code))
         refuse(program->name, code, odd);
     size_t used = (size_t)snprintf(boot, room, "import sys;sys.path+=['%s'", code);
     for (size_t i = 0; i < conf->count; i++) {
-        const char *cause = resolve(conf->paths[i], trusted, canonical);
+        const char *cause, *given = conf->paths[i];
+        if (given[0] != '/') {
+            join(path, program->name, library, given);
+            given = path;
+        }
+        cause = resolve(given, trusted, canonical);
         if (cause || !plain_path(canonical))
             refuse(program->name, canonical, cause ? cause : odd);
         used += (size_t)snprintf(boot + used, room - used, ",'%s'", canonical);
@@ -204,7 +209,8 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
 {
     static const char *const flags[] = {"-I", "-S", "-B", "-c"};
     enum { FIXED = 2 + sizeof(flags) / sizeof(flags[0]) };
-    char prefix[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX], canonical[PATH_MAX];
+    char prefix[PATH_MAX], library[PATH_MAX], path[PATH_MAX], code[PATH_MAX], interpreter[PATH_MAX],
+        canonical[PATH_MAX];
     char archive[PATH_MAX], boot[(CONF_MAX_PATHS + 2) * PATH_MAX + 1024];
     const char *kept[ENVIRONMENT_MAX];
     char variable[CARRY_MAX];
@@ -221,7 +227,8 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     bool hook = program->hook || getauxval(AT_SECURE);
 
     find_prefix(name, prefix);
-    join(path, name, prefix, "lib/nvc/launch.conf");
+    join(library, name, prefix, "lib/nvc");
+    join(path, name, library, "launch.conf");
     cause = resolve(path, trusted, canonical);
     if (cause)
         refuse(name, canonical, cause);
@@ -232,14 +239,14 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     cause = resolve(conf.interpreter, trusted, interpreter);
     if (cause)
         refuse(name, interpreter, cause);
-    join(path, name, prefix, "lib/nvc/python");
+    join(path, name, library, "python");
     cause = resolve(path, trusted, code);
     if (cause)
         refuse(name, code, cause);
     if (trusted)
         check_code(name, code, program->package);
-    find_archive(name, prefix, trusted, archive);
-    write_boot(program, code, archive, &conf, trusted, boot, sizeof(boot));
+    find_archive(name, library, trusted, archive);
+    write_boot(program, library, code, archive, &conf, trusted, boot, sizeof(boot));
 
     size_t count = 0;
     while (argv[count])

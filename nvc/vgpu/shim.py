@@ -1,12 +1,14 @@
 """Where the shim's files are: PREFIX/lib/nvc/vgpu/<version>, the newest one named by the link `current`.
 
-A version's files are never changed: an upgrade brings another directory, running containers keep theirs.
+A version's files are never changed: an upgrade brings another directory, running containers keep theirs. pip
+installs no links: there `current` is the directory itself, whose files an upgrade replaces.
 """
 
 from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
+from errno import EINVAL
 
 import nvc
 from nvc.errors import InitializationError, NvcError
@@ -40,7 +42,9 @@ def installed(base: str = "") -> Shim:
     try:
         version = os.readlink(link)
     except OSError as error:
-        raise _missing(link, error) from None
+        if error.errno != EINVAL:
+            raise _missing(link, error) from None
+        version = CURRENT
     place = f"{base}/{version}"
     files = []
     for soname, name in FILES:

@@ -156,7 +156,8 @@ def test_a_missing_part_is_named(installation: Installation, private_interpreter
         ("interpreter {python}\nlibrary /x\n", "an unknown or repeated key"),
         ("interpreter {python}\nhello\n", "a line is neither"),
         ("interpreter python3\n", "a path is not absolute"),
-        ("interpreter {python}\npath lib\n", "a path is not absolute"),
+        ("interpreter {python}\npath \n", "a path is not absolute"),
+        ("interpreter {python}\npath nowhere/else\n", "lib/nvc/nowhere/else: No such file or directory"),
         ("interpreter {python}\npath /a'];import os;['\n", "a path is not absolute or has"),
         ("interpreter {python}\npath /a\\x27\n", "a path is not absolute or has"),
         ("interpreter {python}\npath /a\tb\n", "a path is not absolute or has"),
@@ -171,6 +172,16 @@ def test_an_odd_conf_is_refused(installation: Installation, text: str, cause: st
     text = text.replace("{python}", installation.interpreter).replace("{site}", installation.site)
     installation.write_conf(text)
     assert cause in installation.refusal()
+
+
+def test_a_relative_path_begins_beside_the_conf(installation: Installation, scratch: str) -> None:
+    """And is judged as any other: pip's packages say so where their dependencies are."""
+    installation.write_conf(f"interpreter {installation.interpreter}\npath ../beside\n")
+    beside = os.path.join(installation.prefix, "lib/beside")
+    os.mkdir(beside)
+    assert installation.report(cwd=scratch)["path"][-1] == beside
+    os.chmod(beside, 0o777)
+    assert f"error: {beside}: writable by others" in installation.refusal()
 
 
 def test_comments_and_blank_lines_are_allowed(installation: Installation) -> None:
