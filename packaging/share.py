@@ -90,10 +90,14 @@ def install(prefix: str, shown: str) -> None:
 
 
 def documents(target: str) -> None:
-    """Copy README.md, the pages of docs/ and the example programs into `target`."""
-    write(os.path.join(target, "README.md"), read(os.path.join(REPO, "README.md")))
+    """Copy README.md, the pages of docs/ with their pictures, and the example programs into `target`.
+
+    The pages lie beside README.md there, and the licence is Debian's `copyright`.
+    """
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
+        text = read(os.path.join(REPO, name)).replace(b"](docs/", b"](").replace(b"](LICENSE)", b"](copyright)")
+        write(os.path.join(target, name), text)
     docs = os.path.join(REPO, "docs")
-    for pattern in ("*.md", "examples/*"):
-        for path in sorted(glob.glob(os.path.join(docs, pattern))):
-            if os.path.isfile(path):
-                write(os.path.join(target, os.path.relpath(path, docs)), read(path))
+    for path in sorted(glob.glob(os.path.join(glob.escape(docs), "**/*.*"), recursive=True)):
+        if path.endswith((".md", ".svg", ".png", ".py")):
+            write(os.path.join(target, os.path.relpath(path, docs)), read(path))

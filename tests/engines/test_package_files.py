@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 
 import pytest
-from support import REPO, run
+from support import CLEAN_ENV, REPO, run
 from support.builds import make
 from support.packages import build_newer
 
 from nvc.config import Config, load
 from nvc.value import Value
 
+#: What is between `](` and `)` outside of code, without what is not a file.
+LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 #: Defaults that say "none" (0, not False), for which the file has an example.
 NONE = ("", (), 0)
 
@@ -66,3 +70,41 @@ def test_the_same_again(newer: str, scratch: str) -> None:
         if os.path.isfile(f"{newer}/{name}"):
             with open(f"{newer}/{name}", "rb") as one, open(f"{scratch}/{name}", "rb") as other:
                 assert one.read() == other.read(), name
+
+
+def test_the_documentation_of_a_package_is_whole(scratch: str) -> None:
+    """Every link of the installed pages leads to a file of the package; `copyright` is added by package.py."""
+    script = "import share, sys; share.documents(sys.argv[1])"
+    run(sys.executable, "-c", script, scratch, cwd=os.path.join(REPO, "packaging"))
+    pages = [
+        os.path.join(path, name) for path, _, names in os.walk(scratch) for name in names if name.endswith(".md")
+    ]
+    assert f"{scratch}/CHANGELOG.md" in pages and f"{scratch}/install.md" in pages
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            links = LINK.findall(CODE.sub("", file.read()))
+        for link in links:
+            target = os.path.normpath(os.path.join(os.path.dirname(page), link.partition("#")[0] or page))
+            assert target == f"{scratch}/copyright" or os.path.isfile(target), f"{page}: {link}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--with", "/nowhere/program"), "/nowhere/program: No such file"),
+        (("--with", "/etc/passwd"), "ldd /etc/passwd: exit status 1: "),
+        ((), "{path}/runc spec: exit status 1: it said nothing"),
+    ],
+)
+def test_first_container_says_what_is_wrong(scratch: str, words: tuple[str, ...], said: str) -> None:
+    """In one line: also where the runtime itself fails."""
+    environment = dict(CLEAN_ENV)
+    if not words:
+        os.symlink("/bin/false", f"{scratch}/runc")
+        environment["PATH"] = f"{scratch}:{environment['PATH']}"
+    program = os.path.join(REPO, "packaging/first-container")
+    done = run("/usr/bin/python3", "-I", program, *words, check=False, env=environment)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith(f"first-container: {said.replace('{path}', scratch)}"), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not [name for name in os.listdir("/var/lib") if name.startswith("nvc-first-container-")]

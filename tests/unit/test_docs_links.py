@@ -46,7 +46,7 @@ def anchors(page: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", *PAGES])
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *PAGES])
 def test_every_link_leads_somewhere(page: str) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")
