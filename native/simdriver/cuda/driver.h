@@ -91,10 +91,11 @@ struct engine {
     bool queued;   /* and other processes know */
     pthread_t thread;
     pthread_cond_t wake;
-    uint64_t clock;       /* simulated time: kernels are done up to here */
-    uint64_t slice_start; /* of the turn */
-    uint64_t copies_end;  /* when the copy engine is free */
-    uint32_t load;        /* share of the GPU in use, of 65536 */
+    uint64_t asleep_until; /* when its thread looks again by itself */
+    uint64_t clock;        /* simulated time: kernels are done up to here */
+    uint64_t slice_start;  /* of the turn */
+    uint64_t copies_end;   /* when the copy engine is free */
+    uint32_t load;         /* share of the GPU in use, of 65536 */
     uint32_t running_count;
     struct op *running[MAX_RUNNING];
 };

@@ -50,14 +50,13 @@ static uint64_t start_of(const struct op *op)
     return start;
 }
 
-/* Wakes engines too: an operation of another device may have waited for this one. */
+/* Wakes other engines too: an operation of another device may have waited for this one. */
 static void announce(void)
 {
-    struct driver *in = driver();
-    pthread_cond_broadcast(&in->changed);
-    for (uint32_t i = 0; i < in->device_count; i++)
-        if (in->devices[i].engine.started)
-            pthread_cond_signal(&in->devices[i].engine.wake);
+    pthread_cond_broadcast(&driver()->changed);
+    for (struct device *one = driver()->devices; one < driver()->devices + driver()->device_count; one++)
+        if (one->engine.started && !one->engine.stepping)
+            pthread_cond_signal(&one->engine.wake);
 }
 
 static void complete(struct op *op, uint64_t time)
@@ -311,13 +310,20 @@ static uint64_t step(struct device *device)
     return next;
 }
 
+static void rouse(struct engine *engine, struct device *device)
+{
+    pthread_cond_signal(&engine->wake);
+    if (engine->in_wait)
+        turn_nudge(device);
+}
+
 void engine_catch_up(struct device *device)
 {
     struct engine *engine = &device->engine;
     if (!engine->started || engine->stepping)
         return;
-    step(device);
-    pthread_cond_signal(&engine->wake);
+    if (step(device) < engine->asleep_until || (engine->wants && !engine->in_wait))
+        rouse(engine, device);
 }
 
 static void *engine_main(void *argument)
@@ -328,11 +334,13 @@ static void *engine_main(void *argument)
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&driver()->lock);
     for (;;) {
+        engine->asleep_until = NEVER;
         while (engine->stepping)
             pthread_cond_wait(&engine->wake, &driver()->lock);
         uint64_t next = step(device), now = sim_now();
         if (next <= now)
             continue;
+        engine->asleep_until = next;
         if (engine->wants) {
             engine->in_wait = true;
             pthread_mutex_unlock(&driver()->lock);
@@ -343,7 +351,7 @@ static void *engine_main(void *argument)
             pthread_cond_wait(&engine->wake, &driver()->lock);
         } else {
             struct timespec until;
-            clock_gettime(CLOCK_MONOTONIC, &until);
+            clock_gettime(CLOCK_MONOTONIC, &until); /* in a time namespace, another one than sim_now */
             next = next - now + (uint64_t)until.tv_sec * 1000000000 + (uint64_t)until.tv_nsec;
             until = (struct timespec){.tv_sec = (time_t)(next / 1000000000),
                                       .tv_nsec = (long)(next % 1000000000)};
@@ -386,8 +394,7 @@ CUresult engine_submit(struct stream *stream, struct op *op)
         stream->head = op;
     stream->tail = op;
     stream->depth++;
-    pthread_cond_signal(&device->engine.wake);
-    if (device->engine.in_wait)
-        turn_nudge(device);
+    if (stream->head == op) /* else there is nothing to do yet */
+        rouse(&device->engine, device);
     return CUDA_SUCCESS;
 }
