@@ -45,12 +45,15 @@ static uint64_t add_credit(struct vgpu_budget *budget, int64_t most, int64_t add
 int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now, int64_t saved)
 {
     now = clock_of_host(now);
+    now += !now; /* 0: it was never refilled */
     uint64_t last = SHARED_READ(budget->refilled), passed = now - last;
     int64_t credit;
-    if (now < last && last - now < SECOND)
+    if (!last)
+        passed = BUDGET_PERIOD;
+    else if (now < last && last - now < SECOND)
         passed = 0; /* another processor's clock, or process, was faster */
     else if (passed > (uint64_t)SECOND * DEBT_SECONDS * 100)
-        passed = BUDGET_PERIOD; /* the first time, or nonsense */
+        passed = BUDGET_PERIOD; /* nonsense */
     /* Whoever moves the time adds the credit. */
     if (passed && !__atomic_compare_exchange_n(&budget->refilled, &last, now, false, __ATOMIC_SEQ_CST,
                                                __ATOMIC_SEQ_CST))
@@ -148,7 +151,8 @@ static uint64_t fresh_part(struct vgpu_budget *budget, uint64_t start, uint64_t 
                                           __ATOMIC_SEQ_CST));
     *until = seen < end ? seen : start;
     if (*until <= start) {
-        add_hole(budget, *until, start);
+        if (seen) /* else this is the first report, and there was nothing before it */
+            add_hole(budget, *until, start);
         return end - start;
     }
     return end - *until + fill(budget, start, *until);

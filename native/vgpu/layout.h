@@ -94,8 +94,8 @@ struct vgpu_cover {
 /* The time of one device, for all processes of the container together. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
 struct vgpu_budget {
     int64_t credit;      /* of GPU time that may still be used; below zero: debt */
-    uint64_t refilled;   /* when the credit was last refilled */
-    uint64_t busy_until; /* GPU time up to this moment is charged, over all processes */
+    uint64_t refilled;   /* when the credit was last refilled; 0: never */
+    uint64_t busy_until; /* GPU time up to this moment is charged, over all processes; 0: nothing is */
     uint64_t charged;    /* GPU time in all */
     uint64_t waited;     /* that launches were held back, by a cap, a turn of others or a pause, in all */
     uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
