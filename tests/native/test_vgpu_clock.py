@@ -13,8 +13,8 @@ MS = 1e-3
 
 
 @pytest.mark.parametrize("how", ["wall", "forward"])
-def test_a_cap_holds(capped: Callable[..., Capped], scratch: str, how: str) -> None:
-    slice_ = capped()
+def test_a_cap_holds(live_capped: Callable[..., Capped], scratch: str, how: str) -> None:
+    slice_ = live_capped()
     slice_.cap(25)
     variables = {**slice_.environment(), **jumping(scratch, how)}
     slice_.workers.append(Worker(slice_.tool, variables, ns=1000000, batch=0, warm=0.2, seconds=1.2))

@@ -15,10 +15,10 @@ MS = 1e-3
 
 @pytest.mark.parametrize(("times", "ns"), [(10, 1000000), (500, 20000)])
 def test_a_loop_is_charged_by_what_it_takes(
-    capped: Callable[..., Capped], tool: str, times: int, ns: int
+    live_capped: Callable[..., Capped], tool: str, times: int, ns: int
 ) -> None:
     """rows: C10"""
-    slice_ = capped(program=tool)
+    slice_ = live_capped(program=tool)
     slice_.cap(40)
     process = slice_.start().do(f"loop g b {times} {ns}", "instance i g")
     rounds, took = 0, time.monotonic()
@@ -34,9 +34,9 @@ def test_a_loop_is_charged_by_what_it_takes(
     within(slice_.charged(), (rounds - 3) * one, rounds * (one + times * 6e-6) * 1.1)
 
 
-def test_its_length_may_change(capped: Callable[..., Capped], tool: str) -> None:
+def test_its_length_may_change(live_capped: Callable[..., Capped], tool: str) -> None:
     """A hundred times as long as before: the cap holds, and what was too much is a debt."""
-    slice_ = capped(program=tool)
+    slice_ = live_capped(program=tool)
     slice_.cap(50)
     process = slice_.start().do("loop g b 1 200000", "instance i g", "loop h c 100 200000", "instance j h")
     began = time.monotonic()

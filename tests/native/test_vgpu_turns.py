@@ -42,8 +42,8 @@ def switches(pid: int) -> int:
 
 
 @pytest.fixture
-def turned(capped: Callable[..., Capped]) -> Capped:
-    slice_ = capped()
+def turned(live_capped: Callable[..., Capped]) -> Capped:
+    slice_ = live_capped()
     slice_.cap(0, FAIR)
     return slice_
 

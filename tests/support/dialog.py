@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from . import PATIENCE
+from .realtime import REAL, Lines, Time
 
 
 class Dialog:
     """What such a program was told, and what it says."""
 
     def __init__(
-        self, words: Sequence[str], variables: Mapping[str, str], pass_fds: Sequence[int] = ()
+        self,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+        time: Time = REAL,
     ) -> None:
-        self._said = b""  # not looked at yet
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            words, stdin=pipe, stdout=pipe, env=variables, text=True, pass_fds=pass_fds
-        )
+        self.time = time
+        self.process = time.start(words, variables, stdin=pipe, stdout=pipe, text=True, pass_fds=pass_fds)
+        self._lines = Lines(time, self.process.stdout)
 
     @property
     def pid(self) -> int:
@@ -35,17 +35,12 @@ class Dialog:
 
     def receive(self) -> list[str]:
         """The answer to the oldest command."""
-        assert self.process.stdout is not None
-        while b"\n" not in self._said:
-            assert select.select([self.process.stdout], [], [], PATIENCE)[0], "no answer"
-            part = os.read(self.process.stdout.fileno(), 65536)
-            assert part, f"the process ended with {self.process.wait()}"
-            self._said += part
-        line, _, self._said = self._said.partition(b"\n")
-        return line.decode().split()
+        line = self._lines.next()
+        assert line is not None, f"the process ended with {self.time.finish(self.process)}"
+        return line.split()
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
+        self.time.kill(self.process)
         self.end()
 
     def end(self) -> None:
@@ -55,5 +50,5 @@ class Dialog:
             self.process.stdin.close()
         except BrokenPipeError:
             pass
-        self.process.wait(timeout=PATIENCE)
+        self.time.finish(self.process)
         self.process.stdout.close()

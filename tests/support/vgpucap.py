@@ -14,8 +14,10 @@ from nvc.value import Value
 from nvc.vgpu import layout
 from support import REPO, gpus, run
 from support.builds import kept
+from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import GIB, Slice
+from support.virtual import World
 
 FIXED, NATIVE = 3, 5
 PERIOD = 0.02  # of which credit can be saved up, and is at the beginning; see budget.h
@@ -45,16 +47,23 @@ class Result(Value):
 class Worker:
     """A process of vgpu_work."""
 
-    def __init__(self, program: str, variables: dict[str, str], *before: str, **arguments: object) -> None:
+    def __init__(
+        self,
+        program: str,
+        variables: dict[str, str],
+        *before: str,
+        time: Time = REAL,
+        **arguments: object,
+    ) -> None:
         words = [*before, *(f"{name}={value}" for name, value in arguments.items())]
-        self.process = subprocess.Popen(
-            [program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True
-        )
+        pipe = subprocess.PIPE
+        self.time = time
+        self.process = time.start([program, *words], variables, stdin=pipe, stdout=pipe, text=True)
+        self._lines = Lines(time, self.process.stdout)
 
     def line(self) -> list[str]:
-        assert self.process.stdout is not None
-        words = self.process.stdout.readline().split()
-        assert words, f"the worker ended with {self.process.wait()}"
+        words = (self._lines.next(600) or "").split()
+        assert words, f"the worker ended with {self.time.finish(self.process)}"
         return words
 
     def started(self) -> Worker:
@@ -88,18 +97,17 @@ class Worker:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
-        assert self.process.wait(timeout=60) == 0
+        assert self.time.finish(self.process) == 0
 
     def kill(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.kill()
-        self.process.wait()
+        self.time.kill(self.process)
         self.process.stdin.close()
         self.process.stdout.close()
 
 
 class Capped(Slice):
-    """A slice whose processes are vgpu_work's."""
+    """A slice whose processes are vgpu_work's. In tests of the simulated driver they are in virtual time."""
 
     workers: list[Worker]
 
@@ -107,7 +115,7 @@ class Capped(Slice):
         self.limit(*[8 * GIB] * len(self.uuids), cores=cores, policy=policy, flags=flags)
 
     def worker(self, **arguments: object) -> Worker:
-        self.workers.append(Worker(self.tool, self.environment(), **arguments))
+        self.workers.append(Worker(self.tool, self.environment(), time=self.time, **arguments))
         return self.workers[-1]
 
     def work(self, **arguments: object) -> Result:
@@ -116,7 +124,7 @@ class Capped(Slice):
     def native(self, **arguments: object) -> Worker:
         """A worker without the shim."""
         variables = {**self.environment(), "LD_LIBRARY_PATH": self.real_directory()}
-        self.workers.append(Worker(self.tool, variables, **arguments))
+        self.workers.append(Worker(self.tool, variables, time=self.time, **arguments))
         return self.workers[-1]
 
     def real_directory(self) -> str:
@@ -144,15 +152,11 @@ class Capped(Slice):
         """Seconds of GPU time that were charged, in all."""
         return self.budget()[3] / 1e9
 
-    def given(self, seconds: float, used: float) -> float:
-        """The share of the time that a program could have had, which used so many seconds of the device's.
-
-        What it let pass, since it was not there to launch anything, counts as given: on a busy host it is some.
-        """
+    def forfeited(self) -> float:
+        """Seconds of credit that were let pass, since there was as much as may be saved up."""
         with open(self.path("nvc/ledger/ledger"), "rb") as ledger:
-            ledger.seek(layout.BUDGETS_OFFSET)
-            credit, forfeited = struct.unpack_from("<q48xQ", ledger.read(layout.BUDGET.size))
-        return float(used + (credit + forfeited) / 1e9) / (seconds + PERIOD)
+            ledger.seek(layout.BUDGETS_OFFSET + 56)  # struct vgpu_budget
+            return float(struct.unpack("<Q", ledger.read(8))[0] / 1e9)
 
 
 class RealCapped(Capped):
@@ -182,8 +186,24 @@ def end_workers(slices: list[Capped]) -> None:
 
 
 @pytest.fixture
-def capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Callable[..., Capped]]:
-    """Factory: a slice of simulated devices for workers, with the shims as installed or another build."""
+def capped(
+    sim_root: Callable[..., str], shims: str, work: str, world: World
+) -> Iterator[Callable[..., Capped]]:
+    """Factory: a slice of simulated devices for workers in virtual time, with these shims or another build."""
+    made: list[Capped] = []
+
+    def make(build: str = shims, program: str = work, **wanted: object) -> Capped:
+        made.append(Capped(sim_root(**wanted), build, program))
+        made[-1].workers, made[-1].time = [], world
+        return made[-1]
+
+    yield make
+    end_workers(made)
+
+
+@pytest.fixture
+def live_capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Callable[..., Capped]]:
+    """The same in real time, where threads do run at once."""
     made: list[Capped] = []
 
     def make(build: str = shims, program: str = work, **wanted: object) -> Capped:

@@ -16,6 +16,7 @@ from nvc.vgpu import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog
+from support.realtime import REAL, Time
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
 MIB = 1 << 20
@@ -52,7 +53,7 @@ class Process(Dialog):
 
     def __init__(self, slice_: Slice, *arguments: str, **variables: str) -> None:
         self.slice = slice_
-        super().__init__([slice_.tool, *arguments], slice_.environment(**variables))
+        super().__init__([slice_.tool, *arguments], slice_.environment(**variables), time=slice_.time)
 
     def code(self, command: str) -> int:
         """The driver's result."""
@@ -82,6 +83,8 @@ class Process(Dialog):
 
 class Slice:
     """A directory with the shim as a container of a simulated driver has it."""
+
+    time: Time = REAL  # of its processes
 
     def __init__(self, root: str, shims: str, tool: str) -> None:
         gpus = report(root).gpus

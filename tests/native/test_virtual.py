@@ -1,0 +1,182 @@
+"""Virtual time itself: what it says is exact, and the same each time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+
+import pytest
+from support import CLEAN_ENV, run
+from support.simdriver import WARN
+from support.vgpucap import NATIVE, Capped
+from support.virtual import Stuck, World, device_time
+
+PIPE = subprocess.PIPE
+PROGRAM = r"""
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int at, pair[2];
+
+static long now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static void *count(void *step)
+{
+    for (int i = 0; i < 10; i++) {
+        usleep((useconds_t)(long)step);
+        pthread_mutex_lock(&mutex);
+        usleep(10);
+        at++;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&mutex);
+    }
+    return NULL;
+}
+
+int main(int argc, char **word)
+{
+    long begin = now();
+    char text[8];
+    if (!strcmp(word[1], "threads")) {
+        pthread_t one, two;
+        pthread_create(&one, NULL, count, (void *)1000);
+        pthread_create(&two, NULL, count, (void *)1500);
+        pthread_mutex_lock(&mutex);
+        while (at < 20)
+            pthread_cond_wait(&changed, &mutex);
+        pthread_mutex_unlock(&mutex);
+        pthread_join(one, NULL);
+        pthread_join(two, NULL);
+    } else if (!strcmp(word[1], "message")) {
+        socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair);
+        if (fork() == 0) {
+            sleep(3);
+            send(pair[1], "there", 6, 0);
+            _exit(0);
+        }
+        struct pollfd wait_for = {.fd = pair[0], .events = POLLIN};
+        if (poll(&wait_for, 1, 2000) != 0 || recv(pair[0], text, 6, 0) != 6)
+            return 2;
+        wait(NULL);
+    } else if (!strcmp(word[1], "end")) { /* of the other side, which has a descriptor */
+        socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair);
+        pid_t child = fork();
+        if (child == 0)
+            for (;;)
+                pause();
+        close(pair[1]);
+        usleep(5000);
+        kill(child, SIGKILL);
+        if (recv(pair[0], text, 6, 0) != 0)
+            return 2;
+    } else if (!strcmp(word[1], "stuck")) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigwaitinfo(&none, NULL);
+    }
+    printf("%ld\n", now() - begin);
+    fflush(stdout);
+    if (argc > 2)
+        execv(word[0], (char *[]){word[0], word[2], NULL});
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = str(tmp_path_factory.mktemp("program"))
+    source = os.path.join(directory, "program.c")
+    with open(source, "w", encoding="ascii") as out:
+        out.write(PROGRAM)
+    run("gcc", *WARN, "-o", os.path.join(directory, "program"), source, "-lpthread")
+    return os.path.join(directory, "program")
+
+
+def said(world: World, words: Sequence[str]) -> list[int]:
+    """What a program writes until it ends, as numbers."""
+    process = world.start(words, CLEAN_ENV, stdout=PIPE)
+    assert world.finish(process) == 0
+    assert process.stdout is not None
+    with process.stdout as out:
+        return [int(line) for line in out.read().split()]
+
+
+def test_time_stands_still_while_the_test_runs(world: World, program: str) -> None:
+    before = world.now_ns
+    process = world.start([program, "threads"], CLEAN_ENV)
+    assert world.now_ns == before
+    world.sleep(400 * 86400)
+    assert world.now_ns == before + 400 * 86400 * 10**9
+    assert process.wait() == 0
+
+
+def test_threads_take_the_same_course_each_time(world: World, program: str) -> None:
+    """Locks are held while time passes, and each wait takes as long as it says."""
+    first = said(world, [program, "threads"])
+    assert (
+        15_100 <= first[0] <= 15_400
+    )  # the slower one: ten times 1500 us and 10 us, and what it waits for the lock
+    assert [said(world, [program, "threads"]) for _ in range(5)] == [first] * 5
+
+
+def test_a_message_comes_when_it_is_sent(world: World, program: str) -> None:
+    """And not before: a wait of two seconds for it ends without it."""
+    assert said(world, [program, "message"])[0] // 1000 == 3000
+
+
+def test_the_end_of_another_is_seen_when_it_comes(world: World, program: str) -> None:
+    assert said(world, [program, "end"])[0] // 1000 == 5
+
+
+def test_a_program_that_executes_another_one(world: World, program: str) -> None:
+    assert [us // 1000 for us in said(world, [program, "message", "threads"])] == [3000, 15]
+
+
+def test_a_program_that_waits_for_what_is_not_simulated(
+    world: World, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said where, instead of a result that depends on the host."""
+    monkeypatch.setattr("support.virtual.STUCK", 1)
+    process = world.start([program, "stuck"], CLEAN_ENV)
+    with pytest.raises(Stuck, match=f"process {process.pid} is in program: 128 "):
+        world.sleep(1)
+    world.kill(process)
+
+
+def test_a_program_that_dies_while_it_has_the_turn(world: World, program: str) -> None:
+    process = world.start(["/bin/sh", "-c", "kill -9 $$"], CLEAN_ENV)
+    world.sleep(1)
+    assert world.finish(process) == -9
+
+
+@pytest.mark.parametrize("world", [0, 400 * 86400], indirect=True)
+def test_the_device_keeps_its_time(world: World, capped: Callable[..., Capped]) -> None:
+    """Two processes on one GPU, without turns of nvcd: kernels of 1 ms, of each the half, and nothing is lost."""
+    slice_ = capped()
+    slice_.cap(0, NATIVE)
+    workers = [slice_.worker(ns=1_000_000, batch=0, seconds=600, warm=0) for _ in range(2)]
+    world.sleep(0.1)
+    before = device_time(slice_.root)
+    world.sleep(10)
+    after = device_time(slice_.root)
+    assert after.total - before.total == pytest.approx(10, abs=0.002)
+    for worker in workers:
+        pid = worker.process.pid
+        assert after.of(pid) - before.of(pid) == pytest.approx(5, abs=0.002)

@@ -1,0 +1,237 @@
+"""Virtual time: programs, the shim, nvcd and the simulated driver share one clock that the test advances.
+
+A `World` is a discrete simulation of events (tests/native/virtual/world.h) among real processes. A preloaded
+library replaces their clocks, sleeps, waits and locks. One thread runs at a time, the one that is furthest
+behind; what it does costs fixed amounts of virtual time; when all wait, the clock jumps. So a test takes the
+same course each time, whatever else the host does, and many virtual seconds take one real second.
+
+Time passes only in `sleep`, `wait`, `until`, `finish` and `output`. Between them the world stands still, and
+the test may do what it likes at one moment: write files, start, signal and kill processes, use sockets.
+
+    def test_half(world, capped):
+        slice_ = capped()                                  # a slice of a simulated GPU
+        slice_.cap(50)
+        worker = slice_.worker(ns=1_000_000, batch=0, seconds=60, warm=0)   # tests/native/vgpu_work.c
+        world.sleep(10)                                    # ten virtual seconds
+        assert device_time(slice_.root).of(worker.process.pid) == pytest.approx(5.0, abs=0.02)
+
+Any other program: `world.start([path, *words], slice_.environment())`, and `world.kill(process)` in the end;
+what takes part and still lives when the test ends is killed.
+
+What is started by `World.start`, or with `World.variables()`, takes part if it uses dynamic libraries, and so
+do its threads and what it makes by fork and exec. A program that waits in something that is not simulated stops
+the world, and the test fails with `Stuck`, which says where: popen, posix_spawn and its children, barriers,
+read-write locks, sigwait, message queues, timers of the kernel (timerfd, SIGALRM), programs under sanitizers,
+static programs.
+
+Times are seconds of CLOCK_MONOTONIC, which BOOTTIME and RAW equal; the wall clock is `WALL` ahead of it. A look
+at a clock takes 50 ns, a call of the driver 1 us, being woken 2 us. Computing takes no time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from nvc.sim import state
+from nvc.sim.layout import STATE
+from nvc.sim.report import report
+from nvc.value import Value
+
+from . import REPO, run
+from .builds import kept
+from .simdriver import WARN
+
+DIRECTORY = os.path.join(REPO, "tests/native/virtual")
+UPTIME = 100_000.0
+WALL = 1_700_000_000
+NEVER = 2**64 - 1
+STUCK = 20  # real seconds without a switch from one thread to another
+
+
+class DeviceTime(Value):
+    """Seconds that kernels ran on a simulated GPU, as the simulated driver accounts for them."""
+
+    total: float  # since the driver was made, of all processes
+    living: dict[int, float]  # of processes that live, by pid
+
+    def of(self, pid: int) -> float:
+        return self.living.get(pid, 0.0)
+
+
+def device_time(root: str, gpu: int = 0) -> DeviceTime:
+    """The account of a GPU of the driver in `root`. It is exact when a kernel ends, else up to 2 ms late."""
+    living = {one.pid: one.busy_ns / 1e9 for one in report(root).processes if one.gpu == gpu}
+    with open(os.path.join(root, STATE), "rb") as file:
+        # struct sim_partition of native/simdriver/common/state.h; a GPU has one, and 8 of MIG devices.
+        size = 24 + state.SLOTS // 8 + 16 * state.HISTORY
+        file.seek(64 + gpu * 9 * size + 16)
+        return DeviceTime(struct.unpack("<Q", file.read(8))[0] / 1e9, living)
+
+
+class Stuck(AssertionError):
+    """Somebody who has the turn waits for something that is not simulated, or computes without end."""
+
+
+class World:
+    """A clock, and who takes part in its time; see above."""
+
+    def __init__(self, library: str, directory: str, uptime: float = UPTIME) -> None:
+        self._path = os.path.join(directory, "clock")
+        self._preload = library
+        self._library = ctypes.CDLL(library)
+        for name in ("keeper_now", "keeper_switches"):
+            getattr(self._library, name).restype = ctypes.c_uint64
+        begin = ctypes.c_uint64(round(uptime * 1e9))
+        error = self._library.keeper_create(os.fsencode(self._path), begin, ctypes.c_int64(WALL * 10**9))
+        if error:
+            raise OSError(error, os.strerror(error), self._path)
+
+    @property
+    def now_ns(self) -> int:
+        """CLOCK_MONOTONIC, nanoseconds."""
+        return int(self._library.keeper_now())
+
+    @property
+    def now(self) -> float:
+        """The same in seconds."""
+        return self.now_ns / 1e9
+
+    def variables(self, before: str = "") -> dict[str, str]:
+        """With which a program takes part. `before`: libraries that are preloaded too."""
+        return {"LD_PRELOAD": ":".join(filter(None, (before, self._preload))), "NVC_SIM_CLOCK": self._path}
+
+    def start(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a program, and return when it takes part; it goes on when the world does."""
+        before = self._library.keeper_joined(0, 0)
+        variables = {**env, **self.variables(env.get("LD_PRELOAD", ""))}
+        process = subprocess.Popen(words, env=variables, **options)
+        end = time.monotonic() + STUCK
+        while self._library.keeper_joined(before, ctypes.c_long(50)) == before:
+            assert process.poll() is None, f"{words[0]} ended with {process.returncode} and never took part"
+            assert time.monotonic() < end, f"{words[0]} does not take part"
+        return process
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self._go(self.now_ns + round(seconds * 1e9), False)
+
+    def wait(self, descriptors: Sequence[Any], seconds: float) -> list[Any]:
+        """Let time pass until one can be read, at most so long. Returns those that can."""
+        due = self.now_ns + round(seconds * 1e9)
+        while True:
+            ready = select.select(descriptors, [], [], 0)[0]
+            if ready or self.now_ns >= due:
+                return ready
+            self._go(due, True)
+
+    def until(self, condition: Callable[[], object], seconds: float = 60, step: float = 0.001) -> None:
+        """Let time pass until the condition holds, looking each `step`."""
+        due = self.now + seconds
+        while not condition():
+            assert self.now < due, f"not within {seconds} s"
+            self.sleep(step)
+
+    def kill(self, process: subprocess.Popen[Any]) -> None:
+        """Kill a program, which must be of this test's own, and wait for its end."""
+        process.kill()
+        process.wait()
+        self.bury(process.pid)
+
+    def bury(self, pid: int) -> None:
+        """A process has ended otherwise than by itself."""
+        self._library.keeper_bury(pid)
+
+    def finish(self, process: subprocess.Popen[Any], seconds: float = 1000) -> int:
+        """Let time pass until a program has ended. Returns its exit status."""
+        fd = os.pidfd_open(process.pid)
+        try:
+            assert self.wait([fd], seconds), f"no end within {seconds} s"
+        finally:
+            os.close(fd)
+        return process.wait()
+
+    def output(self, words: Sequence[str], env: Mapping[str, str]) -> str:
+        """Let time pass until a program has ended, well. Returns what it wrote, which a pipe must hold."""
+        process = self.start(words, env, stdout=subprocess.PIPE, text=True)
+        status = self.finish(process)
+        assert process.stdout is not None
+        with process.stdout as out:
+            said: str = out.read()
+        assert status == 0, said
+        return said
+
+    @property
+    def switches(self) -> int:
+        """How often the turn went from one thread to another."""
+        return int(self._library.keeper_switches())
+
+    def end(self) -> None:
+        """Nobody who took part outlives it."""
+        for pid in filter(None, map(self._library.keeper_other, range(self._library.keeper_used()))):
+            os.kill(pid, signal.SIGKILL)
+        self._library.keeper_end()
+        os.unlink(self._path)
+
+    def _go(self, due: int, looking: bool) -> None:
+        self._library.keeper_go(ctypes.c_uint64(due), looking)
+        last, since = -1, time.monotonic()
+        while not self._library.keeper_await(ctypes.c_long(50)):
+            holder, switches = self._library.keeper_holder(), self.switches
+            if switches != last:
+                last, since = switches, time.monotonic()
+            elif holder == 0 or is_dead(holder):
+                self._library.keeper_bury(holder)
+            elif time.monotonic() > since + STUCK:
+                raise Stuck(f"process {holder} is in {where(holder)}")
+
+
+def is_dead(pid: int) -> bool:
+    """A process has ended, waited for or not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def where(pid: int) -> str:
+    """What the threads of a process do."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8", errors="replace") as name:
+            with open(f"/proc/{pid}/task/{task}/syscall", encoding="ascii") as call:
+                found.append(f"{name.read().strip()}: {call.read().strip()}")
+    return "; ".join(found)
+
+
+def compile_library(directory: str) -> str:
+    """tests/native/virtual as a library to be preloaded."""
+    library = os.path.join(directory, "virtual.so")
+    sources = sorted(os.path.join(DIRECTORY, name) for name in os.listdir(DIRECTORY) if name.endswith(".c"))
+    flags = ("-O2", "-g1", "-shared", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE")
+    run("gcc", *WARN, *flags, "-o", library, *sources, "-ldl", "-lpthread", timeout=300)
+    return library
+
+
+@pytest.fixture(scope="session")
+def virtual() -> str:
+    """The library with which programs are in virtual time."""
+    return kept("virtual", compile_library)
+
+
+@pytest.fixture
+def world(virtual: str, scratch: str, request: pytest.FixtureRequest) -> Iterator[World]:
+    """A world of this test alone; its indirect parameter is for how many seconds the machine is up."""
+    made = World(virtual, scratch, getattr(request, "param", UPTIME))
+    yield made
+    made.end()
