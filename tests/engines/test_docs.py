@@ -52,7 +52,9 @@ def prepare(host: Host, page: str) -> None:
 
 def changed(host: Host) -> list[str]:
     """Files of /etc that were made or changed since the host was, but for those of Podman's networks."""
-    found = host.sh("find /etc -newer /usr/local/sbin/systemctl -type f ! -path '*/networks/*' | sort").stdout
+    found = host.sh(
+        "find /etc -newer /usr/local/sbin/systemctl -type f ! -path '*/networks/*' | sort"
+    ).stdout
     return found.splitlines()
 
 

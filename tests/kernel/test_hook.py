@@ -223,7 +223,10 @@ def test_foreign_values(hook: Any, bundle: Bundle) -> None:
     bundle.config["hooks"] = {}
     made.add(bundle)
     failed = bundle.run("runc", "true", check=False)
-    assert failed.returncode and "cuda-compat-mode: want one of ldconfig, mount, hook, disabled" in failed.stderr
+    assert (
+        failed.returncode
+        and "cuda-compat-mode: want one of ldconfig, mount, hook, disabled" in failed.stderr
+    )
 
 
 def test_an_image_that_already_has_links_and_nodes(hook: Any, bundle: Bundle) -> None:

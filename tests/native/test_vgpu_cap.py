@@ -29,9 +29,9 @@ class Shares:
     """What processes of a slice have of a GPU from now on."""
 
     def __init__(self, world: World, slice_: Capped, seconds: float = 10, settle: float = 1) -> None:
-        world.sleep(settle)
+        world.run(settle)
         before, charged = device_time(slice_.root), slice_.charged()
-        world.sleep(seconds)
+        world.run(seconds)
         after = device_time(slice_.root)
         self.total = (after.total - before.total) / seconds
         self.each = [
@@ -56,14 +56,14 @@ def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capp
     slice_ = capped()
     slice_.cap(25)
     first = slice_.worker(ns=1_000_000, batch=0, **LONG)
-    world.sleep(10)
+    world.run(10)
     assert device_time(slice_.root).total == approx(2.5, abs=0.25 * PERIOD)
     assert slice_.forfeited() < 0.01
     first.kill()
     before = device_time(slice_.root).total
-    world.sleep(55 * 60)
+    world.run(55 * 60)
     slice_.worker(ns=1_000_000, batch=0, **LONG)
-    world.sleep(10)
+    world.run(10)
     assert device_time(slice_.root).total - before == approx(2.5, abs=0.25 * PERIOD)
 
 
@@ -239,14 +239,14 @@ def test_pause_and_resume(world: World, capped: Callable[..., Capped]) -> None:
     slice_ = capped()
     slice_.cap(0, NATIVE)
     worker = slice_.worker(ns=1_000_000, batch=1, **LONG)
-    world.sleep(1)
+    world.run(1)
     slice_.cap(0, NATIVE, flags=1)
-    world.sleep(0.03)  # the quota is looked at each 20 ms, by a coarse clock
+    world.run(0.03)  # the quota is looked at each 20 ms, by a coarse clock
     assert Shares(world, slice_, 60, 0).total == 0
     slice_.cap(50)
     assert Shares(world, slice_, 1, 0.03).total == approx(0.5, abs=PERIOD)
     slice_.cap(50, flags=1)
-    world.sleep(0.03)
+    world.run(0.03)
     worker.kill()  # while it waits
 
 
@@ -255,7 +255,7 @@ def test_a_killed_process_leaves_the_budget_in_order(world: World, capped: Calla
     slice_.cap(30)
     for ms in (20, 21, 22.5, 40):
         victim = slice_.worker(ns=1_000_000, threads=4, batch=0, **LONG)
-        world.sleep(ms / 1e3)
+        world.run(ms / 1e3)
         victim.kill()
     slice_.worker(ns=1_000_000, batch=0, **LONG)
     assert Shares(world, slice_).total == approx(0.3, abs=POINTS)
@@ -271,7 +271,7 @@ def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> 
             # Not the credit: a debt of 30 seconds would be believed.
             ledger.seek(layout.BUDGETS_OFFSET + 8)
             ledger.write(bytes([byte]) * (layout.BUDGET.size - 8))
-            world.sleep(0.000531)
+            world.run(0.000531)
     got = Shares(world, slice_, 2, 0.1)
     assert got.charged == approx(0.5, abs=PERIOD / 2 * 0.5)
     assert 0.35 < got.total < got.charged  # of what overlaps, some is charged twice

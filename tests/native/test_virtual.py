@@ -122,7 +122,7 @@ def test_time_stands_still_while_the_test_runs(world: World, program: str) -> No
     before = world.now_ns
     process = world.start([program, "threads"], CLEAN_ENV)
     assert world.now_ns == before
-    world.sleep(400 * 86400)
+    world.run(400 * 86400)
     assert world.now_ns == before + 400 * 86400 * 10**9
     assert process.wait() == 0
 
@@ -156,13 +156,13 @@ def test_a_program_that_waits_for_what_is_not_simulated(
     monkeypatch.setattr("support.virtual.STUCK", 1)
     process = world.start([program, "stuck"], CLEAN_ENV)
     with pytest.raises(Stuck, match=f"process {process.pid} is in program: 128 "):
-        world.sleep(1)
+        world.run(1)
     world.kill(process)
 
 
 def test_a_program_that_dies_while_it_has_the_turn(world: World, program: str) -> None:
     process = world.start(["/bin/sh", "-c", "kill -9 $$"], CLEAN_ENV)
-    world.sleep(1)
+    world.run(1)
     assert world.finish(process) == -9
 
 
@@ -172,9 +172,9 @@ def test_the_device_keeps_its_time(world: World, capped: Callable[..., Capped]) 
     slice_ = capped()
     slice_.cap(0, NATIVE)
     workers = [slice_.worker(ns=1_000_000, batch=0, seconds=600, warm=0) for _ in range(2)]
-    world.sleep(0.1)
+    world.run(0.1)
     before = device_time(slice_.root)
-    world.sleep(10)
+    world.run(10)
     after = device_time(slice_.root)
     assert after.total - before.total == pytest.approx(10, abs=0.002)
     for worker in workers:

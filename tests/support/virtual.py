@@ -5,14 +5,14 @@ library replaces their clocks, sleeps, waits and locks. One thread runs at a tim
 behind; what it does costs fixed amounts of virtual time; when all wait, the clock jumps. So a test takes the
 same course each time, whatever else the host does, and many virtual seconds take one real second.
 
-Time passes only in `sleep`, `wait`, `until`, `finish` and `output`. Between them the world stands still, and
+Time passes only in `run`, `wait`, `until`, `finish` and `output`. Between them the world stands still, and
 the test may do what it likes at one moment: write files, start, signal and kill processes, use sockets.
 
     def test_half(world, capped):
         slice_ = capped()                                  # a slice of a simulated GPU
         slice_.cap(50)
         worker = slice_.worker(ns=1_000_000, batch=0, seconds=60, warm=0)   # tests/native/vgpu_work.c
-        world.sleep(10)                                    # ten virtual seconds
+        world.run(10)                                    # ten virtual seconds
         assert device_time(slice_.root).of(worker.process.pid) == pytest.approx(5.0, abs=0.02)
 
 Any other program: `world.start([path, *words], slice_.environment())`, and `world.kill(process)` in the end;
@@ -121,7 +121,7 @@ class World:
             assert time.monotonic() < end, f"{words[0]} does not take part"
         return process
 
-    def sleep(self, seconds: float) -> None:
+    def run(self, seconds: float) -> None:
         """Let time pass."""
         self._go(self.now_ns + round(seconds * 1e9), False)
 
@@ -139,7 +139,7 @@ class World:
         due = self.now + seconds
         while not condition():
             assert self.now < due, f"not within {seconds} s"
-            self.sleep(step)
+            self.run(step)
 
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """Kill a program, which must be of this test's own, and wait for its end."""

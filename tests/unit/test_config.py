@@ -213,7 +213,9 @@ def test_a_wrong_value_of_nvidia_concerns_who_uses_it() -> None:
     for name in ("uid", "gid", "mode", "cuda_compat_mode", "cdi_spec_dirs"):
         with pytest.raises(ConfigError, match=f"invalid value: {PATH}: "):
             getattr(config, name)
-    assert Config(*config) == config and hash(Config(*config)) == hash(config) and "magic" not in repr(config)
+    assert (
+        Config(*config) == config and hash(Config(*config)) == hash(config) and "magic" not in repr(config)
+    )
     mended = config.replace(mode="cdi")
     assert mended.mode == "cdi" and dict(mended.refused).keys() == dict(config.refused).keys() - {"mode"}
     with pytest.raises(AttributeError):
