@@ -16,8 +16,8 @@ COMMANDS: dict[str, dict[str, str]] = {
         "cdi generate": "generate",
         "cdi validate": "validate",
         "config set": "edit",
-        "configure": "hook",
-        "doctor": "check diagnose logs status system",
+        "--load-kmods info": "system",
+        "doctor": "check diagnose logs status",
         "info": "device devices gpus mig query smi",
         "list": "files images",
         "runtime configure": "init install",
@@ -32,7 +32,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu run": "attach create exec run slice start",
         "vgpu set": "limit set update",
         "vgpu show": "describe inspect show",
-        "vgpu top": "events monitor stats top",
+        "vgpu top": "dmon events monitor pmon stats top",
     },
     "vgpu": {
         "vgpu check": "verify",
@@ -45,7 +45,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu run": "add create exec start",
         "vgpu set": "edit limit scale update",
         "vgpu show": "describe info inspect",
-        "vgpu top": "monitor stats",
+        "vgpu top": "dmon monitor pmon stats",
     },
     "cdi": {
         "cdi generate": "create",

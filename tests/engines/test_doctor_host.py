@@ -170,7 +170,7 @@ def test_wrong_calls(host: Host) -> None:
     for words, said in (
         ("drivr", "there is no such check; did you mean driver?"),
         ("container.nodes", "looks into a container; name it: --container ID"),
-        ("--format yaml", "'yaml' is not one of 'text', 'json'"),
+        ("--format xml", "'xml' is not one of 'text', 'table', 'json', 'yaml'"),
         ("--unmasked", "--unmasked goes with --bundle"),
     ):
         done = run(*host.namespace, "nvc-cli", "doctor", *words.split(), check=False)

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support import run
 
 from nvc.doctor import FAILED, Check, Finding, Result, text
 from nvc_cli import boot, output
@@ -42,6 +43,12 @@ def test_a_bare_group_prints_its_help(call: Call, group: str) -> None:
     assert (code, err) == (0, "") and (code, out, err) == call(f"{group} --help")
     assert out.startswith(f"Usage: nvc-cli {group}".rstrip())
     assert out.index("\nCommands:\n") < out.index("\nOptions:\n")
+
+
+@pytest.mark.parametrize("program", ["nvcd", "nvc-hook", "nvc-cdi-hook"])
+def test_short_help_of_other_programs(stage: str, program: str) -> None:
+    path = f"{stage}/bin/{program}"
+    assert run(path, "-h").stdout == run(path, "--help").stdout != ""
 
 
 def test_a_bare_call_lists_every_command(call: Call) -> None:

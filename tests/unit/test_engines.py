@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from support import REPO
+from support import REPO, run
 
 from nvc.engines import (
     EngineError,
@@ -117,6 +117,45 @@ def test_what_was_changed_and_what_would_be(etc: str) -> None:
         f"would remove {etc}/daemon.json\n",
         f"removed {etc}/daemon.json\n",
     ]
+
+
+def test_a_dry_run_reads_differently(etc: str, launcher: str) -> None:
+    """The diff is the same; the line after it says whether it was made."""
+    path = f"{etc}/containers.conf"
+    words = ("runtime", "configure", "--engine", "podman", "--config", path)
+    tried = run(launcher, *words, "--dry-run").stdout
+    assert tried.startswith("--- /dev/null\n") and tried.endswith(f"\nwould write {path}\n")
+    assert os.listdir(etc) == []
+    assert run(launcher, *words).stdout == tried.replace("would write", "wrote") and os.path.exists(path)
+    again = run(launcher, *words)
+    assert again.stdout == "" and "podman: nothing to change: it is registered already" in again.stderr
+    gone = run(launcher, *words, "--remove", "--dry-run").stdout
+    assert gone.endswith(f"\nwould remove {path}\n") and os.path.exists(path)
+    assert run(launcher, *words, "--remove").stdout == gone.replace("would remove", "removed")
+    assert os.listdir(etc) == []
+
+
+def test_a_dry_run_of_a_link_that_is_not_ours(etc: str, launcher: str) -> None:
+    """It said that it would remove the link, and did not."""
+    config = write(f"{etc}/daemon.json", "{}")
+    os.symlink("/usr/bin/nvidia-ctk", f"{etc}/{docker.HOOK_NAME}")
+    words = (
+        "runtime",
+        "configure",
+        "--engine",
+        "docker",
+        "--config",
+        config,
+        "--hook-link",
+        etc,
+        "--remove",
+    )
+    assert run(launcher, *words, "--dry-run").stdout == run(launcher, *words).stdout == ""
+    os.unlink(f"{etc}/{docker.HOOK_NAME}")
+    os.symlink("/usr/bin/nvc-hook", f"{etc}/{docker.HOOK_NAME}")
+    line = f"the link {etc}/{docker.HOOK_NAME}\n"
+    assert run(launcher, *words, "--dry-run").stdout == f"would remove {line}"
+    assert run(launcher, *words).stdout == f"removed {line}"
 
 
 def test_docker_without_cdi(etc: str) -> None:
