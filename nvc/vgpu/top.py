@@ -49,7 +49,7 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
                     tenant.origin if first else "",
                 )
             )
-    spare = ("AGE", "CONTAINER", "USE", "WEIGHT", "PROCESSES")
+    spare = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE")
     return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",))
 
 
