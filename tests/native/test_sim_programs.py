@@ -41,6 +41,62 @@ print(json.dumps({
 }))
 """
 
+#: A graph of four kernels of 5 ms, captured once and launched twice between two events.
+GRAPH = """
+from cuda.core import Device, EventOptions, LaunchConfig, Program, ProgramOptions, launch
+device = Device()
+device.set_current()
+stream = device.create_stream()
+source = 'extern "C" __global__ void sim_spin_5ms() {}'
+program = Program(source, code_type="c++", options=ProgramOptions(arch="sm_90"))
+kernel = program.compile("ptx").get_kernel("sim_spin_5ms")
+builder = device.create_graph_builder()
+builder.begin_building()
+for _ in range(4):
+    launch(builder, LaunchConfig(grid=1, block=32), kernel)
+graph = builder.end_building().complete()
+start = stream.record(options=EventOptions(timing_enabled=True))
+graph.launch(stream)
+graph.launch(stream)
+end = stream.record(options=EventOptions(timing_enabled=True))
+end.sync()
+print(end - start)
+"""
+
+#: PTX and a cubin in one fat binary, as nvcc puts it into a program: loaded by itself and through nvcc's wrapper.
+FAT_BINARY = '''
+import ctypes, struct
+from cuda.bindings import driver, nvfatbin
+from cuda.core import Device, Program, ProgramOptions
+source = """extern "C" __global__ void fill_u32(unsigned *out, unsigned value, unsigned long long n)
+{
+    if (threadIdx.x < n)
+        out[threadIdx.x] = value;
+}"""
+device = Device()
+device.set_current()
+handle = nvfatbin.create([], 0)
+for kind, add in (("ptx", nvfatbin.add_ptx), ("cubin", nvfatbin.add_cubin)):
+    code = Program(source, code_type="c++", options=ProgramOptions(arch="sm_90")).compile(kind).code
+    add(handle, code, len(code), "90", kind, *([""] if kind == "ptx" else []))
+binary = bytearray(nvfatbin.size(handle))
+nvfatbin.get(handle, binary)
+binary = ctypes.create_string_buffer(bytes(binary))
+wrapper = ctypes.create_string_buffer(struct.pack("IIQQ", 0x466243B1, 1, ctypes.addressof(binary), 0))
+def do(result, *values):
+    assert result == 0, result
+    return values[0] if values else None
+out = do(*driver.cuMemAlloc(1024))
+for value, image in ((1, binary), (2, wrapper)):
+    library = do(*driver.cuLibraryLoadData(ctypes.addressof(image), None, None, 0, None, None, 0))
+    function = do(*driver.cuKernelGetFunction(do(*driver.cuLibraryGetKernel(library, b"fill_u32"))))
+    types = (ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint64)
+    do(*driver.cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, 0, ((int(out), value, 256), types), 0))
+    there = (ctypes.c_uint * 256)()
+    do(*driver.cuMemcpyDtoH(ctypes.addressof(there), out, 1024))
+    print(set(there))
+'''
+
 NUMBA = """
 import numpy
 from numba import cuda
@@ -106,6 +162,14 @@ def test_cuda_core_with_a_kernel_in_cpp(sim_root: Callable[..., str]) -> None:
     with open(os.path.join(REPO, "docs/simulated-driver.md"), encoding="utf-8") as file:
         (program,) = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
     assert python(sim_root(), program) == gpus_of(SimSpec())[0].name + "\n"
+
+
+def test_a_graph_of_cuda_core(sim_root: Callable[..., str]) -> None:
+    assert 40 <= float(python(sim_root(), GRAPH)) < 40.1  # simulated time: another program would lengthen it
+
+
+def test_a_fat_binary(sim_root: Callable[..., str]) -> None:
+    assert python(sim_root(), FAT_BINARY) == "{1}\n{2}\n"
 
 
 def test_numba(sim_root: Callable[..., str], tmp_path: os.PathLike[str]) -> None:
