@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,21 @@ def test_everything_is_in_its_place(
         assert container.exec("nvidia-smi -L | wc -l").stdout.strip() == "2"
         nodes = container.exec("ls /dev | grep nvidia").stdout.split()
         assert nodes == ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
+
+
+def test_nvc_spin_runs_in_a_container(
+    stage: str, runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    """With nothing of the image but its C library."""
+    shutil.copy(os.path.join(stage, "bin/nvc-spin"), os.path.join(debian, "usr/bin"))
+    bundle = runc_bundle(debian)
+    as_hook(bundle, configure, SLICE)
+    with bundle.created("runc") as container:
+        container.start()
+        shown = container.exec("nvc-spin --memory 1GiB --seconds 0.2").stdout
+        assert "1.00 of 10.00 GiB taken" in shown and " steps in " in shown
+        refused = container.exec("nvc-spin --memory 10GiB 2>&1; echo $?").stdout
+        assert "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" in refused and refused.endswith("\n1\n")
 
 
 def test_a_socket_of_the_daemon_is_seen_whenever_it_is_made(
