@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import run
+from support import need, run
 from support.bundle import default_config
 from support.engines import CONFIG_TOML, Host
 
 STUB = "/run/stub/runc"
 #: In the low-level runtime's place: tells what reached it.
-STUB_SCRIPT = f"""#!{sys.executable} -IS
+STUB_SCRIPT = f"""#!{need('python3')} -IS
 import os, signal
 fds = {{}}
 for fd in os.listdir("/proc/self/fd"):

@@ -178,7 +178,7 @@ def test_device_nodes_are_not_modified(
     ):
         with open(f"{scratch}/{name}", "w", encoding="ascii") as out:
             json.dump(document, out)
-    hook = f"{stage}/bin/nvc-cdi-hook disable-device-node-modification"
+    hook = f"'{stage}/bin/nvc-cdi-hook' disable-device-node-modification"
     script = DRIVER.format(driver=driver, rootfs=path, hook=hook, scratch=scratch)
     done = run("unshare", "--mount", "/bin/sh", "-c", script, check=False)
     lines = done.stdout.splitlines()

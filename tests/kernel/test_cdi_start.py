@@ -39,7 +39,7 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
     with open(f"{scratch}/config.json", "w", encoding="ascii") as out:
         json.dump({"ociVersion": "1.0.2", "process": {}, "root": {"path": path}}, out)
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.split()[1] for line in conf)
+        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     python = [interpreter, "-I", "-S", "-B", "-c"]
     code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
     words = [
@@ -68,7 +68,7 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
 
 def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.split()[1] for line in conf)
+        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     code = RECORD.format(path=[os.path.join(stage, "lib/nvc/python"), site])
     loaded = run(interpreter, "-I", "-S", "-B", "-c", code, "from-the-future").stdout.split(",")
     assert [name for name in loaded if name.startswith("nvc.")] == [

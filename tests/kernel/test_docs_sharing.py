@@ -22,7 +22,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
     place = os.path.join(scratch, "bin")
     os.mkdir(place)
     with open(f"{place}/nvc-cli", "w", encoding="ascii") as out:
-        out.write(f'#!/bin/sh\nexec {launcher} --root {driver} "$@"\n')
+        out.write(f'#!/bin/sh\nexec "{launcher}" --root {driver} "$@"\n')
     os.chmod(f"{place}/nvc-cli", 0o755)
     os.symlink(os.path.join(os.path.dirname(launcher), "nvc-spin"), f"{place}/nvc-spin")
     env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable
@@ -199,8 +200,8 @@ def test_what_a_context_takes_is_measured_and_kept(
     root = sim_root(gpus=2, mig=("", "3g.40gb,2x2g.20gb"))
     script = f"""
         mount -t tmpfs tmpfs /var/lib
-        {launcher} --root={root} vgpu calibrate --format=json > {scratch}/first
-        {launcher} --root={root} vgpu calibrate --device 0 > {scratch}/second
+        '{launcher}' --root={root} vgpu calibrate --format=json > {scratch}/first
+        '{launcher}' --root={root} vgpu calibrate --device 0 > {scratch}/second
         cp /var/lib/nvc/calibration {scratch}/kept
     """
     run(need("unshare"), "-m", "sh", "-ec", script)
@@ -220,9 +221,9 @@ def test_measurements_reach_the_plan(launcher: str, driver: str, runc_bundle: An
         plan = [*command, "--vgpu-memory=10g", "--dry-run", "--format=json", container.bundle.rootfs]
         script = f"""
             mount -t tmpfs tmpfs /var/lib
-            {" ".join(plan)}
-            {launcher} --root={driver} vgpu calibrate > /dev/null
-            {" ".join(plan)}
+            {shlex.join(plan)}
+            '{launcher}' --root={driver} vgpu calibrate > /dev/null
+            {shlex.join(plan)}
         """
         shown = run(need("unshare"), "-m", "sh", "-ec", script).stdout
     decoder, documents = json.JSONDecoder(), []

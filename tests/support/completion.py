@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 
 from . import run
 
@@ -19,7 +20,7 @@ def offers(launcher: str, line: str) -> list[str]:
         words.pop()
     script = run(launcher, "completion", "bash").stdout
     ask = f"""
-        PATH={os.path.dirname(launcher)}:$PATH
+        PATH={shlex.quote(os.path.dirname(launcher))}:$PATH
         {script}
         COMP_WORDS=("$@") COMP_CWORD={len(words) - 1}
         _nvc_cli_completion nvc-cli

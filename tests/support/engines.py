@@ -13,6 +13,7 @@ are where documentation says they are without a trace on the machine; /run and /
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from types import TracebackType
@@ -93,7 +94,9 @@ class Host:
         assert self._holder.stdout.readline() == "ready\n", "cannot make a host: run as root"
         script = os.path.join(REPO, "tests/support/systemctl.py")
         self.write(
-            "/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {sys.executable} -I {script} "$@"\n', 0o755
+            "/usr/local/sbin/systemctl",
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(script)} "$@"\n',
+            0o755,
         )
         self.write("/etc/docker/daemon.json", DAEMON_JSON)
         self.write("/etc/containerd/config.toml", CONTAINERD_TOML)

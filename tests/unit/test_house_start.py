@@ -36,7 +36,7 @@ except SystemExit as end:
 def loaded(stage: str, package: str, name: str, *argv: str, **options: object) -> set[str]:
     """The modules that a run of one program has loaded at its end; the run must succeed."""
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.split()[1] for line in conf)
+        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     read, write = os.pipe()
     path = [os.path.join(stage, "lib/nvc/python"), site]
     code = RECORD.format(path=path, out=write, package=package, name=name)
@@ -50,7 +50,7 @@ def loaded(stage: str, package: str, name: str, *argv: str, **options: object) -
 def foreign(stage: str, modules: set[str]) -> set[str]:
     """Those of `modules` that are neither nvc's nor come with the permitted ones."""
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.split()[1] for line in conf)
+        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     imports = f"import sys; sys.path.append({site!r}); import {', '.join(PERMITTED.split())}"
     code = f"from __future__ import annotations; {imports}; print(*sys.modules)"
     permitted = run(interpreter, "-I", "-S", "-B", "-c", code).stdout.split()

@@ -35,7 +35,7 @@ HEAVY = {
 def loaded(stage: str, bundle: str) -> set[str]:
     """The modules that a run on `bundle` has loaded at its end; it must succeed."""
     with open(os.path.join(stage, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-        interpreter, site = (line.split()[1] for line in conf)
+        interpreter, site = (line.rstrip("\n").partition(" ")[2] for line in conf)
     code = CODE.format(path=[os.path.join(stage, "lib/nvc/python"), site], bundle=bundle)
     modules, status = run(
         interpreter, "-I", "-S", "-B", "-c", code, env=CLEAN_ENV, check=False
