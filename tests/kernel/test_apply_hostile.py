@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import tempfile
 import threading
 from typing import Any
 
@@ -260,11 +261,12 @@ def test_a_rootfs_of_somebody_else_is_refused(runc_bundle: Any, scratch: str) ->
             apply(plan, os.getpid(), held.rootfs)
         with pytest.raises(ContainerError, match="no such file"):
             apply(plan, held.pid, "/nowhere")
-        os.symlink("/", f"{scratch}/alias")
-        for bad in ("/", "///", "relative", "", "/.", "/proc/..", f"{scratch}/alias", f"{scratch}/alias/."):
-            for pid in (held.pid, 0):
-                with pytest.raises(InputError):
-                    apply(plan, pid, bad)
+        with tempfile.TemporaryDirectory(dir="/tmp") as seen:  # by the parent of this process too, which 0 means
+            os.symlink("/", f"{seen}/alias")
+            for bad in ("/", "///", "relative", "", "/.", "/proc/..", f"{seen}/alias", f"{seen}/alias/."):
+                for pid in (held.pid, 0):
+                    with pytest.raises(InputError):
+                        apply(plan, pid, bad)
     with bundle.created("runc") as container:
         with pytest.raises(ContainerError, match="same container"):
             apply(plan, container.pid, other.rootfs)

@@ -295,7 +295,7 @@ def test_state_from_a_file(rootfs: Any, stage: str, scratch: str) -> None:
         json.dump({"bundle": scratch}, out)
     hook = os.path.join(stage, "bin/nvc-cdi-hook")
     words = f"create-symlinks --container-spec {scratch}/state.json --link a::/b"
-    run("unshare", "--mount", "/bin/sh", "-c", f"mount --bind {path} {path} && exec {hook} {words}")
+    run("unshare", "--mount", "/bin/sh", "-c", f"mount --bind {path} {path} && exec '{hook}' {words}")
     assert os.readlink(f"{path}/b") == "a"
 
 

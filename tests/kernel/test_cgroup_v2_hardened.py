@@ -28,6 +28,8 @@ from nvc.kernel import bpf
 if TYPE_CHECKING:
     from nvc.cgroup.program import Instruction
 
+#: They change settings of the whole machine, which other tests would notice.
+pytestmark = pytest.mark.nightly
 HARDEN = "/proc/sys/net/core/bpf_jit_harden"
 RESTRICT = "/proc/sys/kernel/kptr_restrict"
 BUNDLE = [

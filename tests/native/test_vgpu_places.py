@@ -22,7 +22,7 @@ def wrap(made: Slice, *words: str) -> None:
     """Processes of the slice start by way of a script."""
     path = os.path.join(made.root, "wrapper")
     with open(path, "w", encoding="utf-8") as out:
-        out.write("\n".join(["#!/bin/sh -e", *words[:-1], f'exec {words[-1]} {made.tool} "$@"', ""]))
+        out.write("\n".join(["#!/bin/sh -e", *words[:-1], f'exec {words[-1]} "{made.tool}" "$@"', ""]))
     os.chmod(path, stat.S_IRWXU)
     made.tool = path
 
