@@ -68,14 +68,14 @@ def run(program: str, line: CommandLine) -> int:
         output.write(error.ctx.get_help() + "\n")
         return 0
     except click.ClickException as error:
-        raise _refused(program, error) from None
+        raise _refused(f"{program} {line.command}".strip(), error) from None
     return code if isinstance(code, int) else 0
 
 
-def _refused(program: str, error: click.ClickException) -> InputError:
-    """The one line for what click says of a wrong call."""
+def _refused(call: str, error: click.ClickException) -> InputError:
+    """The one line for what click says of a wrong call; `call` is what is known of it."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
-    words = ctx.command_path if ctx is not None else program
+    words = ctx.command_path if ctx is not None else call
     path = words.partition(" ")[2]
     hint = f"see `{words} --help`"
     if ctx is not None and isinstance(error, click.exceptions.NoSuchCommand):

@@ -139,7 +139,6 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--gone": "--all -a",
     },
     "vgpu top": {
-        "--interval": "-d -n",
         "--once": "--no-stream -1",
     },
     "config set": {

@@ -64,6 +64,8 @@ def test_a_bare_call_lists_every_command(call: Call) -> None:
                               "see `nvc-cli runtime configure --help`"),
         ("runtime configure --engine podmn", "Invalid value for '--engine': 'podmn' is not one of 'docker', "),
         ("sim create", "Missing argument 'DIRECTORY'; see `nvc-cli sim create --help`"),
+        ("completion --format", "unrecognized option '--format'; see `nvc-cli completion --help`"),
+        ("explain -o", "Option '-o' requires an argument; see `nvc-cli explain --help`"),
         ("cdi generate -o json", "--output: json: is the file to write, not its format; write --format json"),
     ],
 )  # fmt: skip
