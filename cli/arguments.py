@@ -107,7 +107,14 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
         fence=_fence(text(values, "fence")),
         uncounted=uncounted,
+        require_daemon=_requires_daemon(),
     )
+
+
+def _requires_daemon() -> bool:
+    from nvc.config import load
+
+    return load().require_nvcd
 
 
 def _fence(given: str) -> str:

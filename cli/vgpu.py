@@ -75,7 +75,7 @@ def run_command(
     output.warn(program_of(ctx), facts.warnings)
     program = Program(words, environment, uid, gid, options.timeout, name)
     sys.stdout.flush()
-    ctx.exit(run(kernel, facts, selectors, wanted, program))
+    ctx.exit(run(kernel, facts, selectors, wanted, program, lambda told: output.warn(program_of(ctx), told)))
 
 
 @command("calibrate", "nvc-cli vgpu calibrate", "nvc-cli vgpu calibrate --device 0 --format json")

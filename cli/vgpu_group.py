@@ -96,12 +96,12 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
 def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
     """Every slice; what cannot be read is a warning."""
     from nvc.containers.lookup import Lookup
-    from nvc.vgpu.tenants import tenants
+    from nvc.vgpu.tenants import tenants, with_enforcement
 
     names = ctx.obj.setdefault("names", Lookup())  # `top` lists them again and again
     found, warnings = tenants(kernel, names)
     output.warn(program_of(ctx), warnings)
-    return found
+    return with_enforcement(found)
 
 
 def shown(found: tuple[Tenant, ...], everything: bool) -> tuple[Tenant, ...]:

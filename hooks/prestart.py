@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.config import driver_options, load
 from nvc.environment import request_from
-from nvc.errors import ContainerError, InputError, NvcError
+from nvc.errors import ContainerError, InputError, NvcError, one_line
 from nvc.oci import HINT, read_container, read_state
 from nvc_hooks.log import STANDARD_ERROR, open_log
 
@@ -35,13 +35,13 @@ def run(command: str, call: Call) -> None:
     try:
         log.step(f"{command} with {config.path or 'the default configuration'}")
         log.warnings(config.warnings)
-        _inject(command, config, log)
+        _inject(command, config, log, debug)
     except Exception as error:
         log.error(str(error) if isinstance(error, NvcError) else repr(error))
         raise
 
 
-def _inject(command: str, config: Config, log: Log) -> None:
+def _inject(command: str, config: Config, log: Log, debug: bool) -> None:
     state = read_state()
     log.step(f"bundle {state.bundle}, pid {state.pid}")
     container = read_container(state.bundle)
@@ -69,6 +69,11 @@ def _inject(command: str, config: Config, log: Log) -> None:
     outcome = configure(kernel, options, request, pid, rootfs, log, devices, last=True, called=called)
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
+    if not debug:  # only after success: engines show a hook's first line as the cause of its failure
+        from nvc_hooks.boot import say
+
+        for warning in outcome.warnings:
+            say(f"nvc-hook: warning: {one_line(warning)}\n")
 
 
 def _check_mode(config: Config) -> None:

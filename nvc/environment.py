@@ -268,7 +268,8 @@ def _slice(
         devices = _added(devices, _cgpu_devices(container, config))
     if default is not None and (wanted is not None or _gives(default)):
         wanted = _completed(wanted or SliceRequest(library_path=library_path(environment)), default)
-    common = {"uncounted": config.vgpu_uncounted, "label": container.mount_label}
+    common = {"uncounted": config.vgpu_uncounted, "label": container.mount_label,
+              "require_daemon": config.require_nvcd}  # fmt: skip
     return wanted and wanted.replace(**common), devices
 
 

@@ -69,6 +69,7 @@ class SliceRequest(Value):
     largest: Size | None = None  # what the operator lets anybody ask for
     most_cores: int = 0  # likewise; 0: all
     most_weight: int = 0
+    require_daemon: bool = False  # the operator refuses slices that only nvcd can keep where it does not run
     label: str = ""  # of SELinux: what is mounted for the container alone gets it
 
 

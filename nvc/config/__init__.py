@@ -98,6 +98,7 @@ class Config(Value):
     vgpu_weight_max: int = 0  # more is refused; 0: nothing is
     vgpu_policy: str = ""  # for containers that ask for no share of time
     vgpu_uncounted: bool = False
+    require_nvcd: bool = False  # refuse slices whose policy only nvcd enforces, where it does not run
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "report"  # or deny, stop

@@ -82,6 +82,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-weight-max": ("vgpu_weight_max", "weight"),
         "vgpu-policy": ("vgpu_policy", "policy"),
         "vgpu-uncounted": ("vgpu_uncounted", "bool"),
+        "require-nvcd": ("require_nvcd", "bool"),
         "vgpu": ("vgpu_devices", "vgpus"),
     },
     "nvcd": {

@@ -1,6 +1,7 @@
 """What the daemon tells an operator: one line of JSON is asked, one line of JSON answered, by root alone.
 
 {"ask": "state"}    devices, slices, what was found, the daemon itself
+{"ask": "alive"}    the version: whether anybody answers
 {"ask": "look"}     asks NVML at once; `state` has its answer a moment later
 {"ask": "mps-start", "key": ..., "uuid": ..., "percent": ..., "memory": ...}
                     starts an MPS control daemon, or tells how it goes: asked again until it is `ready`
@@ -40,6 +41,8 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
     if ask == "state":
         daemon.refresh(now)
         found = state(daemon, now)
+    elif ask == "alive":
+        found = {"version": nvc.__version__}
     elif ask == "look":
         found = {"asked": daemon.look(now)}
     elif ask == "mps-start":
@@ -47,7 +50,7 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
     elif ask == "mps-stop":
         found = {"stopped": daemon.mps.stop(str(asked.get("key")))}
     else:
-        found = {"error": "want state, look, mps-start or mps-stop"}
+        found = {"error": "want state, alive, look, mps-start or mps-stop"}
     return json.dumps(found).encode() + b"\n"
 
 

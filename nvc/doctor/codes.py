@@ -165,6 +165,11 @@ EXPLANATIONS = (
         "vgpu", ("`nvc-cli vgpu policy GPU --reset` removes it.",),
     ),
     Explanation(
+        "NVC-2107", "DaemonError", "vgpu", "A slice needs nvcd, which does not run.",
+        ("`require-nvcd` is set in config.toml, and the slice's policy is fair, preempt, weight or soft.",),
+        "vgpu", ("Start nvcd: `systemctl start nvcd`.", "Ask for the policy fixed or native."),
+    ),
+    Explanation(
         "NVC-2201", "OutputError", "output", "Standard output does not take what was to be printed.",
         ("The disk is full.", "The descriptor is not open."),
         "", ("Send the output elsewhere.",),

@@ -11,9 +11,10 @@ from nvc.vgpu import policies, registry
 from nvc.vgpu.admission import check_cap, check_weight, sharers
 from nvc.vgpu.layout import NO_LIMIT, PAUSED, POLICIES, POLICY_FIXED
 from nvc.vgpu.limits import edit, read_quota
+from nvc.vgpu.nvcd import silence
 from nvc.vgpu.quota import QuotaDevice, QuotaError
 from nvc.vgpu.registry import RegistryError
-from nvc.vgpu.shares import check_together, default_policy
+from nvc.vgpu.shares import TO_START, check_together, default_policy, enforced_text, needs_daemon
 from nvc.vgpu.sizes import size_text
 from nvc.vgpu.slices import SliceDevice, amount
 
@@ -60,7 +61,20 @@ def set_limits(
         return _shared(kernel, tenant, State(share, old.asked), wanted, _nth(wanted.cores, number), told)
 
     new = _edited(kernel, tenant, chosen, change)
-    return (*told, *(_shortage(tenant, new) if wanted.memory else ()))
+    timed = wanted.cores or wanted.weight or wanted.policy
+    return (
+        *told,
+        *(_shortage(tenant, new) if wanted.memory else ()),
+        *(_not_enforced(tuple(new.values())) if timed else ()),
+    )
+
+
+def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
+    needing = [share for share in new if needs_daemon(share.policy)]
+    cause = silence() if needing else ""
+    return tuple(
+        f"{share.uuid}: {enforced_text(share.policy, cause)}; {TO_START}" for share in needing if cause
+    )
 
 
 def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool) -> None:

@@ -12,8 +12,10 @@ from nvc.vgpu import policies, registry
 from nvc.vgpu.admission import Sharer, living_slices, sharers
 from nvc.vgpu.layout import POLICIES, POLICY_FIXED
 from nvc.vgpu.limits import edit
+from nvc.vgpu.nvcd import silence
 from nvc.vgpu.policies import DevicePolicy
 from nvc.vgpu.registry import RegistryError
+from nvc.vgpu.shares import TO_START, needs_daemon
 from nvc.vgpu.slices import resolve
 
 TYPE_CHECKING = False
@@ -126,7 +128,20 @@ def lay_down(
         raise RegistryError.of("change policy", error.filename or "", error) from None
     finally:
         os.close(lock)
-    return tuple(told)
+    return (*told, *_not_enforced(new))
+
+
+def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
+    """Which of what was laid down nobody enforces: policies by turns, and the length of these."""
+    needing = {
+        uuid: "the length of turns" if laid_down.policy == policies.NONE else POLICIES[laid_down.policy]
+        for uuid, laid_down in new.items()
+        if laid_down.policy != policies.NONE and needs_daemon(laid_down.policy) or laid_down.slice_us
+    }
+    cause = silence() if needing else ""
+    return tuple(
+        f"{uuid}: {what} (not enforced: {cause}); {TO_START}" for uuid, what in needing.items() if cause
+    )
 
 
 def _effective(laid_down: DevicePolicy, asked: int) -> int:

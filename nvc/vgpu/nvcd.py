@@ -8,12 +8,13 @@ import time
 
 from nvc.errors import InitializationError
 from nvc.fastjson import parse
-from nvc.rundir import runtime_directory
+from nvc.vgpu.presence import absence, socket_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
 _PART = 1 << 16
 
@@ -25,7 +26,7 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     """
     import json  # 7 ms: only where nvcd is asked
 
-    path = f"{runtime_directory()}/nvcd/nvcd.sock"
+    path = socket_path()
     try:
         found = parse(_answer(path, json.dumps({"ask": question, **words}), seconds), ANSWER_MAX)
     except OSError as error:
@@ -36,6 +37,18 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InitializationError("ask nvcd", path, "its answer is no object")
     return found
+
+
+def silence(seconds: float = PATIENCE) -> str:
+    """Why nobody enforces policies that need nvcd: it does not run, or does not answer in time; else ""."""
+    cause = absence()
+    if cause:
+        return cause
+    try:
+        ask("alive", seconds)
+    except InitializationError:
+        return "nvcd does not answer"
+    return ""
 
 
 def _answer(path: str, question: str, seconds: float) -> bytes:

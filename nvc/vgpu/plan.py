@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
 from nvc.vgpu import layout, ledger
+from nvc.vgpu.shares import TO_START, enforced_text, needs_daemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
     from nvc.model import Library
     from nvc.plan.ops import Op
-    from nvc.vgpu.slices import Slice
+    from nvc.vgpu.slices import Slice, SliceDevice
 
 #: Libraries that take memory without libcuda. The other classes are left out as a whole.
 UNCOUNTED = ("libnvidia-opencl.", "libnvidia-allocator.")
@@ -76,6 +77,15 @@ def slice_ops(directory: str, slice: Slice) -> list[Op]:
     return ops
 
 
+def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...]:
+    """What is to be told of devices whose policies are not enforced for this cause; "": they are."""
+    return tuple(
+        f"{one.uuid}: policy {enforced_text(one.policy, cause)}; {TO_START}"
+        for one in devices
+        if cause and not one.hidden and needs_daemon(one.policy)
+    )
+
+
 def warnings(slice: Slice) -> tuple[str, ...]:
     """What a user may stumble over."""
     found = [
@@ -93,4 +103,4 @@ def warnings(slice: Slice) -> tuple[str, ...]:
         for device in slice.devices
         if device.cores and device.policy == layout.POLICY_NATIVE
     ]
-    return tuple(found)
+    return (*found, *not_enforced(slice.devices, slice.not_enforced))

@@ -11,6 +11,7 @@ from nvc.vgpu import calibration, registry, shim
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.vgpu.policies import governed
+from nvc.vgpu.presence import not_enforced
 from nvc.vgpu.slices import Slice, SliceDevice, resolve, shared_slice
 
 #: Mounted where SELinux is enabled.
@@ -67,7 +68,8 @@ def slice_of(
     """The slice of an open container that has these devices and the driver's libraries in `libs_dir`.
 
     Of `wanted` only counts what does not concern devices. Nothing is changed. Raises InitializationError without a
-    shim, MountError for an image with too many copies of libcuda.
+    shim, DaemonError where nvcd is required and does not run, MountError for an image with too many copies
+    of libcuda.
     """
     files = shim.installed()
     known = tuple(identity for _, _, identity in files.files)
@@ -79,8 +81,10 @@ def slice_of(
     mps, percent = "", 100
     if wanted.fence == "mps":
         devices, mps, percent = by_mps(devices, registry.key_of(kernel, target))
+    ruled = governed(devices)
     return Slice(
-        devices=measured(governed(devices), facts.driver_label),
+        devices=measured(ruled, facts.driver_label),
+        not_enforced=not_enforced(ruled, wanted.require_daemon),
         shim_directory=files.directory,
         shims=files.files,
         quota=f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",

@@ -18,11 +18,12 @@ from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.target import Layout, Target
 from nvc.value import Value
-from nvc.vgpu import layout, ledger, registry, shim
+from nvc.vgpu import layout, ledger, presence, registry, shim
 from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.fence import fenced
 from nvc.vgpu.living import processes_of
+from nvc.vgpu.plan import not_enforced
 from nvc.vgpu.policies import governed
 from nvc.vgpu.prepare import by_mps, measured, start_mps
 from nvc.vgpu.programs import check_name, claim
@@ -30,6 +31,8 @@ from nvc.vgpu.slices import Slice, SliceDevice, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvc.kernel import Kernel
     from nvc.plan.ops import Op
 
@@ -59,9 +62,16 @@ class Program(Value):
 
 
 def run(
-    kernel: Kernel, facts: HostFacts, devices: tuple[str, ...], wanted: SliceRequest, program: Program
+    kernel: Kernel,
+    facts: HostFacts,
+    devices: tuple[str, ...],
+    wanted: SliceRequest,
+    program: Program,
+    warn: Callable[[tuple[str, ...]], None],
 ) -> int:
     """Run a program with a slice of each of `devices`, and none of the others; its exit code is returned.
+
+    `warn` is told when it has started of what its slice does not keep.
 
     A program that a signal ended gives 128 and the signal's number. Raises NvcError when it cannot be started.
     """
@@ -87,7 +97,9 @@ def run(
     environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
     if facts.simulated:
         _find_simulated(facts, environment)
-    slice_devices = measured((*governed(chosen), *others), facts.driver_label)
+    ruled = governed(chosen)
+    told = not_enforced(ruled, presence.not_enforced(ruled, wanted.require_daemon))
+    slice_devices = measured((*ruled, *others), facts.driver_label)
 
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -98,7 +110,7 @@ def run(
         fence = Fence(wanted.fence, percent)
         _child(kernel, facts, slice_devices, fence, program, parent, write)
     os.close(write)
-    return _wait(kernel, pid, read)
+    return _wait(kernel, pid, read, lambda: warn(told))
 
 
 def _find_simulated(facts: HostFacts, environment: dict[str, str]) -> None:
@@ -244,14 +256,16 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, timeout: float) -> None:
         sources.close()
 
 
-def _wait(kernel: Kernel, pid: int, read: int) -> int:
-    """The exit code of the program, signals being passed on meanwhile."""
+def _wait(kernel: Kernel, pid: int, read: int, started: Callable[[], None]) -> int:
+    """The exit code of the program, signals being passed on meanwhile. `started` is called once it runs."""
     for number in FORWARDED:
         signal.signal(number, lambda caught, _: os.kill(pid, caught))
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with os.fdopen(read, "rb") as reply:
         problem = reply.read(_MESSAGE_MAX).decode("utf-8", "replace")
+    if not problem:
+        started()
     status = os.waitpid(pid, 0)[1]
     _forget(kernel, pid)
     if problem:

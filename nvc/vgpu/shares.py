@@ -11,6 +11,9 @@ from nvc.vgpu.layout import POLICIES, POLICY_FIXED, POLICY_NATIVE, POLICY_WEIGHT
 from nvc.vgpu.sizes import parse_number
 
 WEIGHT_MAX = 1 << 16
+TO_START = "start nvcd: `systemctl start nvcd`"
+#: Policies by which slices take turns, which nvcd hands out.
+_TURNS = frozenset(map(POLICIES.index, ("fair", "preempt", "weight", "soft")))
 ALL = 100  # percent
 
 
@@ -55,6 +58,17 @@ def check_together(cores: int, policy: int, name: str, text: str, where: str) ->
 def policy_name(policy: int) -> str:
     """A policy's name, for one of a newer version its number."""
     return POLICIES[policy] if policy < len(POLICIES) else str(policy)
+
+
+def needs_daemon(policy: int) -> bool:
+    """Whether only nvcd enforces the policy. The shim enforces the caps of `fixed`; `native` promises nothing."""
+    return policy in _TURNS
+
+
+def enforced_text(policy: int, cause: str) -> str:
+    """A policy's name for people, and the cause why it is not enforced, if it is not."""
+    name = policy_name(policy)
+    return f"{name} (not enforced: {cause})" if cause and needs_daemon(policy) else name
 
 
 def share_text(cores: int, weight: int, policy: int) -> str:

@@ -77,6 +77,7 @@ class Slice(Value):
     fence: str = ""  # the slice has its device for itself
     mps: str = ""  # directory on the host with the pipes of its own MPS server
     mps_percent: int = 100  # of the device's threads
+    not_enforced: str = ""  # why its policies are not, where they need nvcd
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
     label: str = ""  # of SELinux, for the ledger
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's

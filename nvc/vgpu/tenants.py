@@ -17,9 +17,10 @@ from nvc.vgpu.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NAT
 from nvc.vgpu.ledger import Budget
 from nvc.vgpu.limits import finished, read_quota
 from nvc.vgpu.living import processes_of, use_of
+from nvc.vgpu.nvcd import silence
 from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
-from nvc.vgpu.shares import policy_name
+from nvc.vgpu.shares import needs_daemon, policy_name
 
 #: So many are listed where a name means several.
 CANDIDATES = 8
@@ -47,6 +48,7 @@ class TenantDevice(Value):
     paused: bool = False
     denied: bool = False
     budget: Budget | None = None  # of its time, as the processes say; None: not known
+    not_enforced: str = ""  # why the policy is not, where that was asked
 
     @property
     def hidden(self) -> bool:
@@ -133,6 +135,26 @@ def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
             name = id if tenant.alive and counts[id] == 0 else ""
         made.append(tenant.replace(name=name or tenant.short))
     return tuple(made)
+
+
+def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    """The same, and of each device whose policy needs nvcd, why it is not enforced. Asks nvcd only for those."""
+    if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
+        return found
+    cause = silence()
+    return tuple(
+        tenant.replace(
+            devices=tuple(
+                device.replace(not_enforced=cause) if _needs(tenant, device) else device
+                for device in tenant.devices
+            )
+        )
+        for tenant in found
+    )
+
+
+def _needs(tenant: Tenant, device: TenantDevice) -> bool:
+    return tenant.alive and not device.hidden and needs_daemon(device.policy)
 
 
 def container_of(entry: Entry, names: Lookup) -> ContainerName:
@@ -237,6 +259,7 @@ def document(tenant: Tenant) -> dict[str, Any]:
                 "cores": device.cores or None,
                 "weight": device.weight,
                 "policy": policy_name(device.policy),
+                "notEnforced": device.not_enforced or None,
                 "paused": device.paused,
                 "denied": device.denied,
                 "time": _time(device),

@@ -7,7 +7,7 @@ import time
 from nvc.value import Value
 from nvc.vgpu.layout import NO_LIMIT
 from nvc.vgpu.received import Received, percent, state
-from nvc.vgpu.shares import policy_name, share_text
+from nvc.vgpu.shares import enforced_text, policy_name, share_text
 from nvc.vgpu.sizes import size_text
 from nvc.vgpu.table import fitted
 
@@ -50,7 +50,7 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
                 )
             )
     spare = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE")
-    return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",))
+    return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
 
 
 def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
@@ -75,6 +75,7 @@ def screen(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int
     everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
     if everybody:
         parts += [devices(everybody, shares, width), sharing(everybody, now, shares, width)]
+    parts += [enforcement(everybody)] if enforcement(everybody) else []
     if any(tenant.accounts for tenant in everybody):
         parts.append(processes(everybody, width))
     return "\n".join(parts)
@@ -199,9 +200,20 @@ def asked_text(device: TenantDevice) -> str:
 
 
 def policy_text(device: TenantDevice) -> str:
-    """The policy for people, and whether it is paused."""
-    name = policy_name(device.policy)
+    """The policy for people, whether it is enforced, and whether it is paused."""
+    name = policy_name(device.policy) + (" (not enforced)" if device.not_enforced else "")
     return f"{name}, paused" if device.paused else name
+
+
+def enforcement(everybody: tuple[Tenant, ...]) -> str:
+    """A line for each policy that is not enforced, with the cause; "" where all are."""
+    found = {
+        enforced_text(device.policy, device.not_enforced): None
+        for tenant in everybody
+        for device in tenant.devices
+        if device.not_enforced
+    }
+    return "".join(f"{text}\n" for text in found)
 
 
 def limit_text(device: TenantDevice) -> str:
@@ -211,7 +223,9 @@ def limit_text(device: TenantDevice) -> str:
 
 def time_text(device: TenantDevice) -> str:
     """What the slice may have of the device's time."""
-    text = share_text(device.cores, device.weight, device.policy)
+    name, text = policy_name(device.policy), share_text(device.cores, device.weight, device.policy)
+    if device.not_enforced:
+        text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     return f"{text}, paused" if device.paused else text
 
 

@@ -62,7 +62,8 @@ def test_options_and_live_changes(bundle: Bundle, launcher: str, driver: str) ->
         cli(launcher, "pause", pid, "--device=0")
         assert [share[3] for share in shares_of(container.pid)] == [PAUSED, 0]
         assert listed(launcher, container.pid)["devices"][0]["paused"]
-        assert "soft, at most 40% of its time, weight 7" in cli(launcher, "show", pid).stdout
+        text = "soft (not enforced: nvcd is not running), at most 40% of its time, weight 7"
+        assert text in cli(launcher, "show", pid).stdout
         cli(launcher, "pause", pid)
         cli(launcher, "resume", pid)
         assert [share[3] for share in shares_of(container.pid)] == [0, 0]

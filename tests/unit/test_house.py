@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.config",),
     ("nvc.discovery", "nvc.selection"),
     ("nvc.requirements", "nvc.compat", "nvc.target", "nvc.report", "nvc.environment"),
-    ("nvc.vgpu.plan", "nvc.vgpu.slices"),
+    ("nvc.vgpu.plan", "nvc.vgpu.slices", "nvc.vgpu.presence"),
     ("nvc.plan", "nvc.cgroup"),
     ("nvc.apply", "nvc.sim"),
     ("nvc.vgpu",),

@@ -86,6 +86,7 @@ def _bounds(container: Container, config: Config) -> SliceRequest:
         most_weight=config.vgpu_weight_max,
         library_path=library_path(container.environment),
         uncounted=config.vgpu_uncounted,
+        require_daemon=config.require_nvcd,
         label=container.mount_label,
     )
 

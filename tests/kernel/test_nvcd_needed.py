@@ -1,0 +1,133 @@
+"""Where a policy needs nvcd, and that does not run or answer, whoever asks is told at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, run
+from support.bundle import Bundle
+from support.hook import Hook, ask
+from support.nvcd import Place
+from support.vgpu import shares_of
+
+pytestmark = pytest.mark.usefixtures("shim")
+NOT_RUNNING = "(not enforced: nvcd is not running)"
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str]) -> str:
+    return sim_root(gpus=1)
+
+
+Slice = Callable[..., "Held"]
+
+
+class Held:
+    """A program with a slice that waits for the end of its input."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.process = subprocess.Popen(
+            [*words, "sh", "-c", "echo $$; read line"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN_ENV,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.pid = self.process.stdout.readline().strip()
+
+    def end(self) -> str:
+        """What was said on standard error."""
+        return self.process.communicate(timeout=60)[1]
+
+
+@pytest.fixture
+def start(place: Place, launcher: str, driver: str) -> Iterator[Slice]:
+    started = []
+
+    def one(*words: str) -> Held:
+        started.append(Held(place.sliced(launcher, driver, "--memory=1g", *words)))
+        return started[-1]
+
+    yield one
+    for held in started:
+        held.end()
+
+
+@pytest.fixture
+def vgpu(place: Place, launcher: str, driver: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    return lambda *words: run(*place.enter(launcher, f"--root={driver}", "vgpu", *words))
+
+
+@pytest.mark.parametrize("policy", ["fair", "preempt", "weight", "soft"])
+def test_without_nvcd(vgpu: Any, start: Slice, policy: str) -> None:
+    held = start("--weight=3", f"--policy={policy}")
+    text = f"{policy} {NOT_RUNNING}"
+    for words in (("ls",), ("top", "--once"), ("show", held.pid)):
+        assert text in vgpu(*words).stdout, words
+    (one,) = json.loads(vgpu("ls", "--format=json").stdout)["slices"]
+    assert one["devices"][0]["notEnforced"] == "nvcd is not running"
+    assert text in vgpu("set", held.pid, "--weight=4").stderr
+    assert vgpu("set", held.pid, "--memory=2g").stderr == ""
+    assert f"policy {text}" in held.end()
+
+
+def test_policies_that_are_laid_down(vgpu: Any) -> None:
+    assert f"weight {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--slice=2ms").stderr
+    assert f"the length of turns {NOT_RUNNING}" in vgpu("policy", "0", "none").stderr
+    assert vgpu("policy", "0", "--reset").stderr == ""
+    assert vgpu("policy", "0", "native", "--max-instances=8").stderr == ""
+
+
+@pytest.mark.parametrize("options", [("--cores=30",), ("--policy=native",), ()])
+def test_what_needs_no_nvcd(vgpu: Any, start: Slice, options: tuple[str, ...]) -> None:
+    held = start(*options)
+    assert "not enforced" not in vgpu("ls").stdout + vgpu("show", held.pid).stdout
+    assert held.end() == ""
+
+
+def test_with_nvcd_and_with_one_that_hangs(place: Place, vgpu: Any, start: Slice, driver: str) -> None:
+    daemon = place.start(f"--root={driver}")
+    held = start("--weight=3", "--policy=weight")
+    for words in (("ls",), ("show", held.pid), ("set", held.pid, "--weight=2"), ("policy", "0", "weight")):
+        done = vgpu(*words)
+        assert "not enforced" not in done.stdout + done.stderr, words
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        assert "weight (not enforced: nvcd does not answer)" in vgpu("show", held.pid).stdout
+        assert time.monotonic() - begin < 20, "asking has a bound"
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    assert held.end() == ""
+
+
+def test_containers_by_variable(hook: Callable[[], Hook], bundle: Bundle) -> None:
+    """The hook says so on standard error and in its log, once the container has what it asked for."""
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_WEIGHT="3", NVC_VGPU_POLICY="weight")
+    made = hook()
+    with bundle.created("runc") as container:
+        said = made.call(container.state).stderr
+        assert "nvc-hook: warning: GPU-" in said and f"policy weight {NOT_RUNNING}" in said
+        assert f"policy weight {NOT_RUNNING}" in made.logged()
+        assert shares_of(container.pid) == [(0, 3, "weight", 0)]
+
+
+def test_nvcd_is_required(hook: Callable[[], Hook], bundle: Bundle) -> None:
+    """Such a container does not start; one that needs no nvcd does."""
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_WEIGHT="3")
+    made = hook()
+    made.settle("require-nvcd = true")
+    with bundle.created("runc") as container:
+        done = made.call(container.state, check=False)
+        assert done.returncode == 1 and "[NVC-2107: nvc-cli doctor vgpu]" in done.stderr
+        assert "the policy weight needs nvcd: nvcd is not running" in done.stderr
+        assert not os.path.exists(f"{bundle.rootfs}/dev/nvidia0")
+    ask(bundle, NVC_VGPU_CORES="30", NVC_VGPU_POLICY="fixed", NVC_VGPU_WEIGHT="")
+    with bundle.created("runc") as container:
+        assert made.call(container.state).stderr == ""
+        assert shares_of(container.pid) == [(30, 1, "fixed", 0)]
