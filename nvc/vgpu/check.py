@@ -12,7 +12,7 @@ from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu.copies import SONAMES, find_copies
 from nvc.vgpu.elfnote import layouts_of
-from nvc.vgpu.layout import PRIVATE, VERSION
+from nvc.vgpu.layout import PRIVATE, REAL, VERSION
 from nvc.vgpu.plan import UNCOUNTED
 
 TYPE_CHECKING = False
@@ -49,12 +49,13 @@ def check_process(kernel: Kernel, pid: int) -> Report:
     shims: dict[str, list[str]] = {}
     private: list[tuple[str, str]] = []
     uncovered: list[tuple[str, str]] = []
+    elsewhere: list[tuple[str, int]] = []
     try:
         for (device, inode), path in mapped.items():
             elf = _read(kernel, root, path, device, inode)
             if elf is None:
                 if posixpath.basename(path).startswith(tuple(soname[:-2] for soname in SONAMES)):
-                    uncovered.append((path, "cannot be looked at: it is not the file at that path any more"))
+                    elsewhere.append((path, inode))
             elif layouts_of(elf):
                 shims.setdefault(elf.soname, []).append(path)
                 if layouts_of(elf) != VERSION:
@@ -65,8 +66,14 @@ def check_process(kernel: Kernel, pid: int) -> Report:
                 private.append((path, elf.soname))
             elif posixpath.basename(path).startswith(AROUND):
                 uncovered.append((path, "takes memory that is not counted"))
+        beside_shims = _beside(kernel, root, shims)
     finally:
         os.close(root)
+    uncovered += [
+        (path, "cannot be looked at: it is not the file at that path any more")
+        for path, inode in elsewhere
+        if inode not in beside_shims
+    ]
     for path, soname in private:
         beside = posixpath.basename(posixpath.dirname(path)) == PRIVATE
         if not (beside and soname in shims):
@@ -74,6 +81,26 @@ def check_process(kernel: Kernel, pid: int) -> Report:
     found = tuple(path for paths in shims.values() for path in paths)
     status = AROUND_IT if uncovered else ACTIVE if found else IDLE
     return Report(pid, name, status, found, tuple(uncovered))
+
+
+def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
+    """Inodes of the driver's libraries that lie beside the shims that a process has mapped.
+
+    Of an overlay on an overlay the kernel shows mapped files by their path in the lower one, which is not mounted.
+    """
+    found = set()
+    for soname, paths in shims.items():
+        for path in paths:
+            try:
+                place = f"{posixpath.dirname(path)}/{REAL}{soname}"
+                fd = kernel.open_in_root(root, place, O_PATH)
+            except OSError:
+                continue  # nothing is beside this one: what is mapped stays uncovered
+            try:
+                found.add(os.fstat(fd).st_ino)
+            finally:
+                os.close(fd)
+    return found
 
 
 def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:

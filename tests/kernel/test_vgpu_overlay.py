@@ -1,0 +1,54 @@
+"""Slices where the driver root is on an overlay, as where nvc is in a container itself."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import CLEAN_ENV, run
+from support.rootfs import LIBS
+
+pytestmark = pytest.mark.usefixtures("shim")
+MOUNT = """
+mkdir {0}/upper {0}/work {0}/merged
+mount -t overlay -o lowerdir={1},upperdir={0}/upper,workdir={0}/work none {0}/merged
+echo ready
+exec cat
+"""
+#: Loads the driver's libraries as a program does, then has itself looked at.
+LOAD = """
+import ctypes, os, subprocess, sys
+for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+    ctypes.CDLL(name)
+sys.exit(subprocess.run(sys.argv[1:] + [str(os.getpid())], env={}).returncode)
+"""
+
+
+@pytest.fixture
+def place(scratch: str, sim_root: Callable[..., str]) -> Iterator[list[str]]:
+    """Words by which a command is run where the driver root is on an overlay, at `merged` in `scratch`."""
+    script = MOUNT.format(scratch, sim_root(gpus=1))
+    keeper = subprocess.Popen(
+        ["unshare", "--mount", "--propagation=private", "sh", "-ec", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
+    )  # fmt: skip
+    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+    yield ["nsenter", "-t", str(keeper.pid), "-m"]
+    keeper.stdin.close()
+    keeper.stdout.close()
+    keeper.wait(timeout=20)
+
+
+def test_check(place: list[str], launcher: str, scratch: str) -> None:
+    """The shim is seen to be active; a copy of the driver's library that is removed after loading is named."""
+    root = f"{scratch}/merged"
+    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{root}{LIBS}"}
+    sliced = [*place, launcher, f"--root={root}", "vgpu", "run", "--memory=1g", "--", "python3", "-c"]
+    done = run(*sliced, LOAD, launcher, "vgpu", "check", env=env, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and ": active" in done.stdout, done.stdout + done.stderr
+    copy = f"{scratch}/libcuda.so.copy"
+    run(*place, "cp", "-L", f"{root}{LIBS}/libcuda.so.1", copy)
+    around = f"import ctypes, os; ctypes.CDLL({copy!r}); os.unlink({copy!r})\n" + LOAD
+    done = run(*sliced, around, launcher, "vgpu", "check", env=env, check=False)
+    assert done.returncode == 1 and f"not covered  {copy}" in done.stdout, done.stdout + done.stderr
