@@ -18,6 +18,7 @@ from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
 from nvc.vgpu.layout import NO_LIMIT, POLICIES
 from nvc.vgpu.received import filled
+from nvc.vgpu.tenants import container_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "now": now,
         "started": daemon.started,
         "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],
-        "slices": [slice_(daemon, key) for key in daemon.book.known],
+        "slices": [slice_(daemon, key, now) for key in daemon.book.known],
         "memory": [
             {
                 "key": one.key,
@@ -171,11 +172,13 @@ def shares_asked(arbiter: Arbiter) -> list[tuple[Tenant, float]]:
     ]
 
 
-def slice_(daemon: Daemon, key: str) -> dict[str, Any]:
+def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
     """One slice."""
     known = daemon.book.known[key]
     return {
         "key": key,
+        "container": container_document(daemon.names.of(key, now)),
+        "program": known.entry.program or None,
         "rootfs": known.entry.rootfs or None,
         "running": known.alive,
         "clients": len(known.clients),

@@ -11,6 +11,7 @@ from nvc.daemon.book import Book
 from nvc.daemon.gang import Board
 from nvc.daemon.loop import SECOND, Loop
 from nvc.daemon.mps import CONTROL, Fenced, Servers
+from nvc.daemon.names import Names
 from nvc.daemon.server import Server
 from nvc.daemon.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.watch import Watcher
@@ -42,6 +43,7 @@ class Daemon:
         self.loop = Loop()
         self.board = Board(self._send)
         self.book = Book(kernel, self.board, log)
+        self.names = Names(self.book)
         self.server = Server(self.loop, self.board, self.book, log)
         self.accountant = Accountant(self.book, log)
         actions = {

@@ -1,7 +1,7 @@
 """Metrics for Prometheus, where the configuration asks for them: over HTTP, by prometheus-client's text format.
 
-Where a figure means the same as one of HAMi's monitor, it has that name too. HAMi's labels for pods are there and
-empty: a slice is named by its key.
+Where a figure means the same as one of HAMi's monitor, it has that name too. The labels `namespace`, `pod` and
+`container` are what the container's engine calls it; `slice` is the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PATHS = (b"/", b"/metrics")
 HOST = ("device_index", "device_uuid", "device_type")
 VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-SLICE = ("slice", "device_uuid")
+SLICE = ("slice", "namespace", "pod", "container", "device_uuid")
 TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -90,6 +90,9 @@ class Exporter:
             if one.limit or one.model or one.truth > 0:
                 yield one
 
+    def _named(self, key: str) -> tuple[str, str, str]:
+        return self.daemon.names.labels(key, self.now)
+
     def _memory(self) -> Iterator[Metric]:
         used = GaugeMetricFamily("nvc_slice_memory_bytes", "Memory that a slice has, by NVML or by its ledger",
                                  labels=(*SLICE, "source"))  # fmt: skip
@@ -103,8 +106,9 @@ class Exporter:
             )
         }
         for balance in self._seen():
-            labels = (balance.key, balance.uuid)
-            vgpu = ("", "", balance.key, balance.index, balance.uuid)
+            named = self._named(balance.key)
+            labels = (balance.key, *named, balance.uuid)
+            vgpu = (*named, balance.index, balance.uuid)
             most = max(balance.truth, balance.model)
             used.add_metric((*labels, "ledger"), balance.model)
             if balance.truth >= 0:
@@ -127,8 +131,9 @@ class Exporter:
         for balance in self._seen():
             if self.daemon.accountant.sampled.get(balance.uuid.lower()) == 0:
                 ratio = use.get((balance.key, balance.uuid.lower()), 0) / 100
-                ours.add_metric((balance.key, balance.uuid), ratio)
-                theirs.add_metric(("", "", balance.key, balance.index, balance.uuid), ratio)
+                named = self._named(balance.key)
+                ours.add_metric((balance.key, *named, balance.uuid), ratio)
+                theirs.add_metric((*named, balance.index, balance.uuid), ratio)
         yield from (ours, theirs)
 
     def _time(self) -> Iterator[Metric]:
@@ -144,7 +149,7 @@ class Exporter:
             uuid = self.daemon.book.names.get(raw, "")
             policy.add_metric((uuid, POLICIES[arbiter.policy.number]), 1)
             for tenant, share in shares_asked(arbiter):
-                labels = (tenant.key, uuid)
+                labels = (tenant.key, *self._named(tenant.key), uuid)
                 held.add_metric(labels, tenant.held / 1e9)
                 waited.add_metric(labels, tenant.waited / 1e9)
                 turns.add_metric(labels, tenant.grants)

@@ -175,3 +175,33 @@ def test_configure_by_another_hook(host: Host) -> None:
         assert shown(host, "plain")["container"]["id"] == id
     finally:
         host.sh("docker rm -f plain; nvc-cli vgpu rm --gone")
+
+
+#: Prints nvcd's metrics.
+METRICS = """python3 - <<'END'
+import socket
+made = socket.socket(socket.AF_UNIX)
+made.connect("/run/nvc/nvcd/metrics.sock")
+made.sendall(b"GET /metrics HTTP/1.1\\r\\n\\r\\n")
+while part := made.recv(1 << 16):
+    print(part.decode(), end="")
+END
+"""
+
+
+def test_metrics(host: Host) -> None:
+    """Their labels, and what nvcd tells of slices."""
+    host.sh("nvc-cli config set nvcd.metrics unix:/run/nvc/nvcd/metrics.sock")
+    host.sh(
+        "(nvcd > /run/nvcd.log 2>&1 & echo $! > /run/nvcd.pid); until nvcd --state >/dev/null 2>&1; do :; done"
+    )
+    try:
+        id = host.sh(f"docker run -d --name web --runtime nvc {VARIABLES} {IMAGE} sleep 600").stdout.strip()
+        (one,) = json.loads(host.sh("nvcd --state").stdout)["slices"]
+        assert one["container"]["name"] == "web" and one["container"]["id"] == id and one["program"] is None
+        lines = host.sh(METRICS).stdout.splitlines()
+        for name in ("nvc_slice_memory_limit_bytes", "hami_vgpu_memory_limit_bytes"):
+            (line,) = [line for line in lines if line.startswith(f"{name}{{")]
+            assert 'namespace="",pod="",' in line and 'container="web"' in line
+    finally:
+        host.sh("docker rm -f web; kill $(cat /run/nvcd.pid); nvc-cli config unset nvcd.metrics")

@@ -1,0 +1,39 @@
+"""What slices are called, for metrics and for who asks: looked up once, and again after a while where not found."""
+
+from __future__ import annotations
+
+from nvc.containers import ContainerName
+from nvc.containers.lookup import Lookup
+from nvc.vgpu.tenants import container_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.book import Book
+
+AGAIN = 60_000_000_000  # nanoseconds until files are read again for slices without a name
+
+
+class Names:
+    """Of the slices in a book."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self._known: dict[str, ContainerName] = {}
+        self._since = 0
+
+    def of(self, key: str, now: int) -> ContainerName:
+        """The container of a slice; nothing is known of a program's."""
+        if now >= self._since + AGAIN:
+            self._since = now
+            kept = {one: name for one, name in self._known.items() if name.name and one in self.book.known}
+            self._known = kept
+        if key not in self._known and key in self.book.known:
+            self._known[key] = container_of(self.book.known[key].entry, Lookup())
+        return self._known.get(key, ContainerName())
+
+    def labels(self, key: str, now: int) -> tuple[str, str, str]:
+        """Namespace, pod and container for metrics: a program's name, or the key, where no engine has one."""
+        found = self.of(key, now)
+        known = self.book.known.get(key)
+        program = known.entry.program if known is not None else ""
+        return found.namespace, found.pod, found.name or program or found.short_id or key
