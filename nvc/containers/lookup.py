@@ -132,17 +132,22 @@ class Lookup:
         return self._stored[directory]
 
     def ids_of(self, name: str) -> list[str]:
-        """Ids of the containers that Docker, Podman or CRI-O know by this name; also of rootless Podman."""
+        """Ids of the containers that an engine here knows by this name; also of rootless Podman."""
         found = []
         for root in self.where.docker:
             for id in names_in(f"{root}/containers"):
-                if _docker(f"{root}/containers/{id}", id).name == name:
-                    found.append(id)
+                found += [id] if name in _docker(f"{root}/containers/{id}", id).aliases else []
+        for root in self.where.tasks:
+            for realm in names_in(f"{root}/{TASKS}"):
+                for id in names_in(f"{root}/{TASKS}/{realm}"):
+                    known = self._by_bundle(id, f"{root}/{TASKS}/{realm}/{id}")
+                    found += [id] if name in known.aliases else []
         for root in (*self.where.storage, *_homes()):
             for driver in _drivers(root):
-                names = self._names_in_storage(f"{root}/{driver}")
-                found += [id for id, known in names.items() if known == name]
-        return found
+                for id in names_in(f"{root}/{driver}"):
+                    known = self._by_storage(f"{root}/{driver}", id, {})
+                    found += [id] if name in known.aliases else []
+        return list(dict.fromkeys(found))
 
 
 def _homes() -> list[str]:

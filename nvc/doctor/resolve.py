@@ -5,27 +5,23 @@ from __future__ import annotations
 import glob
 import os
 
-from nvc.doctor.look import read_file, read_text
+from nvc.containers.cgroup import ids_in
+from nvc.containers.files import read_json
+from nvc.containers.lookup import Lookup
+from nvc.doctor.look import read_text
 from nvc.engines.change import value_at
 from nvc.errors import ContainerError, InputError
-from nvc.fastjson import JsonError, parse
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 #: State directories of runc and crun, under each engine that calls them.
 STATES = (
     "/run/runc/*", "/run/crun/*", "/run/docker/runtime-*/*/*", "/run/containerd/runc/*/*",
     "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*", "/var/run/docker/runtime-*/*/*",
 )  # fmt: skip
-_DOCKER = "/var/lib/docker/containers/*/config.v2.json"
-_PODMAN = (
-    "/var/lib/containers/storage/*-containers/containers.json",
-    "/home/*/.local/share/containers/storage/*-containers/containers.json",
-)
 #: Parts of a state directory, and the command that executes in its containers.
 _ENGINES = (
     ("docker/", "docker exec"),
@@ -34,7 +30,6 @@ _ENGINES = (
     ("run/runc/", "runc exec"),
     ("run/crun/", "crun exec"),
 )
-_FILE_LIMIT = 16 << 20
 _SHORTEST = 4  # characters that a part of an id must have
 
 
@@ -67,7 +62,7 @@ def resolve(name: str) -> Found:
         raise InputError("find container", name, "neither a process id nor the id of a container")
     if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
         return _with_state(Found(name, int(name)))
-    ids = [name, *_ids_of_name(name)]
+    ids = [name, *Lookup().ids_of(name)]
     for wanted in ids:
         for directory in _states():
             if _is_meant(os.path.basename(directory), wanted):
@@ -98,23 +93,16 @@ def _states() -> Iterator[str]:
         yield from glob.glob(pattern)
 
 
-def _json(path: str) -> Any:
-    try:
-        return parse(read_file(path, _FILE_LIMIT + 1) or b"", _FILE_LIMIT)
-    except (OSError, JsonError):
-        return None
-
-
 def read_state(directory: str) -> tuple[int, str]:
     """Process id and bundle in a runtime's state directory, runc's or crun's; (0, "") for none."""
-    state = _json(f"{directory}/state.json")
+    state = read_json(f"{directory}/state.json")
     if isinstance(state, dict):
         labels = value_at(state, ("config", "labels"), [])
         texts = [text for text in labels if isinstance(text, str)] if isinstance(labels, list) else []
         bundles = [text[7:] for text in texts if text.startswith("bundle=/")]
         pid = state.get("init_process_pid")
         return (pid if type(pid) is int else 0), (bundles or [""])[0]
-    state = _json(f"{directory}/status")
+    state = read_json(f"{directory}/status")
     if isinstance(state, dict):
         pid, bundle = state.get("pid"), state.get("bundle")
         return (pid if type(pid) is int else 0), (bundle if isinstance(bundle, str) else "")
@@ -138,23 +126,6 @@ def _link(pid: int, name: str) -> str:
         return ""
 
 
-def _ids_of_name(name: str) -> list[str]:
-    """The ids of the containers that Docker or Podman know by this name."""
-    found = []
-    for path in glob.glob(_DOCKER)[:4096]:
-        known = _json(path)
-        if isinstance(known, dict) and known.get("Name") in (f"/{name}", name):
-            found.append(os.path.basename(os.path.dirname(path)))
-    for pattern in _PODMAN:
-        for path in glob.glob(pattern):
-            known = _json(path)
-            for entry in known if isinstance(known, list) else ():
-                names = entry.get("names") if isinstance(entry, dict) else None
-                if isinstance(names, list) and name in names:
-                    found.append(str(entry.get("id")))
-    return found
-
-
 def _by_cgroup(wanted: str) -> tuple[int, str] | None:
     """The first process in a cgroup that bears the id, and the whole id."""
     try:
@@ -164,10 +135,7 @@ def _by_cgroup(wanted: str) -> tuple[int, str] | None:
     for pid in pids:
         for line in read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines():
             for part in line.split(":", 2)[-1].split("/"):
-                # docker-<id>.scope, crio-<id>.scope, libpod-<id>.scope, cri-containerd:<...>:<id>, <id>
-                id = part.removesuffix(".scope").replace(":", "-").rpartition("-")[2]
-                whole = part.removesuffix(".scope")
-                for candidate in (whole, id):
+                for candidate in ids_in(part):
                     if _is_meant(candidate, wanted):
                         return pid, candidate
     return None

@@ -39,6 +39,13 @@ def shown(host: Host, name: str) -> dict[str, Any]:
     return found
 
 
+def examined(host: Host, name: str) -> str:
+    """The id of the container that doctor takes the name for."""
+    text = host.sh(f"nvc-cli doctor --container {name} --format json", check=False).stdout
+    id: str = json.loads(text)["container"]["id"]
+    return id
+
+
 @pytest.mark.parametrize("way", ["--runtime nvc", "--gpus device=0"])
 def test_docker(host: Host, way: str) -> None:
     ids = [
@@ -57,6 +64,7 @@ def test_docker(host: Host, way: str) -> None:
         text = host.sh("nvc-cli vgpu show web").stdout
         assert "slice      web\nengine     docker\n" in text and f"container  web {ids[0]}" in text
         assert "web" in host.sh("nvc-cli vgpu top --once").stdout
+        assert examined(host, "web") == ids[0]
         host.sh("nvc-cli vgpu set web --memory 3GiB")
         assert shown(host, "web")["devices"][0]["limit"] == 3 << 30
         denied = host.sh("nvc-cli vgpu rm batch", check=False)
@@ -101,7 +109,7 @@ def test_podman(host: Host) -> None:
         assert found["container"] == {
             "engine": "podman", "id": id, "name": "train", "pod": None, "namespace": None, "realm": None,
         }  # fmt: skip
-        assert found["name"] == "train"
+        assert found["name"] == "train" and examined(host, "train") == id
         assert "train" in host.sh("nvc-cli vgpu ls").stdout
     finally:
         host.sh(f"podman {PODMAN} rm -f -t 0 train")
@@ -155,6 +163,7 @@ def test_a_pod_of_containerd(host: Host) -> None:
         assert one["name"] == "ml/job-0/trainer"
         for name in ("trainer", "job-0", "job-0/trainer", "ml/job-0/trainer", id[:7], id):
             assert shown(host, name)["key"] == one["key"]
+        assert examined(host, "trainer") == id
         text = host.sh("nvc-cli vgpu show trainer").stdout
         assert "containerd k8s.io" in text and "ml/job-0" in text
     finally:

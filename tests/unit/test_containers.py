@@ -115,6 +115,17 @@ def test_containerd(engines: Engines) -> None:
     assert engines.lookup.of(Trace(ID, nerdctl)).label == "web"
 
 
+def test_ids_of_names(engines: Engines) -> None:
+    """The other way round, for who names a container."""
+    put(f"{engines.docker}/containers/{ID}/config.v2.json", {"Name": "/web"})
+    engines.bundle("k8s.io", "b" * 64, {"annotations": POD})
+    engines.stored("c" * 64, {"annotations": CRIO}, [])
+    engines.stored("d" * 64, {}, [{"id": "d" * 64, "names": ["train"]}])
+    assert engines.lookup.ids_of("web") == [ID] and engines.lookup.ids_of("train") == ["d" * 64]
+    assert engines.lookup.ids_of("ml/job-0/trainer") == ["b" * 64, "c" * 64]
+    assert engines.lookup.ids_of("nobody") == engines.lookup.ids_of("") == []
+
+
 def test_of_no_engine(engines: Engines) -> None:
     """A plain id is shown as it is; a long one as engines shorten it; a group that is no id is none."""
     assert engines.lookup.of(Trace("job", "/srv/bundle")).label == "job"
