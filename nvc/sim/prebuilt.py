@@ -9,7 +9,7 @@ from nvc.errors import InitializationError
 from nvc.sim.libraries import PROGRAMS
 
 #: What the build must have left there.
-NEEDED = ("libnvidia-ml.so", "libcuda.so", *PROGRAMS)
+NEEDED = ("libnvidia-ml.so", "libcuda.so", "libnvidia-sandboxutils.so", *PROGRAMS)
 
 
 def _candidates() -> list[str]:

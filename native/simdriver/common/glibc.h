@@ -15,7 +15,6 @@
 
 #if defined(SIM_GLIBC_BASE) && !defined(SIM_SANITIZED) /* sanitizers have their own of these */
 #define SIM_OLD(name) __asm__(".symver " #name "," #name "@" SIM_GLIBC_BASE)
-SIM_OLD(dladdr);
 SIM_OLD(dlopen);
 SIM_OLD(dlsym);
 SIM_OLD(dlerror);
