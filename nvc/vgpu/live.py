@@ -9,7 +9,7 @@ from nvc.containers.lookup import Lookup
 from nvc.vgpu import policies
 from nvc.vgpu.received import expected, reading, received
 from nvc.vgpu.shares import policy_name
-from nvc.vgpu.tenants import tenants
+from nvc.vgpu.tenants import tenants, with_enforcement
 from nvc.vgpu.top import Shares
 from nvc.vgpu.view import Picture
 
@@ -34,6 +34,7 @@ class Watcher:
     def look(self) -> Picture:
         """Slices now. Raises PolicyError, OSError."""
         everybody, warnings = tenants(self._kernel, self._names)
+        everybody = with_enforcement(everybody)
         new = reading(everybody, time.monotonic_ns())
         uuids = {device.uuid for tenant in everybody for device in tenant.devices}
         laid_down = {uuid: policies.read(uuid) for uuid in uuids}

@@ -8,7 +8,7 @@ from nvc.value import Value
 from nvc.vgpu.bars import bar, cut, fitted_text, short_size, sparkline
 from nvc.vgpu.layout import NO_LIMIT
 from nvc.vgpu.received import percent
-from nvc.vgpu.top import age_text, asked_text, policy_text, processes_text
+from nvc.vgpu.top import age_text, asked_text, enforcement, policy_text, processes_text
 from nvc.vgpu.view import Row, rows_of
 
 TYPE_CHECKING = False
@@ -65,7 +65,8 @@ def frame(picture: Picture, view: View, width: int, height: int) -> tuple[Line, 
         text = f"top needs {LEAST_WIDTH}x{LEAST_HEIGHT} characters"
         return (((text[:width], "bad"),),) if height else ()
     head = [_title(picture, view, width)]
-    for warning in picture.warnings[:MOST_WARNINGS]:
+    notes = (*picture.warnings, *enforcement(picture.everybody).splitlines())
+    for warning in notes[:MOST_WARNINGS]:
         head.append(((fitted_text(warning, width), "bad"),))
     if view.help:
         body: list[Line] = [((line, ""),) for line in HELP.splitlines()]

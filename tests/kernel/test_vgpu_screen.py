@@ -186,6 +186,15 @@ def test_characters_that_the_terminal_has(
         assert ("│" in text, "|" in text) == (blocks, not blocks)
 
 
+def test_a_policy_that_nobody_enforces(launcher: str, programs: Programs, scratch: str) -> None:
+    """Without nvcd, weights have no effect; who looks is told, on a terminal and elsewhere."""
+    name = programs.start("--memory=4g", "--weight=3")
+    assert "weight (not enforced: nvcd is not running)" in cli(launcher, "top", "--once").stdout
+    with Terminal(scratch) as terminal:
+        terminal.type(f"{launcher} vgpu top")
+        terminal.wait_for(name, "weight (not enforced: nvcd is not running)", "q quit")
+
+
 def test_tables_where_there_is_no_terminal(launcher: str, programs: Programs) -> None:
     alive, gone = (programs.start("--memory=4g", "--cores=40") for _ in range(2))
     programs.kill(1)
