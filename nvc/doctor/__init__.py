@@ -8,6 +8,7 @@ checks, `examine` runs them, `Look` is what they look at.
 from __future__ import annotations
 
 import os
+import shlex
 
 from nvc.value import Value
 
@@ -27,6 +28,15 @@ AS_ROOT = "run as root to see it"
 def with_systemd(*commands: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:
     """`commands` where systemd runs, else `without`."""
     return commands if os.path.isdir("/run/systemd/system") else without
+
+
+def aside(path: str) -> str:
+    """The command that takes a file or directory out of the way and destroys nothing.
+
+    Nobody takes it for what it was: its new name is hidden and has another ending.
+    """
+    directory, name = os.path.split(path)
+    return f"mv --backup=numbered -T {shlex.quote(path)} {shlex.quote(f'{directory}/.{name}.aside')}"
 
 
 class Finding(Value):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
-    *system.CHECKS, *installation.CHECKS, *settings.CHECKS[:3], *driver.CHECKS[:4], *files.CHECKS, *nodes.CHECKS,
-    *driver.CHECKS[4:], *settings.CHECKS[3:], *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
+    *system.CHECKS, *installation.CHECKS, *settings.FILE, *driver.LOADED, *files.CHECKS, *nodes.CHECKS,
+    *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
 )  # fmt: skip
 CONTAINER: tuple[Check, ...] = (*container.CHECKS, *contents.CHECKS)
 CHECKS = (*HOST, *CONTAINER)

@@ -340,11 +340,13 @@ def _first_line(look: Look) -> tuple[str, ...]:
     return (line,) if line else ()
 
 
-CHECKS = (
+LOADED = (
     Check("driver.root", "the driver root of the configuration, or of --root", root),
     Check("driver.module", "the kernel module nvidia, or who holds the GPUs instead", module),
     Check("driver.platform", "whether this is a Tegra system", platform),
     Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", modules),
+)
+ANSWERS = (
     Check("driver.nvml", "whether the driver answers, and how fast", nvml),
     Check("driver.gpus", "whether NVML shows every GPU of the kernel module", gpus),
     Check("driver.firmware", "GSP firmware of the loaded version", firmware),

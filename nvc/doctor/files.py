@@ -9,7 +9,7 @@ from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cach
 from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.proc import is_version
 from nvc.discovery.wsl import wsl_node
-from nvc.doctor import Check, failed, ok, warning
+from nvc.doctor import Check, aside, failed, ok, warning
 from nvc.doctor.look import link_of
 from nvc.errors import DetectionError
 
@@ -81,7 +81,7 @@ def libraries(look: Look) -> Iterator[Finding]:
         yield ok("WSL: the libraries are Windows'")
         return
     files = found_in(look)
-    names = {path.rpartition("/")[2].partition(".so")[0] + ".so" for path in files}
+    names = {_soname(path) for path in files}
     if not names:
         searched = [look.path(directory) for directory in _searched(look)]
         others = [place for place in ELSEWHERE if place != look.root and _has_driver(place, _searched(look))]
@@ -117,6 +117,11 @@ def _has_driver(root: str, directories: tuple[str, ...]) -> bool:
     return False
 
 
+def _soname(path: str) -> str:
+    """The name of a library without its version: `libcuda.so`."""
+    return path.rpartition("/")[2].partition(".so")[0] + ".so"
+
+
 def version(look: Look) -> Iterator[Finding]:
     """Whether the libraries are of the kernel module's version."""
     loaded = look.module
@@ -131,16 +136,26 @@ def version(look: Look) -> Iterator[Finding]:
             advice="the driver was upgraded, its module stayed: stop what uses the GPU first, or reboot",
         )
         return
+    current = {_soname(path) for path, other in files.items() if other == loaded}
     for path in others:
+        if _soname(path) not in current:  # it may be the right one under a wrong name
+            yield failed(
+                f"there is no {_soname(path)} of driver {loaded}, only {look.path(path)}",
+                f"the kernel module is {loaded}",
+                advice=f"if it was renamed, give it back the name {_soname(path)}.{loaded} and run ldconfig; else "
+                f"install the libraries of driver {loaded} again",
+            )
+            continue
         yield warning(
             f"{look.path(path)} is left over from driver {files[path]}",
             f"the kernel module is {loaded}",
-            commands=(f"rm {look.path(path)}", *_ldconfig(look)),
+            commands=(aside(look.path(path)), *_ldconfig(look)),
+            advice="or remove the package that it belongs to",
         )
     for name in NAMES:
         for directory in {os.path.dirname(path) for path in files}:
             real = link_of(look.host.driver, f"{directory}/{name}.1")
-            if files.get(real, loaded) != loaded:
+            if files.get(real, loaded) != loaded and name in current:
                 yield failed(
                     f"{look.path(directory)}/{name}.1 leads to {real.rpartition('/')[2]}, the module is {loaded}",
                     commands=(f"ln -sf {name}.{loaded} {look.path(directory)}/{name}.1", *_ldconfig(look)),

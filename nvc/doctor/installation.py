@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
 _ARCHIVE = "lib/nvc/hot.bin"
 _HEADER = 8  # bytes: packaging/archive/build.py has the format
-_REINSTALL = "install nvc again: `make install`, or the package"
+REINSTALL = "install nvc again: `make install`, or the package"
 
 
 def programs(look: Look) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def programs(look: Look) -> Iterator[Finding]:
     for name in PROGRAMS:
         path = f"{look.programs}/{name}"
         if not os.access(path, os.X_OK):
-            yield failed(f"{path} is no program: the installation is not complete", advice=_REINSTALL)
+            yield failed(f"{path} is no program: the installation is not complete", advice=REINSTALL)
     yield ok(f"programs are in {look.programs}")
 
 
@@ -42,7 +42,7 @@ def archive(look: Look) -> Iterator[Finding]:
     elif head[4:] != MAGIC_NUMBER:
         yield warning(
             f"{path} was made for another version of Python: it is passed over, and container starts are slower",
-            advice=_REINSTALL,
+            advice=REINSTALL,
         )
 
 

@@ -7,7 +7,7 @@ import stat
 
 from nvc.discovery.nodes import CAPABILITIES, CONTROL, CONTROL_MINOR, UVM, UVM_TOOLS
 from nvc.discovery.proc import PROC, fields_of
-from nvc.doctor import Check, failed, ok, warning
+from nvc.doctor import Check, aside, failed, ok, warning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _checked(look: Look, path: str, minor: int, major: int) -> Iterator[Finding]
     problem = state(look.host.devices, path, major, minor)
     if problem:
         place = _place(look, path)
-        remove = () if problem == "is missing" else (f"rm -rf {place}",)
+        remove = () if problem == "is missing" else (aside(place),)
         yield failed(
             f"{place} {problem}",
             f"the driver's number is {major}:{minor}",
@@ -77,7 +77,7 @@ def gpus(look: Look) -> Iterator[Finding]:
         if name != number and number.isascii() and number.isdigit() and int(number) not in minors:
             yield warning(
                 f"{_place(look, '/dev/' + name)} is left over: there is no GPU with this minor",
-                commands=(f"rm {_place(look, '/dev/' + name)}",),
+                commands=(aside(_place(look, f"/dev/{name}")),),
             )
     if minors:
         yield ok(f"nodes of {len(minors)} GPUs were looked at")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import os
 
-from nvc.doctor import Check, failed, ok, warning
+from nvc.doctor import Check, aside, failed, ok, warning
+from nvc.doctor.installation import PROGRAMS, REINSTALL
 from nvc.doctor.look import read_file
 from nvc.engines import RUNTIME, EngineError, containerd, crio, docker, podman
 from nvc.engines.change import document_of, value_at
@@ -228,14 +229,27 @@ def _two_toolkits(engine: str, found: Engine) -> Iterator[Finding]:
         )
 
 
+def _is_missing_ours(path: str) -> bool:
+    """Whether a program of nvc's is named in a place of programs: an installation puts it back there.
+
+    The alternatives of a package lead there too.
+    """
+    directory, name = os.path.split(os.path.realpath(path))
+    return name in PROGRAMS and directory in PATH.split(":")
+
+
 def _gpus_hook() -> Iterator[Finding]:
     """The name that dockerd looks for on its PATH when `--gpus` is given."""
     for directory in PATH.split(":"):
         path = f"{directory}/{docker.HOOK_NAME}"
         if os.path.islink(path) and not os.path.exists(path):
+            text = f"{path} leads to {os.readlink(path)}, which is not there: docker run --gpus fails"
+            if _is_missing_ours(path):
+                yield failed(text, f"it ends at {os.path.realpath(path)}", advice=REINSTALL)
+                continue
             yield failed(
-                f"{path} leads to {os.readlink(path)}, which is not there: docker run --gpus fails",
-                commands=(f"rm {path}",),
+                text,
+                commands=(aside(path),),
                 advice="then register again: nvc-cli runtime configure --engine docker --hook-link DIR",
             )
 
@@ -269,20 +283,20 @@ def hooks(look: Look) -> Iterator[Finding]:
                 document = parse(read_file(path, _HOOK_LIMIT + 1) or b"", _HOOK_LIMIT)
                 program = value_at(document, ("hook", "path"))
             except (OSError, JsonError) as error:
-                yield failed(f"{path} cannot be read: {error}", commands=(f"rm {path}",))
+                yield failed(f"{path} cannot be read: {error}", commands=(aside(path),))
                 continue
             if not isinstance(program, str) or not _which(program):
                 yield failed(
                     f"{path} wants {program} to be run, which is not there: containers do not start",
-                    commands=(f"rm {path}",),
-                    advice="or install what it belongs to again",
+                    commands=() if _is_missing_ours(str(program)) else (aside(path),),
+                    advice=REINSTALL if _is_missing_ours(str(program)) else "or install what it belongs to again",
                 )
                 continue
             {OURS: ours, NVIDIAS: theirs}.get(kind_of(program), []).append(path)
     if ours and theirs:
         yield failed(
             f"two toolkits have a hook for every container: {ours[0]} and {theirs[0]}",
-            commands=(f"rm {theirs[0]}",),
+            commands=(aside(theirs[0]),),
             advice="keep one of the two files",
         )
     for name, engine in engines.items():
@@ -294,7 +308,7 @@ def hooks(look: Look) -> Iterator[Finding]:
             path = (ours or theirs)[0]
             yield failed(
                 f"{name}: containers get GPUs twice, by {path} and by the default runtime {default.name}",
-                commands=(f"rm {path}",),
+                commands=(aside(path),),
             )
 
 

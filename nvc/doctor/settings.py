@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import marshal
 import os
+import shlex
 import stat
 
 from nvc import inventory
+from nvc.apply.journal import kept, read_journal
 from nvc.config import PATHS, check_file, driver_options
 from nvc.discovery.key import host_key, still_true
 from nvc.discovery.pack import pack
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning
 from nvc.rundir import SYSTEM
 
 TYPE_CHECKING = False
@@ -97,7 +99,7 @@ def directory(look: Look) -> Iterator[Finding]:
     elif status.st_mode & 0o022:
         wrong = f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     if wrong:
-        remedy = (f"rm -rf {path}",) if "can be" not in wrong else (f"chmod 700 {path}",)
+        remedy = (aside(path),) if "can be" not in wrong else (f"chmod 700 {path}",)
         yield failed(f"{path} {wrong}: container starts refuse to use it", commands=remedy)
 
 
@@ -130,7 +132,7 @@ def trust(look: Look) -> Iterator[Finding]:
         yield warning(
             f"{wrong[0][0]}{more} is not used: {wrong[0][1]}; each container start asks the driver",
             *(f"{path}: {why}" for path, why in wrong[:_SHOWN]),
-            commands=(f"rm -rf {' '.join(path for path, _ in wrong)}",),
+            commands=tuple(aside(path) for path, _ in wrong),
         )
 
 
@@ -153,7 +155,7 @@ def stale(look: Look) -> Iterator[Finding]:
         if fields:
             yield failed(
                 f"the inventory {base}/{name} is not true: it differs in {', '.join(fields)}",
-                commands=(f"rm {base}/{name}",),
+                commands=(aside(f"{base}/{name}"),),
                 advice="please report it: its key should have told",
             )
         else:
@@ -172,36 +174,49 @@ def journals(look: Look) -> Iterator[Finding]:
     base = f"{look.runtime_directory}/containers"
     names, findings = _names(base)
     yield from findings
-    left = [f"{base}/{name}" for name in names[:4096] if _is_left(f"{base}/{name}")]
+    left = []
+    for name in names[:4096]:
+        records = _left(f"{base}/{name}")
+        rootfs, whole = kept(records)
+        if rootfs and not whole and not name.startswith("."):
+            yield warning(
+                f"a run was killed while it changed {rootfs}",
+                f"{base}/{name}",
+                commands=(f"nvc-cli configure --undo {shlex.quote(rootfs)}",),
+            )
+        elif records and not rootfs and not name.startswith("."):
+            left.append(f"{base}/{name}")
     if left:
         more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"
         yield warning(
             f"a run was killed while it changed a container: {left[0]}{more} what it did",
             *left[:_SHOWN],
-            commands=(f"rm {' '.join(left)}",),
-            advice="remove it if that container is gone; its next `nvc-cli configure` takes it back by itself",
+            commands=tuple(aside(path) for path in left),
+            advice="only if that container is gone; its next `nvc-cli configure` takes it back by itself",
         )
 
 
-def _is_left(path: str) -> bool:
-    """Whether a journal has records and nobody at work on it."""
+def _left(path: str) -> bytes:
+    """The records of a journal that nobody is at work on."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False
+        return b""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return os.fstat(fd).st_size > 0
+        return read_journal(fd)
     except OSError:
-        return False
+        return b""
     finally:
         os.close(fd)
 
 
-CHECKS = (
+FILE = (
     Check("config.file", "the configuration file: readable, sound, without unknown keys", file),
     Check("config.cgroups", "no-cgroups where containers belong to root", device_rules),
     Check("config.environment", "variables that get around a device plugin", environment),
+)
+KEPT = (
     Check("inventory.directory", "the runtime directory: ours alone", directory),
     Check("inventory.trust", "files of the inventory that do not count", trust),
     Check("inventory.stale", "whether the inventory is true", stale),

@@ -9,7 +9,7 @@ import socket
 import stat
 
 from nvc.discovery.elf import read_elf, section
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning, with_systemd
+from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
 from nvc.doctor.look import Look
 from nvc.errors import NvcError
 from nvc.vgpu import calibration, layout, policies, registry, shim
@@ -117,7 +117,7 @@ def quotas(look: Look) -> Iterator[Finding]:
 def _broken(path: str, cause: object) -> Finding:
     return failed(
         f"the slice in {path} is broken: {getattr(cause, 'cause', cause)}",
-        commands=(f"rm -r {path}",),
+        commands=(aside(path),),
         advice="then start its container again: while it runs, its programs are denied memory",
     )
 
@@ -216,24 +216,26 @@ def laid_down(look: Look) -> Iterator[Finding]:
             yield failed(
                 f"what was laid down for {uuid} cannot be read: {error.cause}",
                 f"{base}/{uuid}",
-                commands=(f"rm -rf {base}/{uuid}",),
+                commands=(aside(f"{base}/{uuid}"),),
                 advice="then lay it down again: nvc-cli vgpu policy",
             )
 
 
 def daemon(look: Look) -> Iterator[Finding]:
-    """Whether nvcd answers, where it is installed or needed."""
+    """Whether nvcd answers, where a slice needs it or it has run."""
     problems = [(path, problem) for path in SOCKETS if (problem := _unreachable(path))]
     if not problems and (problem := _silent()):
         problems = [(SOCKETS[0], problem)]
     units = [path for path in UNITS if os.path.exists(path)]
     needing = _with_policy(look)
-    if not any(os.path.exists(path) for path in SOCKETS) and not units and not needing:
-        yield ok("nvcd is not used here")
+    there = any(os.path.exists(path) for path in SOCKETS)
+    if not there and not needing:
+        yield ok("nvcd does not run, and no slice needs it", *(f"unit {path}" for path in units[:1]))
     elif problems and all("denied" in problem for _, problem in problems):
         yield unknown("whether nvcd answers cannot be told", advice=AS_ROOT)
     elif problems:
-        yield failed(
+        found = failed if needing else warning  # what no slice needs does not fail
+        yield found(
             f"nvcd cannot be reached: {problems[0][0]}: {problems[0][1]}",
             *(f"unit {path}" for path in units[:1]),
             *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),

@@ -6,7 +6,7 @@ import os
 
 from nvc.cdi.stamp import staleness, stamp_of_document
 from nvc.cdi.store import CdiError, read_directory
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning, with_systemd
+from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def _ours(document: dict[str, Any]) -> bool:
     return str(document.get("kind", "")).startswith(_VENDORS) or stamp_of_document(document) is not None
 
 
+def _is_nvcs(file: SpecFile) -> bool:
+    return bool(file.document) and stamp_of_document(file.document) is not None
+
+
 def _refresh(look: Look, file: SpecFile) -> tuple[str, ...]:
     """What makes a file anew: by nvc if it made it, else by NVIDIA's tool."""
     if file.document and stamp_of_document(file.document) is None:
@@ -60,8 +64,9 @@ def sound(look: Look) -> Iterator[Finding]:
                 yield failed(
                     f"{file.path}: {file.problems[0]}",
                     *file.problems[1:_SHOWN],
-                    commands=_refresh(look, file),
-                    advice="engines ignore the whole file, and say that its devices are unresolvable",
+                    commands=_refresh(look, file) if _is_nvcs(file) else (aside(file.path),),
+                    advice="engines ignore the whole file, and say that its devices are unresolvable; "
+                    "make it anew with the tool that made it",
                 )
         if files and os.stat(directory).st_mode & 0o022:
             yield failed(
@@ -144,7 +149,7 @@ def conflicts(look: Look) -> Iterator[Finding]:
             if first != file.path:
                 yield failed(
                     f"{device} is in {first} and in {file.path}: engines drop a device that two files define",
-                    commands=(f"rm {file.path}",),
+                    commands=(aside(file.path),),
                     advice="keep the file of the tool that you use",
                 )
                 break
@@ -154,7 +159,7 @@ def conflicts(look: Look) -> Iterator[Finding]:
         if len(where) > 1:
             yield warning(
                 f"{where[0]} and {where[1]} define the same devices, such as {device}: the later directory wins",
-                commands=(f"rm {where[0]}",),
+                commands=(aside(where[0]),),
             )
             break
 

@@ -85,7 +85,7 @@ CASES = (
     Case("inventory.journals", "mkdir -p /run/nvc/containers; echo half > /run/nvc/containers/1-2-3",
          "a run was killed while it changed a container: /run/nvc/containers/1-2-3 says", status="warning"),
     Case("cdi.specs", "mkdir -p /etc/cdi; echo '{' > /etc/cdi/bad.json", "/etc/cdi/bad.json: ",
-         after="rm /etc/cdi/*"),
+         after="rm /etc/cdi/.bad.json.aside"),
     Case("cdi.specs", f"{SPEC}; chmod 777 /etc/cdi", "/etc/cdi can be written by others", after="rm /etc/cdi/*"),
     Case("cdi.stale", f"{SPEC}; sed -i s/CDI_STAMP=580/CDI_STAMP=470/ /etc/cdi/nvidia.json",
          "was made for driver 470.159.04-sim", after="rm /etc/cdi/*"),
@@ -112,6 +112,12 @@ CASES = (
          status="warning", after="mv /run/daemon.json /etc/docker; rm /usr/local/bin/nvidia-*"),
     Case("engines.docker", "ln -s /gone /usr/local/sbin/nvidia-container-runtime-hook",
          "/usr/local/sbin/nvidia-container-runtime-hook leads to /gone"),
+    Case("engines.docker", "mv /usr/local/bin/nvc-hook /run; mkdir -p /etc/alternatives; "
+         "ln -s /usr/local/bin/nvc-hook /etc/alternatives/nvidia-hook; "
+         "ln -s /etc/alternatives/nvidia-hook /usr/local/sbin/nvidia-container-runtime-hook",
+         "/usr/local/sbin/nvidia-container-runtime-hook leads to /etc/alternatives/nvidia-hook, which is not there",
+         "mv /run/nvc-hook /usr/local/bin",
+         after="rm /usr/local/sbin/nvidia-container-runtime-hook /etc/alternatives/nvidia-hook"),
     Case("engines.containerd", *gone("containerd")),
     Case("engines.containerd", *two("containerd", "cp /etc/containerd/config.toml /run; printf '%s\\n' "
          f"'[{CRI}.nvidia]' 'runtime_type = \"io.containerd.runc.v2\"' '[{CRI}.nvidia.options]' "
@@ -132,6 +138,8 @@ CASES = (
          "ln -sf nvc-cli /usr/local/bin/nvidia-container-cli", status="warning",
          after="rm /usr/local/bin/nvidia-*"),
     Case("engines.hooks", hook("broken.json", "/gone/nvc-hook"), "wants /gone/nvc-hook to be run"),
+    Case("engines.hooks", f"mv /usr/local/bin/nvc-hook /run; {hook('nvc.json', '/usr/local/bin/nvc-hook')}",
+         "wants /usr/local/bin/nvc-hook to be run", "mv /run/nvc-hook /usr/local/bin", after=f"rm -r {HOOKS_D}"),
     Case("engines.hooks", f"mkdir -p {HOOKS_D}; echo '[' > {HOOKS_D}/bad.json", "bad.json cannot be read"),
     Case("engines.hooks", f"{hook('nvc.json', '/usr/local/bin/nvc-hook')}; "
          f"{hook('oci-nvidia-hook.json', '/usr/local/bin/nvidia-container-toolkit')}; "
@@ -142,6 +150,15 @@ CASES = (
          f"'[crio.runtime.runtimes.nvidia]' 'runtime_path = \"/usr/local/bin/{RUNTIME}\"' > /etc/crio/crio.conf",
          "crio: containers get GPUs twice", after=f"rm -r {HOOKS_D} /usr/local/bin/nvidia-* /etc/crio"),
 )  # fmt: skip
+
+
+def test_what_is_ours_has_no_command(host: Host) -> None:
+    """Where a program of the installation is missing, nothing that names it is taken away: it comes back."""
+    host.sh(f"mv /usr/local/bin/nvc-hook /run; {hook('nvc.json', '/usr/local/bin/nvc-hook')}; "
+            "ln -s nvc-hook /usr/local/bin/nvidia-container-runtime-hook")  # fmt: skip
+    said = problems(examine(host, "", "engines").stdout)
+    host.sh(f"mv /run/nvc-hook /usr/local/bin; rm -r {HOOKS_D} /usr/local/bin/nvidia-container-runtime-hook")
+    assert len(said) == 2 and [one.commands for one in said] == [(), ()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.says[:40]}")

@@ -64,6 +64,18 @@ def test_slices_promise_too_much(box: Box) -> None:
         well(box, "vgpu.memory")
 
 
+def test_a_slice_that_needs_nvcd(box: Box) -> None:
+    """Its command starts nvcd, and nothing fails any more."""
+    with sliced(box, NVC_VGPU_CORES="50", NVC_VGPU_POLICY="weight"):
+        said = named(box, "vgpu.daemon", "nvcd cannot be reached")
+        assert said.commands == ("nvcd &",) and examine(box.host).returncode == 1
+        waiting = "until [ -S /run/nvc/nvcd/nvcd.sock ]; do :; done"
+        pid = box.host.sh(f"nvcd </dev/null >/run/nvcd.log 2>&1 & {waiting}; echo $!").stdout.strip()
+        well(box, "vgpu.daemon")
+        box.host.sh(f"kill {pid}; while [ -e /proc/{pid}/exe ]; do :; done; rm -r /run/nvc/nvcd")
+    well(box, "vgpu.daemon")
+
+
 def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass

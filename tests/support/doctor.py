@@ -53,8 +53,36 @@ def examine(host: Host, words: str = "", checks: str = "") -> subprocess.Complet
     return done
 
 
+#: Places that a remedy may touch, and what nvc makes again from other files.
+HELD = "/etc /srv /run /usr/local /var/lib/cdi"
+DERIVED = re.compile(r"/(ld\.so\.cache|\.?inventory-|config-)|\.nvc-undo$|/[0-9][0-9]-nvc\.conf$|/proc/")
+
+
+def contents(host: Host) -> dict[str, str]:
+    """Every regular file that a remedy may touch, with a hash of its content; links with their texts."""
+    script = f"find {HELD} -xdev -type f -size -64M -size +0 -exec sha256sum {{}} + 2>/dev/null; "
+    script += f"find {HELD} -xdev -type l -printf '%l -> %p\\n' 2>/dev/null"
+    lines = host.sh(f"({script}) || true").stdout.splitlines()
+    found = {}
+    for line in lines:
+        digest, arrow, path = line.partition(" -> ")
+        if not arrow:
+            digest, _, path = line.partition("  ")
+        if not DERIVED.search(path):
+            found[path] = digest
+    return found
+
+
+def is_of_host(line: str) -> bool:
+    """Whether a problem is that of being a test's machine."""
+    return bool(re.match(r"\S.{12}host\.", line))
+
+
 def check(host: Host, case: Case) -> float:
-    """Make the fault, see it named by a whole run and mended by its remedy; the seconds of that run."""
+    """Make the fault, see it named by a whole run and mended by its remedy; the seconds of that run.
+
+    The commands that doctor prints must destroy nothing, and leave no problem that was not there before.
+    """
     host.sh(case.fault)
     try:
         begin = time.monotonic()
@@ -68,9 +96,16 @@ def check(host: Host, case: Case) -> float:
         assert done.returncode == 1 or case.status != "failed"
         remedy = case.remedy or "\n".join(named[0].commands)
         assert remedy, "neither a command nor a remedy of the test"
+        before = contents(host)
         host.sh(remedy)
-        again = problems(examine(host, case.words, case.check).stdout)
-        assert not [one for one in again if case.says in one.line], again
+        again = problems(examine(host, case.words).stdout)
+        assert not [one for one in again if f"{case.check}: " in one.line and case.says in one.line], again
+        if not case.remedy:
+            after = contents(host)
+            lost = [path for path, digest in before.items() if path not in after and digest not in after.values()]
+            assert not lost, f"{remedy}: {lost}"
+            known = {one.line for one in problems(done.stdout)}
+            assert not [one.line for one in again if one.line not in known and not is_of_host(one.line)], again
     finally:
         host.sh(case.after or "true")
     return seconds
