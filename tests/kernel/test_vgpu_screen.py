@@ -67,7 +67,7 @@ def test_it_fits_terminals_of_any_size(
 ) -> None:
     name = programs.start("--memory=4g", "--cores=40")
     with Terminal(scratch, width, height) as terminal:
-        terminal.type(f"{launcher} vgpu top --interval 0.1")
+        terminal.type(f"'{launcher}' vgpu top --interval 0.1")
         lines = terminal.wait_for(name, "GPU 0", "q quit")
         assert lines[0].startswith("nvc-cli vgpu top") and lines[-1].startswith("q quit")
         assert len(lines) == height and max(map(len, lines)) <= width
@@ -87,7 +87,7 @@ def test_it_fits_terminals_of_any_size(
 def test_keys_that_leave(launcher: str, scratch: str, key: str) -> None:
     """With the terminal as it was before: its settings, its screen and its cursor."""
     with Terminal(scratch, 160) as terminal:
-        terminal.type(f"stty -g; {launcher} vgpu top; echo code $?; stty -g")
+        terminal.type(f"stty -g; '{launcher}' vgpu top; echo code $?; stty -g")
         terminal.wait_for("There are no slices.", "q quit")
         assert not terminal.is_restored()
         terminal.press(key)
@@ -99,7 +99,7 @@ def test_keys_that_leave(launcher: str, scratch: str, key: str) -> None:
 def test_a_signal_that_ends_it(launcher: str, scratch: str, number: int, code: int) -> None:
     """Whoever waits for it is told the signal, and the terminal is as before."""
     with Terminal(scratch, 160) as terminal:
-        terminal.type(f"{launcher} vgpu top & stty -g; fg >/dev/null; echo code $?; stty -g")
+        terminal.type(f"'{launcher}' vgpu top & stty -g; fg >/dev/null; echo code $?; stty -g")
         terminal.wait_for("q quit")
         (pid,) = run(
             "pgrep", "-f", f"^{os.path.realpath('/usr/bin/python3')} .*vgpu top", check=False
@@ -114,7 +114,7 @@ def test_it_is_stopped_and_goes_on(launcher: str, programs: Programs, scratch: s
     """The shell has the terminal meanwhile, which may become another size."""
     name = programs.start("--memory=4g")
     with Terminal(scratch) as terminal:
-        terminal.type(f"stty -g; {launcher} vgpu top --interval 0.1")
+        terminal.type(f"stty -g; '{launcher}' vgpu top --interval 0.1")
         terminal.wait_for(name, "q quit")
         terminal.press("C-z")
         terminal.wait_until(lambda lines: lines[-1:] == [PROMPT])
@@ -134,7 +134,7 @@ def test_orders_and_slices_that_are_gone(launcher: str, programs: Programs, scra
     programs.kill(1)
     names = first, gone, last
     with Terminal(scratch) as terminal:
-        terminal.type(f"{launcher} vgpu top --interval 0.1")
+        terminal.type(f"'{launcher}' vgpu top --interval 0.1")
         lines = terminal.wait_for(last, "2 running, 1 gone")
         assert rows(lines, *names) == [first, last]
         for key, order in (
@@ -153,7 +153,7 @@ def test_orders_and_slices_that_are_gone(launcher: str, programs: Programs, scra
         terminal.press("Down")
         assert rows(terminal.wait_for("sorted by name", first), *names) == sorted([first, last])
     with Terminal(scratch) as terminal:
-        terminal.type(f"{launcher} vgpu top --all --interval 0.1")
+        terminal.type(f"'{launcher}' vgpu top --all --interval 0.1")
         assert rows(terminal.wait_for(gone), *names) == [first, last, gone]
 
 
@@ -162,11 +162,11 @@ def test_colours_are_for_those_who_want_them(launcher: str, programs: Programs, 
     cli(launcher, "pause", name)
     for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         with Terminal(scratch, **variables) as terminal:
-            terminal.type(f"{launcher} vgpu top")
+            terminal.type(f"'{launcher}' vgpu top")
             terminal.wait_for(name, "paused")
             assert bool(COLOUR.search("\n".join(terminal.shown("-e")))) == coloured
     with Terminal(scratch, TERM="dumb") as terminal:
-        terminal.type(f"{launcher} vgpu top -n 1")
+        terminal.type(f"'{launcher}' vgpu top -n 1")
         lines = terminal.wait_until(lambda lines: lines[-1:] == [PROMPT] and name in "\n".join(lines))
         assert any(line.startswith("SLICE  ") for line in lines) and terminal.is_restored()
 
@@ -181,7 +181,7 @@ def test_characters_that_the_terminal_has(
     """A terminal that this host's terminfo does not know is drawn on like any other."""
     name = programs.start("--memory=4g", "--cores=40")
     with Terminal(scratch, **variables) as terminal:
-        terminal.type(f"{launcher} vgpu top")
+        terminal.type(f"'{launcher}' vgpu top")
         text = "\n".join(terminal.wait_for(name, "q quit"))
         assert ("│" in text, "|" in text) == (blocks, not blocks)
 

@@ -145,7 +145,7 @@ def test_nothing_was_measured_so_nothing_is_drawn(launcher: str, tenant: int, sc
 
 def test_progress_of_a_long_report(launcher: str, tenant: int, scratch: str) -> None:
     """On a terminal, in its width, and away when it is done; none where it takes no longer than two seconds."""
-    command = f"{launcher} vgpu report {tenant} --interval 0.1"
+    command = f"'{launcher}' vgpu report {tenant} --interval 0.1"
     with Busy(tenant), Terminal(scratch, 60, 24) as terminal:
         terminal.type(f"{command} --seconds 600")
         lines = terminal.wait_for(" of 600 s, 1 slice measured")
