@@ -116,6 +116,14 @@ def scratch() -> Iterator[str]:
 
 
 @pytest.fixture
+def disk() -> Iterator[str]:
+    """An empty directory on a disk: file systems in memory remember nothing of names that are not there."""
+    directory = tempfile.mkdtemp(prefix="nvc-test-", dir="/var/tmp")
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
 def rootfs(scratch: str, _rootfs_template: Callable[[bool, bool], str]) -> Callable[..., str]:
     """Factory: `rootfs(glibc=True, cache=True)` returns the path of a fresh root file system."""
     count = 0

@@ -12,8 +12,8 @@ import time
 import pytest
 from support import PATIENCE, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
-from support.nvcd_tenant import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 
+from nvc.daemon.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 from nvc.vgpu import layout, quota
 
 

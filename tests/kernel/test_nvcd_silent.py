@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +12,12 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, REPO, run
+from support.locks import lock
 from support.nvcd import Place, ask, eventually
-from support.nvcd_tenant import WELCOME
 from support.rootfs import LIBS
 
 from nvc.daemon.accountant import _read
+from nvc.daemon.wire import WELCOME
 from nvc.kernel import LinuxKernel
 from nvc.vgpu import layout
 from nvc.vgpu.ledger import LedgerError
@@ -27,8 +26,6 @@ from nvc.vgpu.sight import Sight
 
 pytestmark = pytest.mark.driver(gpus=1)
 
-F_OFD_SETLK = 37
-FLOCK = struct.Struct("hhqqi4x")
 
 
 @pytest.fixture
@@ -132,29 +129,29 @@ exec cat
 """
 
 
-def test_before_the_container_is_entered(scratch: str) -> None:
+def test_before_the_container_is_entered(disk: str) -> None:
     """Its slice lives and is not used, whether or not the kernel remembers that the host has no such file."""
-    os.makedirs(f"{scratch}/vgpu/key")
-    open(f"{scratch}/vgpu/key/quota", "w", encoding="ascii").close()
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(scratch)]
+    os.makedirs(f"{disk}/vgpu/key")
+    open(f"{disk}/vgpu/key/quota", "w", encoding="ascii").close()
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(disk)]
     keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
     assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
-    root = os.stat(f"{scratch}/rootfs")
+    root = os.stat(f"{disk}/rootfs")
     key = f"1-{root.st_dev:x}-{root.st_ino:x}-1"
-    entry = Entry(key, f"{scratch}/vgpu/key", 1, 1, f"{scratch}/rootfs", f"{scratch}/lib", 0, ())
-    os.mkdir(f"{scratch}/lib")
+    entry = Entry(key, f"{disk}/vgpu/key", 1, 1, f"{disk}/rootfs", f"{disk}/lib", 0, ())
+    os.mkdir(f"{disk}/lib")
     try:
         for errors in ((BlockingIOError,), (FileNotFoundError,)):
             with Sight(LinuxKernel(), keeper.pid) as sight:
                 with pytest.raises(errors):
-                    sight.kernel.open_cached(sight.root, f"{scratch}/lib/nvc/quota")
+                    sight.kernel.open_cached(sight.root, f"{disk}/lib/nvc/quota")
                 assert sight.sees(entry)
                 with pytest.raises(LedgerError, match="not been entered yet"):
                     sight.open_ledger(entry)
-            assert not os.path.exists(f"{scratch}/lib/nvc/quota")  # now it is remembered
+            assert not os.path.exists(f"{disk}/lib/nvc/quota")  # now it is remembered
     finally:
         keeper.stdin.close()
-        keeper.wait(timeout=20)
+        keeper.wait(timeout=PATIENCE)
         keeper.stdout.close()
 
 
@@ -192,11 +189,10 @@ def test_locks_by_the_thousand(scratch: str) -> None:
         layout.SLOT_HEADER.pack_into(data, place, slot + 1, 0, 0, b"")
     with open(f"{scratch}/ledger", "w+b", buffering=0) as ours, open(f"{scratch}/ledger", "rb") as theirs:
         ours.write(data)
-        fcntl.fcntl(ours, F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 7, 1, 0))
+        lock(ours.fileno(), 7)
         assert [account.slot for account in _read(theirs.fileno(), 1)] == [7]
         for place in range(8000):  # each on a byte that does not touch another one's
-            lock = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, layout.LEDGER_SIZE - 2 * place, 1, 0)
-            fcntl.fcntl(ours, F_OFD_SETLK, lock)
+            lock(ours.fileno(), layout.LEDGER_SIZE - 2 * place)
         with pytest.raises(LedgerError, match="too many locks"):
             _read(theirs.fileno(), 1)
 

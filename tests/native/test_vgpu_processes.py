@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import struct
 
+from support.locks import lock
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
 from nvc.vgpu import layout
@@ -59,7 +59,7 @@ def test_a_stopped_process_holds_up_nobody(vgpu: Slice) -> None:
     other = vgpu.start()
     slot = layout.LEDGER_HEADER.size + 5 * layout.SLOT_HEADER.size
     fd = os.open(vgpu.path("nvc/ledger/ledger"), os.O_RDWR)
-    fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 5, 1, 0))  # F_OFD_SETLK
+    lock(fd, 5)
     os.pwrite(fd, layout.AMOUNT.pack(1, GIB, GIB, 0), layout.AMOUNTS_OFFSET + 5 * layout.AMOUNT.size)
     os.pwrite(fd, layout.SLOT_HEADER.pack(12345, 1, 0, b"stopped"), slot)
     os.pwrite(fd, struct.pack("<I", 6), 20)

@@ -5,19 +5,18 @@ It is what the shim is to nvcd: a process whose mount namespace shows the quota 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 
+from nvc.daemon.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+from support.locks import lock
+
 LIBRARIES = "/mnt/lib"
-MESSAGE = struct.Struct("<HHI16sQQ")
-HELLO, WANT, RELEASE, WELCOME, FREE, GRANT, DROP, REFUSED = 1, 2, 3, 16, 17, 18, 19, 20
 
 
 def make_slice(devices: list[dict[str, object]]) -> str:
@@ -69,8 +68,7 @@ def keep_books() -> None:
     assert len(header) == len(ledger.header())
     os.pwrite(fd, header + layout.SLOT_HEADER.pack(os.getpid(), 0, 0, b"tenant"), 0)
     os.truncate(fd, layout.LEDGER_SIZE)
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-    fcntl.fcntl(fd, 37, lock)  # F_OFD_SETLK; the descriptor stays open
+    lock(fd, 0)  # the descriptor stays open
 
 
 def mount(*words: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
-import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +14,7 @@ from nvc.vgpu import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog
+from support.locks import is_locked
 from support.realtime import REAL, Time
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
@@ -39,13 +38,6 @@ def compile_tool(directory: str, *flags: str) -> str:
     include = f"-I{os.path.join(REPO, 'native/vgpu')}"
     run("gcc", *WARN, *flags, include, "-o", program, *files, "-ldl", "-lpthread", timeout=300)
     return program
-
-
-def lives(fd: int, slot: int) -> bool:
-    """Whether some process holds the lock on a slot's byte."""
-    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
-    answer = fcntl.fcntl(fd, 36, asked)  # F_OFD_GETLK
-    return bool(struct.unpack("hhqqi4x", answer)[0] != fcntl.F_UNLCK)
 
 
 class Process(Dialog):
@@ -139,7 +131,7 @@ class Slice:
         """Bytes that the ledger's living slots hold of a device."""
         fd = os.open(self.path("nvc/ledger/ledger"), os.O_RDWR)
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = frozenset(slot for slot in range(layout.SLOTS) if lives(fd, slot))
+        live = frozenset(slot for slot in range(layout.SLOTS) if is_locked(fd, slot))
         os.close(fd)
         return sum(account.used[device] for account in ledger.parse(data, len(self.uuids), live))
 
