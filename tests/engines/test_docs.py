@@ -68,8 +68,11 @@ def test_podman_s_networks_are_no_change(host: Host) -> None:
 @pytest.mark.parametrize("heading", QUICK)
 def test_the_quick_start(host: Host, heading: str) -> None:
     prepare(host, heading.lower())
+    link = "/usr/local/bin/nvidia-container-runtime-hook"
+    host.sh(f"ln -s nvc-hook {link}")  # as the package's alternative
     (block,) = quick_start(heading)
     output = host.sh(block).stdout
+    host.sh(f"rm {link}")
     assert output.count("GPU 0: ") == output.count("GPU 1: ") == 1, output
     host.sh("systemctl stop docker containerd; rm -f /usr/local/bin/podman /etc/docker/key.json")
 
