@@ -77,7 +77,10 @@ def test_the_documentation_of_a_package_is_whole(scratch: str) -> None:
     script = "import share, sys; share.documents(sys.argv[1])"
     run(sys.executable, "-c", script, scratch, cwd=os.path.join(REPO, "packaging"))
     pages = [
-        os.path.join(path, name) for path, _, names in os.walk(scratch) for name in names if name.endswith(".md")
+        os.path.join(path, name)
+        for path, _, names in os.walk(scratch)
+        for name in names
+        if name.endswith(".md")
     ]
     assert f"{scratch}/CHANGELOG.md" in pages and f"{scratch}/install.md" in pages
     for page in pages:

@@ -15,7 +15,9 @@ from support.rootfs import make_rootfs
 
 pytestmark = pytest.mark.nightly
 
-DOCKER = f"docker run -d -i --network none --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all --name web {IMAGE} cat"
+DOCKER = (
+    f"docker run -d -i --network none --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all --name web {IMAGE} cat"
+)
 
 
 def install_docker(debian: Debian, scratch: str) -> None:

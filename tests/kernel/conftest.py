@@ -16,6 +16,7 @@ from support.rootfs import LIBS, as_debian
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401
 from support.vgpushim import tool  # noqa: F401
+from support.virtual import World, virtual, world  # noqa: F401
 
 from nvc.kernel import LinuxKernel
 from nvc.vgpu import registry
@@ -72,6 +73,43 @@ def place(stage: str, scratch: str) -> Iterator[Place]:
     made = Place(stage, scratch)
     yield made
     made.end()
+
+
+@pytest.fixture
+def timed(stage: str, scratch: str, world: World) -> Iterator[Place]:  # noqa: F811
+    """The same in virtual time."""
+    ensure_shim(stage, scratch)
+    made = Place(stage, scratch, world)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def tenant(
+    timed: Place,
+    driver: str,
+    launcher: str,
+    work: str,  # noqa: F811
+    world: World,  # noqa: F811
+) -> Iterator[Callable[..., Worker]]:
+    """Factory: `tenant("--cores=30")` is a program in virtual time that launches kernels of 1 ms in a slice.
+
+    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c.
+    """
+
+    workers: list[Worker] = []
+
+    def start(*words: str, device: int = 0, **arguments: object) -> Worker:
+        wanted = {"ns": 1000000, "batch": 0, "warm": 0, "seconds": 1e6, **arguments}
+        run = timed.sliced(launcher, driver, f"--device={device}", "--memory=8g", *words)
+        inside = ("env", *(f"{name}={value}" for name, value in world.variables().items()))
+        variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
+        workers.append(Worker(run[0], variables, *run[1:], *inside, work, time=world, **wanted))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
 
 
 @pytest.fixture

@@ -26,7 +26,14 @@ from nvc_cli.boot import main
 main()
 """
 #: Where the applier is killed: at this system call, for that time.
-MOMENTS = (("mkdirat", 1), ("move_mount", 1), ("move_mount", 9), ("symlinkat", 3), ("renameat2", 1), ("dup", 1))
+MOMENTS = (
+    ("mkdirat", 1),
+    ("move_mount", 1),
+    ("move_mount", 9),
+    ("symlinkat", 3),
+    ("renameat2", 1),
+    ("dup", 1),
+)
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -59,7 +66,9 @@ def umount(path: str) -> None:
 
 @pytest.fixture
 def cli(launcher: str, driver: str) -> Cli:
-    def call(*words: str, check: bool = True, head: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def call(
+        *words: str, check: bool = True, head: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         program = head or (launcher,)
         return run(*program, f"--root={driver}", "configure", *words, check=check,
                    env={**CLEAN_ENV, "PYTHONPATH": ":".join(PATHS)})  # fmt: skip
@@ -70,7 +79,9 @@ def cli(launcher: str, driver: str) -> Cli:
 def test_not_by_mistake(cli: Cli, tree: Tree) -> None:
     done = cli(*WORDS, tree.path, check=False)
     assert done.returncode == 1 and tree.is_as_before()
-    assert done.stderr.startswith("nvc-cli: input error: configure: no --pid: this would mount on the host; name")
+    assert done.stderr.startswith(
+        "nvc-cli: input error: configure: no --pid: this would mount on the host; name"
+    )
     for words in (("--host", "--pid=1"), ("--undo", "--pid=1"), ("--undo", "--device=0")):
         assert "not together with --" in cli(*words, tree.path, check=False).stderr
     assert "bind " in cli("--dry-run", *WORDS, tree.path).stdout and tree.is_as_before()
@@ -147,7 +158,9 @@ def test_killed_in_the_middle(cli: Cli, tree: Tree, call: str, when: int) -> Non
     assert cli("--undo", tree.path).stderr.endswith(UNDONE)
 
 
-@pytest.mark.parametrize(("call", "when"), [("umount2", 1), ("umount2", 12), ("unlinkat", 3), ("renameat", 1)])
+@pytest.mark.parametrize(
+    ("call", "when"), [("umount2", 1), ("umount2", 12), ("unlinkat", 3), ("renameat", 1)]
+)
 def test_an_undo_that_is_killed(cli: Cli, tree: Tree, call: str, when: int) -> None:
     """It says so, and the next one goes on."""
     cli("--host", *WORDS, tree.path)

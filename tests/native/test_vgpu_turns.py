@@ -1,16 +1,16 @@
-"""Turns of a program that is always busy: what their ends cost, and what is charged for them."""
+"""Turns of a program that is always busy, in virtual time: what their ends cost, and what is charged for them."""
 
 from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
 
 import pytest
-from support.measured import below, near
+from pytest import approx
 from support.turngiver import Talk, TurnGiver
 from support.vgpucap import Capped
+from support.virtual import World, device_time
 
 from nvc.daemon.wire import GRANT, RELEASE, WANT
 
@@ -42,8 +42,8 @@ def switches(pid: int) -> int:
 
 
 @pytest.fixture
-def turned(live_capped: Callable[..., Capped]) -> Capped:
-    slice_ = live_capped()
+def turned(capped: Callable[..., Capped]) -> Capped:
+    slice_ = capped()
     slice_.cap(0, FAIR)
     return slice_
 
@@ -53,19 +53,17 @@ def test_the_end_of_a_turn_is_slept_for(turned: Capped) -> None:
     with TurnGiver(turned) as nvcd:
         worker = turned.worker(ns=MS, batch=0, seconds=60, warm=0)
         give_turns(nvcd.accept())
-        below(switches(worker.process.pid) / TURNS, 36)
-        worker.kill()
+        assert switches(worker.process.pid) / TURNS < 36
 
 
-def test_what_runs_at_the_end_of_a_turn_is_charged_for(turned: Capped) -> None:
+def test_what_runs_at_the_end_of_a_turn_is_charged_for(turned: Capped, world: World) -> None:
     """No more and no less, and without another turn, though nobody waits until it has ended."""
     with TurnGiver(turned) as nvcd:
-        worker = turned.worker(ns=MS, batch=0, seconds=60, warm=0, trace=20).started()
+        worker = turned.worker(ns=MS, batch=0, seconds=60, warm=0)
         give_turns(nvcd.accept())
-        end, at, before, kernels = time.monotonic() * 1000, 0.0, -1, 0
-        while at < end or kernels != before:
-            before, (at, kernels) = kernels, worker.progress()
-        turned.eventually(lambda: turned.budget()[5] == kernels)  # launches that were looked at
-        worker.kill()
-    assert kernels > TURNS
-    near(turned.charged() / (kernels * MS / 1e9), 1, 0.03)
+        world.run(1)
+        used = device_time(turned.root).of(worker.process.pid)
+        # What is launched ahead, at most 5 ms, is waited for at a turn's end.
+        assert TURNS * LENGTH <= used * 1e9 <= TURNS * (LENGTH + 5 * MS)
+        assert turned.budget()[5] == round(used * 1e3)  # launches that were looked at
+        assert turned.charged() == approx(used, rel=0.01)

@@ -116,7 +116,9 @@ class Host:
         assert self._holder is not None
         return [need("nsenter"), f"--mount=/proc/{self._holder.pid}/ns/mnt", "--wd=/"]
 
-    def sh(self, script: str, check: bool = True, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+    def sh(
+        self, script: str, check: bool = True, timeout: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
         """Run shell lines there; the first that fails ends them."""
         return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout)
 

@@ -16,22 +16,27 @@ from typing import Any
 from nvc.vgpu.layout import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
+from .realtime import REAL, Time
 
 GPU = "GPU-00000000-1111-2222-3333-44444444444{}"
 KEEP = "mkdir -p /run/nvc && mount -t tmpfs -o mode=700 none /run/nvc && echo ready && exec cat"
 PATHS = [os.path.join(REPO, "build/stage/lib/nvc/python"), os.path.join(REPO, "tests")]
+#: nvcd without its launcher, which lets no variables of the loader pass.
+DIRECT = f"import sys;sys.path[:0]={PATHS};from nvc_cli.daemon import main;main('nvcd')"
 
 
 class Place:
     """A mount namespace with a /run/nvc of its own, in which daemons and slices are started."""
 
-    def __init__(self, stage: str, scratch: str) -> None:
-        self.stage, self.scratch = stage, scratch
+    def __init__(self, stage: str, scratch: str, time: Time = REAL) -> None:
+        self.stage, self.scratch, self.time = stage, scratch, time
         self.tenants: list[Tenant] = []
         self.daemon: Daemon | None = None
         self.words: tuple[str, ...] = ()
         self.interpreter, self.paths = sys.executable, PATHS  # of what runs in tenants
         self.program: tuple[str, ...] = (os.path.join(stage, "bin/nvcd"),)
+        if time is not REAL:  # the launcher would keep what is preloaded from the interpreter
+            self.program = (sys.executable, "-B", "-c", DIRECT)
         self._keeper = subprocess.Popen(
             ["unshare", "--mount", "--propagation=private", "sh", "-c", KEEP],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV,
@@ -102,9 +107,9 @@ class Daemon:
         self.notified.bind(address)
         self.place = place
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                place.enter(*place.program, *words),
-                env={**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables}, stderr=log, stdin=subprocess.DEVNULL,
+            self.process = place.time.start(
+                place.enter(*place.program, *words), {**CLEAN_ENV, "NOTIFY_SOCKET": address, **variables},
+                stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
     @property
@@ -113,15 +118,10 @@ class Daemon:
 
     def wait(self) -> Daemon:
         """Until it is ready."""
-        self.notified.settimeout(0.2)
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+        for _ in range(round(PATIENCE)):
             assert self.process.poll() is None, self.said()
-            try:
-                if b"READY=1" in self.notified.recv(4096):
-                    return self
-            except TimeoutError:
-                continue
+            if self.place.time.wait([self.notified], 1) and b"READY=1" in self.notified.recv(4096):
+                return self
         raise AssertionError(f"not ready: {self.said()}")
 
     def is_ready(self) -> bool:
@@ -153,15 +153,14 @@ class Daemon:
         return sum(map(proportional, self.family()))
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=PATIENCE)
+        self.place.time.kill(self.process)
         self.notified.close()
 
     def end(self) -> None:
         """It must end by itself, and well."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(timeout=PATIENCE) == 0, self.said()
+            assert self.place.time.finish(self.process) == 0, self.said()
         self.notified.close()
 
 
@@ -231,7 +230,7 @@ def ask(place: Place, question: str = "state", **more: object) -> Any:
         made.connect(f"{place.run}/nvcd/nvcd.sock")
         made.sendall(json.dumps({"ask": question, **more}).encode() + b"\n")
         data = b""
-        while part := made.recv(1 << 16):
+        while place.time.wait([made], PATIENCE) and (part := made.recv(1 << 16)):
             data += part
     return json.loads(data)
 

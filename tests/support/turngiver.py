@@ -9,6 +9,8 @@ from typing import Any
 from nvc.daemon.wire import HELLO, MESSAGE, NO_UUID, SIZE, VERSION, WANT, WELCOME
 from nvc.value import Value
 from nvc.vgpu import quota
+from support import PATIENCE
+from support.realtime import Time
 from support.vgpushim import Slice
 
 
@@ -26,11 +28,11 @@ class Message(Value):
 class Talk:
     """A connection of a process."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        connection.settimeout(10)
+    def __init__(self, connection: socket.socket, time: Time) -> None:
+        self.socket, self.time = connection, time
 
     def receive(self) -> Message:
+        assert self.time.wait([self.socket], PATIENCE), "nothing is said"
         return Message(*MESSAGE.unpack(self.socket.recv(SIZE + 1)))
 
     def send(self, kind: int, round: int = 0, uuid: bytes = NO_UUID, a: int = 0) -> None:
@@ -47,6 +49,7 @@ class TurnGiver:
     """Listens where the shim of a slice looks for nvcd."""
 
     def __init__(self, slice_: Slice) -> None:
+        self.time = slice_.time
         self.uuids = [quota.uuid_bytes(uuid) for uuid in slice_.uuids]
         directory = slice_.path("nvc/daemon")
         os.makedirs(directory)
@@ -65,10 +68,11 @@ class TurnGiver:
             talk.socket.close()
         self.listener.close()
 
-    def accept(self, seconds: float = 10) -> Talk:
-        """A process that has been welcomed."""
-        self.listener.settimeout(seconds)
-        self.talks.append(Talk(self.listener.accept()[0]))
+    def accept(self, seconds: float = PATIENCE) -> Talk:
+        """A process that has been welcomed. Raises TimeoutError."""
+        if not self.time.wait([self.listener], seconds):
+            raise TimeoutError
+        self.talks.append(Talk(self.listener.accept()[0], self.time))
         assert self.talks[-1].receive().kind == HELLO
         self.talks[-1].send(WELCOME, a=VERSION)
         return self.talks[-1]

@@ -16,7 +16,7 @@ from support import REPO, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
-from support.vgpushim import GIB, Slice
+from support.vgpushim import GIB, Slice, end_all
 from support.virtual import World
 
 FIXED, NATIVE = 3, 5
@@ -183,6 +183,7 @@ def end_workers(slices: list[Capped]) -> None:
     for made in slices:
         for worker in made.workers:
             worker.kill()
+    end_all(list(slices))
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ at a clock takes 50 ns, a call of the driver 1 us, being woken 2 us. Computing t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -88,6 +89,7 @@ class World:
     def __init__(self, library: str, directory: str, uptime: float = UPTIME) -> None:
         self._path = os.path.join(directory, "clock")
         self._preload = library
+        self._inside: dict[int, int] = {}
         self._library = ctypes.CDLL(library)
         for name in ("keeper_now", "keeper_switches"):
             getattr(self._library, name).restype = ctypes.c_uint64
@@ -111,15 +113,24 @@ class World:
         return {"LD_PRELOAD": ":".join(filter(None, (before, self._preload))), "NVC_SIM_CLOCK": self._path}
 
     def start(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a program, and return when it takes part; it goes on when the world does."""
+        """Start a program, and return when it takes part; it goes on when the world does.
+
+        Where one of the words gives NVC_SIM_CLOCK to env(1), only what this starts takes part.
+        """
         before = self._library.keeper_joined(0, 0)
-        variables = {**env, **self.variables(env.get("LD_PRELOAD", ""))}
+        inside = any(word.startswith("NVC_SIM_CLOCK=") for word in words)
+        variables = {**env, **({} if inside else self.variables(env.get("LD_PRELOAD", "")))}
         process = subprocess.Popen(words, env=variables, **options)
         end = time.monotonic() + STUCK
         while self._library.keeper_joined(before, ctypes.c_long(50)) == before:
             assert process.poll() is None, f"{words[0]} ended with {process.returncode} and never took part"
             assert time.monotonic() < end, f"{words[0]} does not take part"
+        self._inside[process.pid] = self._library.keeper_newest()
         return process
+
+    def pid(self, process: subprocess.Popen[Any]) -> int:
+        """The process that took part, where what was started made another one for it."""
+        return self._inside[process.pid]
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -145,7 +156,14 @@ class World:
         """Kill a program, which must be of this test's own, and wait for its end."""
         process.kill()
         process.wait()
-        self.bury(process.pid)
+        inside = self._inside.get(process.pid, process.pid)
+        if inside != process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(inside)
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                select.select([fd], [], [])
+                os.close(fd)
+        self.bury(inside)
 
     def bury(self, pid: int) -> None:
         """A process has ended otherwise than by itself."""

@@ -62,7 +62,7 @@ WORLD_API long syscall(long number, ...)
         words[i] = va_arg(list, long);
     va_end(list);
     if (number == SYS_clock_gettime)
-        return clock_gettime((clockid_t)words[0], (struct timespec *)words[1]);
+        return time_read((clockid_t)words[0], (struct timespec *)words[1]);
     if (!world_self)
         return world_call(number, words[0], words[1], words[2], words[3], words[4], words[5]);
     switch (number) {

@@ -52,7 +52,7 @@ static bool is_ours(clockid_t clock)
                      clock == CLOCK_BOOTTIME || clock == CLOCK_TAI);
 }
 
-WORLD_API int clock_gettime(clockid_t clock, struct timespec *out)
+int time_read(clockid_t clock, struct timespec *out)
 {
     if (!is_ours(clock))
         return (int)world_call(SYS_clock_gettime, clock, out);
@@ -66,11 +66,16 @@ WORLD_API int clock_gettime(clockid_t clock, struct timespec *out)
     return 0;
 }
 
+WORLD_API int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    return time_read(clock, out);
+}
+
 WORLD_API int gettimeofday(struct timeval *restrict out, void *restrict zone)
 {
     struct timespec now;
     (void)zone;
-    clock_gettime(CLOCK_REALTIME, &now);
+    time_read(CLOCK_REALTIME, &now);
     *out = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
     return 0;
 }
@@ -78,7 +83,7 @@ WORLD_API int gettimeofday(struct timeval *restrict out, void *restrict zone)
 WORLD_API time_t time(time_t *out)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    time_read(CLOCK_REALTIME, &now);
     if (out)
         *out = now.tv_sec;
     return now.tv_sec;
@@ -86,7 +91,7 @@ WORLD_API time_t time(time_t *out)
 
 WORLD_API int timespec_get(struct timespec *out, int base)
 {
-    return base == TIME_UTC && clock_gettime(CLOCK_REALTIME, out) == 0 ? base : 0;
+    return base == TIME_UTC && time_read(CLOCK_REALTIME, out) == 0 ? base : 0;
 }
 
 /* 0, or EINTR with what is left. */

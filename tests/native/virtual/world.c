@@ -68,7 +68,7 @@ static uint64_t due_of(const struct participant *one)
 }
 
 /* Whoever is furthest behind goes on. */
-static void hand_on(void)
+void world_hand_on(void)
 {
     struct participant *best = NULL;
     uint64_t first = WORLD_NEVER, second = WORLD_NEVER;
@@ -112,14 +112,15 @@ static void await_death(int32_t process)
     world_call(SYS_close, wait.fd);
 }
 
-static void await_turn(struct participant *self)
+void world_await_turn(struct participant *self)
 {
     struct timespec second = {.tv_sec = 1};
     while (!atomic_exchange(&self->turn, 0)) {
         long result = world_call(SYS_futex, &self->turn, FUTEX_WAIT, 0, &second, NULL, 0);
         if (result != 0 && errno == EINTR && !self->key)
             atomic_store(&self->interrupted, 1);
-        if (result != 0 && errno == ETIMEDOUT && world_call(SYS_kill, world->keeper, 0) != 0)
+        if (result != 0 && errno == ETIMEDOUT && world_call(SYS_kill, world->keeper, 0) != 0 &&
+            errno == ESRCH)
             world_call(SYS_exit_group, 99); /* the test is gone */
     }
     int32_t dying = atomic_exchange(&world->dying, 0);
@@ -134,15 +135,15 @@ void world_enter(struct participant *self)
 {
     int before = errno;
     world_self = self;
-    await_turn(self);
+    world_await_turn(self);
     errno = before;
 }
 
 static void go_round(void)
 {
     int before = errno;
-    hand_on();
-    await_turn(world_self);
+    world_hand_on();
+    world_await_turn(world_self);
     errno = before;
 }
 
@@ -219,7 +220,7 @@ void world_leave(void)
     struct participant *self = world_self;
     world_self = NULL;
     atomic_store(&self->phase, WORLD_VACANT);
-    hand_on();
+    world_hand_on();
 }
 
 void world_leave_all(void)
@@ -230,7 +231,7 @@ void world_leave_all(void)
         if (world->participants[i].pid == own && world->participants[i].phase == WORLD_PRESENT)
             atomic_store(&world->participants[i].phase, WORLD_LEFT);
     atomic_store(&world->dying, own);
-    hand_on();
+    world_hand_on();
 }
 
 void world_kill(int32_t process)
@@ -255,7 +256,7 @@ void sim_clock_spend(uint64_t ns)
         world_spend(ns);
 }
 
-static struct world *map(const char *path, int flags)
+struct world *world_map(const char *path, int flags)
 {
     int fd = (int)world_call(SYS_openat, AT_FDCWD, path, flags | O_RDWR | O_CLOEXEC | O_NOCTTY, 0666);
     if (fd < 0)
@@ -280,7 +281,7 @@ static void __attribute__((constructor)) come(void)
 {
     const char *path = getenv("NVC_SIM_CLOCK");
     int32_t own = getpid();
-    world = path ? map(path, 0) : NULL;
+    world = path ? world_map(path, 0) : NULL;
     if (!world)
         return;
     uint32_t holder = atomic_load(&world->holder);
@@ -297,100 +298,4 @@ static void __attribute__((constructor)) come(void)
         world_call(SYS_exit_group, 98);
     stay_on(world->cpu);
     world_enter(self);
-}
-
-/* What follows is for the keeper. */
-
-WORLD_API int keeper_create(const char *path, uint64_t start, int64_t wall)
-{
-    world = map(path, O_CREAT | O_EXCL);
-    if (!world)
-        return errno;
-    world->keeper = getpid();
-    world->cpu = sched_getcpu();
-    world->wall = wall;
-    world->now = start;
-    world->next_due = WORLD_NEVER;
-    world->size = sizeof(*world);
-    world_self = world_claim(start);
-    world->holder = 1;
-    world_self->turn = 0;
-    return 0;
-}
-
-WORLD_API void keeper_end(void)
-{
-    munmap(world, sizeof(*world));
-    world = NULL;
-    world_self = NULL;
-}
-
-WORLD_API uint64_t keeper_now(void)
-{
-    return world_self->time;
-}
-
-/* How many came. Waits in real time while these are no more than `before`. */
-WORLD_API uint32_t keeper_joined(uint32_t before, long milliseconds)
-{
-    struct timespec most = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
-    if (atomic_load(&world->joined) == before)
-        world_call(SYS_futex, &world->joined, FUTEX_WAIT, before, &most, NULL, 0);
-    return atomic_load(&world->joined);
-}
-
-WORLD_API uint64_t keeper_switches(void)
-{
-    return world->switches;
-}
-
-/* The world goes on, until `due` or, if it is `looking`, until something happens at a descriptor. */
-WORLD_API void keeper_go(uint64_t due, int looking)
-{
-    world_show();
-    world_self->woken = 0;
-    world_self->looking = (uint32_t)looking;
-    atomic_store(&world_self->due, due);
-    hand_on();
-}
-
-/* Waits in real time until the keeper has the turn. Returns 1: it has; 0: not yet. */
-WORLD_API int keeper_await(long milliseconds)
-{
-    struct timespec most = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
-    if (!atomic_load(&world_self->turn))
-        world_call(SYS_futex, &world_self->turn, FUTEX_WAIT, 0, &most, NULL, 0);
-    if (!atomic_load(&world_self->turn))
-        return 0;
-    await_turn(world_self);
-    world_self->looking = 0;
-    return 1;
-}
-
-/* Whose turn it is; 0: nobody's. */
-WORLD_API int32_t keeper_holder(void)
-{
-    uint32_t holder = atomic_load(&world->holder);
-    return holder ? atomic_load(&world->participants[holder - 1].pid) : 0;
-}
-
-/* A process has ended. It may have had the turn: then whoever is next goes on. */
-WORLD_API void keeper_bury(int32_t process)
-{
-    bool stuck = keeper_holder() == process;
-    world_forget(process);
-    if (stuck)
-        hand_on();
-}
-
-WORLD_API uint32_t keeper_used(void)
-{
-    return atomic_load(&world->used);
-}
-
-/* The process of a participant that is not the keeper; 0: there is none. */
-WORLD_API int32_t keeper_other(uint32_t number)
-{
-    const struct participant *one = &world->participants[number];
-    return one != world_self && one->phase == WORLD_PRESENT ? one->pid : 0;
 }

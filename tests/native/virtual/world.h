@@ -95,6 +95,11 @@ void world_leave_all(void);         /* its process ends */
 void world_forget(int32_t process); /* which is known to have ended */
 void world_kill(int32_t process);   /* which was killed, and ends */
 
+/* What others are built from: the next one goes on; the caller waits, in real time, until it has the turn. */
+void world_hand_on(void);
+void world_await_turn(struct participant *self);
+struct world *world_map(const char *path, int flags); /* NULL: errno says why */
+
 /* A call of the system, which is not `syscall` of this library. */
 long world_call(long number, ...);
 
