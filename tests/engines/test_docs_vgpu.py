@@ -18,7 +18,7 @@ exec /usr/local/bin/nvc-cli --root {DRIVER} "$@"
 def test_every_command(host: Host) -> None:
     with open(os.path.join(REPO, "docs/vgpu.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
-    asking, running, looking, measuring = blocks
+    asking, running, looking, naming, measuring = blocks
     host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
     host.image()
     host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)
@@ -31,5 +31,7 @@ def test_every_command(host: Host) -> None:
     shown = host.sh(looking).stdout
     for text in ("limit 4 GiB of 81559 MiB", '"limit": 6442450944', '"limit": null', "none", ": active"):
         assert text in shown, shown
+    shown = host.sh(naming).stdout
+    assert "program    tuning" in shown and "slice      tuning" in shown
     assert " 518 " in host.sh(measuring).stdout
     host.sh("systemctl stop docker; rm /usr/local/sbin/nvc-cli")
