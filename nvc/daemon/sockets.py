@@ -37,7 +37,7 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
         kind = {TENANT: socket.SOCK_SEQPACKET, CONTROL: socket.SOCK_STREAM}.get(name)
         if passed.family != socket.AF_UNIX or passed.type != kind:
             raise InitializationError(
-                "take socket", name or str(fd), "not one of nvcd's", "see packaging/systemd/nvcd.socket"
+                "take socket", name or str(fd), "not one of nvcd's", "see `systemctl cat nvcd.socket`"
             )
         passed.setblocking(False)
         found[name] = passed

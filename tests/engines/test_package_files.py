@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -17,6 +18,8 @@ from nvc.value import Value
 #: What is between `](` and `)` outside of code, without what is not a file.
 LINK = re.compile(r"\]\((?![a-z]+:)([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+#: A file that nvc's package brings, in text.
+NAMED = re.compile(r"/usr/((?:bin/nvc|lib/nvc/|share/nvc/|lib/systemd/system/nvc)[\w./-]*)(?![\w*{])")
 #: Defaults that say "none" (0, not False), for which the file has an example.
 NONE = ("", (), 0)
 
@@ -44,6 +47,16 @@ def test_the_configuration(scratch: str) -> None:
     assert other and all(value in NONE and value is not False for value in other.values()), other
 
 
+def named_files() -> set[str]:
+    """The files of an installation that README and the pages name, below /usr."""
+    pages = [os.path.join(REPO, "README.md"), *glob.glob(os.path.join(REPO, "docs/*.md"))]
+    found: set[str] = set()
+    for page in pages:
+        with open(page, encoding="utf-8") as file:
+            found.update(NAMED.findall(file.read()))
+    return {name.rstrip(".") for name in found}
+
+
 def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> None:
     make("install", f"PREFIX={scratch}/prefix")
     prefix = f"{scratch}/prefix"
@@ -56,6 +69,8 @@ def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> 
         assert f'"{prefix}/bin/nvc-hook"' in file.read()
     for path in ("bash-completion/completions/nvc-cli", "zsh/site-functions/_nvc-cli"):
         assert os.path.getsize(f"{prefix}/share/{path}")
+    assert named_files(), "the pages name files"
+    assert [name for name in named_files() if not os.path.exists(f"{prefix}/{name}")] == []
     driver = f"{scratch}/driver"
     run(f"{prefix}/bin/nvc-cli", "sim", "create", driver, "--gpus", "2")
     shown = run(f"{prefix}/share/nvc/first-container", "--root", driver, "nvidia-smi", "-L").stdout
