@@ -61,7 +61,7 @@ class Nested:
     def configure(self, *words: str, check: bool = True) -> Any:
         """Call nvc-cli in the outer container."""
         wanted = " ".join((*BASIC, *words))
-        script = f"{self.stage}/bin/nvc-cli configure --no-cgroups --pid={self.pid} {wanted} /inner"
+        script = f"'{self.stage}/bin/nvc-cli' configure --no-cgroups --pid={self.pid} {wanted} /inner"
         return self.outer.exec(script, check=check)
 
     def tool(self) -> Inside:
@@ -139,12 +139,12 @@ def test_again_from_what_is_kept(nested: Nested) -> None:
 def test_there_are_no_slices_of_slices(nested: Nested) -> None:
     done = nested.configure("--vgpu-memory=1g", check=False)
     assert done.returncode == 1 and "this container has a slice itself" in done.stderr
-    script = f"{nested.stage}/bin/nvc-cli vgpu run --memory 1g -- true"
+    script = f"'{nested.stage}/bin/nvc-cli' vgpu run --memory 1g -- true"
     assert "this container has a slice itself" in nested.outer.exec(script, check=False).stderr
 
 
 def test_its_specification_mounts_the_slice(nested: Nested) -> None:
-    made = json.loads(nested.outer.exec(f"{nested.stage}/bin/nvc-cli cdi generate").stdout)
+    made = json.loads(nested.outer.exec(f"'{nested.stage}/bin/nvc-cli' cdi generate").stdout)
     mounts = {item["containerPath"]: item["hostPath"] for item in made["containerEdits"]["mounts"]}
     for name in ("libcuda.so.580.159.04", "nvc/real-libcuda.so.1", "nvc/quota", "nvc/ledger"):
         assert mounts[f"{LIBS}/{name}"] == f"{LIBS}/{name}"

@@ -101,7 +101,7 @@ def test_devices_that_are_not_asked_for(sliced: Any, driver: str, tool: str) -> 
     listed = run(f"{driver}/usr/bin/nvidia-smi", "-L", env=env).stdout
     uuids = [line.split("UUID: ")[1].rstrip(")") for line in listed.splitlines()]
     assert sliced("--device=1", "--", "printenv", "CUDA_VISIBLE_DEVICES").stdout.strip() == uuids[1]
-    script = f"unset CUDA_VISIBLE_DEVICES; exec {tool}"
+    script = f"unset CUDA_VISIBLE_DEVICES; exec '{tool}'"
     done = sliced("--device=1", "--", "sh", "-c", script, stdin=None, input="init\nprimary 0\n")
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["0", "2"]
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,17 +50,18 @@ class Everything:
     def __init__(self, prefix: str, directory: str, every: int = 1) -> None:
         self.directory = directory
         self.every = every
-        self.driver_root = os.path.join(directory, "driver")
+        #: Without a space, which options of mounts do not stand.
+        self.place = tempfile.mkdtemp(prefix="nvc-faults-")
+        self.driver_root = os.path.join(self.place, "driver")
         self.start = [sys.executable, "-m", "support.faults_run", prefix]
         self.wrong = self.tried = 0
         os.makedirs(directory, exist_ok=True)
-        self.tool = build_tool(directory)
-        if not os.path.exists(self.driver_root):
-            create(self.driver_root, SimSpec(gpus=2))
+        self.tool = build_tool(self.place)
+        create(self.driver_root, SimSpec(gpus=2))
 
     def part(self, scenario: str, numbers: str) -> subprocess.CompletedProcess[str]:
         """One process's part."""
-        words = [scenario, numbers, self.tool, self.driver_root, self.directory]
+        words = [scenario, numbers, self.tool, self.driver_root, self.place]
         path = f"{REPO}:{REPO}/tests"
         env = {**os.environ, "PYTHONPATH": path}
         return subprocess.run([*self.start, *words], env=env, capture_output=True, text=True, check=False)
@@ -112,7 +114,10 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     began = time.monotonic()
     everything = Everything(options.prefix, directory, options.every)
-    everything.run(options.jobs)
+    try:
+        everything.run(options.jobs)
+    finally:
+        shutil.rmtree(everything.place, ignore_errors=True)
     print(f"{everything.tried} faults, {everything.wrong} wrong, {time.monotonic() - began:.0f} s")
     return 1 if everything.wrong else 0
 

@@ -7,8 +7,9 @@ import random
 
 import pytest
 from support import EXPLORE
-from support.fuzz import CORPUS, broken, fuzz, mutated, seeds, smaller
+from support.fuzz import CORPUS, broken, fuzz, limit_memory, mutated, seeds, smaller
 from support.fuzz_parsers import PARSERS, Parser
+from support.processes import in_child
 
 INPUTS = 150
 #: Seeds that a parser refuses; all others it must accept, or nothing behind its first check is reached.
@@ -18,7 +19,12 @@ REFUSED = {("environment", 1)}
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_parser_keeps_its_promises(name: str) -> None:
     seed = random.randrange(1 << 32) if EXPLORE else 1
-    found = fuzz(name, INPUTS, seed)
+
+    def attempt() -> str:
+        limit_memory()
+        return "\n".join(map(str, fuzz(name, INPUTS, seed)))
+
+    found = in_child(attempt)
     assert not found, f"python -m support.fuzz {name} --seed {seed}: {found}"
 
 
