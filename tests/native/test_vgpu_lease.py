@@ -1,22 +1,21 @@
-"""What the shim says to nvcd, and what it does when nvcd does not behave."""
+"""What the shim says to nvcd, and what it does when nvcd does not behave, in virtual time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from pytest import approx
 from support import run
-from support.measured import above, below, within
 from support.simdriver import SOURCES, WARN
 from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
+from support.virtual import World
 
 from nvc.daemon.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEASE, WANT
 from nvc.vgpu import layout
@@ -24,6 +23,18 @@ from nvc.vgpu import layout
 GIB = 1 << 30
 FAIR, FIXED, NATIVE = 0, 3, 5
 PAUSED = 1
+
+
+@pytest.fixture
+def timed_slice(world: World, plain_slice: Callable[..., Slice]) -> Callable[..., Slice]:
+    """As plain_slice, in virtual time."""
+
+    def make(**wanted: object) -> Slice:
+        made = plain_slice(**wanted)
+        made.time = world
+        return made
+
+    return make
 
 
 def shared(plain_slice: Callable[..., Slice], **fields: int) -> Slice:
@@ -53,9 +64,9 @@ def asking(slice_: Slice) -> Iterator[tuple[Process, TurnGiver, Talk]]:
         yield process, nvcd, nvcd.accept()
 
 
-def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]) -> None:
+def test_only_what_is_launched_on_is_asked_for(timed_slice: Callable[..., Slice], world: World) -> None:
     """A device that a process was done with long ago is not taken from others by what it does on another one."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with asking(slice_) as (process, nvcd, talk):
         assert talk.wanted() == nvcd.uuids[0]
         talk.send(FREE, 1, nvcd.uuids[0])
@@ -67,17 +78,19 @@ def test_only_what_is_launched_on_is_asked_for(plain_slice: Callable[..., Slice]
         back = talk.receive()
         assert (back.kind, back.round, back.b) == (RELEASE, 2, 1)
         process.do("primary 0")
-        end = time.monotonic() + 0.1
-        while time.monotonic() < end:
+        end = world.now + 0.1
+        while world.now < end:
             process.do("launch m")
         talk.send(DROP, 1, nvcd.uuids[0])
         back = talk.receive()
         assert (back.kind, back.round, back.uuid) == (RELEASE, 1, nvcd.uuids[0])
 
 
-def test_a_lease_that_nobody_wants_any_more_is_given_back(plain_slice: Callable[..., Slice]) -> None:
+def test_a_lease_that_nobody_wants_any_more_is_given_back(
+    timed_slice: Callable[..., Slice], world: World
+) -> None:
     """nvcd may hand one out, by a change of policy, while the process gives back the one that it had."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with asking(slice_) as (process, nvcd, talk):
         talk.send(GRANT, 1, talk.wanted(), 10_000_000)
         assert process.receive() == ["0"]
@@ -96,12 +109,12 @@ def test_a_lease_that_nobody_wants_any_more_is_given_back(plain_slice: Callable[
     [b"", b"\x11", MESSAGE.pack(FREE, 0, 1, NO_UUID, 0, 0)[:-1], MESSAGE.pack(REFUSED, 0, 0, NO_UUID, 1, 0)],
     ids=("nothing", "a byte", "a byte less", "refused"),
 )
-def test_half_a_message(plain_slice: Callable[..., Slice], message: bytes) -> None:
+def test_half_a_message(timed_slice: Callable[..., Slice], world: World, message: bytes) -> None:
     """Or what ends a connection: who waits goes on at once, and comes back later."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
-        began = time.monotonic()
+        began = world.now
         process.send("launch m")
         talk = nvcd.accept()
         talk.wanted()
@@ -110,27 +123,27 @@ def test_half_a_message(plain_slice: Callable[..., Slice], message: bytes) -> No
         else:
             talk.socket.close()
         assert process.receive() == ["0"]
-        below(time.monotonic() - began, 1)
+        assert world.now - began < 1
         process.send("launch m")
-        while nvcd.listener not in select.select([nvcd.listener, process.process.stdout], [], [], 10)[0]:
+        while nvcd.listener not in world.wait([nvcd.listener, process.process.stdout], 10):
             assert process.receive() == ["0"]
             process.send("launch m")
-        below(time.monotonic() - began, 3)
+        assert world.now - began < 3
         talk = nvcd.accept()
         talk.send(FREE, 1, talk.wanted())
         assert process.receive() == ["0"]
 
 
-def test_messages_about_nothing(plain_slice: Callable[..., Slice]) -> None:
+def test_messages_about_nothing(timed_slice: Callable[..., Slice], world: World) -> None:
     """Of kinds, devices and leases that there are none of: they change nothing."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with asking(slice_) as (process, nvcd, talk):
         uuid = talk.wanted()
         for kind, round, whose in (
             (999, 1, uuid), (WANT, 1, uuid), (DROP, 0, uuid), (GRANT, 7, b"\xff" * 16), (FREE, 7, NO_UUID),
         ):  # fmt: skip
             talk.send(kind, round, whose, 2**64 - 1)
-        assert not select.select([process.process.stdout], [], [], 0.1)[0]
+        assert not world.wait([process.process.stdout], 0.1)
         talk.send(GRANT, 1, uuid, 2**64 - 1)
         assert process.receive() == ["0"]
         talk.send(DROP, 2, uuid)
@@ -138,9 +151,9 @@ def test_messages_about_nothing(plain_slice: Callable[..., Slice]) -> None:
         assert (back.kind, back.round) == (RELEASE, 1)  # for it has nothing more to do
 
 
-def test_launches_of_a_thread_that_is_gone(plain_slice: Callable[..., Slice]) -> None:
+def test_launches_of_a_thread_that_is_gone(timed_slice: Callable[..., Slice], world: World) -> None:
     """In its own default stream, which no other thread can look at: they do not keep the device for ever."""
-    slice_ = shared(plain_slice, policy=FIXED, cores=90)
+    slice_ = shared(timed_slice, policy=FIXED, cores=90)
     process = ready(slice_)
     process.do("aside m 2000")
     with TurnGiver(slice_) as nvcd:
@@ -178,9 +191,11 @@ def leave(scratch: str) -> str:
     return library
 
 
-def test_a_thread_that_never_comes_back_from_a_launch(plain_slice: Callable[..., Slice], leave: str) -> None:
+def test_a_thread_that_never_comes_back_from_a_launch(
+    timed_slice: Callable[..., Slice], world: World, leave: str
+) -> None:
     """Its turn ends once, late; those of others end as before."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     process = slice_.process(LD_PRELOAD=leave).start().do("module m")
     with TurnGiver(slice_) as nvcd:
         process.send("launch m")
@@ -192,93 +207,95 @@ def test_a_thread_that_never_comes_back_from_a_launch(plain_slice: Callable[...,
             process.send("aside m" if round < 4 else "launch m")
             talk.send(GRANT, round, talk.wanted(), 10_000_000)
             process.receive()
-            began = time.monotonic()
+            began = world.now
             assert talk.receive().kind == RELEASE
-        below(time.monotonic() - began, 0.1)
+        assert world.now - began < 0.1
 
 
-def test_what_never_came_back_is_not_waited_for(plain_slice: Callable[..., Slice], leave: str) -> None:
-    slice_ = shared(plain_slice, policy=FIXED, cores=90)
+def test_what_never_came_back_is_not_waited_for(
+    timed_slice: Callable[..., Slice], world: World, leave: str
+) -> None:
+    slice_ = shared(timed_slice, policy=FIXED, cores=90)
     process = slice_.process(LD_PRELOAD=leave).start().do("module m", *["aside m"] * 4, "launch m")
-    began = time.monotonic()
+    began = world.now
     process.do(*["launch m"] * 50)
-    below(time.monotonic() - began, 1)
+    assert world.now - began < 1
 
 
-def test_a_connection_that_a_child_has_too(plain_slice: Callable[..., Slice]) -> None:
+def test_a_connection_that_a_child_has_too(timed_slice: Callable[..., Slice], world: World) -> None:
     """When the process gives it up, nvcd hears of that."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with asking(slice_) as (process, nvcd, talk):
         talk.send(FREE, 1, talk.wanted())
         assert process.receive() == ["0"]
         process.do("orphan c")
         talk.send(REFUSED, a=1)
-        assert talk.socket.recv(64) == b""
+        assert world.wait([talk.socket], 1) and talk.socket.recv(64) == b""
         os.kill(int(process.ask("show c")[0]), signal.SIGKILL)
 
 
-def test_waiting_for_a_turn_is_seen(plain_slice: Callable[..., Slice]) -> None:
+def test_waiting_for_a_turn_is_seen(timed_slice: Callable[..., Slice], world: World) -> None:
     """In the ledger, where operators see how long launches were held back."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with asking(slice_) as (process, nvcd, talk):
         uuid = talk.wanted()
-        assert not select.select([talk.socket], [], [], 0.2)[0]
+        assert not world.wait([talk.socket], 0.2)
         talk.send(GRANT, 1, uuid, 10_000_000)
         assert process.receive() == ["0"]
-    above(waited(slice_), 0.15e9)
+    assert waited(slice_) == approx(0.2e9, rel=0.03)
 
 
-def test_waiting_in_a_pause_is_seen(plain_slice: Callable[..., Slice]) -> None:
+def test_waiting_in_a_pause_is_seen(timed_slice: Callable[..., Slice], world: World) -> None:
     """Though it was for the first launch of all, and nothing is metered after it."""
-    slice_ = shared(plain_slice, policy=NATIVE, flags=PAUSED)
+    slice_ = shared(timed_slice, policy=NATIVE, flags=PAUSED)
     process = ready(slice_)
     process.send("launch m")
-    assert not select.select([process.process.stdout], [], [], 0.2)[0]
+    assert not world.wait([process.process.stdout], 0.2)
     slice_.limit(*[2 * GIB] * len(slice_.uuids), policy=NATIVE)
     assert process.receive() == ["0"]
-    above(waited(slice_), 0.15e9)
+    assert waited(slice_) == approx(0.2e9, rel=0.03)
 
 
-def test_a_queue_of_none(plain_slice: Callable[..., Slice]) -> None:
+def test_a_queue_of_none(timed_slice: Callable[..., Slice], world: World) -> None:
     """Whatever is in the budget, no launch waits behind thousands that do not exist."""
-    slice_ = shared(plain_slice, policy=FIXED, cores=50)
+    slice_ = shared(timed_slice, policy=FIXED, cores=50)
     process = ready(slice_).do("launch m")
     with open(slice_.path("nvc/ledger/ledger"), "r+b", buffering=0) as ledger:
         ledger.seek(layout.BUDGETS_OFFSET + 48)
         ledger.write(struct.pack("<II", 4000, 0))
-    began = time.monotonic()
-    while time.monotonic() - began < 0.1:
+    began = world.now
+    while world.now - began < 0.1:
         process.do("launch m")
-    below(time.monotonic() - began, 2)
+    assert world.now - began < 2
 
 
-def test_an_nvcd_that_is_stopped(plain_slice: Callable[..., Slice]) -> None:
+def test_an_nvcd_that_is_stopped(timed_slice: Callable[..., Slice], world: World) -> None:
     """Nobody waits for it twice; when it goes on, turns do."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
-        began = time.monotonic()
+        began = world.now
         process.do("launch m")
-        within(time.monotonic() - began, 2, 5)
-        began = last = time.monotonic()
+        assert 3 <= world.now - began < 3.1
+        began = last = world.now
         while last - began < 1.5:
             process.do("launch m")
-            now = time.monotonic()
-            below(now - last, 0.5)
+            now = world.now
+            assert now - last < 0.1
             last = now
         nvcd.listener.accept()[0].close()  # of then
         talk = nvcd.accept()
         process.send("launch m")
-        while not select.select([talk.socket], [], [], 0.01)[0]:
+        while not world.wait([talk.socket], 0.01):
             process.receive()
             process.send("launch m")
         talk.send(GRANT, 1, talk.wanted(), 10_000_000)
         assert process.receive() == ["0"]
 
 
-def test_the_end_of_a_program(plain_slice: Callable[..., Slice]) -> None:
+def test_the_end_of_a_program(timed_slice: Callable[..., Slice], world: World) -> None:
     """The shim's thread ends before the driver does."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     process = ready(slice_).do("endfewer")
     with TurnGiver(slice_) as nvcd:
         process.send("launch m")
