@@ -54,7 +54,7 @@ def examine(host: Host, words: str = "", checks: str = "") -> subprocess.Complet
 
 
 #: Places that a remedy may touch, and what nvc makes again from other files.
-HELD = "/etc /srv /run /usr/local /var/lib/cdi"
+HELD = "/etc /srv /run /usr/local/bin /usr/local/sbin /usr/local/lib/nvc /var/lib/cdi"
 DERIVED = re.compile(r"/(ld\.so\.cache|\.?inventory-|config-)|\.nvc-undo$|/[0-9][0-9]-nvc\.conf$|/proc/")
 
 
