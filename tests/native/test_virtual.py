@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support import CLEAN_ENV, run
 from support.simdriver import WARN
-from support.vgpucap import NATIVE, Capped
+from support.vgpucap import NATIVE, Capped, end_workers
 from support.virtual import Stuck, World, device_time
 
 PIPE = subprocess.PIPE
@@ -180,3 +180,26 @@ def test_the_device_keeps_its_time(world: World, capped: Callable[..., Capped]) 
     for worker in workers:
         pid = worker.process.pid
         assert after.of(pid) - before.of(pid) == pytest.approx(5, abs=0.002)
+
+
+def test_processes_take_the_same_course_each_time(
+    virtual: str, scratch: str, sim_root: Callable[..., str], shims: str, work: str
+) -> None:
+    """To the nanosecond, in the driver's account and in the shim's: three programs behind one cap, twice."""
+
+    def course(name: str) -> tuple[object, ...]:
+        directory = os.path.join(scratch, name)
+        os.mkdir(directory)
+        world = World(virtual, directory)
+        slice_ = Capped(sim_root(), shims, work)
+        slice_.workers, slice_.time = [], world
+        slice_.cap(40)
+        for batch in (0, 1, 3):
+            slice_.worker(ns=300_000, threads=2, streams=2, batch=batch, seconds=600, warm=0)
+        world.run(3)
+        seen = (device_time(slice_.root).total, slice_.budget(), world.switches)
+        end_workers([slice_])
+        world.end()
+        return seen
+
+    assert course("first") == course("second")

@@ -59,6 +59,7 @@ DIRECTORY = os.path.join(REPO, "tests/native/virtual")
 UPTIME = 100_000.0
 WALL = 1_700_000_000
 NEVER = 2**64 - 1
+ADDR_NO_RANDOMIZE = 0x0040000  # personality(2)
 STUCK = 20  # real seconds without a switch from one thread to another
 
 
@@ -80,6 +81,9 @@ def device_time(root: str, gpu: int = 0) -> DeviceTime:
         size = 24 + state.SLOTS // 8 + 16 * state.HISTORY
         file.seek(64 + gpu * 9 * size + 16)
         return DeviceTime(struct.unpack("<Q", file.read(8))[0] / 1e9, living)
+
+
+libc = ctypes.CDLL(None)
 
 
 class Stuck(AssertionError):
@@ -123,7 +127,10 @@ class World:
         before = self._library.keeper_joined(0, 0)
         inside = any(word.startswith("NVC_SIM_CLOCK=") for word in words)
         variables = {**env, **({} if inside else self.variables(env.get("LD_PRELOAD", "")))}
+        # What hashes addresses takes the same course, if they are the same.
+        before_it = libc.personality(ADDR_NO_RANDOMIZE)
         process = subprocess.Popen(words, env=variables, **options)
+        libc.personality(before_it)
         end = time.monotonic() + STUCK
         while self._library.keeper_joined(before, ctypes.c_long(50)) == before:
             assert process.poll() is None, f"{words[0]} ended with {process.returncode} and never took part"
