@@ -41,7 +41,9 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
     if (!making->charged)
         return;
     items_lock();
-    bool enters = result == CUDA_SUCCESS && !item_find(kind, key) && item_insert(&item);
+    bool enters = result == CUDA_SUCCESS && !item_find(kind, key);
+    if (enters)
+        item_insert(&item); /* where there is no room for it, it counts for as long as the process lives */
     items_unlock();
     if (enters)
         account_commit(making->to.position, making->bytes);
@@ -119,8 +121,25 @@ static bool is_active(CUdevice ordinal)
     return REAL(cuDevicePrimaryCtxGetState)(ordinal, &flags, &active) == CUDA_SUCCESS && active;
 }
 
+/* What the driver does to a device's primary context and what the books say of it are one step: else one thread counts
+ * the end of a context that another has just made. The driver holds a lock of its own for as long. */
+static void enter_primary(CUdevice device)
+{
+    struct process *in = process();
+    if (in && device >= 0 && device < ORDINALS)
+        turn_take(&in->primaries[device]);
+}
+
+static CUresult leave_primary(CUdevice device, CUresult result)
+{
+    struct process *in = process();
+    if (in && device >= 0 && device < ORDINALS)
+        turn_drop(&in->primaries[device]);
+    return result;
+}
+
 /* A primary context is one for all who retain it. */
-CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+static CUresult retain_primary(CUcontext *out, CUdevice device)
 {
     struct making making = {0};
     struct item item;
@@ -132,6 +151,12 @@ CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(out, device);
     end(&making, ITEM_PRIMARY, key, result == CUDA_SUCCESS ? *out : NULL, result);
     return result;
+}
+
+CU_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    enter_primary(device);
+    return leave_primary(device, retain_primary(out, device));
 }
 
 static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
@@ -153,26 +178,30 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
 
 CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
-    return end_primary(device, REAL(cuDevicePrimaryCtxRelease));
+    enter_primary(device);
+    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxRelease)));
 }
 
 CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    return end_primary(device, REAL(cuDevicePrimaryCtxRelease_v2));
+    enter_primary(device);
+    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxRelease_v2)));
 }
 
 CU_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
-    return end_primary(device, REAL(cuDevicePrimaryCtxReset));
+    enter_primary(device);
+    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxReset)));
 }
 
 CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    return end_primary(device, REAL(cuDevicePrimaryCtxReset_v2));
+    enter_primary(device);
+    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxReset_v2)));
 }
 
 /* A green context is a part of the primary one, which it makes if need be. */
-CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
+static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
 {
     struct making making = {0};
     struct item item;
@@ -192,6 +221,12 @@ CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice devi
         item_put(&item);
     }
     return result;
+}
+
+CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)
+{
+    enter_primary(device);
+    return leave_primary(device, create_green(out, resources, device, flags));
 }
 
 CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
@@ -226,7 +261,8 @@ CU_API CUresult cuGreenCtxDestroy(CUgreenCtx context)
     struct item item;
     if (!item_take(ITEM_GREEN, (uint64_t)(uintptr_t)context, &item))
         return REAL(cuGreenCtxDestroy)(context);
-    CUresult result = destroy_green(context, (CUdevice)item.other);
+    enter_primary((CUdevice)item.other);
+    CUresult result = leave_primary((CUdevice)item.other, destroy_green(context, (CUdevice)item.other));
     struct item view;
     if (result == CUDA_SUCCESS && item.bytes)
         item_take(ITEM_VIEW, item.bytes, &view);

@@ -75,6 +75,7 @@ struct process {
     _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
     _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
+    _Atomic uint32_t primaries[ORDINALS];     /* who makes or ends the primary context: see context.c */
     struct meter *_Atomic meters[VGPU_DEVICES];
     _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
 };

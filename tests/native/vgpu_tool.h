@@ -20,5 +20,6 @@ CUresult processes(char **word);
 CUresult crowds(char **word);
 CUresult paths(char **word);
 CUresult loops(char **word);
+CUresult beyond(char **word);
 
 #endif

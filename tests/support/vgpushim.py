@@ -22,7 +22,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 CONTEXT = 518 * MIB  # of a simulated H100
 OUT_OF_MEMORY = 2
-TOOL = ("vgpu_tool.c", "vgpu_tool_crowd.c", "vgpu_tool_paths.c", "vgpu_tool_loop.c")
+TOOL = tuple(f"vgpu_tool{part}.c" for part in ("", "_crowd", "_paths", "_loop", "_beyond"))
 
 
 def build(out: str, *settings: str) -> str:
