@@ -38,6 +38,7 @@ NOTES = {
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c"),
+    "tests/adversary": ("*.c",),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }
 

@@ -1,34 +1,58 @@
-/* The GPU time of one device that all processes of the container share, in the ledger. Any of them may be killed at any
- * moment, and any may write nonsense there: what is read is bounded, and no lock is held. Times are nanoseconds. */
+/* The GPU time of one device that all processes of the slice share, in the ledger. Any of them may be killed at any
+ * moment, and any may write nonsense there: what is read is bounded, and no lock is held. Times are nanoseconds, on the
+ * CLOCK_MONOTONIC of the calling process unless said otherwise.
+ *
+ * A process shows in the ledger since when it has had unfinished work on the device. The slice is charged for the union
+ * of these intervals: whoever looks charges all of them up to that moment, before credit is added for the time. */
 #ifndef NVC_VGPU_BUDGET_H
 #define NVC_VGPU_BUDGET_H
 
 #include "process.h"
 
-/* Nanoseconds. Between two turns that nvcd grants as much as BUDGET_TURNS may pass. */
-enum { BUDGET_PERIOD = 20000000, BUDGET_TURNS = 400000000, BUDGET_DRAW = 500000 };
+/* How much credit may be saved up, as time that passes: between two turns that nvcd grants there may be BUDGET_TURNS. */
+enum { BUDGET_PERIOD = 20000000, BUDGET_TURNS = 400000000 };
 
-/* The shared one of a device, or `own`, this process's, where the ledger cannot be read. */
-struct vgpu_budget *budget_open(int position, struct vgpu_budget *own);
+/* What this process sees of a device's time. Made by budget_open(), good for BUDGET_FRESH_NS. */
+enum { BUDGET_FRESH_NS = 1000000 };
 
-/* Adds what time has brought, at `cores` percent. Returns the credit. */
-int64_t budget_refill(struct vgpu_budget *budget, uint32_t cores, uint64_t now, int64_t saved);
+struct budget {
+    struct vgpu_budget *shared;   /* in the ledger, or in `fallback` where there is none */
+    struct vgpu_interval *own;    /* this process's interval, likewise */
+    struct vgpu_interval *others; /* those of all slots of the slice; NULL: there is no ledger */
+    uint32_t slots;               /* of these, so many may be in use */
+    uint64_t opened;              /* when */
+    struct {
+        struct vgpu_budget budget;
+        struct vgpu_interval interval;
+    } fallback;
+};
 
-/* Takes up to `wanted`, and no more than there is. */
-int64_t budget_draw(struct vgpu_budget *budget, int64_t wanted);
+/* Finds the ledger's part for a device, again if it is old. */
+void budget_open(struct budget *budget, int position, uint64_t now);
 
-/* Takes GPU time, into debt; less than 0 gives it back. */
-void budget_pay(struct vgpu_budget *budget, uint32_t cores, int64_t time);
+/* This process's work begins, at `now`. */
+void budget_begin(struct budget *budget, uint64_t now);
 
-/* The device was busy from `start` to `end`, for work that took at most `wanted` of it. Returns for how much of that
- * nobody has been charged yet. */
-uint64_t budget_cover(struct vgpu_budget *budget, uint64_t start, uint64_t end, uint64_t wanted);
+/* It is not finished at `now`: charges for all of the slice up to then. */
+void budget_charge(struct budget *budget, uint32_t cores, uint64_t now);
+
+/* It had ended at `end`: charges what was not charged before, or gives back what was charged beyond it. */
+void budget_end(struct budget *budget, uint32_t cores, uint64_t end, uint64_t now);
+
+/* Of what was charged, `time` was none of the device's. */
+void budget_refund(struct budget *budget, uint32_t cores, uint64_t time);
+
+/* Charges, then adds what time has brought at `cores` percent, of which `saved` may pile up. Returns the credit. */
+int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint64_t saved);
+
+/* The interval that a dead process left in its slot is charged for, and closed. */
+void budget_bury(struct vgpu_budget *shared, struct vgpu_interval *interval, uint32_t cores, uint64_t now);
 
 /* Who waits for credit does so in order. */
-uint32_t budget_queue(struct vgpu_budget *budget);
-bool budget_is_queued(struct vgpu_budget *budget); /* somebody waits */
-bool budget_is_turn(struct vgpu_budget *budget, uint32_t ticket);
-void budget_leave(struct vgpu_budget *budget, uint32_t ticket); /* the turn is over, the next one's begins */
-void budget_await(struct vgpu_budget *budget, uint64_t ns);     /* somebody's turn ends, or time passes */
+uint32_t budget_queue(struct budget *budget);
+bool budget_is_queued(struct budget *budget); /* somebody waits */
+bool budget_is_turn(struct budget *budget, uint32_t ticket);
+void budget_leave(struct budget *budget, uint32_t ticket); /* the turn is over, the next one's begins */
+void budget_await(struct budget *budget, uint64_t ns);     /* somebody's turn ends, or time passes */
 
 #endif

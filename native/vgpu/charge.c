@@ -57,17 +57,16 @@ bool target_current(struct target *out)
     return true;
 }
 
-/* The three handles below 3 mean default streams of the current context. */
+/* The three handles below 3 mean default streams of the current context; any other says itself which context it is of. */
 bool target_stream(CUstream stream, struct target *out)
 {
-    CUcontext context;
-    if (!target_current(out))
-        return false;
-    if ((uintptr_t)stream <= 2 || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS ||
-        (uint64_t)(uintptr_t)context == out->context)
-        return true;
+    CUcontext context, current = NULL;
+    if ((uintptr_t)stream <= 2 || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return target_current(out);
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
+        return target_current(out);
     if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return true;
+        return target_current(out);
     bool found = target_current(out);
     REAL(cuCtxPopCurrent_v2)(&context);
     return found;

@@ -81,9 +81,10 @@ static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
 {
     if (!context)
         return call(context);
-    meter_retire_context(key_of(context));
+    uint64_t unfinished = meter_close_context(key_of(context));
     context_doom(key_of(context));
     CUresult result = call(context);
+    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS)
         context_bury(key_of(context));
     else
@@ -105,8 +106,9 @@ CU_API CUresult cuCtxDestroy(CUcontext context)
 CU_API CUresult cuCtxDetach(CUcontext context)
 {
     unsigned int version;
-    meter_retire_context(key_of(context));
+    uint64_t unfinished = meter_close_context(key_of(context));
     CUresult result = REAL(cuCtxDetach)(context);
+    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS && context && REAL(cuCtxGetApiVersion)(context, &version) != CUDA_SUCCESS) {
         context_doom(key_of(context));
         context_bury(key_of(context));
@@ -164,9 +166,10 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     struct item item;
     if (!item_get(ITEM_PRIMARY, (uint64_t)device + 1, &item))
         return call(device);
-    meter_retire_context(item.context);
+    uint64_t unfinished = meter_close_context(item.context);
     context_doom(item.context);
     CUresult result = call(device);
+    meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS && !is_active(device)) {
         context_bury(item.context);
         settle(item.position);

@@ -1,209 +1,154 @@
-/* The gate opens on wall time alone: credit comes with it, and who is held back because work of this process is
- * unfinished is let through after a while. So kernels that wait for others to be launched get what they wait for. */
+/* A launch is let through when the slice has credit and few enough of this process's launches are under way. Time alone
+ * brings credit. A kernel may wait on the device for one that is launched after it: so what is held back for long while
+ * nothing ends is let through all the same, and paid for. */
 #include "gate.h"
 
-#include "budget.h"
 #include "ledger.h"
 #include "lease.h"
+#include "log.h"
 
 #include <errno.h>
-#include <string.h>
 
 #define MS UINT64_C(1000000)
 
 enum {
-    AHEAD_NS = 5000000, /* what may be launched and unfinished, as estimated */
-    AHEAD_LAUNCHES = 512,
-    READ_NS = 200000,  /* between two looks at marks */
+    LOOK_NS = 200000,  /* between two looks at what has ended */
     STEP_NS = 5000000, /* the longest sleep */
-    LOOK_NS = 500000,  /* while marks are to be read */
-    SHORT_NS = 20000,  /* before the first look */
+    SHORT_NS = 20000,  /* the shortest */
     STUCK_NS = 50000000,
     TURN_NS = 10000000, /* after which who has the turn is taken for dead */
     TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
+    SPARE_NS = 300000,  /* credit that is used without a look at the time */
+    CUDA_ERROR_OPERATING_SYSTEM = 304
 };
 
-enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN };
+#define PATIENCE_NS (2000 * MS) /* with what should be there and is not */
+
+enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN, WAIT_MEMORY };
 
 struct wait {
     uint64_t held_since; /* for whatever reason */
-    uint64_t since, work_since, turn_since;
+    uint64_t work_since, turn_since, lack_since;
+    int64_t owed;    /* when the launch began to wait for credit: what was missing */
     uint32_t served; /* when the turn was looked at */
     uint32_t dead;   /* whose turn passed while nothing happened, one after the other */
     uint64_t sleep;
 };
 
-/* An unknown key may have 1, 2, 4, then 8 launches outstanding. */
-static void price(struct passage *passage, struct meter *meter)
-{
-    const struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
-    uint32_t samples = estimate->samples;
-    passage->sum = passage->paid = estimate->mean;
-    passage->unknown = samples < ESTIMATE_KNOWN;
-    /* What overlapped lately will again. */
-    if (meter->lately_summed && meter->lately_used < meter->lately_summed)
-        passage->paid =
-            (uint64_t)((double)passage->sum * (double)meter->lately_used / (double)meter->lately_summed);
-    if (passage->paid < passage->sum / 16)
-        passage->paid = passage->sum / 16;
-    passage->weight = passage->paid;
-    if (passage->unknown) {
-        uint64_t least = AHEAD_NS >> (samples < 3 ? samples : 3);
-        passage->weight = passage->weight > least ? passage->weight : least;
-    }
-}
-
 /* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
-static bool has_turn(struct passage *passage, struct vgpu_budget *budget, int64_t credit, struct wait *wait,
-                     uint64_t now)
+static bool has_turn(struct launch *launch, int64_t credit, struct wait *wait)
 {
-    if (!passage->queued)
+    struct budget *budget = &launch->meter->budget;
+    if (!launch->queued)
         return !budget_is_queued(budget);
-    if (budget_is_turn(budget, passage->ticket))
+    if (budget_is_turn(budget, launch->ticket))
         return true;
-    uint32_t served = SHARED_READ(budget->served);
+    uint32_t served = SHARED_READ(budget->shared->served);
     if (served != wait->served || credit <= 0) {
         wait->dead = served == wait->served ? wait->dead : 0;
         wait->served = served;
-        wait->turn_since = now;
-    } else if (now - wait->turn_since > TURN_NS) {
+        wait->turn_since = launch->now;
+    } else if (launch->now - wait->turn_since > TURN_NS) {
         /* Where many are dead, or none of them ever was, each look passes over twice as many. */
         wait->served = served + (UINT32_C(1) << wait->dead);
         wait->dead += wait->dead < TURNS_BITS;
         budget_leave(budget, wait->served - 1);
-        wait->turn_since = now;
+        wait->turn_since = launch->now;
     }
     return false;
 }
 
 /* The lock is held. */
-static enum verdict_of_gate take_credit(struct passage *passage, struct wait *wait, uint64_t now)
+static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait)
 {
-    struct meter *meter = passage->meter;
-    if (meter->allowance > 0 && !passage->queued && now - meter->allowance_at < BUDGET_PERIOD)
+    struct meter *meter = launch->meter;
+    struct budget *budget = &meter->budget;
+    uint64_t saved = lease_takes_turns(meter->position) ? BUDGET_TURNS : BUDGET_PERIOD;
+    budget_open(budget, meter->position, launch->now);
+    if (!atomic_load(&meter->busy) && !launch->queued && !budget_is_queued(budget) &&
+        SHARED_READ(budget->shared->credit) > SPARE_NS)
         return OPEN;
-    struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
-    if (meter->allowance > 0 && now - meter->allowance_at >= BUDGET_PERIOD) {
-        budget_pay(budget, meter->cores, -meter->allowance);
-        meter->allowance = 0;
+    int64_t credit = budget_refill(budget, meter->cores, launch->now, saved);
+    /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
+    int64_t enough = launch->queued ? BUDGET_PERIOD / 400 * (int64_t)meter->cores : 1;
+    if (has_turn(launch, credit, wait) && credit >= enough) {
+        if (launch->queued)
+            budget_leave(budget, launch->ticket);
+        launch->queued = false;
+        return OPEN;
     }
-    int64_t saved = lease_takes_turns(meter->position) ? BUDGET_TURNS : BUDGET_PERIOD;
-    int64_t credit = budget_refill(budget, meter->cores, now, saved);
-    meter->forfeited = SHARED_READ(budget->cover.forfeited);
-    if (has_turn(passage, budget, credit, wait, now)) {
-        /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
-        int64_t least = passage->queued ? BUDGET_PERIOD / 400 * (int64_t)meter->cores : 0;
-        if (meter->allowance <= 0 && credit >= least) {
-            meter->allowance += budget_draw(budget, BUDGET_DRAW);
-            meter->allowance_at = now;
-        }
-        if (meter->allowance > 0) {
-            if (passage->queued)
-                budget_leave(budget, passage->ticket);
-            passage->queued = false;
-            return OPEN;
-        }
-    }
-    if (!passage->queued) {
-        passage->ticket = budget_queue(budget);
-        passage->queued = true;
-        wait->turn_since = now;
-        wait->served = SHARED_READ(budget->served);
+    if (!launch->queued) {
+        launch->ticket = budget_queue(budget);
+        launch->queued = true;
+        wait->turn_since = launch->now;
+        wait->served = SHARED_READ(budget->shared->served);
+        wait->owed = enough - credit;
     }
     int64_t missing = BUDGET_PERIOD / 400 * (int64_t)meter->cores - credit;
     wait->sleep = missing > 0 ? (uint64_t)missing / meter->cores * 100 : 0;
-    return budget_is_turn(budget, passage->ticket) ? WAIT_CREDIT : WAIT_TURN;
+    return budget_is_turn(budget, launch->ticket) ? WAIT_CREDIT : WAIT_TURN;
 }
 
-/* The lock is held. A launch beyond what the allowance has makes debt, which all processes see at once. */
-static void pay(struct passage *passage)
-{
-    struct meter *meter = passage->meter;
-    meter->ahead += passage->weight;
-    meter->outstanding++;
-    if (!meter->cores)
-        return;
-    meter->allowance -= (int64_t)passage->paid;
-    if (meter->allowance < 0) {
-        budget_pay(budget_open(meter->position, &meter->own), meter->cores, -meter->allowance);
-        meter->allowance = 0;
-    }
-}
-
+/* Nothing has ended for long, so that what runs may wait for this launch. Not before the credit that was missing when the
+ * launch began to wait would have come, had nothing run. */
 static bool is_stuck(const struct meter *meter, const struct wait *wait, uint64_t now)
 {
-    uint64_t from = wait->work_since > meter->progress_at ? wait->work_since : meter->progress_at;
-    return now > from && now - from > (uint64_t)STUCK_NS << (meter->forced < 2 ? meter->forced : 2);
+    uint64_t from = wait->held_since > meter->progress ? wait->held_since : meter->progress;
+    uint64_t due = STUCK_NS;
+    if (meter->cores && wait->owed > 0 && (uint64_t)wait->owed / meter->cores * 100 > due)
+        due = (uint64_t)wait->owed / meter->cores * 100;
+    return meter->under_way && wait->held_since && now > from && now - from > due;
 }
 
-static enum verdict_of_gate try_once(struct passage *passage, uint32_t cores, struct wait *wait,
-                                     uint64_t now)
+static enum verdict_of_gate try_once(struct launch *launch, uint32_t cores, struct wait *wait)
 {
-    struct meter *meter = passage->meter;
+    struct meter *meter = launch->meter;
     enum verdict_of_gate verdict = OPEN;
-    bool forced = false;
     lock_take(&meter->lock);
     meter->cores = cores;
-    price(passage, meter);
-    bool full = meter->ahead >= AHEAD_NS || meter->outstanding >= AHEAD_LAUNCHES;
-    if (full && !wait->work_since)
-        wait->work_since = now;
-    if (full && !(forced = is_stuck(meter, wait, now)))
+    if (meter->under_way >= meter->allowed)
         verdict = WAIT_WORK;
     else if (cores)
-        verdict = take_credit(passage, wait, now);
-    if (verdict == OPEN) {
-        if (forced) {
-            meter->progress_at = now;
-            meter->forced++;
-            meter->forced_in_all++;
-        }
-        pay(passage);
-        passage->now = now;
-        passage->forced = meter->forced_in_all;
-        meter_enter(passage);
+        verdict = take_credit(launch, wait);
+    if (verdict != OPEN && is_stuck(meter, wait, launch->now)) {
+        meter->progress = launch->now;
+        verdict = OPEN;
     }
+    if (verdict == OPEN && !meter_begin(launch))
+        verdict = WAIT_MEMORY;
     lock_drop(&meter->lock);
     return verdict;
 }
 
-static void rest(const struct passage *passage, enum verdict_of_gate verdict, struct wait *wait,
-                 uint64_t now)
+static void rest(const struct launch *launch, enum verdict_of_gate verdict, const struct wait *wait)
 {
-    struct meter *meter = passage->meter;
+    struct meter *meter = launch->meter;
+    bool busy = atomic_load(&meter->busy) != 0;
     uint64_t ns = STEP_NS;
     if (verdict == WAIT_WORK)
-        ns = now - wait->since < 2 * SHORT_NS ? SHORT_NS : READ_NS;
-    else if (verdict == WAIT_CREDIT)
+        ns = launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS / 2;
+    else if (verdict == WAIT_CREDIT && !busy)
         ns = wait->sleep < STEP_NS ? wait->sleep : STEP_NS;
-    if (verdict != WAIT_WORK && meter->marks && ns > LOOK_NS)
-        ns = LOOK_NS;
-    if (verdict == WAIT_TURN) {
-        budget_await(budget_open(meter->position, &meter->own), ns);
+    else if (busy) /* how long it goes on is charged: look at it */
+        ns = launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS;
+    if (verdict == WAIT_TURN && !busy) {
+        budget_await(&meter->budget, ns);
         return;
     }
     struct timespec timeout = {.tv_nsec = (long)ns};
     syscall(SYS_nanosleep, &timeout, NULL);
 }
 
-static void leave_queue(struct passage *passage)
+static void leave_queue(struct launch *launch)
 {
-    if (!passage->queued)
-        return;
-    budget_leave(budget_open(passage->meter->position, &passage->meter->own), passage->ticket);
-    passage->queued = false;
+    if (launch->meter && launch->queued)
+        budget_leave(&launch->meter->budget, launch->ticket);
+    launch->queued = false;
 }
 
-static void undo(struct passage *passage)
+static void pause_for(uint64_t ns)
 {
-    passage->stream = NULL;
-    meter_after(passage, false);
-    meter_leave(passage);
-}
-
-static void wait_paused(void)
-{
-    struct timespec timeout = {.tv_nsec = STEP_NS};
+    struct timespec timeout = {.tv_nsec = (long)ns};
     syscall(SYS_nanosleep, &timeout, NULL);
 }
 
@@ -211,57 +156,79 @@ static void note_wait(int position, const struct wait *wait, uint64_t now)
 {
     /* The first launch of all may have been held back by a pause, and nothing is metered after it. */
     struct meter *meter = wait->held_since ? meter_make(position) : NULL;
-    if (meter)
-        SHARED_ADD(budget_open(position, &meter->own)->waited, now - wait->held_since);
+    if (!meter)
+        return;
+    lock_take(&meter->lock);
+    budget_open(&meter->budget, position, now);
+    SHARED_ADD(meter->budget.shared->waited, now - wait->held_since);
+    lock_drop(&meter->lock);
 }
 
-/* Returns whether the launch is to be metered. */
-static bool pass(struct passage *passage, int position)
+/* False: it has lacked for too long. */
+static bool wait_for(const char *what, struct wait *wait, uint64_t now)
+{
+    wait->lack_since = wait->lack_since ? wait->lack_since : now;
+    if (now - wait->lack_since > PATIENCE_NS) {
+        LOG_ONCE("%s: launches are denied", what);
+        return false;
+    }
+    pause_for(STEP_NS);
+    return true;
+}
+
+/* Until the launch may be made. `meter` is NULL where it need not be known. */
+static CUresult pass(struct launch *launch, int position)
 {
     struct wait wait = {0};
     for (;;) {
         struct window window = window_of(position);
-        uint64_t now = now_ns(CLOCK_MONOTONIC);
-        bool turn = !window.shared || lease_held(position);
-        if (window.paused || !turn) {
-            if (passage->meter)
-                leave_queue(passage);
+        uint64_t now = launch->now = now_ns(CLOCK_MONOTONIC);
+        bool turn = window.unknown || !window.shared || lease_held(position);
+        if (window.unknown || window.paused || !turn) {
+            leave_queue(launch);
+            if (window.unknown && !wait_for("the quota cannot be read", &wait, now))
+                return CUDA_ERROR_OPERATING_SYSTEM;
             if (!wait.held_since)
                 wait.held_since = now;
             if (window.paused)
-                wait_paused();
-            else
+                pause_for(STEP_NS);
+            else if (!turn)
                 lease_await(position, now + STEP_NS);
             continue;
         }
         if (!window.cores && !(window.shared && lease_is_active(position))) {
-            if (passage->meter)
-                leave_queue(passage);
+            leave_queue(launch);
             note_wait(position, &wait, now);
-            return false;
+            launch->meter = NULL;
+            return CUDA_SUCCESS;
         }
-        if (!passage->meter && !(passage->meter = meter_make(position)))
-            return false;
-        struct meter *meter = passage->meter;
-        if (meter->marks && now - atomic_load_explicit(&meter->read_at, memory_order_relaxed) > READ_NS)
-            meter_read(meter);
-        enum verdict_of_gate verdict = try_once(passage, window.cores, &wait, now);
+        enum verdict_of_gate verdict = WAIT_MEMORY;
+        if ((launch->meter = meter_make(position))) {
+            struct meter *meter = launch->meter;
+            if (atomic_load(&meter->busy) &&
+                now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
+                meter_look(meter, now, 0);
+            verdict = try_once(launch, window.cores, &wait);
+        }
         if (verdict == OPEN && (!window.shared || lease_held(position))) {
             note_wait(position, &wait, now);
-            return true;
+            return CUDA_SUCCESS;
         }
         if (verdict == OPEN) {
-            undo(passage); /* the turn ended meanwhile */
+            meter_end(launch, false); /* the turn ended meanwhile */
             continue;
         }
-        if (!wait.since)
-            wait.since = now;
+        if (!wait.held_since && verdict != WAIT_MEMORY) /* so that it is known when what runs has ended */
+            mark_put(launch->meter, launch->handle, launch->to.context, launch->thread);
         if (!wait.held_since)
             wait.held_since = now;
-        if (verdict == WAIT_WORK)
-            meter_expire(meter, now);
-        rest(passage, verdict, &wait, now);
-        meter_read(meter);
+        if (verdict == WAIT_MEMORY) {
+            if (!wait_for("no memory to know what is launched", &wait, now))
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            continue;
+        }
+        rest(launch, verdict, &wait);
+        meter_look(launch->meter, now_ns(CLOCK_MONOTONIC), 0);
     }
 }
 
@@ -271,26 +238,50 @@ static CUstream explicit_stream(CUstream stream, bool per_thread)
     return stream ? stream : (CUstream)(uintptr_t)(per_thread ? 2 : 1);
 }
 
-void gate_enter(struct passage *passage, CUstream stream, bool per_thread, uint64_t key)
+static bool is_capturing(CUstream stream)
 {
-    int before = errno, capturing = 0;
-    *passage = (struct passage){.key = key, .handle = explicit_stream(stream, per_thread)};
-    if (target_stream(passage->handle, &passage->to) && passage->to.position != NO_POSITION &&
-        REAL(cuStreamIsCapturing)(passage->handle, &capturing) == CUDA_SUCCESS && !capturing) {
-        if (pass(passage, passage->to.position))
-            meter_before(passage);
-        else
-            passage->meter = NULL;
-    }
-    errno = before;
+    int capturing = 0;
+    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing;
 }
 
-void gate_leave(struct passage *passage, CUresult result)
+static CUresult enter(struct launch *launch, CUstream stream, bool per_thread, int position)
 {
     int before = errno;
-    if (!passage->meter)
-        return;
-    meter_after(passage, result == CUDA_SUCCESS);
-    meter_leave(passage);
+    CUresult result = CUDA_SUCCESS;
+    *launch = (struct launch){.handle = explicit_stream(stream, per_thread)};
+    launch->thread = (uintptr_t)launch->handle == 2 ? this_thread() : 0;
+    if (target_stream(launch->handle, &launch->to)) {
+        int at = position == NO_POSITION ? launch->to.position : position;
+        if (at != NO_POSITION && !is_capturing(launch->handle))
+            result = pass(launch, at);
+    }
+    if (result != CUDA_SUCCESS)
+        launch->meter = NULL;
+    errno = before;
+    return result;
+}
+
+CUresult gate_enter(struct launch *launch, CUstream stream, bool per_thread)
+{
+    CUresult result = enter(launch, stream, per_thread, NO_POSITION);
+    launch->prompt = true;
+    return result;
+}
+
+CUresult gate_enter_graph(struct launch *launch, CUstream stream, bool per_thread)
+{
+    return enter(launch, stream, per_thread, NO_POSITION);
+}
+
+CUresult gate_enter_for(struct launch *launch, CUstream stream, bool per_thread, int position)
+{
+    return enter(launch, stream, per_thread, position);
+}
+
+void gate_leave(struct launch *launch, CUresult result)
+{
+    int before = errno;
+    if (launch->meter)
+        meter_end(launch, result == CUDA_SUCCESS);
     errno = before;
 }

@@ -5,8 +5,13 @@
 #include "meter.h"
 #include "window.h"
 
-/* A launch is about to be made in a stream: returns when it may. It ends with gate_leave(). */
-void gate_enter(struct passage *passage, CUstream stream, bool per_thread, uint64_t key);
-void gate_leave(struct passage *passage, CUresult result);
+/* A launch is about to be made in a stream: returns when it may, CUDA_SUCCESS, or that it may not, for want of memory or
+ * of a quota that can be read. It ends with gate_leave(), in the first case. */
+CUresult gate_enter(struct launch *launch, CUstream stream, bool per_thread); /* a kernel */
+CUresult gate_enter_graph(struct launch *launch, CUstream stream, bool per_thread);
+void gate_leave(struct launch *launch, CUresult result);
+
+/* Likewise for one that works on another device as well, and ends when what is in the stream has. */
+CUresult gate_enter_for(struct launch *launch, CUstream stream, bool per_thread, int position);
 
 #endif

@@ -197,18 +197,15 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
     return result;
 }
 
-static uint64_t key_of(CUgraphExec exec)
-{
-    return estimate_key(exec, (const unsigned int[6]){0});
-}
-
 static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thread,
                                 CUresult (*call)(CUgraphExec, CUstream))
 {
-    struct passage passage;
-    gate_enter(&passage, stream, per_thread, key_of(exec));
-    CUresult result = launch(exec, stream, call);
-    gate_leave(&passage, result);
+    struct launch passed;
+    CUresult result = gate_enter_graph(&passed, stream, per_thread);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = launch(exec, stream, call);
+    gate_leave(&passed, result);
     return result;
 }
 
@@ -253,7 +250,6 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
            item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
         count++;
     CUresult result = REAL(cuGraphExecDestroy)(exec);
-    meter_forget(key_of(exec));
     for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
         item_put(&items[i]);
     if (count && result == CUDA_SUCCESS) {

@@ -1,18 +1,20 @@
-/* Launches of kernels: their local memory is accounted, and they wait at the gate. */
+/* Launches of kernels: their local memory is accounted, and they wait at the gate. Ends of the streams they are in. */
 #include "gate.h"
 #include "local.h"
 
-#define LAUNCH(name, parameters, arguments, stream, per_thread, ...)                                        \
+#define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         if (!local_allows(f))                                                                               \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         if (__builtin_expect(window_is_open(), 1))                                                          \
             return REAL(name) arguments;                                                                    \
-        struct passage passage;                                                                             \
-        gate_enter(&passage, stream, per_thread, estimate_key(f, __VA_ARGS__));                             \
-        CUresult result = REAL(name) arguments;                                                             \
-        gate_leave(&passage, result);                                                                       \
+        struct launch launch;                                                                               \
+        CUresult result = gate_enter(&launch, stream, per_thread);                                          \
+        if (result != CUDA_SUCCESS)                                                                         \
+            return result;                                                                                  \
+        result = REAL(name) arguments;                                                                      \
+        gate_leave(&launch, result);                                                                        \
         return result;                                                                                      \
     }
 
@@ -20,44 +22,62 @@
     unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
         unsigned int shared, CUstream stream
 
-#define OF_SHAPE ((const unsigned int[6]){gx, gy, gz, bx, by, bz})
-
 /* The driver refuses a launch without a configuration. */
 static const CUlaunchConfig nothing;
 
 #define OF_CONFIG ((const CUlaunchConfig *)(config ? config : &nothing))
 
 LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, false, OF_SHAPE)
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, false)
 LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, void **values, void **extra),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, true, OF_SHAPE)
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, true)
 LAUNCH(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), OF_CONFIG->hStream, false, OF_CONFIG->shape)
+       (config, f, values, extra), OF_CONFIG->hStream, false)
 LAUNCH(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), OF_CONFIG->hStream, true, OF_CONFIG->shape)
+       (config, f, values, extra), OF_CONFIG->hStream, true)
 LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, false, OF_SHAPE)
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, false)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, void **values),
-       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, true, OF_SHAPE)
-LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false, ((const unsigned int[6]){1, 1, 1}))
-LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), NULL, false,
-       ((const unsigned int[6]){(unsigned int)width, (unsigned int)height, 1}))
+       (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, true)
+LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
+LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), NULL, false)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream),
-       stream, false, ((const unsigned int[6]){(unsigned int)width, (unsigned int)height, 1}))
+       stream, false)
 
 /* At one gate after the other, in the list's order, which opens by itself: so none waits for another. */
 CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
                                                      unsigned int flags)
 {
-    struct passage passages[VGPU_DEVICES];
+    struct launch launches[VGPU_DEVICES];
+    CUresult result = CUDA_SUCCESS;
+    unsigned int entered = 0;
     if (!local_allows_list(list, count))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (window_is_open() || !list || count > VGPU_DEVICES)
+    if (window_is_open() || !list)
         return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    for (unsigned int i = 0; i < count; i++)
-        gate_enter(&passages[i], list[i].hStream, false, estimate_key(list[i].function, list[i].shape));
-    CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-    for (unsigned int i = 0; i < count; i++)
-        gate_leave(&passages[i], result);
+    if (count > VGPU_DEVICES)
+        return CUDA_ERROR_INVALID_VALUE;
+    while (entered < count && result == CUDA_SUCCESS) {
+        result = gate_enter(&launches[entered], list[entered].hStream, false);
+        entered += result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    while (entered > 0)
+        gate_leave(&launches[--entered], result);
     return result;
+}
+
+CU_API CUresult cuStreamDestroy(CUstream stream)
+{
+    if ((uintptr_t)stream > 2)
+        meter_close_stream(stream);
+    return REAL(cuStreamDestroy)(stream);
+}
+
+CU_API CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    if ((uintptr_t)stream > 2)
+        meter_close_stream(stream);
+    return REAL(cuStreamDestroy_v2)(stream);
 }

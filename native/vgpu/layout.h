@@ -16,7 +16,7 @@
 
 #define VGPU_QUOTA_MAGIC 0x41544f555143564eULL  /* "NVCQUOTA" */
 #define VGPU_LEDGER_MAGIC 0x524744454c43564eULL /* "NVCLEDGR" */
-#define VGPU_LAYOUT_VERSION 2
+#define VGPU_LAYOUT_VERSION 3
 #define VGPU_DEVICES 64  /* most GPUs and MIG devices of a container */
 #define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
 #define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
@@ -84,24 +84,23 @@ struct vgpu_share {
     uint64_t importers[VGPU_SLOTS / 64];
 };
 
-/* What makes charges of several processes add up: see budget.c. */
-struct vgpu_cover {
-    uint64_t forfeited; /* credit that was not added, since there was as much as may be saved up */
-    uint64_t spare;     /* of the last intervals before `busy_until`, what nobody was charged for */
-    uint64_t holes[7];  /* intervals before `busy_until` that are not charged yet */
-};
-
 /* The time of one device, for all processes of the container together. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
 struct vgpu_budget {
     int64_t credit;      /* of GPU time that may still be used; below zero: debt */
     uint64_t refilled;   /* when the credit was last refilled; 0: never */
-    uint64_t busy_until; /* GPU time up to this moment is charged, over all processes; 0: nothing is */
+    uint64_t busy_until; /* the slice is charged for what was unfinished up to this moment */
     uint64_t charged;    /* GPU time in all */
     uint64_t waited;     /* that launches were held back, by a cap, a turn of others or a pause, in all */
     uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
     uint32_t ticket;     /* the next one to be drawn by who waits */
     uint32_t served;     /* the one whose turn it is */
-    struct vgpu_cover cover;
+    uint64_t reserved[9];
+};
+
+/* The unfinished work of one process on one device. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */
+struct vgpu_interval {
+    uint64_t since; /* its work is not shown to have ended since then; 0: it has none */
+    uint64_t seen;  /* when the process last said so */
 };
 
 struct vgpu_ledger_head {
@@ -115,7 +114,7 @@ struct vgpu_ledger_head {
     uint64_t reserved[3];
 };
 
-/* A tenant may cut its ledger short at any time, which a mapping does not outlive: all but the budgets is read and
+/* A tenant may cut its ledger short at any time, which a mapping does not outlive: all but budgets and intervals is read and
  * written by calls of the system, in aligned words. */
 struct vgpu_ledger {
     struct vgpu_ledger_head head;
@@ -123,6 +122,7 @@ struct vgpu_ledger {
     struct vgpu_amount amounts[VGPU_DEVICES][VGPU_SLOTS];
     struct vgpu_share shares[VGPU_SHARES];
     struct vgpu_budget budgets[VGPU_DEVICES];
+    struct vgpu_interval intervals[VGPU_DEVICES][VGPU_SLOTS];
 };
 
 _Static_assert(sizeof(struct vgpu_quota_device) == 128, "layout");
@@ -131,10 +131,10 @@ _Static_assert(sizeof(struct vgpu_amount) == 32, "layout");
 _Static_assert(sizeof(struct vgpu_slot) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_ledger_head) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
-_Static_assert(sizeof(struct vgpu_cover) == 72, "layout");
 _Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
+_Static_assert(sizeof(struct vgpu_interval) == 16, "layout");
 _Static_assert(sizeof(struct vgpu_ledger) ==
-                   64 + (64 + 32 * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
+                   64 + (64 + (32 + 16) * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
                "layout");
 
 #endif

@@ -4,21 +4,16 @@
 
 #include "account.h"
 #include "channel.h"
+#include "thread.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 enum {
     RETRY_NS = 1000000000, /* between two attempts to reach nvcd */
     IDLE_NS = 1000000,     /* without work for so long, the lease is given back */
-    DRAIN_STEP_NS = 50000, /* between two looks at whether the last work has ended, */
-    NEAR_STEP_NS = 20000,  /* and about when it should have */
-    NEAR_NS = 1000000,
-    EARLY_NS = 100000,     /* shorter than the way from one's RELEASE to the next one's first kernel */
+    DRAIN_STEP_NS = 20000, /* between two looks at whether the last work has ended */
     HELD_STEP_NS = 500000, /* between two looks at whether there is work */
-    LONG_STEP_NS = 2000000,
     REST_STEP_NS = 1000000000,
     END_STEP_US = 100,
     END_STEPS = 1000,
@@ -127,29 +122,7 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
     uint64_t last = meter_last_launch(position);
     if (last < lease->granted)
         last = lease->granted;
-    return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_drained(position);
-}
-
-/* Whether the last work has ended, or will have before the next one's can begin, who is told of it now. If not, `step` is
- * how long until the next look. */
-static bool is_over(const struct lease *lease, int position, long *step)
-{
-    if (meter_is_drained(position))
-        return true;
-    struct outlook outlook = meter_outlook(position);
-    /* What is overdue was estimated wrong, and may go on for long. */
-    bool early = outlook.certain && outlook.left > -EARLY_NS && atomic_load(&lease->waiters);
-    int64_t left = early ? outlook.left - EARLY_NS : outlook.left;
-    if (early && left <= 0) {
-        meter_loosen(position);
-        return true;
-    }
-    *step = DRAIN_STEP_NS;
-    if (outlook.known && left > -NEAR_NS) /* half of it, since estimates are wrong in proportion */
-        *step = left < 2 * NEAR_STEP_NS   ? NEAR_STEP_NS
-                : left / 2 < LONG_STEP_NS ? (long)(left / 2)
-                                          : LONG_STEP_NS;
-    return false;
+    return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_idle(position);
 }
 
 /* How long until a lease that is held may be over, or unused. */
@@ -175,7 +148,9 @@ static long look_after(struct process *in)
         if (state == GRANTED && (held >= lease->length || is_quiet(lease, i, now)) &&
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
-        if (state == DRAINING && is_over(lease, i, &step)) {
+        if (state == DRAINING && !meter_is_idle(i)) {
+            step = DRAIN_STEP_NS;
+        } else if (state == DRAINING) {
             good = release(in, i, is_quiet(lease, i, now));
             state = atomic_load(&lease->state);
         }
@@ -187,8 +162,6 @@ static long look_after(struct process *in)
             good &= !silent;
             if (silent)
                 atomic_store(&in->channel_doubted, true);
-            if (meter_look(i))
-                step = HELD_STEP_NS;
         }
         if (!good)
             return 0;
@@ -226,13 +199,6 @@ static void *attend(void *argument)
     return NULL;
 }
 
-/* The symbol of before glibc 2.34, which later ones have too. */
-#if !defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
-__asm__(".symver pthread_create, pthread_create@GLIBC_2.2.5");
-#elif !defined(__SANITIZE_ADDRESS__) && defined(__aarch64__)
-__asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
-#endif
-
 extern int __cxa_atexit(void (*call)(void *), void *argument, void *library);
 
 /* Before the driver's own handlers, which came before this one: no thread of ours is in the driver while it ends. A
@@ -249,24 +215,12 @@ static void end(void *none)
         sleep_us(END_STEP_US);
 }
 
-/* A thread that takes no signal of the program's. */
 static bool start(struct process *in)
 {
     static _Atomic bool registered;
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    pthread_t thread;
     if (!atomic_exchange(&registered, true))
         __cxa_atexit(end, NULL, NULL);
-    if (pthread_attr_init(&attributes) != 0)
-        return false;
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &before); /* of the calling thread, as pthread_sigmask of glibc 2.32 */
-    bool started = pthread_create(&thread, &attributes, attend, in) == 0;
-    sigprocmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return started;
+    return thread_start(attend, in);
 }
 
 /* True: there is a connection, made by this call or before. */

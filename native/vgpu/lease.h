@@ -20,18 +20,8 @@ bool lease_is_active(int position);
 /* Whether others have turns on it as well: what a cap allows then comes in pieces. */
 bool lease_takes_turns(int position);
 
-/* When what runs will have ended. */
-struct outlook {
-    int64_t left; /* nanoseconds, as estimated; below zero: it should have ended */
-    bool known;   /* there is an estimate */
-    bool certain; /* it is the last stretch, like the one in front of it, which took what was estimated */
-};
-
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
-bool meter_is_drained(int position); /* nothing that this process launched on the device is unfinished */
-struct outlook meter_outlook(int position);
-bool meter_look(int position);            /* reads what has ended; true: something has not */
-void meter_loosen(int position);          /* what runs is not alone on the device any more */
+bool meter_is_idle(int position); /* what this process launched on the device is shown to have ended */
 uint64_t meter_charged(int position);     /* GPU time that this process was charged, nanoseconds in all */
 uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
 

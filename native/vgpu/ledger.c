@@ -2,8 +2,10 @@
  * whoever touches it then. */
 #include "ledger.h"
 
+#include "budget.h"
 #include "log.h"
 #include "place.h"
+#include "quota.h"
 #include "share.h"
 
 #include <errno.h>
@@ -177,6 +179,18 @@ bool ledger_publish(struct process *in, int position)
                         offsetof(struct vgpu_amount, inherited));
 }
 
+/* Work that the dead did not finish is charged for. */
+static void bury_intervals(struct process *in, uint32_t slot)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    quota_read(in); /* for the caps; without it nothing can be launched either */
+    for (int position = 0; position < VGPU_DEVICES && ledger_is_whole(in); position++) {
+        struct vgpu_interval *interval = &in->ledger->intervals[position][slot];
+        if (SHARED_READ(interval->since))
+            budget_bury(&in->ledger->budgets[position], interval, in->quota.devices[position].cores, now);
+    }
+}
+
 /* The caller holds the slot's lock. */
 static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *header)
 {
@@ -190,6 +204,7 @@ static bool zero_slot(struct process *in, uint32_t slot, struct vgpu_slot *heade
         if (!ledger_write(in, ledger_amount_at(position, slot), &amount, sizeof(amount)))
             return false;
     }
+    bury_intervals(in, slot);
     header->generation++;
     header->pid = 0;
     return ledger_write(in, ledger_slot_at(slot), header, sizeof(*header));

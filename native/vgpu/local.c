@@ -2,7 +2,6 @@
  * needs, and keeps it; 1 KiB of that is in the context from the start (measured on driver 580). */
 #include "local.h"
 
-#include "estimate.h"
 
 enum { IN_CONTEXT = 1024, SEEN = 4096 };
 
@@ -14,7 +13,6 @@ static _Atomic uintptr_t seen[SEEN];
 
 void local_forget(void)
 {
-    estimates_forget();
     for (int i = 0; i < SEEN; i++)
         atomic_store_explicit(&seen[i], 0, memory_order_relaxed);
 }

@@ -1,10 +1,20 @@
 #include "meter.h"
 
-#include "budget.h"
 #include "ledger.h"
 #include "lease.h"
 
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+
+enum {
+    FIRST_ROOM = 32,
+    LOST_NS = 200000000, /* a thread that has been in a launch for so long may have left it by longjmp(3) */
+    PROMPT_NS = 2500000, /* so long may launches wait behind others, */
+    LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
+    DOUBTS = 64,
+    CALL_NS = 2000 /* what is left of the driver's call when the kernel may begin */
+};
 
 struct meter *meter_of(int position)
 {
@@ -14,16 +24,25 @@ struct meter *meter_of(int position)
     return atomic_load_explicit(&in->meters[position], memory_order_acquire);
 }
 
+static void *pages(size_t size)
+{
+    void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return found == MAP_FAILED ? NULL : found;
+}
+
 struct meter *meter_make(int position)
 {
     struct meter *have = meter_of(position), *made;
     if (have || !process() || position < 0 || position >= VGPU_DEVICES)
         return have;
-    made = mmap(NULL, sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                0);
-    if (made == MAP_FAILED)
+    made = pages(sizeof(*made));
+    if (!made)
         return NULL;
     made->position = position;
+    made->allowed = 2;
+    made->overhead = UINT64_MAX;
+    syscall(SYS_getrandom, &made->density.random, sizeof(made->density.random), GRND_NONBLOCK);
+    made->density.random |= 1;
     if (atomic_compare_exchange_strong(&process()->meters[position], &have, made))
         return made;
     munmap(made, sizeof(*made));
@@ -31,10 +50,57 @@ struct meter *meter_make(int position)
 }
 
 /* An address that no other thread has. */
-static uint64_t this_thread(void)
+uint64_t this_thread(void)
 {
     static __thread char here;
     return (uint64_t)(uintptr_t)&here;
+}
+
+static uint32_t hash_of(uint64_t handle, uint64_t context, uint64_t thread)
+{
+    return (uint32_t)(((handle ^ context * 3 ^ thread * 5) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+}
+
+/* Where it is, or else where it would be put; NULL: the table is full. */
+static struct stream *place_of(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
+{
+    uint32_t at = hash_of(handle, context, thread);
+    struct stream *free_place = NULL;
+    for (uint32_t step = 0; step < meter->room; step++, at++) {
+        struct stream *stream = &meter->streams[at & (meter->room - 1)];
+        if (stream->handle == handle && stream->context == context && stream->thread == thread)
+            return stream;
+        if (!stream_is_used(stream) && !free_place)
+            free_place = stream;
+        if (!stream->handle)
+            break;
+    }
+    return free_place;
+}
+
+static bool grow(struct meter *meter)
+{
+    struct stream *old = meter->streams;
+    uint32_t before = meter->room, room = before ? before : FIRST_ROOM;
+    if (meter->used * 2 >= room)
+        room *= 2;
+    struct stream *made = pages(room * sizeof(*made));
+    if (!made)
+        return false;
+    meter->streams = made;
+    meter->room = room;
+    for (uint32_t i = 0; i < before; i++)
+        if (stream_is_used(&old[i]))
+            *place_of(meter, old[i].handle, old[i].context, old[i].thread) = old[i];
+    if (old)
+        munmap(old, before * sizeof(*old));
+    return true;
+}
+
+struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
+{
+    struct stream *found = place_of(meter, handle, context, thread);
+    return found && stream_is_used(found) ? found : NULL;
 }
 
 static uint32_t context_place(struct meter *meter, uint64_t context)
@@ -51,321 +117,328 @@ static uint32_t context_place(struct meter *meter, uint64_t context)
     return free_place;
 }
 
-/* One of the program's streams: its handle, its context and, of a default stream per thread, whose. */
-struct name {
-    uint64_t handle, context, thread;
-};
-
-static bool has_name(const struct stream_meter *stream, struct name name)
+/* NULL: no memory. */
+static struct stream *add(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
 {
-    return stream->handle == name.handle && stream->context == name.context && stream->thread == name.thread;
-}
-
-static struct stream_meter *add_stream(struct meter *meter, uint32_t at, struct name name)
-{
-    uint32_t place = context_place(meter, name.context);
-    if (place == METER_CONTEXTS)
+    struct stream *found = place_of(meter, handle, context, thread);
+    if (found && stream_is_used(found))
+        return found;
+    if ((!found || meter->used * 4 >= meter->room * 3) && !grow(meter))
         return NULL;
-    meter->streams[at] = (struct stream_meter){
-        .handle = name.handle, .context = name.context, .thread = name.thread, .place = place};
-    atomic_fetch_or_explicit(&meter->live[at / 64], UINT64_C(1) << at % 64, memory_order_relaxed);
-    return &meter->streams[at];
+    found = place_of(meter, handle, context, thread);
+    memset(found, 0, offsetof(struct stream, ring));
+    found->handle = handle;
+    found->context = context;
+    found->thread = thread;
+    found->place = context_place(meter, context);
+    meter->used++;
+    return found;
 }
 
-/* Default streams are one in each context, or one in each context and thread. NULL: there is no room. */
-static struct stream_meter *find_stream(struct meter *meter, const struct passage *passage)
+/* The lock is held. The device is shown idle, so far as this process goes. */
+static void close_if_idle(struct meter *meter, uint64_t now)
 {
-    uint64_t handle = (uint64_t)(uintptr_t)passage->handle, context = passage->to.context;
-    struct name name = {handle, context, handle == 2 ? this_thread() : 0};
-    uint64_t hash = (handle ^ context * 3 ^ name.thread) * UINT64_C(0x9e3779b97f4a7c15);
-    for (uint32_t step = 0; step < METER_STREAMS; step++) {
-        uint32_t at = (uint32_t)((hash >> 40) + step) % METER_STREAMS;
-        if (has_name(&meter->streams[at], name))
-            return &meter->streams[at];
-        if (meter->streams[at].handle)
+    uint64_t busy = atomic_load(&meter->busy);
+    if (meter->used || meter->closing || !busy)
+        return;
+    uint64_t end = meter->latest > busy ? least(meter->latest, now) : busy;
+    atomic_store(&meter->busy, 0);
+    atomic_fetch_add(&meter->charged, end - busy);
+    budget_end(&meter->budget, meter->cores, end, now);
+}
+
+static void open_if_idle(struct meter *meter, uint64_t now)
+{
+    budget_open(&meter->budget, meter->position, now);
+    if (atomic_load(&meter->busy))
+        return;
+    atomic_store(&meter->busy, now);
+    meter->progress = now;
+    budget_begin(&meter->budget, now);
+    watch_start();
+}
+
+static void forget(struct meter *meter, struct stream *stream)
+{
+    uint32_t at = (uint32_t)(stream - meter->streams), mask = meter->room - 1;
+    marks_drop(meter, stream);
+    meter->under_way -= (uint32_t)least(stream->begun - stream->ended, meter->under_way);
+    meter->used--;
+    stream->handle = STREAM_WAS;
+    if (!meter->streams[(at + 1) & mask].handle)
+        for (; meter->streams[at & mask].handle == STREAM_WAS; at--)
+            meter->streams[at & mask].handle = 0;
+}
+
+/* By how long launches wait for those before them it is decided how many there may be. */
+static void adapt(struct meter *meter, uint64_t waited)
+{
+    uint32_t fewest = meter->cores ? 1 : 2;
+    if (waited > LATE_NS) {
+        meter->allowed = (uint32_t)((uint64_t)meter->allowed * LATE_NS / waited);
+        meter->doubts = DOUBTS;
+    } else if (waited < PROMPT_NS) {
+        meter->allowed += meter->doubts ? 1 : meter->allowed;
+        meter->doubts -= meter->doubts != 0;
+    }
+    if (meter->allowed < fewest)
+        meter->allowed = fewest;
+    if (meter->allowed > METER_MOST)
+        meter->allowed = METER_MOST;
+}
+
+void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end, uint64_t waited)
+{
+    if (launches > stream->ended) {
+        adapt(meter, waited);
+        meter->under_way -= (uint32_t)least(launches - stream->ended, meter->under_way);
+        stream->ended = launches;
+        meter->progress = end > meter->progress ? end : meter->progress;
+    }
+    if (end > meter->latest)
+        meter->latest = end;
+    if (stream->ended == stream->begun)
+        forget(meter, stream);
+}
+
+void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
+                 uint64_t end)
+{
+    uint64_t now = end > meter->latest ? end : meter->latest;
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < meter->room; i++) {
+        struct stream *stream = &meter->streams[i];
+        if (!stream_is_used(stream) || stream->made != stream->begun || stream->serial > serial ||
+            (context && stream->context != context) ||
+            (handle && (stream->handle != handle || stream->thread != thread)))
             continue;
-        EACH_STREAM (meter, other) /* which may have come when this place was taken */
-            if (has_name(&meter->streams[other], name))
-                return &meter->streams[other];
-        return add_stream(meter, at, name);
+        stream_ended(meter, stream, stream->made, end, end > stream->entered ? end - stream->entered : 0);
     }
-    return NULL;
-}
-
-/* The lock is held. */
-void meter_free_stream(struct meter *meter, struct stream_meter *stream)
-{
-    uint32_t at = (uint32_t)(stream - meter->streams);
-    stream->handle = 0;
-    stream->context = 0;
-    atomic_fetch_and_explicit(&meter->live[at / 64], ~(UINT64_C(1) << at % 64), memory_order_relaxed);
-}
-
-/* The context of the stream is current, or is made so. */
-CUevent meter_event(struct meter *meter, struct stream_meter *stream)
-{
-    struct context_meter *context = &meter->contexts[stream->place];
-    CUevent event = NULL;
-    CUcontext current = NULL, wanted = (CUcontext)(uintptr_t)stream->context;
-    lock_take(&meter->lock);
-    if (context->pooled)
-        event = context->pool[--context->pooled];
+    close_if_idle(meter, now);
     lock_drop(&meter->lock);
-    if (event)
-        return event;
-    bool other = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current != wanted;
-    if (other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
-        return NULL;
-    if (REAL(cuEventCreate)(&event, 0) != CUDA_SUCCESS)
-        event = NULL;
-    if (other)
-        REAL(cuCtxPopCurrent_v2)(&current);
-    return event;
 }
 
-/* The lock is held. What there is no room for is left to the context's end. */
-void meter_put_event(struct meter *meter, uint32_t place, CUevent event)
+bool meter_begin(struct launch *launch)
 {
-    struct context_meter *context = &meter->contexts[place];
-    if (event && context->pooled < METER_POOL)
-        context->pool[context->pooled++] = event;
-}
-
-void meter_drop_mark(struct meter *meter, struct stream_meter *stream)
-{
-    stream->head = (stream->head + 1) % METER_MARKS;
-    stream->count--;
-    meter->marks--;
-    if (stream->handle == STREAM_ENDED && !stream->count)
-        meter_free_stream(meter, stream);
-}
-
-/* Records a mark behind all that was launched in the stream. False: it has none, and what is open stays so. */
-bool meter_mark(struct passage *passage, bool idle, enum stretch_is is, uint64_t asked)
-{
-    struct meter *meter = passage->meter;
-    struct stream_meter *stream = passage->stream;
-    if (stream->count == METER_MARKS)
+    struct meter *meter = launch->meter;
+    uint64_t handle = (uint64_t)(uintptr_t)launch->handle;
+    struct stream *stream = add(meter, handle, launch->to.context, launch->thread);
+    if (!stream)
         return false;
-    CUevent event = meter_event(meter, stream);
-    if (!event)
-        return false;
-    bool recorded = REAL(cuEventRecord)(event, passage->handle) == CUDA_SUCCESS;
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
-    lock_take(&meter->lock);
-    bool room = recorded && stream->count < METER_MARKS && stream->context == passage->to.context;
-    if (room) {
-        /* A thread that was interrupted may have come too late with it. */
-        bool exact = is != STRETCH_LOOSE && now - asked < PROMPT_NS;
-        stream->ring[(stream->head + stream->count) % METER_MARKS] =
-            (struct mark){.event = event,
-                          .at = now,
-                          .before = stream->open,
-                          .behind = now - stream->last_launch,
-                          .exact = exact,
-                          .extra = !exact               ? 0
-                                   : is == STRETCH_LONE ? LONE_NS
-                                                        : EVENT_NS};
-        stream->open = (struct stretch){0};
-        stream->count++;
-        stream->serial++;
-        stream->anchored = true;
-        stream->idle = idle;
-        stream->last_mark = now;
-        stream->prompt = now - asked < PROMPT_NS;
-        meter->marks++;
-    } else {
-        meter_put_event(meter, stream->place, event);
-    }
-    lock_drop(&meter->lock);
-    return room;
-}
-
-/* Whether the device has not reached the last mark of the stream: since then the stream was never idle. */
-static bool mark_is_pending(struct meter *meter, struct stream_meter *stream)
-{
-    lock_take(&meter->lock);
-    uint64_t serial = stream->serial;
-    uint32_t count = stream->count;
-    CUevent event = count ? stream->ring[(stream->head + count - 1) % METER_MARKS].event : NULL;
-    lock_drop(&meter->lock);
-    if (!event || REAL(cuEventQuery)(event) != CUDA_ERROR_NOT_READY)
-        return false;
-    lock_take(&meter->lock); /* or the event is another's by now */
-    bool same = stream->count && stream->serial == serial;
-    lock_drop(&meter->lock);
-    return same;
-}
-
-/* The lock is held. */
-static void enter(struct passage *passage)
-{
-    struct meter *meter = passage->meter;
-    uint32_t place = 0;
-    while (place < METER_INSIDE && atomic_load(&meter->threads[place].since))
-        place++;
-    if (place < METER_INSIDE) {
-        meter->threads[place].weight = passage->weight;
-        atomic_store(&meter->threads[place].since, passage->now);
-    }
-    passage->place = place;
-    atomic_fetch_add(&meter->inside, 1);
-}
-
-/* Where each kernel is waited for, no other is timed, and all are charged as estimated, however long they have become. By
- * chance alone: what is launched after so many others, or after a long one, may always be the same. */
-static bool is_timed_alone(struct estimate *estimate, uint64_t now)
-{
-    uint64_t every = now - estimate->timed > UNTIMED_NS ? ALONE_LATE : ALONE_SHORT;
-    if (now / CHANCE_NS % (estimate->mean < LONG_NS ? every : ALONE_LONG))
-        return false;
-    estimate->timed = now;
+    open_if_idle(meter, launch->now);
+    if (stream->begun == stream->marked)
+        stream->since = launch->now;
+    stream->begun++;
+    stream->entered = launch->now;
+    meter->under_way++;
+    atomic_store_explicit(&meter->last_launch, launch->now, memory_order_relaxed);
     return true;
 }
 
-void meter_enter(struct passage *passage)
+/* The lock is held. A kernel on an idle device begins when the driver's call is all but over. */
+static void begin_later(struct meter *meter, struct stream *stream, uint64_t at)
 {
-    struct meter *meter = passage->meter;
-    struct stream_meter *stream = passage->stream = find_stream(meter, passage);
-    enter(passage);
-    struct estimate *estimate = estimate_find(&meter->estimates, passage->key);
-    passage->single = estimate_is_due(estimate);
-    passage->lone = is_timed_alone(estimate, passage->now);
-    estimate->since = passage->single ? 0 : estimate->since + 1;
-    if (!stream)
+    if (at <= stream->since)
         return;
-    const struct stretch *open = &stream->open;
-    bool gap = passage->now > stream->last_launch && passage->now - stream->last_launch > GAP_NS + open->sum;
-    passage->looks = !stream->anchored || !open->launches || gap || passage->single;
+    stream->since = stream->entered = at;
+    atomic_store(&meter->busy, at);
+    budget_begin(&meter->budget, at);
 }
 
-void meter_leave(const struct passage *passage)
+void meter_end(struct launch *launch, bool launched)
 {
-    struct meter *meter = passage->meter;
-    uint64_t since = passage->now;
-    /* Not if it was forgotten meanwhile. */
-    if (passage->place == METER_INSIDE ||
-        atomic_compare_exchange_strong(&meter->threads[passage->place].since, &since, 0))
-        atomic_fetch_sub(&meter->inside, 1);
-}
-
-static void forget(struct meter *meter, struct inside *thread, uint64_t now)
-{
-    uint64_t since = atomic_load(&thread->since);
-    if (!since || now < since + LOST_NS || !atomic_compare_exchange_strong(&thread->since, &since, 0))
-        return;
-    atomic_fetch_sub(&meter->inside, 1);
-    meter->ahead -= thread->weight < meter->ahead ? thread->weight : meter->ahead;
-    meter->outstanding -= meter->outstanding != 0;
-}
-
-uint32_t meter_inside(struct meter *meter, uint64_t now)
-{
-    if (!atomic_load(&meter->inside))
-        return 0;
+    struct meter *meter = launch->meter;
+    uint64_t handle = (uint64_t)(uintptr_t)launch->handle, context = launch->to.context;
+    bool due = false;
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < METER_INSIDE && !meter->marks; i++)
-        forget(meter, &meter->threads[i], now);
+    struct stream *stream = stream_find(meter, handle, context, launch->thread);
+    if (!stream && launched && (stream = add(meter, handle, context, launch->thread))) {
+        open_if_idle(meter, launch->now); /* the call took so long that it was given up */
+        stream->begun++;
+        stream->entered = stream->since = launch->now;
+        meter->under_way++;
+    }
+    if (stream && launched) {
+        stream->made += stream->made < stream->begun;
+        stream->serial = ++meter->serial;
+        SHARED_ADD(meter->budget.shared->launches, 1);
+        due = mark_is_due(meter, stream, launch->now);
+        if (launch->prompt && meter->under_way == 1 && atomic_load(&meter->busy) == launch->now)
+            begin_later(meter, stream, now_ns(CLOCK_MONOTONIC) - CALL_NS);
+    } else if (stream) {
+        stream->begun--;
+        meter->under_way -= meter->under_way != 0;
+        if (stream->begun == stream->ended)
+            forget(meter, stream);
+        close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+    }
     lock_drop(&meter->lock);
-    return atomic_load(&meter->inside);
+    if (due)
+        mark_put(meter, launch->handle, context, launch->thread);
 }
 
-void meter_before(struct passage *passage)
+/* The lock is held. A thread that entered a launch long ago may never come back from it. */
+static void give_up_lost(struct stream *stream, uint64_t now)
 {
-    struct stream_meter *stream = passage->stream;
-    if (!stream || !(passage->looks || passage->lone))
+    if (stream->made != stream->begun && now > stream->entered && now - stream->entered > LOST_NS)
+        stream->made = stream->begun;
+}
+
+/* Asks the driver about the i-th stream of the table, without a lock. */
+static void ask(struct meter *meter, uint32_t i, uint64_t off)
+{
+    CUcontext before = NULL;
+    int capturing = 0;
+    lock_take(&meter->lock);
+    struct stream copy = {0};
+    if (i < meter->room && stream_is_used(&meter->streams[i])) {
+        give_up_lost(&meter->streams[i], now_ns(CLOCK_MONOTONIC));
+        memcpy(&copy, &meter->streams[i], offsetof(struct stream, ring));
+    }
+    lock_drop(&meter->lock);
+    bool mine = !copy.thread || copy.thread == this_thread();
+    if (!copy.handle || copy.handle == STREAM_GONE || !mine || copy.made != copy.begun)
         return;
+    CUstream handle = (CUstream)(uintptr_t)copy.handle;
+    bool fixed = copy.handle <= 2; /* a default stream is one of the current context */
+    if (fixed && REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)copy.context) != CUDA_SUCCESS)
+        return;
+    bool busy = REAL(cuStreamIsCapturing)(handle, &capturing) == CUDA_SUCCESS &&
+                (capturing || REAL(cuStreamQuery)(handle) == CUDA_ERROR_NOT_READY);
+    if (fixed)
+        REAL(cuCtxPopCurrent_v2)(&before);
+    if (!busy)
+        meter_ended(meter, copy.context, copy.handle, copy.thread, copy.serial,
+                    now_ns(CLOCK_MONOTONIC) - off);
+}
+
+bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
+{
+    if (!atomic_load(&meter->busy))
+        return true;
+    if (atomic_exchange_explicit(&meter->reading, true, memory_order_acquire))
+        return false;
+    atomic_store_explicit(&meter->looked, now, memory_order_relaxed);
+    lock_take(&meter->lock);
+    if (atomic_load(&meter->busy)) { /* before anything is given back of it */
+        budget_open(&meter->budget, meter->position, now);
+        budget_charge(&meter->budget, meter->cores, now);
+    }
+    lock_drop(&meter->lock);
     int mode = capture_leave();
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
-    /* A last mark that is pending answers for the stream. */
-    bool some = stream->open.launches != 0, pending = mark_is_pending(passage->meter, stream);
-    bool idle = !pending && REAL(cuStreamQuery)(passage->handle) == CUDA_SUCCESS;
-    if (!stream->anchored || idle || (some && passage->looks)) {
-        bool marked = meter_mark(passage, idle, some && pending ? STRETCH_QUEUED : STRETCH_LOOSE, now);
-        passage->single |= marked && idle && passage->lone;
-    }
+    marks_read(meter);
+    for (uint32_t i = 0; atomic_load(&meter->busy) && i < meter->room; i++)
+        ask(meter, i, off);
     capture_return(mode);
+    lock_take(&meter->lock);
+    close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+    lock_drop(&meter->lock);
+    atomic_store_explicit(&meter->reading, false, memory_order_release);
+    return true;
 }
 
-static void unpay(struct passage *passage)
+static bool close_context(struct meter *meter, uint64_t context)
 {
-    struct meter *meter = passage->meter;
+    bool unfinished = false;
     lock_take(&meter->lock);
-    meter->allowance += (int64_t)passage->paid;
-    meter->ahead -= passage->weight < meter->ahead ? passage->weight : meter->ahead;
-    meter->outstanding -= meter->outstanding != 0;
+    for (uint32_t i = 0; i < meter->room; i++) {
+        struct stream *stream = &meter->streams[i];
+        if (!stream_is_used(stream) || stream->context != context)
+            continue;
+        unfinished = true;
+        forget(meter, stream);
+    }
+    meter->closing += unfinished;
+    for (uint32_t i = 0; i < METER_CONTEXTS; i++)
+        if (meter->contexts[i].context == context)
+            meter->contexts[i] = (struct context_clock){0}; /* its events end with it */
+    lock_drop(&meter->lock);
+    return unfinished;
+}
+
+uint64_t meter_close_context(uint64_t context)
+{
+    uint64_t unfinished = 0;
+    for (int i = 0; i < VGPU_DEVICES; i++)
+        if (meter_of(i) && close_context(meter_of(i), context))
+            unfinished |= UINT64_C(1) << i;
+    return unfinished;
+}
+
+void meter_closed_context(uint64_t positions)
+{
+    for (int i = 0; i < VGPU_DEVICES; i++) {
+        struct meter *meter = positions >> i & 1 ? meter_of(i) : NULL;
+        if (!meter)
+            continue;
+        uint64_t now = now_ns(CLOCK_MONOTONIC);
+        lock_take(&meter->lock);
+        meter->closing--;
+        meter->latest = now;
+        close_if_idle(meter, now);
+        lock_drop(&meter->lock);
+    }
+}
+
+/* What runs in it is known by a mark from here on; where there can be none, its end is waited for. */
+static void close_stream(struct meter *meter, const struct stream *stream)
+{
+    CUstream handle = (CUstream)(uintptr_t)stream->handle;
+    bool known = stream->marked == stream->made || mark_put(meter, handle, stream->context, 0);
+    if (!known)
+        REAL(cuStreamSynchronize)(handle);
+    lock_take(&meter->lock);
+    struct stream *found = stream_find(meter, stream->handle, stream->context, 0), copy;
+    if (found) {
+        copy = *found;
+        found->count = 0; /* its marks go along */
+        meter->under_way += (uint32_t)(copy.begun - copy.ended);
+        forget(meter, found);
+        found = known ? add(meter, STREAM_GONE, copy.context, ++meter->serial) : NULL;
+    }
+    if (found) {
+        copy.handle = found->handle;
+        copy.thread = found->thread;
+        copy.begun = copy.made = copy.marked;
+        *found = copy;
+    }
+    close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
     lock_drop(&meter->lock);
 }
 
-/* Adds the launch to what is open. Returns the time if a mark is due behind it, else 0. */
-static uint64_t note(struct passage *passage)
+void meter_close_stream(CUstream handle)
 {
-    struct meter *meter = passage->meter;
-    struct stream_meter *stream = passage->stream;
-    struct stretch *open = &stream->open;
-    lock_take(&meter->lock);
-    bool first = !open->launches;
-    open->launches++;
-    open->counted++;
-    open->sum += passage->sum;
-    open->paid += passage->paid;
-    open->weight += passage->weight;
-    open->unknown |= passage->unknown;
-    /* The lease looks at streams of other threads, but cannot put marks into this one. */
-    bool due = passage->single || open->sum >= MARK_NS || open->launches >= MARK_LAUNCHES ||
-               (stream->thread && lease_is_active(meter->position));
-    uint64_t now = first || due ? now_ns(CLOCK_MONOTONIC) : passage->now;
-    if (first) {
-        /* The device waited for the end of the call. */
-        uint64_t gap = now - stream->last_mark;
-        open->key = passage->key;
-        open->gap = stream->idle ? gap : 0;
-        open->forfeited = meter->forfeited;
-        open->forced = passage->forced;
-        stream->prompt &= gap < PROMPT_NS;
-    } else if (open->key != passage->key) {
-        open->key = 0;
+    int capturing = 0;
+    for (int position = 0; position < VGPU_DEVICES; position++) {
+        struct meter *meter = meter_of(position);
+        for (uint32_t i = 0; meter && i < meter->room; i++) {
+            struct stream copy;
+            lock_take(&meter->lock);
+            copy = meter->streams[i];
+            lock_drop(&meter->lock);
+            if (copy.handle == (uint64_t)(uintptr_t)handle &&
+                REAL(cuStreamIsCapturing)(handle, &capturing) == CUDA_SUCCESS && !capturing)
+                close_stream(meter, &copy);
+        }
     }
-    stream->last_launch = now;
-    lock_drop(&meter->lock);
-    atomic_store_explicit(&meter->last_launch, now, memory_order_relaxed);
-    return due ? now : 0;
 }
 
-/* There was no room for the stream: the estimate must do. */
-static void note_unmarked(struct passage *passage)
+bool meter_is_idle(int position)
 {
-    struct meter *meter = passage->meter;
-    struct vgpu_budget *budget = budget_open(meter->position, &meter->own);
-    atomic_store_explicit(&meter->last_launch, passage->now, memory_order_relaxed);
-    atomic_fetch_add_explicit(&meter->charged, passage->paid, memory_order_relaxed);
-    SHARED_ADD(budget->charged, passage->paid);
-    SHARED_ADD(budget->launches, 1);
-    passage->paid = 0;
-    unpay(passage);
+    struct meter *meter = meter_of(position);
+    if (meter && atomic_load(&meter->busy))
+        meter_look(meter, now_ns(CLOCK_MONOTONIC), 0);
+    return !meter || !atomic_load(&meter->busy);
 }
 
-void meter_after(struct passage *passage, bool launched)
+uint64_t meter_charged(int position)
 {
-    struct meter *meter = passage->meter;
-    struct stream_meter *stream = passage->stream;
-    if (!launched) {
-        unpay(passage);
-        return;
-    }
-    if (!stream) {
-        note_unmarked(passage);
-        return;
-    }
-    uint64_t now = note(passage);
-    if (!now)
-        return;
-    int mode = capture_leave();
-    bool alone = stream->open.launches == 1 && stream->idle && stream->prompt;
-    meter_mark(passage, false,
-               alone                            ? STRETCH_LONE
-               : mark_is_pending(meter, stream) ? STRETCH_QUEUED
-                                                : STRETCH_LOOSE,
-               now);
-    capture_return(mode);
+    struct meter *meter = meter_of(position);
+    return meter ? atomic_load(&meter->charged) : 0;
+}
+
+uint64_t meter_last_launch(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter ? atomic_load(&meter->last_launch) : 0;
 }

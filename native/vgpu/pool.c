@@ -303,17 +303,3 @@ CU_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
         gauge_read(ITEM_POOL, key_of(pool));
     return result;
 }
-
-#define WAIT(name, parameters, arguments)                                                                   \
-    CU_API CUresult name parameters                                                                         \
-    {                                                                                                       \
-        CUresult result = REAL(name) arguments;                                                             \
-        settle_after_wait();                                                                                \
-        return result;                                                                                      \
-    }
-
-WAIT(cuCtxSynchronize, (void), ())
-WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
-WAIT(cuStreamSynchronize, (CUstream stream), (stream))
-WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-WAIT(cuEventSynchronize, (CUevent event), (event))

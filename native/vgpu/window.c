@@ -6,17 +6,17 @@
 enum { POLICY_NATIVE = 5 };
 
 /* A window as one word of process.h. */
-enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10 };
+enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11 };
 
 _Atomic bool window_closed;
 _Atomic uint64_t window_due;
 
-static uint32_t read_window(int position, uint32_t before)
+static uint32_t read_window(int position)
 {
     struct vgpu_quota_device device;
     uint32_t word = KNOWN;
     if (!account_device(position, &device))
-        return before | KNOWN; /* what cannot be read changes nothing */
+        return KNOWN | UNKNOWN;
     if (device.policy != POLICY_NATIVE && device.cores < 100)
         word |= device.cores;
     if (device.policy != POLICY_NATIVE)
@@ -34,10 +34,10 @@ static void look(struct process *in)
         uint32_t word = atomic_load_explicit(&in->windows[i], memory_order_relaxed);
         if (!(word & KNOWN))
             continue;
-        word = read_window(i, word);
+        word = read_window(i);
         atomic_store_explicit(&in->windows[i], word, memory_order_relaxed);
         bool turns = word & SHARED && lease_is_handed_out();
-        closed |= turns || word & PAUSED || word & 0xff;
+        closed |= turns || word & (PAUSED | UNKNOWN | 0xff);
     }
     atomic_store_explicit(&window_closed, closed, memory_order_relaxed);
 }
@@ -46,7 +46,7 @@ struct window window_of(int position)
 {
     struct process *in = process();
     if (!in || position < 0 || position >= VGPU_DEVICES)
-        return (struct window){0};
+        return (struct window){.unknown = true};
     uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE), due = atomic_load(&window_due);
     bool known = atomic_load(&in->windows[position]) & KNOWN;
     if (!known)
@@ -56,5 +56,5 @@ struct window window_of(int position)
                    atomic_compare_exchange_strong(&window_due, &due, now + WINDOW_NS)))
         look(in);
     uint32_t word = atomic_load(&in->windows[position]);
-    return (struct window){word & 0xff, word & PAUSED, word & SHARED};
+    return (struct window){word & 0xff, word & PAUSED, word & SHARED, word & UNKNOWN};
 }

@@ -11,6 +11,7 @@ struct window {
     uint32_t cores; /* percent; 0: no cap */
     bool paused;
     bool shared; /* nvcd hands out turns, when it is there */
+    bool unknown; /* the quota cannot be read */
 };
 
 extern _Atomic bool window_closed;

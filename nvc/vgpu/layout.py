@@ -9,7 +9,7 @@ import struct
 
 QUOTA_MAGIC = 0x41544F555143564E
 LEDGER_MAGIC = 0x524744454C43564E
-VERSION = 2
+VERSION = 3
 DEVICES = 64
 SLOTS = 512
 SHARES = 1024
@@ -42,7 +42,9 @@ SHARE_SIZE = 152
 #: credit, refilled, busy until, charged, waited, launches, ticket, served, the shim's own; times in nanoseconds.
 BUDGET = struct.Struct("<qQQQQQII72x")
 BUDGETS_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size + SHARES * SHARE_SIZE
-LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size
+#: since when a process has unfinished work, when it last said so: for each device and slot.
+INTERVAL = struct.Struct("<QQ")
+LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size + DEVICES * SLOTS * INTERVAL.size
 
 #: Bits of a device's flags in the quota: launches wait; no memory is given any more.
 PAUSED = 1

@@ -1,0 +1,266 @@
+/* Marks: timed events of ours in the program's streams, behind some of its launches. The device's clock is brought onto
+ * ours: an event is not reached before it was recorded, nor after it was seen to be. */
+#include "lease.h"
+#include "meter.h"
+
+#define SECOND INT64_C(1000000000)
+
+enum {
+    ORIGIN_SECONDS = 4,
+    DRIFT = 50000,       /* one part in so many */
+    BACKLOG_NS = 20000,  /* the device that reaches a mark so late had work all the time */
+    SAMPLE_LAUNCHES = 12,
+    SAMPLE_ONE_OF = 16,
+    DENSITY_NS = 20000000, /* of stretches, after which what came before counts half */
+    DENSITY_OLD_NS = 1000000000
+};
+
+/* xorshift: what a program cannot foresee. */
+static uint64_t random_of(struct density *density)
+{
+    uint64_t x = density->random;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return density->random = x;
+}
+
+/* The lock is held. */
+static bool starts_sample(struct meter *meter, const struct stream *stream, uint64_t now)
+{
+    const struct density *density = &meter->density;
+    bool old = now - density->at > DENSITY_OLD_NS / 4;
+    return stream->made > 1 && random_of(&meter->density) % (old ? 4 : SAMPLE_ONE_OF) == 0;
+}
+
+bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
+{
+    uint64_t unmarked = stream->made - stream->marked;
+    uint64_t every = meter->allowed / 4 < MARK_LAUNCHES ? meter->allowed / 4 : MARK_LAUNCHES;
+    if (stream->count == METER_MARKS || stream->place == METER_CONTEXTS || !unmarked)
+        return false;
+    if (stream->sample) {
+        stream->sample--;
+        return true;
+    }
+    /* Only its own thread can put marks into it, and ask about it. */
+    bool alone = stream->thread && (!stream->count || lease_is_active(meter->position));
+    bool due = unmarked >= (every ? every : 1) || now - stream->since >= MARK_NS || alone;
+    if (due && starts_sample(meter, stream, now))
+        stream->sample = SAMPLE_LAUNCHES;
+    return due;
+}
+
+static CUevent take_event(struct meter *meter, uint32_t place, uint64_t context)
+{
+    CUevent event = NULL;
+    CUcontext current = NULL, wanted = (CUcontext)(uintptr_t)context;
+    lock_take(&meter->lock);
+    struct context_clock *clock = &meter->contexts[place];
+    if (clock->context == context && clock->pooled)
+        event = clock->pool[--clock->pooled];
+    lock_drop(&meter->lock);
+    if (event)
+        return event;
+    bool other = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current != wanted;
+    if (other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
+        return NULL;
+    if (REAL(cuEventCreate)(&event, 0) != CUDA_SUCCESS)
+        event = NULL;
+    if (other)
+        REAL(cuCtxPopCurrent_v2)(&current);
+    return event;
+}
+
+/* The lock is held. What there is no room for is left to the context's end. */
+static void give_event(struct meter *meter, const struct stream *stream, CUevent event)
+{
+    if (stream->place == METER_CONTEXTS)
+        return;
+    struct context_clock *clock = &meter->contexts[stream->place];
+    if (event && clock->context == stream->context && clock->pooled < METER_POOL)
+        clock->pool[clock->pooled++] = event;
+}
+
+void marks_drop(struct meter *meter, struct stream *stream)
+{
+    for (; stream->count; stream->count--, stream->head++)
+        give_event(meter, stream, stream->ring[stream->head % METER_MARKS].event);
+}
+
+bool mark_put(struct meter *meter, CUstream handle, uint64_t context, uint64_t thread)
+{
+    uint64_t key = (uint64_t)(uintptr_t)handle, made = 0;
+    uint32_t place = METER_CONTEXTS;
+    lock_take(&meter->lock);
+    struct stream *stream = stream_find(meter, key, context, thread);
+    if (stream && stream->made > stream->marked) {
+        made = stream->made;
+        place = stream->place;
+    }
+    lock_drop(&meter->lock);
+    CUevent event = place < METER_CONTEXTS ? take_event(meter, place, context) : NULL;
+    if (!event)
+        return false;
+    int mode = capture_leave();
+    bool recorded = REAL(cuEventRecord)(event, handle) == CUDA_SUCCESS;
+    capture_return(mode);
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    lock_take(&meter->lock);
+    stream = stream_find(meter, key, context, thread);
+    bool room = recorded && stream && stream->count < METER_MARKS && stream->made >= made;
+    if (room) {
+        stream->ring[(stream->head + stream->count++) % METER_MARKS] =
+            (struct mark){.event = event,
+                          .launches = made,
+                          .recorded = now,
+                          .first = stream->since,
+                          .sampled = made == stream->marked + 1};
+        stream->marked = made;
+        stream->since = now; /* or a little later, if nothing was launched meanwhile */
+    } else if (stream) {
+        give_event(meter, stream, event);
+    }
+    lock_drop(&meter->lock);
+    return room;
+}
+
+/* The lock is held. The mark's event becomes what times are relative to. */
+static void renew_origin(struct meter *meter, struct stream *stream, CUevent event, int64_t time)
+{
+    struct context_clock *clock = &meter->contexts[stream->place];
+    give_event(meter, stream, clock->origin);
+    clock->origin = event;
+    clock->base += time;
+}
+
+/* The lock is held. When the device was at the mark, on our clock. */
+static uint64_t bring_over(struct meter *meter, struct stream *stream, const struct mark *mark, int64_t time,
+                           uint64_t now)
+{
+    struct context_clock *clock = &meter->contexts[stream->place];
+    int64_t earliest = (int64_t)mark->recorded - time, latest = (int64_t)now - time;
+    /* Rather too late than too early: what was seen soonest after it was reached says it best. */
+    int64_t base = clock->base_at ? clock->base + (int64_t)(now - clock->base_at) / DRIFT : latest;
+    clock->base = base < latest ? base : latest;
+    clock->base_at = now;
+    if (clock->base < earliest)
+        clock->base = earliest;
+    uint64_t reached = (uint64_t)(clock->base + time);
+    if (!clock->origin || time > ORIGIN_SECONDS * SECOND)
+        renew_origin(meter, stream, mark->event, time);
+    else
+        give_event(meter, stream, mark->event);
+    return reached;
+}
+
+/* The part of what was charged that was the device's, in 1/1024. */
+static uint64_t density_of(const struct density *density, uint64_t now)
+{
+    if (!density->all || now - density->at > DENSITY_OLD_NS)
+        return 1024;
+    uint64_t part = density->busy * 1024 / density->all;
+    return part < 1024 ? part : 1024;
+}
+
+static void learn(struct density *density, uint64_t busy, uint64_t all, uint64_t now)
+{
+    density->busy += busy < all ? busy : all;
+    density->all += all;
+    density->at = now;
+    if (density->all > DENSITY_NS) {
+        density->busy /= 2;
+        density->all /= 2;
+    }
+}
+
+/* The lock is held. The device came from one mark to the next. Where it reached the second long after that was recorded,
+ * it had work all the time since the first launch between them. Else it may have waited for launches: where each is timed,
+ * that is known, and for other such stretches as much is given back as those that were timed say. */
+static void note_stretch(struct meter *meter, const struct stream *stream, const struct mark *mark,
+                         uint64_t reached, uint64_t now)
+{
+    uint64_t before = stream->reached, from = mark->first > before ? mark->first : before;
+    if (!before || reached <= before)
+        return;
+    uint64_t all = reached - before, busy = reached > from ? reached - from : 0;
+    if (reached < mark->recorded + BACKLOG_NS && !mark->sampled) {
+        uint64_t part = density_of(&meter->density, now) * meter->used;
+        busy = all * (part < 1024 ? part : 1024) / 1024;
+    } else if (mark->sampled && mark->first > before) {
+        /* From the call to the first instruction. */
+        busy -= least(meter->overhead == UINT64_MAX ? 0 : meter->overhead / 2, busy / 2);
+    }
+    if (mark->sampled)
+        learn(&meter->density, busy, all, now);
+    if (meter->used == 1 || !mark->sampled)
+        budget_refund(&meter->budget, meter->cores, all - busy);
+}
+
+/* The first mark of the i-th stream of the table, if the device has passed it. */
+static bool read_mark(struct meter *meter, uint32_t i)
+{
+    float milliseconds = 0;
+    lock_take(&meter->lock);
+    struct stream *stream = i < meter->room ? &meter->streams[i] : NULL;
+    bool some = stream && stream_is_used(stream) && stream->count;
+    struct mark mark = {0};
+    uint64_t context = 0, handle = 0, thread = 0;
+    CUevent origin = NULL;
+    if (some) {
+        mark = stream->ring[stream->head % METER_MARKS];
+        context = stream->context;
+        handle = stream->handle;
+        thread = stream->thread;
+        origin = meter->contexts[stream->place].origin;
+    }
+    lock_drop(&meter->lock);
+    if (!some)
+        return false;
+    CUresult result = REAL(cuEventQuery)(mark.event);
+    if (result == CUDA_ERROR_NOT_READY)
+        return false;
+    if (result == CUDA_SUCCESS && origin)
+        result = REAL(cuEventElapsedTime)(&milliseconds, origin, mark.event);
+    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    lock_take(&meter->lock);
+    /* Another stream may be in its place by now. */
+    if (stream_find(meter, handle, context, thread) == &meter->streams[i] && meter->streams[i].count &&
+        meter->streams[i].ring[meter->streams[i].head % METER_MARKS].event == mark.event) {
+        stream = &meter->streams[i];
+        stream->head++;
+        stream->count--;
+        uint64_t reached = now;
+        if (result == CUDA_SUCCESS) {
+            reached = bring_over(meter, stream, &mark, (int64_t)((double)milliseconds * 1e6), now);
+            note_stretch(meter, stream, &mark, reached, now);
+            stream->reached = reached;
+        } else {
+            give_event(meter, stream, mark.event);
+            stream->reached = 0;
+        }
+        stream_ended(meter, stream, mark.launches, reached,
+                     reached > mark.recorded ? reached - mark.recorded : 0);
+    }
+    lock_drop(&meter->lock);
+    return true;
+}
+
+/* Elapsed times can be asked for in a context only, and the calling thread may have none. */
+void marks_read(struct meter *meter)
+{
+    CUcontext current = NULL;
+    bool nowhere = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
+    for (uint32_t i = 0; i < meter->room; i++) {
+        lock_take(&meter->lock);
+        bool some = i < meter->room && stream_is_used(&meter->streams[i]) && meter->streams[i].count;
+        CUcontext context = some ? (CUcontext)(uintptr_t)meter->streams[i].context : NULL;
+        lock_drop(&meter->lock);
+        if (!some || (nowhere && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS))
+            continue;
+        while (read_mark(meter, i))
+            ;
+        if (nowhere)
+            REAL(cuCtxPopCurrent_v2)(&context);
+    }
+}

@@ -1,0 +1,128 @@
+/* Calls by which a program waits for the device, or asks about it: what they answer shows what has ended.
+ *
+ * From a launch into an idle device to the end of the wait passes a little more than the kernel takes: the way there and
+ * back. That is measured for each device and process, with an event in the place of a kernel, and taken off. */
+#include "log.h"
+#include "meter.h"
+
+enum { ROUNDS = 5, MOST_NS = 15000 };
+
+static struct meter *unfinished(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter && atomic_load_explicit(&meter->busy, memory_order_relaxed) ? meter : NULL;
+}
+
+static bool any_unfinished(void)
+{
+    for (int i = 0; i < VGPU_DEVICES; i++)
+        if (unfinished(i))
+            return true;
+    return false;
+}
+
+struct asked {
+    uint64_t serial[VGPU_DEVICES]; /* of each meter, before the call */
+};
+
+static void before(struct asked *asked)
+{
+    for (int i = 0; i < VGPU_DEVICES; i++) {
+        struct meter *meter = meter_of(i);
+        if (!meter)
+            continue;
+        lock_take(&meter->lock);
+        asked->serial[i] = meter->serial;
+        lock_drop(&meter->lock);
+    }
+}
+
+static void measure(struct meter *meter)
+{
+    CUevent event;
+    uint64_t least_ns = MOST_NS;
+    meter->overhead = 0;
+    if (REAL(cuEventCreate)(&event, CU_EVENT_NO_TIMING) != CUDA_SUCCESS)
+        return;
+    for (int i = 0; i < ROUNDS; i++) {
+        CUresult result = REAL(cuEventRecord)(event, (CUstream)(uintptr_t)2);
+        uint64_t start = now_ns(CLOCK_MONOTONIC);
+        if (result != CUDA_SUCCESS || REAL(cuEventSynchronize)(event) != CUDA_SUCCESS)
+            break;
+        least_ns = least(least_ns, now_ns(CLOCK_MONOTONIC) - start);
+    }
+    REAL(cuEventDestroy_v2)(event);
+    meter->overhead = least_ns < MOST_NS ? least_ns : 0;
+    log_line("device %d: waiting takes %u ns", meter->position, (unsigned)meter->overhead);
+}
+
+#define NOWHERE UINT64_MAX /* no context, and no stream: which of them have ended is to be asked */
+
+/* What was launched before the call has ended, in a context, or in a stream of one; zero means any. */
+static void after(const struct asked *asked, uint64_t context, uint64_t stream)
+{
+    uint64_t now = now_ns(CLOCK_MONOTONIC), thread = stream == 2 ? this_thread() : 0;
+    for (int i = 0; i < VGPU_DEVICES; i++) {
+        struct meter *meter = unfinished(i);
+        if (!meter)
+            continue;
+        uint64_t since = atomic_load(&meter->busy), overhead = meter->overhead;
+        uint64_t off = overhead == UINT64_MAX || since > now ? 0 : least(overhead, (now - since) / 2);
+        if (context != NOWHERE)
+            meter_ended(meter, context, stream, thread, asked->serial[i], now - off);
+        if (unfinished(i)) /* in other streams, which may have ended too */
+            meter_look(meter, now, off);
+        if (overhead == UINT64_MAX && !unfinished(i))
+            measure(meter);
+    }
+}
+
+static uint64_t current(void)
+{
+    CUcontext context = NULL;
+    struct target to;
+    if (process() && atomic_load_explicit(&process()->views, memory_order_relaxed))
+        return target_current(&to) ? to.context : NOWHERE;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && context ? (uintptr_t)context : NOWHERE;
+}
+
+/* A default stream is one of the current context. */
+static void after_stream(const struct asked *asked, CUstream stream)
+{
+    after(asked, (uintptr_t)stream <= 2 ? current() : 0, (uintptr_t)stream);
+}
+
+#define WAIT(name, parameters, arguments, do_after)                                                         \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        struct asked asked;                                                                                 \
+        bool known = any_unfinished();                                                                      \
+        if (known)                                                                                          \
+            before(&asked);                                                                                 \
+        CUresult result = REAL(name) arguments;                                                             \
+        if (known && result == CUDA_SUCCESS)                                                                \
+            do_after;                                                                                       \
+        settle_after_wait();                                                                                \
+        return result;                                                                                      \
+    }
+
+#define LEGACY(stream) (stream ? stream : (CUstream)(uintptr_t)1)
+#define OF_THREAD(stream) (stream ? stream : (CUstream)(uintptr_t)2)
+
+WAIT(cuCtxSynchronize, (void), (), after(&asked, current(), 0))
+WAIT(cuCtxSynchronize_v2, (CUcontext context), (context),
+     after(&asked, context ? (uintptr_t)context : current(), 0))
+WAIT(cuStreamSynchronize, (CUstream stream), (stream), after_stream(&asked, LEGACY(stream)))
+WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream), after_stream(&asked, OF_THREAD(stream)))
+WAIT(cuStreamQuery, (CUstream stream), (stream), after_stream(&asked, LEGACY(stream)))
+WAIT(cuStreamQuery_ptsz, (CUstream stream), (stream), after_stream(&asked, OF_THREAD(stream)))
+WAIT(cuEventSynchronize, (CUevent event), (event), after(&asked, NOWHERE, 0))
+WAIT(cuEventQuery, (CUevent event), (event), after(&asked, NOWHERE, 0))
+WAIT(cuMemcpyDtoH, (void *to, unsigned int from, unsigned int size), (to, from, size),
+     after(&asked, NOWHERE, 0))
+WAIT(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t size), (to, from, size), after(&asked, NOWHERE, 0))
+WAIT(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t size), (to, from, size),
+     after(&asked, NOWHERE, 0))
+WAIT(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size), after(&asked, NOWHERE, 0))
+WAIT(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size),
+     after(&asked, NOWHERE, 0))
