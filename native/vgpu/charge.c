@@ -41,20 +41,25 @@ bool target_device(CUdevice ordinal, struct target *out)
     return true;
 }
 
-bool target_current(struct target *out)
+/* Of the context, which is current. */
+static bool target_of(CUcontext context, struct target *out)
 {
-    CUcontext context;
     CUdevice ordinal;
-    if (REAL(cuCtxGetCurrent)(&context) != CUDA_SUCCESS || !context ||
-        REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
-        return false;
     struct process *in = process();
     struct item view;
+    if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS || !target_device(ordinal, out))
+        return false;
     out->context = (uint64_t)(uintptr_t)context;
     if (in && atomic_load_explicit(&in->views, memory_order_relaxed) &&
         item_get(ITEM_VIEW, out->context, &view))
         out->context = view.other; /* what is made in a green context lives as long as the primary one */
     return true;
+}
+
+bool target_current(struct target *out)
+{
+    CUcontext context;
+    return REAL(cuCtxGetCurrent)(&context) == CUDA_SUCCESS && context && target_of(context, out);
 }
 
 /* The three handles below 3 mean default streams of the current context; any other says itself which context it is of. */
@@ -64,10 +69,10 @@ bool target_stream(CUstream stream, struct target *out)
     if ((uintptr_t)stream <= 2 || REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
         return target_current(out);
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
-        return target_current(out);
+        return target_of(context, out);
     if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return target_current(out);
-    bool found = target_current(out);
+    bool found = target_of(context, out);
     REAL(cuCtxPopCurrent_v2)(&context);
     return found;
 }

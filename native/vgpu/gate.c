@@ -219,7 +219,8 @@ static CUresult pass(struct launch *launch, int position)
             continue;
         }
         if (!wait.held_since && verdict != WAIT_MEMORY) /* so that it is known when what runs has ended */
-            mark_put(launch->meter, launch->handle, launch->to.context, launch->thread);
+            mark_put(launch->meter, launch->handle, (uintptr_t)launch->handle, launch->to.context,
+                     launch->thread);
         if (!wait.held_since)
             wait.held_since = now;
         if (verdict == WAIT_MEMORY) {
@@ -227,6 +228,8 @@ static CUresult pass(struct launch *launch, int position)
                 return CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
+        if (verdict != WAIT_WORK && !atomic_load(&launch->meter->busy))
+            marks_set_clock(launch->meter, launch->handle, launch->to.context, now);
         rest(launch, verdict, &wait);
         meter_look(launch->meter, now_ns(CLOCK_MONOTONIC), 0);
     }

@@ -125,6 +125,12 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
     return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_idle(position);
 }
 
+/* Until the next look at what runs: half of what is left, since guesses are wrong in proportion. */
+static long drain_step(uint64_t left)
+{
+    return left < 2 * DRAIN_STEP_NS ? DRAIN_STEP_NS : left < 2 * HELD_STEP_NS ? (long)(left / 2) : HELD_STEP_NS;
+}
+
 /* How long until a lease that is held may be over, or unused. */
 static long next_look(const struct lease *lease, int position, uint64_t now)
 {
@@ -149,7 +155,7 @@ static long look_after(struct process *in)
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
         if (state == DRAINING && !meter_is_idle(i)) {
-            step = DRAIN_STEP_NS;
+            step = drain_step(meter_left(i));
         } else if (state == DRAINING) {
             good = release(in, i, is_quiet(lease, i, now));
             state = atomic_load(&lease->state);

@@ -7,6 +7,7 @@
 
 enum {
     ORIGIN_SECONDS = 4,
+    SET_NS = 500000000, /* between two times that the clocks are compared */
     DRIFT = 50000,       /* one part in so many */
     BACKLOG_NS = 20000,  /* the device that reaches a mark so late had work all the time */
     SAMPLE_LAUNCHES = 12,
@@ -88,9 +89,9 @@ void marks_drop(struct meter *meter, struct stream *stream)
         give_event(meter, stream, stream->ring[stream->head % METER_MARKS].event);
 }
 
-bool mark_put(struct meter *meter, CUstream handle, uint64_t context, uint64_t thread)
+bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread)
 {
-    uint64_t key = (uint64_t)(uintptr_t)handle, made = 0;
+    uint64_t made = 0;
     uint32_t place = METER_CONTEXTS;
     lock_take(&meter->lock);
     struct stream *stream = stream_find(meter, key, context, thread);
@@ -154,6 +155,40 @@ static uint64_t bring_over(struct meter *meter, struct stream *stream, const str
     return reached;
 }
 
+/* The device has nothing to do: an event is reached as soon as it is recorded, which says best how the clocks differ. */
+void marks_set_clock(struct meter *meter, CUstream handle, uint64_t context, uint64_t now)
+{
+    struct stream idle = {.context = context, .place = METER_CONTEXTS};
+    float milliseconds = 0;
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < METER_CONTEXTS; i++)
+        if (meter->contexts[i].context == context && now - meter->contexts[i].set_at > SET_NS)
+            idle.place = i;
+    CUevent origin = idle.place < METER_CONTEXTS ? meter->contexts[idle.place].origin : NULL;
+    if (idle.place < METER_CONTEXTS)
+        meter->contexts[idle.place].set_at = now;
+    lock_drop(&meter->lock);
+    CUevent event = idle.place < METER_CONTEXTS ? take_event(meter, idle.place, context) : NULL;
+    if (!event)
+        return;
+    int mode = capture_leave();
+    CUresult result = REAL(cuEventRecord)(event, handle);
+    struct mark mark = {.event = event, .recorded = now_ns(CLOCK_MONOTONIC)};
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuEventSynchronize)(event);
+    uint64_t seen = now_ns(CLOCK_MONOTONIC);
+    if (result == CUDA_SUCCESS && origin)
+        result = REAL(cuEventElapsedTime)(&milliseconds, origin, event);
+    capture_return(mode);
+    lock_take(&meter->lock);
+    struct context_clock *clock = &meter->contexts[idle.place];
+    if (result == CUDA_SUCCESS && clock->context == context && clock->origin == origin)
+        bring_over(meter, &idle, &mark, (int64_t)((double)milliseconds * 1e6), seen);
+    else
+        give_event(meter, &idle, event);
+    lock_drop(&meter->lock);
+}
+
 /* The part of what was charged that was the device's, in 1/1024. */
 static uint64_t density_of(const struct density *density, uint64_t now)
 {
@@ -184,6 +219,8 @@ static void note_stretch(struct meter *meter, const struct stream *stream, const
     if (!before || reached <= before)
         return;
     uint64_t all = reached - before, busy = reached > from ? reached - from : 0;
+    uint64_t launches = mark->launches > stream->ended ? mark->launches - stream->ended : 1;
+    meter->pace = (3 * meter->pace + busy / launches) / 4;
     if (reached < mark->recorded + BACKLOG_NS && !mark->sampled) {
         uint64_t part = density_of(&meter->density, now) * meter->used;
         busy = all * (part < 1024 ? part : 1024) / 1024;

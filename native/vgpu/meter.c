@@ -12,6 +12,7 @@ enum {
     LOST_NS = 200000000, /* a thread that has been in a launch for so long may have left it by longjmp(3) */
     PROMPT_NS = 2500000, /* so long may launches wait behind others, */
     LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
+    QUIET_NS = 10000000,
     DOUBTS = 64,
     CALL_NS = 2000 /* what is left of the driver's call when the kernel may begin */
 };
@@ -177,8 +178,9 @@ static void adapt(struct meter *meter, uint64_t waited)
     if (waited > LATE_NS) {
         meter->allowed = (uint32_t)((uint64_t)meter->allowed * LATE_NS / waited);
         meter->doubts = DOUBTS;
-    } else if (waited < PROMPT_NS) {
-        meter->allowed += meter->doubts ? 1 : meter->allowed;
+    } else if (waited < PROMPT_NS && meter->under_way >= meter->allowed / 2) {
+        /* Not where fewer are under way anyway: that says nothing of more. */
+        meter->allowed += meter->doubts || meter->allowed < 4 ? 1 : meter->allowed / 4;
         meter->doubts -= meter->doubts != 0;
     }
     if (meter->allowed < fewest)
@@ -274,7 +276,7 @@ void meter_end(struct launch *launch, bool launched)
     }
     lock_drop(&meter->lock);
     if (due)
-        mark_put(meter, launch->handle, context, launch->thread);
+        mark_put(meter, launch->handle, handle, context, launch->thread);
 }
 
 /* The lock is held. A thread that entered a launch long ago may never come back from it. */
@@ -282,6 +284,18 @@ static void give_up_lost(struct stream *stream, uint64_t now)
 {
     if (stream->made != stream->begun && now > stream->entered && now - stream->entered > LOST_NS)
         stream->made = stream->begun;
+}
+
+/* Only its own thread can ask about a default stream of its own, and that may be gone. But the one of the context waits
+ * for them all: a mark there is behind what is in them. It holds others up, so it is the last resort. */
+static void ask_for_thread(struct meter *meter, const struct stream *stream)
+{
+    CUcontext context = (CUcontext)(uintptr_t)stream->context;
+    if (stream->marked == stream->made || now_ns(CLOCK_MONOTONIC) - stream->entered < QUIET_NS ||
+        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return;
+    mark_put(meter, (CUstream)(uintptr_t)1, stream->handle, stream->context, stream->thread);
+    REAL(cuCtxPopCurrent_v2)(&context);
 }
 
 /* Asks the driver about the i-th stream of the table, without a lock. */
@@ -297,8 +311,12 @@ static void ask(struct meter *meter, uint32_t i, uint64_t off)
     }
     lock_drop(&meter->lock);
     bool mine = !copy.thread || copy.thread == this_thread();
-    if (!copy.handle || copy.handle == STREAM_GONE || !mine || copy.made != copy.begun)
+    if (!copy.handle || copy.handle == STREAM_GONE || copy.made != copy.begun)
         return;
+    if (!mine) {
+        ask_for_thread(meter, &copy);
+        return;
+    }
     CUstream handle = (CUstream)(uintptr_t)copy.handle;
     bool fixed = copy.handle <= 2; /* a default stream is one of the current context */
     if (fixed && REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)copy.context) != CUDA_SUCCESS)
@@ -384,7 +402,7 @@ void meter_closed_context(uint64_t positions)
 static void close_stream(struct meter *meter, const struct stream *stream)
 {
     CUstream handle = (CUstream)(uintptr_t)stream->handle;
-    bool known = stream->marked == stream->made || mark_put(meter, handle, stream->context, 0);
+    bool known = stream->marked == stream->made || mark_put(meter, handle, stream->handle, stream->context, 0);
     if (!known)
         REAL(cuStreamSynchronize)(handle);
     lock_take(&meter->lock);
@@ -429,6 +447,18 @@ bool meter_is_idle(int position)
     if (meter && atomic_load(&meter->busy))
         meter_look(meter, now_ns(CLOCK_MONOTONIC), 0);
     return !meter || !atomic_load(&meter->busy);
+}
+
+uint64_t meter_left(int position)
+{
+    struct meter *meter = meter_of(position);
+    uint64_t left = 0;
+    if (!meter)
+        return 0;
+    lock_take(&meter->lock);
+    left = meter->pace * meter->under_way;
+    lock_drop(&meter->lock);
+    return left;
 }
 
 uint64_t meter_charged(int position)

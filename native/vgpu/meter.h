@@ -58,6 +58,7 @@ struct context_clock {
     CUevent origin;
     int64_t base;     /* our clock at the origin */
     uint64_t base_at; /* when that was improved; 0: never */
+    uint64_t set_at;  /* when the clocks were compared on an idle device */
     uint32_t pooled;
     CUevent pool[METER_POOL];
 };
@@ -87,6 +88,7 @@ struct meter {
     uint64_t progress;             /* when something was last shown to have ended, or let through for want of that */
     uint64_t latest;               /* when the last of the work that has ended, ended */
     uint64_t overhead;             /* of a launch that is waited for: see waits.c; UINT64_MAX: not measured */
+    uint64_t pace;                 /* time of one launch, lately: to guess when what is under way will have ended */
     uint32_t closing;              /* contexts that are about to end with unfinished work */
     uint32_t used, room;           /* of `streams` */
     struct stream *streams;        /* found by a hash; moves when it grows */
@@ -129,6 +131,9 @@ uint64_t meter_close_context(uint64_t context);
 void meter_closed_context(uint64_t positions);
 void meter_close_stream(CUstream stream);
 
+/* Compares the device's clock with ours, if that is due. The device is idle. */
+void marks_set_clock(struct meter *meter, CUstream handle, uint64_t context, uint64_t now);
+
 /* Makes a thread that looks now and then while there is unfinished work, if there is none. */
 void watch_start(void);
 
@@ -140,7 +145,7 @@ struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t contex
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end, uint64_t waited);
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);
-bool mark_put(struct meter *meter, CUstream handle, uint64_t context, uint64_t thread);
+bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread);
 void marks_read(struct meter *meter);
 
 static inline bool stream_is_used(const struct stream *stream)
