@@ -136,8 +136,7 @@ CUresult launch_make(struct function *function, const struct launch *launch, str
 static CUresult launch_on(CUfunction handle, const struct launch *launch)
 {
     struct op *op;
-    CU_CONTEXT(current);
-    CU_STREAM(stream, launch->stream);
+    CU_STREAM(stream, launch->stream); /* which says the context, even where none is current */
     struct function *function = function_of(handle);
     CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(!function->module->context || function->module->context == stream->context,
