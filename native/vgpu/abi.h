@@ -115,6 +115,14 @@ typedef struct {
 } CUgraphNodeParams;
 
 typedef struct {
+    CUfunction func;
+    unsigned int shape[6], sharedMemBytes; /* grid and block */
+    void **kernelParams, **extra;
+    CUkernel kern;
+    CUcontext ctx; /* NULL: that which was current */
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct {
     CUfunction function;
     unsigned int shape[6], sharedMemBytes; /* grid and block */
     CUstream hStream;
@@ -157,6 +165,7 @@ _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
 _Static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32, "CUDA layout");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
+_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
 

@@ -97,8 +97,8 @@ void budget_begin(struct budget *budget, uint64_t now)
 {
     uint64_t host = clock_of_host(now);
     host += !host; /* 0: there is no interval */
-    SHARED_WRITE(budget->own->seen, host);
-    SHARED_WRITE(budget->own->since, host);
+    __atomic_store_n(&budget->own->seen, host, __ATOMIC_RELAXED);
+    __atomic_store_n(&budget->own->since, host, __ATOMIC_RELEASE);
 }
 
 void budget_charge(struct budget *budget, uint32_t cores, uint64_t now)
@@ -128,7 +128,7 @@ void budget_end(struct budget *budget, uint32_t cores, uint64_t end, uint64_t no
         return;
     if (last < since)
         last = since;
-    SHARED_WRITE(budget->own->since, 0);
+    __atomic_store_n(&budget->own->since, 0, __ATOMIC_RELEASE);
     if (seen <= last) {
         pay(shared, cores, claim(shared, since, last));
         return;

@@ -18,7 +18,7 @@ enum {
     STUCK_NS = 50000000,
     TURN_NS = 10000000, /* after which who has the turn is taken for dead */
     TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
-    SPARE_NS = 300000,  /* credit that is used without a look at the time */
+    SPARE_NS = 150000,  /* for so long, what is twice that is not looked at again */
     CUDA_ERROR_OPERATING_SYSTEM = 304
 };
 
@@ -65,9 +65,10 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     struct budget *budget = &meter->budget;
     uint64_t saved = lease_takes_turns(meter->position) ? BUDGET_TURNS : BUDGET_PERIOD;
     budget_open(budget, meter->position, launch->now);
-    if (!atomic_load(&meter->busy) && !launch->queued && !budget_is_queued(budget) &&
-        SHARED_READ(budget->shared->credit) > SPARE_NS)
+    if (!launch->queued && !budget_is_queued(budget) && launch->now - meter->weighed < SPARE_NS &&
+        SHARED_READ(budget->shared->credit) > 2 * SPARE_NS)
         return OPEN;
+    meter->weighed = launch->now;
     int64_t credit = budget_refill(budget, meter->cores, launch->now, saved);
     /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
     int64_t enough = launch->queued ? BUDGET_PERIOD / 400 * (int64_t)meter->cores : 1;
@@ -244,7 +245,36 @@ static CUstream explicit_stream(CUstream stream, bool per_thread)
 static bool is_capturing(CUstream stream)
 {
     int capturing = 0;
+    struct process *in = process();
+    if (in && !atomic_load_explicit(&in->captures, memory_order_relaxed))
+        return false;
     return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing;
+}
+
+/* A thread mostly launches in the stream that it launched in before. */
+static bool find_target(struct launch *launch)
+{
+    static __thread struct {
+        CUstream handle;
+        struct target to;
+        struct process *in; /* which a fork wipes */
+        uint32_t ended;
+    } last;
+    struct process *in = process();
+    uint32_t ended = in ? atomic_load_explicit(&in->streams_ended, memory_order_acquire) : 0;
+    if (in && last.in == in && last.handle == launch->handle && last.ended == ended) {
+        launch->to = last.to;
+        return true;
+    }
+    if (!target_stream(launch->handle, &launch->to))
+        return false;
+    if ((uintptr_t)launch->handle > 2) { /* a default stream is another one in each context */
+        last.handle = launch->handle;
+        last.to = launch->to;
+        last.ended = ended;
+        last.in = in;
+    }
+    return true;
 }
 
 static CUresult enter(struct launch *launch, CUstream stream, bool per_thread, int position)
@@ -253,7 +283,7 @@ static CUresult enter(struct launch *launch, CUstream stream, bool per_thread, i
     CUresult result = CUDA_SUCCESS;
     *launch = (struct launch){.handle = explicit_stream(stream, per_thread)};
     launch->thread = (uintptr_t)launch->handle == 2 ? this_thread() : 0;
-    if (target_stream(launch->handle, &launch->to)) {
+    if (find_target(launch)) {
         int at = position == NO_POSITION ? launch->to.position : position;
         if (at != NO_POSITION && !is_capturing(launch->handle))
             result = pass(launch, at);

@@ -1,8 +1,8 @@
 /* Memory nodes of graphs. The driver takes their memory at the first launch, from a store of its own that it tells the
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
 #include "charge.h"
-#include "gate.h"
 #include "gauge.h"
+#include "graph_devices.h"
 #include "local.h"
 
 #include <stdlib.h>
@@ -117,8 +117,10 @@ static void enter(CUgraphExec exec, CUgraph graph)
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         CUresult result = REAL(name) arguments;                                                             \
-        if (result == CUDA_SUCCESS)                                                                         \
+        if (result == CUDA_SUCCESS) {                                                                       \
             enter(*out, graph);                                                                             \
+            graph_devices_enter(*out, graph);                                                               \
+        }                                                                                                   \
         return result;                                                                                      \
     }
 
@@ -197,16 +199,15 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
     return result;
 }
 
+static CUresult launch_by(CUgraphExec exec, CUstream stream, void *call)
+{
+    return launch(exec, stream, *(CUresult(**)(CUgraphExec, CUstream))call);
+}
+
 static CUresult pass_and_launch(CUgraphExec exec, CUstream stream, bool per_thread,
                                 CUresult (*call)(CUgraphExec, CUstream))
 {
-    struct launch passed;
-    CUresult result = gate_enter_graph(&passed, stream, per_thread);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = launch(exec, stream, call);
-    gate_leave(&passed, result);
-    return result;
+    return graph_devices_launch(exec, stream, per_thread, launch_by, &call);
 }
 
 CU_API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
@@ -249,6 +250,7 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
     while (count < PARTS &&
            item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
         count++;
+    graph_devices_leave(exec);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
         item_put(&items[i]);

@@ -12,6 +12,7 @@ enum kind {
     ITEM_POOL,    /* key: pool; `bytes` that it has reserved, `count` 1 once the program destroyed it */
     ITEM_EXPORT,  /* key: address in a pool that was exported; `share` */
     ITEM_GRAPHS,  /* key: ordinal + 1; `bytes` that graphs have reserved */
+    ITEM_DEVICES, /* key: instance of a graph; `other` a bit for each position that its kernels run on */
     ITEM_EXEC,    /* key: instance of a graph; `other` bytes of its memory nodes, `count` 1 once it ran */
     ITEM_MEMORY,  /* key: a number; what cuMemCreate made, `count` handles and mappings */
     ITEM_HANDLE,  /* key: handle; `other` number of the memory, `count` references */

@@ -44,8 +44,10 @@ struct meter *meter_make(int position)
     made->overhead = UINT64_MAX;
     syscall(SYS_getrandom, &made->density.random, sizeof(made->density.random), GRND_NONBLOCK);
     made->density.random |= 1;
-    if (atomic_compare_exchange_strong(&process()->meters[position], &have, made))
+    if (atomic_compare_exchange_strong(&process()->meters[position], &have, made)) {
+        atomic_fetch_or(&process()->metered, UINT64_C(1) << position);
         return made;
+    }
     munmap(made, sizeof(*made));
     return have;
 }
@@ -377,6 +379,8 @@ static bool close_context(struct meter *meter, uint64_t context)
 uint64_t meter_close_context(uint64_t context)
 {
     uint64_t unfinished = 0;
+    if (process())
+        atomic_fetch_add(&process()->streams_ended, 1);
     for (int i = 0; i < VGPU_DEVICES; i++)
         if (meter_of(i) && close_context(meter_of(i), context))
             unfinished |= UINT64_C(1) << i;
@@ -427,6 +431,8 @@ static void close_stream(struct meter *meter, const struct stream *stream)
 void meter_close_stream(CUstream handle)
 {
     int capturing = 0;
+    if (process())
+        atomic_fetch_add(&process()->streams_ended, 1);
     for (int position = 0; position < VGPU_DEVICES; position++) {
         struct meter *meter = meter_of(position);
         for (uint32_t i = 0; meter && i < meter->room; i++) {

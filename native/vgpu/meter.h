@@ -81,7 +81,7 @@ struct meter {
     _Atomic uint64_t looked;       /* when marks were last read, and streams asked about */
     _Atomic uint64_t charged;      /* GPU time of this process's intervals, for nvcd */
     uint32_t cores;                /* the cap, for what is charged */
-    uint64_t serial;               /* calls of launches that have returned */
+    _Atomic uint64_t serial;       /* calls of launches that have returned */
     uint32_t under_way;            /* launches that are not shown to have ended */
     uint32_t allowed;              /* so many may be */
     uint32_t doubts;               /* since launches had to wait too long: so many more in time, and there is none */
@@ -92,6 +92,7 @@ struct meter {
     uint32_t closing;              /* contexts that are about to end with unfinished work */
     uint32_t used, room;           /* of `streams` */
     struct stream *streams;        /* found by a hash; moves when it grows */
+    uint64_t weighed;              /* when credit was last looked at */
     struct density density;
     struct budget budget;
     struct context_clock contexts[METER_CONTEXTS];

@@ -78,6 +78,9 @@ struct process {
     _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];     /* who makes or ends the primary context: see context.c */
     struct meter *_Atomic meters[VGPU_DEVICES];
+    _Atomic uint64_t metered;       /* a bit for each position that has a meter */
+    _Atomic uint32_t captures;      /* streams that capture, at least so many */
+    _Atomic uint32_t streams_ended; /* streams and contexts that were destroyed: handles may mean others */
     _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
 };
 

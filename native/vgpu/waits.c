@@ -7,15 +7,26 @@
 
 enum { ROUNDS = 5, MOST_NS = 15000, HOST_MAPPED = 2 };
 
-static struct meter *unfinished(int position)
+/* Positions with a meter. */
+static uint64_t metered(void)
 {
-    struct meter *meter = meter_of(position);
+    struct process *in = process();
+    return in ? atomic_load_explicit(&in->metered, memory_order_relaxed) : 0;
+}
+
+#define EACH_POSITION(i)                                                                                    \
+    for (uint64_t left_ = metered(), i = 0; left_ && (i = (uint64_t)__builtin_ctzll(left_), true);          \
+         left_ &= left_ - 1)
+
+static struct meter *unfinished(uint64_t position)
+{
+    struct meter *meter = meter_of((int)position);
     return meter && atomic_load_explicit(&meter->busy, memory_order_relaxed) ? meter : NULL;
 }
 
 static bool any_unfinished(void)
 {
-    for (int i = 0; i < VGPU_DEVICES; i++)
+    EACH_POSITION (i)
         if (unfinished(i))
             return true;
     return false;
@@ -27,14 +38,8 @@ struct asked {
 
 static void before(struct asked *asked)
 {
-    for (int i = 0; i < VGPU_DEVICES; i++) {
-        struct meter *meter = meter_of(i);
-        if (!meter)
-            continue;
-        lock_take(&meter->lock);
-        asked->serial[i] = meter->serial;
-        lock_drop(&meter->lock);
-    }
+    EACH_POSITION (i)
+        asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
 }
 
 /* A write of the device's to the host's memory takes the place of a kernel: it has the same way there and back. */
@@ -70,7 +75,7 @@ static void measure(struct meter *meter)
 static void after(const struct asked *asked, uint64_t context, uint64_t stream)
 {
     uint64_t now = now_ns(CLOCK_MONOTONIC), thread = stream == 2 ? this_thread() : 0;
-    for (int i = 0; i < VGPU_DEVICES; i++) {
+    EACH_POSITION (i) {
         struct meter *meter = unfinished(i);
         if (!meter)
             continue;

@@ -102,7 +102,7 @@ def test_waiting_for_the_host_is_not_charged(world: World, capped: Callable[...,
     slice_.cap(90)
     slice_.worker(ns=50_000, batch=1, **LONG)
     got = Shares(world, slice_, 2)
-    assert 0.8 < got.total < 0.88
+    assert 0.8 < got.total < 0.95
     assert got.charged == approx(got.total, rel=0.02)  # of each wait, what it takes by itself is taken off
 
 

@@ -152,12 +152,6 @@ class Capped(Slice):
         """Seconds of GPU time that were charged, in all."""
         return self.budget()[3] / 1e9
 
-    def forfeited(self) -> float:
-        """Seconds of credit that were let pass, since there was as much as may be saved up."""
-        with open(self.path("nvc/ledger/ledger"), "rb") as ledger:
-            ledger.seek(layout.BUDGETS_OFFSET + 56)  # struct vgpu_budget
-            return float(struct.unpack("<Q", ledger.read(8))[0] / 1e9)
-
 
 class RealCapped(Capped):
     """One on the GPU that tests of a real driver use."""
