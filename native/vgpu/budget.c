@@ -148,10 +148,7 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
     host += !host; /* 0: it was never refilled */
     budget_charge(budget, cores, now);
     /* 0: this is the first time. Another process, or processor, may be a little ahead. */
-    uint64_t passed = !last         ? saved
-                      : host > last ? host - last
-                      : last - host < (uint64_t)SECOND ? 0
-                                                       : saved;
+    uint64_t passed = !last ? saved : host > last ? host - last : last - host < (uint64_t)SECOND ? 0 : saved;
     if (passed > (uint64_t)(DEBT / SECOND * 100 * SECOND))
         passed = (uint64_t)(DEBT / SECOND * 100 * SECOND);
     /* Whoever moves the time adds the credit. */

@@ -133,8 +133,8 @@ _Static_assert(sizeof(struct vgpu_ledger_head) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_share) == 152, "layout");
 _Static_assert(sizeof(struct vgpu_budget) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_interval) == 16, "layout");
-_Static_assert(sizeof(struct vgpu_ledger) ==
-                   64 + (64 + (32 + 16) * VGPU_DEVICES) * VGPU_SLOTS + 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
+_Static_assert(sizeof(struct vgpu_ledger) == 64 + (64 + (32 + 16) * VGPU_DEVICES) * VGPU_SLOTS +
+                                                 152 * VGPU_SHARES + 128 * VGPU_DEVICES,
                "layout");
 
 #endif

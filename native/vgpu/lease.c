@@ -128,7 +128,9 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
 /* Until the next look at what runs: half of what is left, since guesses are wrong in proportion. */
 static long drain_step(uint64_t left)
 {
-    return left < 2 * DRAIN_STEP_NS ? DRAIN_STEP_NS : left < 2 * HELD_STEP_NS ? (long)(left / 2) : HELD_STEP_NS;
+    return left < 2 * DRAIN_STEP_NS  ? DRAIN_STEP_NS
+           : left < 2 * HELD_STEP_NS ? (long)(left / 2)
+                                     : HELD_STEP_NS;
 }
 
 /* How long until a lease that is held may be over, or unused. */

@@ -21,9 +21,9 @@ bool lease_is_active(int position);
 bool lease_takes_turns(int position);
 
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
-bool meter_is_idle(int position);         /* what this process launched on the device is shown to have ended */
-uint64_t meter_left(int position);        /* how long that will take, nanoseconds, as a guess */
-uint64_t meter_charged(int position);     /* GPU time that this process was charged, nanoseconds in all */
+bool meter_is_idle(int position);     /* what this process launched on the device is shown to have ended */
+uint64_t meter_left(int position);    /* how long that will take, nanoseconds, as a guess */
+uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
 uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
 
 #endif

@@ -2,7 +2,6 @@
  * needs, and keeps it; 1 KiB of that is in the context from the start (measured on driver 580). */
 #include "local.h"
 
-
 enum { IN_CONTEXT = 1024, SEEN = 4096 };
 
 #define HEAP_IN_CONTEXT (8 * MIB)

@@ -8,8 +8,8 @@
 enum {
     ORIGIN_SECONDS = 4,
     SET_NS = 500000000, /* between two times that the clocks are compared */
-    DRIFT = 50000,       /* one part in so many */
-    BACKLOG_NS = 20000,  /* the device that reaches a mark so late had work all the time */
+    DRIFT = 50000,      /* one part in so many */
+    BACKLOG_NS = 20000, /* the device that reaches a mark so late had work all the time */
     SAMPLE_LAUNCHES = 12,
     SAMPLE_ONE_OF = 16,
     DENSITY_NS = 20000000, /* of stretches, after which what came before counts half */

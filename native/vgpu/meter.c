@@ -8,7 +8,6 @@
 #include <sys/random.h>
 
 enum {
-    FIRST_ROOM = 32,
     LOST_NS = 200000000, /* a thread that has been in a launch for so long may have left it by longjmp(3) */
     PROMPT_NS = 2500000, /* so long may launches wait behind others, */
     LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
@@ -25,18 +24,12 @@ struct meter *meter_of(int position)
     return atomic_load_explicit(&in->meters[position], memory_order_acquire);
 }
 
-static void *pages(size_t size)
-{
-    void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return found == MAP_FAILED ? NULL : found;
-}
-
 struct meter *meter_make(int position)
 {
     struct meter *have = meter_of(position), *made;
     if (have || !process() || position < 0 || position >= VGPU_DEVICES)
         return have;
-    made = pages(sizeof(*made));
+    made = meter_pages(sizeof(*made));
     if (!made)
         return NULL;
     made->position = position;
@@ -59,87 +52,8 @@ uint64_t this_thread(void)
     return (uint64_t)(uintptr_t)&here;
 }
 
-static uint32_t hash_of(uint64_t handle, uint64_t context, uint64_t thread)
-{
-    return (uint32_t)(((handle ^ context * 3 ^ thread * 5) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
-}
-
-/* Where it is, or else where it would be put; NULL: the table is full. */
-static struct stream *place_of(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
-{
-    uint32_t at = hash_of(handle, context, thread);
-    struct stream *free_place = NULL;
-    for (uint32_t step = 0; step < meter->room; step++, at++) {
-        struct stream *stream = &meter->streams[at & (meter->room - 1)];
-        if (stream->handle == handle && stream->context == context && stream->thread == thread)
-            return stream;
-        if (!stream_is_used(stream) && !free_place)
-            free_place = stream;
-        if (!stream->handle)
-            break;
-    }
-    return free_place;
-}
-
-static bool grow(struct meter *meter)
-{
-    struct stream *old = meter->streams;
-    uint32_t before = meter->room, room = before ? before : FIRST_ROOM;
-    if (meter->used * 2 >= room)
-        room *= 2;
-    struct stream *made = pages(room * sizeof(*made));
-    if (!made)
-        return false;
-    meter->streams = made;
-    meter->room = room;
-    for (uint32_t i = 0; i < before; i++)
-        if (stream_is_used(&old[i]))
-            *place_of(meter, old[i].handle, old[i].context, old[i].thread) = old[i];
-    if (old)
-        munmap(old, before * sizeof(*old));
-    return true;
-}
-
-struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
-{
-    struct stream *found = place_of(meter, handle, context, thread);
-    return found && stream_is_used(found) ? found : NULL;
-}
-
-static uint32_t context_place(struct meter *meter, uint64_t context)
-{
-    uint32_t free_place = METER_CONTEXTS;
-    for (uint32_t i = METER_CONTEXTS; i-- > 0;) {
-        if (meter->contexts[i].context == context)
-            return i;
-        if (!meter->contexts[i].context)
-            free_place = i;
-    }
-    if (free_place < METER_CONTEXTS)
-        meter->contexts[free_place].context = context;
-    return free_place;
-}
-
-/* NULL: no memory. */
-static struct stream *add(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
-{
-    struct stream *found = place_of(meter, handle, context, thread);
-    if (found && stream_is_used(found))
-        return found;
-    if ((!found || meter->used * 4 >= meter->room * 3) && !grow(meter))
-        return NULL;
-    found = place_of(meter, handle, context, thread);
-    memset(found, 0, offsetof(struct stream, ring));
-    found->handle = handle;
-    found->context = context;
-    found->thread = thread;
-    found->place = context_place(meter, context);
-    meter->used++;
-    return found;
-}
-
 /* The lock is held. The device is shown idle, so far as this process goes. */
-static void close_if_idle(struct meter *meter, uint64_t now)
+void meter_close_if_idle(struct meter *meter, uint64_t now)
 {
     uint64_t busy = atomic_load(&meter->busy);
     if (meter->used || meter->closing || !busy)
@@ -161,18 +75,6 @@ static void open_if_idle(struct meter *meter, uint64_t now)
     watch_start();
 }
 
-static void forget(struct meter *meter, struct stream *stream)
-{
-    uint32_t at = (uint32_t)(stream - meter->streams), mask = meter->room - 1;
-    marks_drop(meter, stream);
-    meter->under_way -= (uint32_t)least(stream->begun - stream->ended, meter->under_way);
-    meter->used--;
-    stream->handle = STREAM_WAS;
-    if (!meter->streams[(at + 1) & mask].handle)
-        for (; meter->streams[at & mask].handle == STREAM_WAS; at--)
-            meter->streams[at & mask].handle = 0;
-}
-
 /* By how long launches wait for those before them it is decided how many there may be. */
 static void adapt(struct meter *meter, uint64_t waited)
 {
@@ -191,7 +93,8 @@ static void adapt(struct meter *meter, uint64_t waited)
         meter->allowed = METER_MOST;
 }
 
-void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end, uint64_t waited)
+void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
+                  uint64_t waited)
 {
     if (launches > stream->ended) {
         adapt(meter, waited);
@@ -202,7 +105,7 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
     if (end > meter->latest)
         meter->latest = end;
     if (stream->ended == stream->begun)
-        forget(meter, stream);
+        stream_forget(meter, stream);
 }
 
 void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
@@ -218,7 +121,7 @@ void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_
             continue;
         stream_ended(meter, stream, stream->made, end, end > stream->entered ? end - stream->entered : 0);
     }
-    close_if_idle(meter, now);
+    meter_close_if_idle(meter, now);
     lock_drop(&meter->lock);
 }
 
@@ -226,7 +129,7 @@ bool meter_begin(struct launch *launch)
 {
     struct meter *meter = launch->meter;
     uint64_t handle = (uint64_t)(uintptr_t)launch->handle;
-    struct stream *stream = add(meter, handle, launch->to.context, launch->thread);
+    struct stream *stream = stream_add(meter, handle, launch->to.context, launch->thread);
     if (!stream)
         return false;
     open_if_idle(meter, launch->now);
@@ -256,7 +159,7 @@ void meter_end(struct launch *launch, bool launched)
     bool due = false;
     lock_take(&meter->lock);
     struct stream *stream = stream_find(meter, handle, context, launch->thread);
-    if (!stream && launched && (stream = add(meter, handle, context, launch->thread))) {
+    if (!stream && launched && (stream = stream_add(meter, handle, context, launch->thread))) {
         open_if_idle(meter, launch->now); /* the call took so long that it was given up */
         stream->begun++;
         stream->entered = stream->since = launch->now;
@@ -273,8 +176,8 @@ void meter_end(struct launch *launch, bool launched)
         stream->begun--;
         meter->under_way -= meter->under_way != 0;
         if (stream->begun == stream->ended)
-            forget(meter, stream);
-        close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+            stream_forget(meter, stream);
+        meter_close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
     }
     lock_drop(&meter->lock);
     if (due)
@@ -351,100 +254,10 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
         ask(meter, i, off);
     capture_return(mode);
     lock_take(&meter->lock);
-    close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+    meter_close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
     lock_drop(&meter->lock);
     atomic_store_explicit(&meter->reading, false, memory_order_release);
     return true;
-}
-
-static bool close_context(struct meter *meter, uint64_t context)
-{
-    bool unfinished = false;
-    lock_take(&meter->lock);
-    for (uint32_t i = 0; i < meter->room; i++) {
-        struct stream *stream = &meter->streams[i];
-        if (!stream_is_used(stream) || stream->context != context)
-            continue;
-        unfinished = true;
-        forget(meter, stream);
-    }
-    meter->closing += unfinished;
-    for (uint32_t i = 0; i < METER_CONTEXTS; i++)
-        if (meter->contexts[i].context == context)
-            meter->contexts[i] = (struct context_clock){0}; /* its events end with it */
-    lock_drop(&meter->lock);
-    return unfinished;
-}
-
-uint64_t meter_close_context(uint64_t context)
-{
-    uint64_t unfinished = 0;
-    if (process())
-        atomic_fetch_add(&process()->streams_ended, 1);
-    for (int i = 0; i < VGPU_DEVICES; i++)
-        if (meter_of(i) && close_context(meter_of(i), context))
-            unfinished |= UINT64_C(1) << i;
-    return unfinished;
-}
-
-void meter_closed_context(uint64_t positions)
-{
-    for (int i = 0; i < VGPU_DEVICES; i++) {
-        struct meter *meter = positions >> i & 1 ? meter_of(i) : NULL;
-        if (!meter)
-            continue;
-        uint64_t now = now_ns(CLOCK_MONOTONIC);
-        lock_take(&meter->lock);
-        meter->closing--;
-        meter->latest = now;
-        close_if_idle(meter, now);
-        lock_drop(&meter->lock);
-    }
-}
-
-/* What runs in it is known by a mark from here on; where there can be none, its end is waited for. */
-static void close_stream(struct meter *meter, const struct stream *stream)
-{
-    CUstream handle = (CUstream)(uintptr_t)stream->handle;
-    bool known = stream->marked == stream->made || mark_put(meter, handle, stream->handle, stream->context, 0);
-    if (!known)
-        REAL(cuStreamSynchronize)(handle);
-    lock_take(&meter->lock);
-    struct stream *found = stream_find(meter, stream->handle, stream->context, 0), copy;
-    if (found) {
-        copy = *found;
-        found->count = 0; /* its marks go along */
-        meter->under_way += (uint32_t)(copy.begun - copy.ended);
-        forget(meter, found);
-        found = known ? add(meter, STREAM_GONE, copy.context, ++meter->serial) : NULL;
-    }
-    if (found) {
-        copy.handle = found->handle;
-        copy.thread = found->thread;
-        copy.begun = copy.made = copy.marked;
-        *found = copy;
-    }
-    close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
-    lock_drop(&meter->lock);
-}
-
-void meter_close_stream(CUstream handle)
-{
-    int capturing = 0;
-    if (process())
-        atomic_fetch_add(&process()->streams_ended, 1);
-    for (int position = 0; position < VGPU_DEVICES; position++) {
-        struct meter *meter = meter_of(position);
-        for (uint32_t i = 0; meter && i < meter->room; i++) {
-            struct stream copy;
-            lock_take(&meter->lock);
-            copy = meter->streams[i];
-            lock_drop(&meter->lock);
-            if (copy.handle == (uint64_t)(uintptr_t)handle &&
-                REAL(cuStreamIsCapturing)(handle, &capturing) == CUDA_SUCCESS && !capturing)
-                close_stream(meter, &copy);
-        }
-    }
 }
 
 bool meter_is_idle(int position)

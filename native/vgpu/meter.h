@@ -32,7 +32,7 @@ struct mark {
 
 /* A stream with unfinished work. */
 struct stream {
-    uint64_t handle;  /* 0: free; STREAM_GONE: destroyed by the program, its marks are yet to be reached */
+    uint64_t handle; /* 0: free; STREAM_GONE: destroyed by the program, its marks are yet to be reached */
     uint64_t context;
     uint64_t thread;  /* whose default stream it is; 0: one that all threads have */
     uint64_t begun;   /* launches that were let through */
@@ -44,7 +44,7 @@ struct stream {
     uint64_t since;   /* the first launch that no mark is behind was made then */
     uint64_t reached; /* when the device reached the last mark that was read; 0: there was none */
     uint32_t head, count;
-    uint32_t place; /* of the context; METER_CONTEXTS: none */
+    uint32_t place;  /* of the context; METER_CONTEXTS: none */
     uint32_t sample; /* launches left that are timed one by one */
     struct mark ring[METER_MARKS];
 };
@@ -75,24 +75,24 @@ struct density {
 struct meter {
     struct lock lock;
     int position;
-    _Atomic bool reading;          /* one thread at a time reads marks, and asks */
-    _Atomic uint64_t busy;         /* since when there is unfinished work; 0: there is none */
-    _Atomic uint64_t last_launch;  /* when */
-    _Atomic uint64_t looked;       /* when marks were last read, and streams asked about */
-    _Atomic uint64_t charged;      /* GPU time of this process's intervals, for nvcd */
-    uint32_t cores;                /* the cap, for what is charged */
-    _Atomic uint64_t serial;       /* calls of launches that have returned */
-    uint32_t under_way;            /* launches that are not shown to have ended */
-    uint32_t allowed;              /* so many may be */
-    uint32_t doubts;               /* since launches had to wait too long: so many more in time, and there is none */
-    uint64_t progress;             /* when something was last shown to have ended, or let through for want of that */
-    uint64_t latest;               /* when the last of the work that has ended, ended */
-    uint64_t overhead;             /* of a launch that is waited for: see waits.c; UINT64_MAX: not measured */
-    uint64_t pace;                 /* time of one launch, lately: to guess when what is under way will have ended */
-    uint32_t closing;              /* contexts that are about to end with unfinished work */
-    uint32_t used, room;           /* of `streams` */
-    struct stream *streams;        /* found by a hash; moves when it grows */
-    uint64_t weighed;              /* when credit was last looked at */
+    _Atomic bool reading;         /* one thread at a time reads marks, and asks */
+    _Atomic uint64_t busy;        /* since when there is unfinished work; 0: there is none */
+    _Atomic uint64_t last_launch; /* when */
+    _Atomic uint64_t looked;      /* when marks were last read, and streams asked about */
+    _Atomic uint64_t charged;     /* GPU time of this process's intervals, for nvcd */
+    uint32_t cores;               /* the cap, for what is charged */
+    _Atomic uint64_t serial;      /* calls of launches that have returned */
+    uint32_t under_way;           /* launches that are not shown to have ended */
+    uint32_t allowed;             /* so many may be */
+    uint32_t doubts;     /* since launches had to wait too long: so many more in time, and there is none */
+    uint64_t progress;   /* when something was last shown to have ended, or let through for want of that */
+    uint64_t latest;     /* when the last of the work that has ended, ended */
+    uint64_t overhead;   /* of a launch that is waited for: see waits.c; UINT64_MAX: not measured */
+    uint64_t pace;       /* time of one launch, lately: to guess when what is under way will have ended */
+    uint32_t closing;    /* contexts that are about to end with unfinished work */
+    uint32_t used, room; /* of `streams` */
+    struct stream *streams; /* found by a hash; moves when it grows */
+    uint64_t weighed;       /* when credit was last looked at */
     struct density density;
     struct budget budget;
     struct context_clock contexts[METER_CONTEXTS];
@@ -141,9 +141,14 @@ void watch_start(void);
 /* The work of the process on the device is finished, and shown to be. */
 bool meter_is_idle(int position);
 
-/* Between meter.c and marks.c. The lock is held, but for the last two. */
+/* Between the meter's files. The lock is held, but for the last two, and for memory. */
+void *meter_pages(size_t size); /* zeroed; NULL: there is none */
+void meter_close_if_idle(struct meter *meter, uint64_t now);
+struct stream *stream_add(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
+void stream_forget(struct meter *meter, struct stream *stream); /* it has no unfinished work */
 struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
-void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end, uint64_t waited);
+void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
+                  uint64_t waited);
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);
 bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread);

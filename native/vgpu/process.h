@@ -81,7 +81,7 @@ struct process {
     _Atomic uint64_t metered;       /* a bit for each position that has a meter */
     _Atomic uint32_t captures;      /* streams that capture, at least so many */
     _Atomic uint32_t streams_ended; /* streams and contexts that were destroyed: handles may mean others */
-    _Atomic uint32_t stale; /* waits left after which to look for what was freed in stream order */
+    _Atomic uint32_t stale;         /* waits left after which to look for what was freed in stream order */
 };
 
 /* NULL: no memory for it. */

@@ -26,9 +26,9 @@ static struct meter *unfinished(uint64_t position)
 
 static bool any_unfinished(void)
 {
-    EACH_POSITION (i)
-        if (unfinished(i))
-            return true;
+    EACH_POSITION(i)
+    if (unfinished(i))
+        return true;
     return false;
 }
 
@@ -38,8 +38,8 @@ struct asked {
 
 static void before(struct asked *asked)
 {
-    EACH_POSITION (i)
-        asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
+    EACH_POSITION(i)
+    asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
 }
 
 /* A write of the device's to the host's memory takes the place of a kernel: it has the same way there and back. */
@@ -75,7 +75,8 @@ static void measure(struct meter *meter)
 static void after(const struct asked *asked, uint64_t context, uint64_t stream)
 {
     uint64_t now = now_ns(CLOCK_MONOTONIC), thread = stream == 2 ? this_thread() : 0;
-    EACH_POSITION (i) {
+    EACH_POSITION(i)
+    {
         struct meter *meter = unfinished(i);
         if (!meter)
             continue;

@@ -10,7 +10,7 @@ enum { WINDOW_NS = 20000000 }; /* between two looks at the quota */
 struct window {
     uint32_t cores; /* percent; 0: no cap */
     bool paused;
-    bool shared; /* nvcd hands out turns, when it is there */
+    bool shared;  /* nvcd hands out turns, when it is there */
     bool unknown; /* the quota cannot be read */
 };
 

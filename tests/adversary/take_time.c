@@ -19,13 +19,12 @@ typedef int CUresult;
 typedef void *Handle;
 typedef unsigned long long Address;
 
-static const char text[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
-    ".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
-    "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\n"
-    "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
-    "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
+static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                           ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
+                           ".reg .pred %p; .reg .u64 %n, %i; .reg .u32 %x; .shared .align 4 .u32 s;\n"
+                           "ld.param.u64 %n, [rounds];\nmov.u64 %i, 0;\nmov.u32 %x, 1;\n"
+                           "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
+                           "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
 
 static Handle library, function, context;
 static double rounds_a_us = 1000, seconds;
@@ -140,8 +139,8 @@ static void many_streams(void)
 static void without_context(void)
 {
     Handle stream = new_stream(), loaded, kernel;
-    CU(cuLibraryLoadData, (Handle *, const void *, void *, void *, unsigned, void *, void *, unsigned), &loaded,
-       text, NULL, NULL, 0, NULL, NULL, 0);
+    CU(cuLibraryLoadData, (Handle *, const void *, void *, void *, unsigned, void *, void *, unsigned),
+       &loaded, text, NULL, NULL, 0, NULL, NULL, 0);
     CU(cuLibraryGetKernel, (Handle *, Handle, const char *), &kernel, loaded, "sim_spin_for");
     function = kernel;
     CU(cuCtxSetCurrent, (Handle), NULL);
@@ -283,14 +282,14 @@ static void calibrate(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} ways[] = {{"honest", honest},         {"queue", queue},
-            {"alternate", alternate},   {"alternate-queued", alternate_queued},
-            {"streams", many_streams},  {"no-context", without_context},
+} ways[] = {{"honest", honest},           {"queue", queue},
+            {"alternate", alternate},     {"alternate-queued", alternate_queued},
+            {"streams", many_streams},    {"no-context", without_context},
             {"no-wait", without_waiting}, {"new-streams", new_streams},
-            {"event", by_event},        {"copy", by_copy},
-            {"threads", threads},       {"new-contexts", new_contexts},
-            {"graphs", graphs},         {"once", once},
-            {"random", at_random},      {"calibrate", calibrate}};
+            {"event", by_event},          {"copy", by_copy},
+            {"threads", threads},         {"new-contexts", new_contexts},
+            {"graphs", graphs},           {"once", once},
+            {"random", at_random},        {"calibrate", calibrate}};
 
 int main(int count, char **words)
 {

@@ -1,7 +1,7 @@
 """Programs that try to have more of a GPU's time than their cap, on a simulated GPU in virtual time.
 
-What they had is what the simulated device says that kernels ran. tests/gpu/test_adversary_time.py runs the same programs
-on a real GPU.
+What they had is what the simulated device says that kernels ran. tests/gpu/test_adversary_time.py runs the same
+programs on a real GPU.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def test_starting_over_is_of_no_use(
     slice_.cap(10)
     began = world.now
     for _ in range(6):
-        process = world.start([take_time, "once", "1" if waits else "0"], slice_.environment(), stdout=subprocess.DEVNULL)
+        words = [take_time, "once", "1" if waits else "0"]
+        process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
         world.finish(process)
     assert device_time(slice_.root).total <= 0.1 * (world.now - began) + 0.2 + 0.01

@@ -1,13 +1,14 @@
 """Programs that try to have more of a GPU's time than their cap: none has more than that and one kernel's length.
 
-A kernel of tests/adversary/take_time.c takes as long as it says, by a calibration without the shim. `NVC_SECONDS` is how
-long each program runs.
+A kernel of tests/adversary/take_time.c takes as long as it says, by a calibration without the shim. Each program
+runs for `NVC_SECONDS`.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -26,7 +27,9 @@ BURST = {"alternate": 0.1, "alternate-queued": 0.06, "new-contexts": 0.05}
 
 
 @pytest.fixture(scope="module")
-def take_time(sliced: Sliced, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[float, float]]:
+def take_time(
+    sliced: Sliced, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int], tuple[float, float]]:
     program = str(tmp_path_factory.mktemp("take") / "take_time")
     source = os.path.join(REPO, "tests/adversary/take_time.c")
     run("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-o", program, source, "-ldl", "-lpthread")
@@ -37,7 +40,10 @@ def take_time(sliced: Sliced, tmp_path_factory: pytest.TempPathFactory) -> Calla
         sliced.cap(cap)
         before = sliced.charged()
         done = subprocess.run(
-            [program, way, str(SECONDS), rounds], env=sliced.environment(NVC_VGPU_LOG="stderr"), capture_output=True, text=True
+            [program, way, str(SECONDS), rounds],
+            env=sliced.environment(NVC_VGPU_LOG="stderr"),
+            capture_output=True,
+            text=True,
         )
         print(done.stderr)
         assert done.returncode == 0, done.stderr
@@ -61,8 +67,6 @@ def test_adversary_starting_over(
     take_time: Callable[[str, int], tuple[float, float]], sliced: Sliced, measured: Measured
 ) -> None:
     """A kernel a process, again and again: what one leaves unpaid the next one finds."""
-    import time
-
     take_time("once", 10)
     start, used = time.monotonic(), 0.0
     while time.monotonic() - start < 2 * SECONDS:

@@ -68,7 +68,7 @@ def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capp
 
 @pytest.mark.parametrize("cap", [10, 50, 90])
 def test_kernels_of_5_us(world: World, capped: Callable[..., Capped], cap: int) -> None:
-    """Which the host launches hardly faster than the device works: what it waits between them is charged in part."""
+    """The host launches them hardly faster than the device runs them: the gaps are charged in part."""
     slice_ = capped()
     slice_.cap(cap)
     slice_.worker(ns=5000, batch=0, **LONG)
@@ -127,7 +127,7 @@ def test_a_process_with_a_clock_of_its_own(world: World, capped: Callable[..., C
     slice_.workers.append(other)
     got = Shares(world, slice_)
     assert got.total == approx(0.4, abs=POINTS)
-    assert 0.15 < got.each[0] < 0.25  # as without a namespace: who goes on first after a wait may have a kernel more
+    assert 0.15 < got.each[0] < 0.25  # who goes on first after a wait may have a kernel more
 
 
 def test_threads_and_streams_share_it_too(world: World, capped: Callable[..., Capped]) -> None:
