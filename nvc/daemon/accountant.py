@@ -15,7 +15,7 @@ from nvc.value import Value
 from nvc.vgpu import layout, ledger, quota, registry
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.living import is_held
-from nvc.vgpu.registry import start_of
+from nvc.vgpu.origin import start_of
 from nvc.vgpu.sight import Effort, Sight
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ import socket
 import struct
 
 from nvc.value import Value
-from nvc.vgpu.registry import start_of
+from nvc.vgpu.origin import start_of
 from nvc.vgpu.sight import Sight
 
 TYPE_CHECKING = False
@@ -91,15 +91,9 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
 
 
 def _is_living(kernel: Kernel, entry: Entry) -> bool:
-    from nvc.vgpu.living import processes_of
+    from nvc.vgpu.living import living_of
 
-    try:
-        # While the container's first process lives, its namespace is the one that the entry was made for.
-        if start_of(f"/proc/{entry.pid}") == entry.start and namespace_of(entry.pid) == entry.namespace:
-            return True
-    except OSError:
-        pass
-    return entry.key in processes_of(kernel, (entry,))
+    return entry.key in living_of(kernel, (entry,))
 
 
 def namespace_of(pid: int) -> int:

@@ -24,7 +24,7 @@ from nvc.daemon.mps_answers import is_number, is_size, last_line
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.vgpu.confine import die_with
-from nvc.vgpu.registry import start_of
+from nvc.vgpu.origin import start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

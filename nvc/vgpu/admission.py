@@ -6,7 +6,7 @@ from nvc.errors import InputError
 from nvc.value import Value
 from nvc.vgpu import limits, policies, quota, registry
 from nvc.vgpu.layout import POLICIES, POLICY_FIXED
-from nvc.vgpu.living import processes_of
+from nvc.vgpu.living import living_of
 from nvc.vgpu.registry import RegistryError
 
 TYPE_CHECKING = False
@@ -35,10 +35,10 @@ def living_slices(kernel: Kernel) -> list[tuple[Entry, tuple[QuotaDevice, ...]]]
             entries.append(registry.read_entry(f"{base}/{name}"))
         except RegistryError:
             continue
-    living = processes_of(kernel, tuple(entries))
+    lives = living_of(kernel, tuple(entries))
     found = []
     for entry in entries:
-        if entry.key not in living:
+        if entry.key not in lives:
             continue
         try:
             found.append((entry, limits.read_quota(entry)))

@@ -48,6 +48,9 @@ class Entry(Value):
     bundle: str = ""  # directory of its OCI configuration, likewise
     cgroup: str = ""  # path of its process's, where no id was said
     program: str = ""  # name of a program without a container
+    mounts: int = (
+        0  # of the mount namespace, a number that is never given again; 0: the kernel does not tell one
+    )
 
     @property
     def namespace(self) -> int:
@@ -65,6 +68,7 @@ def text_of(entry: Entry) -> str:
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
     lines += [f"fence {entry.fence}"] if entry.fence else []
+    lines += [f"mounts {entry.mounts}"] if entry.mounts else []
     more = {name: getattr(entry, name) for name in _NAMES}
     lines += [f"{name} {_quoted(value)}" for name, value in more.items() if value]
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
@@ -78,7 +82,15 @@ def text_of(entry: Entry) -> str:
 
 def read_entry(path: str) -> Entry:
     """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
-    fields = {"pid": "0", "start": "0", "created": "0", "rootfs": "", "libraries": "", "fence": ""}
+    fields = {
+        "pid": "0",
+        "start": "0",
+        "created": "0",
+        "rootfs": "",
+        "libraries": "",
+        "fence": "",
+        "mounts": "0",
+    }
     fields.update(dict.fromkeys(_NAMES, ""))
     devices = []
     try:
@@ -97,11 +109,13 @@ def read_entry(path: str) -> Entry:
                 devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
             elif name in fields:
                 fields[name] = value
-        return Entry(
+        entry = Entry(
             path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
-            *(_unquoted(fields[name]) for name in _NAMES),
+            mounts=int(fields["mounts"]),
         )  # fmt: skip
+        named: Entry = entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
+        return named
     except (OSError, ValueError, IndexError) as error:
         raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None
 

@@ -1,15 +1,29 @@
-"""Which processes a slice has, and what they say that they hold. Found through /proc, from the host."""
+"""Whether a slice lives, which processes it has, and what they say that they hold: by /proc, from the host.
+
+A slice lives as long as the host holds something of it, whatever its processes do to what they see:
+
+- the process that it was made for, the container's first, is there (its number with the time at which it began);
+- a process is in the mount namespace that it was made for;
+- the list of mounts of a process has the slice's very quota, wherever that lies by now.
+
+Nothing is looked up by a path in the container. What cannot be told counts as living: a slice that is wrongly kept
+denies somebody a start, one that is wrongly dropped gives its share away a second time.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
+import sys
 
+from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu import layout, ledger
 from nvc.vgpu.ledger import Account, Budget, LedgerError
-from nvc.vgpu.sight import Sight
+from nvc.vgpu.origin import ENDED, is_here, namespace_id_of, start_of
+from nvc.vgpu.sight import Sight, is_quota
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +35,17 @@ if TYPE_CHECKING:
 #: fcntl(2): ask whether somebody else holds an open file description lock. Python 3.10 has no name for it.
 F_OFD_GETLK = 36
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit machines
-#: So many processes of a namespace are tried: one may have changed its root directory.
+#: So many processes of a slice are asked for its ledger: one may have changed its root directory.
 TRIES = 16
+#: Bytes of a list of mounts: more than a tenant can make of 100,000 mounts (sysctl fs.mount-max) with usual names.
+MOUNTS_MAX = 64 << 20
+
+
+class Life(Value):
+    """Why a slice counts as living."""
+
+    pids: tuple[int, ...]  # its processes, as /proc numbers them
+    doubt: str = ""  # without any: what could not be read, for which it is taken to live
 
 
 class Use(Value):
@@ -33,65 +56,133 @@ class Use(Value):
     problem: str = ""  # why that is not known
 
 
-def processes_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, tuple[int, ...]]:
-    """The processes of each slice that has any, by key; process ids are those of /proc."""
-    wanted = {entry.namespace for entry in entries}
-    by_namespace: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            link = os.readlink(f"/proc/{name}/ns/mnt")  # mnt:[4026531841]
-        except OSError:
-            continue
-        namespace = int(link[5:-1])
-        if namespace in wanted:
-            by_namespace.setdefault(namespace, []).append(int(name))
+def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
+    """The slices that live, by key. All processes of the host are gone through."""
+    host = _Host(kernel)
     found = {}
     for entry in entries:
-        pids = sorted(by_namespace.get(entry.namespace, ()))
-        if any(_sees(kernel, pid, entry) for pid in pids[:TRIES]) or (entry.pid in pids and _lives(entry)):
-            found[entry.key] = tuple(pids)
+        life = host.life_of(entry)
+        if life is not None:
+            found[entry.key] = life
     return found
 
 
 def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> set[str]:
-    """Keys of the slices that have processes.
+    """Keys of the slices that live.
 
     All processes of the host are gone through where the one that a slice was made for has ended, and not otherwise:
     of some thousand that takes longer than others should wait for a turn.
     """
-    found = {entry.key for entry in entries if _is_at_home(entry)}
+    found = {entry.key for entry in entries if is_here(entry.pid, entry.start)}
     rest = tuple(entry for entry in entries if entry.key not in found)
-    return found | set(processes_of(kernel, rest)) if rest else found
+    return found | set(living(kernel, rest)) if rest else found
 
 
-def _is_at_home(entry: Entry) -> bool:
-    """Whether the process that the entry was made for is still there, and in its namespace."""
-    try:
-        link = os.readlink(f"/proc/{entry.pid}/ns/mnt")
-    except OSError:
+class _Host:
+    """The processes of this host by their mount namespaces, at one moment."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        #: What could not be read, and when the process began that it is of.
+        self.doubts: list[tuple[int, str]] = []
+        self.pids: dict[int, list[int]] = {}
+        self._mounts: dict[int, list[bytes]] = {}  # lines of the lists of mounts, by process
+        try:
+            names = [name for name in os.listdir("/proc") if name.isdigit()]
+        except OSError as error:
+            names = []
+            self.doubts.append((sys.maxsize, f"/proc: {error.strerror}"))
+        for name in names:
+            try:
+                link = os.readlink(f"/proc/{name}/ns/mnt")  # mnt:[4026531841]
+            except OSError as error:
+                self._doubt(name, "ns/mnt", error)
+                continue
+            self.pids.setdefault(int(link[5:-1]), []).append(int(name))
+        for pids in self.pids.values():
+            pids.sort()
+
+    def life_of(self, entry: Entry) -> Life | None:
+        """Why the slice lives; None: it does not."""
+        own = tuple(self.pids.get(entry.namespace, ()))
+        try:
+            device = os.stat(entry.quota).st_dev
+        except FileNotFoundError:
+            device = -1  # nobody can be found by it
+        except OSError as error:
+            return Life(own, f"{entry.quota}: {error.strerror}")
+        if own and self._is_of(own, entry, device):
+            return Life(own)
+        if is_here(entry.pid, entry.start):
+            return Life((entry.pid,))
+        if device >= 0:
+            for namespace, pids in self.pids.items():
+                one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
+                if one and namespace != entry.namespace and self._shows(one, entry, device):
+                    return Life(tuple(pids))
+        # Nobody is in a slice who began before the first process in it did.
+        doubt = next((text for began, text in self.doubts if began >= entry.start), "")
+        return Life((), doubt) if doubt else None
+
+    def _doubt(self, pid: str, name: str, error: OSError) -> None:
+        # Of one that has just ended the kernel says that its list of mounts is an invalid argument.
+        if error.errno in (*ENDED, errno.EINVAL):
+            return
+        try:
+            began = start_of(f"/proc/{pid}")
+        except OSError as second:
+            if second.errno in ENDED:
+                return
+            began = sys.maxsize
+        self.doubts.append((began, f"/proc/{pid}/{name}: {error.strerror}"))
+
+    def _is_of(self, pids: tuple[int, ...], entry: Entry, device: int) -> bool:
+        """Whether the namespace of these processes is the one that the slice was made for, not a later one."""
+        for pid in pids:
+            try:
+                number = namespace_id_of(str(pid)) if entry.mounts else 0
+                if number:
+                    return number == entry.mounts
+                if device >= 0 and self._shows(pid, entry, device):
+                    return True
+                if self._may_be_inside(pid, entry):
+                    return True
+            except OSError as error:
+                if error.errno not in ENDED:
+                    return True
         return False
-    return link == f"mnt:[{entry.namespace}]" and _lives(entry)
 
+    def _shows(self, pid: int, entry: Entry, device: int) -> bool:
+        """Whether the process has the slice's quota among its mounts."""
+        end = f"/{entry.key}/quota".encode()
+        found = (line.split(b" ", 5) for line in self._lines(pid) if end in line)
+        return any(len(words) == 6 and is_quota(words, entry, device) for words in found)
 
-def _lives(entry: Entry) -> bool:
-    """Whether the process that the entry was made for is still there: its quota may not be bound yet."""
-    from nvc.vgpu.registry import start_of
+    def _lines(self, pid: int) -> list[bytes]:
+        """Of /proc/PID/mountinfo (proc(5)); none of a process that has ended."""
+        if pid not in self._mounts:
+            self._mounts[pid] = []
+            try:
+                with open(f"/proc/{pid}/mountinfo", "rb") as mounts:
+                    self._mounts[pid] = mounts.read(MOUNTS_MAX).splitlines()
+            except OSError as error:
+                self._doubt(str(pid), "mountinfo", error)
+        return self._mounts[pid]
 
-    try:
-        return start_of(f"/proc/{entry.pid}") == entry.start
-    except OSError:
-        return False
+    def _may_be_inside(self, pid: int, entry: Entry) -> bool:
+        """Whether a process that does not show the quota may be of the slice. Raises OSError.
 
-
-def _sees(kernel: Kernel, pid: int, entry: Entry) -> bool:
-    """Whether the process sees the very quota of the entry."""
-    try:
-        with Sight(kernel, pid) as sight:
-            return sight.sees(entry)
-    except OSError:
-        return False
+        Asked where the kernel has no number for its namespace. It has the root directory that the slice was made
+        for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that.
+        """
+        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = self.kernel.identity(root)
+        finally:
+            os.close(root)
+        if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
+            return True
+        return not any(line.split(b" ", 5)[4:5] == [b"/"] for line in self._lines(pid))
 
 
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:

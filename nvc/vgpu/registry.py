@@ -4,8 +4,7 @@
     /run/nvc/vgpu/<key>/about    lines of `name value`
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
-An entry is alive as long as a process sees that very quota file at its place; before that is bound, as long as the
-process lives that it was made for.
+Whether an entry's container lives the host tells by what it holds itself; nvc.vgpu.living says how.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.vgpu import layout, policies, quota
 from nvc.vgpu.entry import Entry, EntryDevice, RegistryError, read_entry, text_of
+from nvc.vgpu.origin import first_process, namespace_id, namespace_id_of
 from nvc.vgpu.quota import QuotaDevice
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Entry", "EntryDevice", "Registration", "RegistryError", "about", "base_directory", "daemon_directory", "enter",
     "entry_device", "entry_names", "is_bound", "key_of", "locked", "prune", "quota_device", "read_entry", "remove",
-    "start_of", "text_of", "write_about",
+    "text_of", "write_about",
 ]  # fmt: skip
 
 LOCK_TIMEOUT = 10.0  # seconds
@@ -207,7 +207,7 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
         Entry(
             key,
             "",
-            *_process_of(target),
+            *first_process(target),
             target.rootfs_path,
             libs_dir,
             int(time.time()),
@@ -216,8 +216,15 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             target.id,
             target.bundle,
             "" if target.id or target.proc < 0 else _cgroup_of(target.proc),
+            mounts=_namespace_id(target),
         )  # fmt: skip
     )
+
+
+def _namespace_id(target: Target) -> int:
+    if target.mount_namespace >= 0:
+        return namespace_id(target.mount_namespace)
+    return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
 
 
 def _cgroup_of(proc: int) -> str:
@@ -236,24 +243,6 @@ def _cgroup_of(proc: int) -> str:
     return next((path for path in paths if path.strip("/")), "")
 
 
-def _process_of(target: Target) -> tuple[int, int]:
-    """Number and start of the target's process, as /proc has them: in a createContainer hook its own ids differ."""
-    if target.proc < 0:
-        return os.getpid(), start_of("/proc/self")
-    path = f"/proc/self/fd/{target.proc}"
-    return int(os.readlink(path).rpartition("/")[2]), start_of(path)
-
-
-def start_of(directory: str) -> int:
-    """When the process of a directory of /proc began, in clock ticks since boot (proc(5)). Raises OSError."""
-    fd = os.open(f"{directory}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # The name may have blanks and parentheses; what follows its last one does not.
-        return int(os.read(fd, 4096).rpartition(b")")[2].split()[19])
-    finally:
-        os.close(fd)
-
-
 def entry_names(base: str) -> list[str]:
     """The keys of all entries."""
     return sorted(name for name in os.listdir(base) if _is_key(name))
@@ -266,16 +255,16 @@ def _is_key(name: str) -> bool:
 
 def prune(kernel: Kernel, base: str) -> list[str]:
     """Remove the entries of containers that are gone; their keys are returned. The caller holds the lock."""
-    from nvc.vgpu.living import is_remnant, processes_of
+    from nvc.vgpu.living import is_remnant, living_of
 
     entries, gone = [], []
     for name in entry_names(base):
         try:
             entries.append(read_entry(f"{base}/{name}"))
-        except RegistryError:
+        except RegistryError:  # it stays: whether its container lives cannot be told
             if is_remnant(f"{base}/{name}"):
                 gone.append(name)
-    living = processes_of(kernel, tuple(entries))
+    living = living_of(kernel, tuple(entries))
     gone += [entry.key for entry in entries if entry.key not in living]
     for key in gone:
         _remove(f"{base}/{key}")

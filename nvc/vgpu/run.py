@@ -22,7 +22,7 @@ from nvc.vgpu import layout, ledger, presence, registry, shim
 from nvc.vgpu.confine import die_with, no_new_privileges
 from nvc.vgpu.copies import find_copies
 from nvc.vgpu.fence import fenced
-from nvc.vgpu.living import processes_of
+from nvc.vgpu.living import living_of
 from nvc.vgpu.plan import not_enforced
 from nvc.vgpu.policies import governed
 from nvc.vgpu.prepare import by_mps, measured, start_mps
@@ -298,8 +298,8 @@ def _forget(kernel: Kernel, pid: int) -> None:
             try:
                 entry = registry.read_entry(f"{base}/{name}")
             except registry.RegistryError:
-                continue
-            if entry.pid == pid and not entry.rootfs and not processes_of(kernel, (entry,)):
+                continue  # it is not this program's, or cannot be told from others: `vgpu prune` names it
+            if entry.pid == pid and not entry.rootfs and not living_of(kernel, (entry,)):
                 registry.remove(entry)
     finally:
         os.close(lock)

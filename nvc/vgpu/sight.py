@@ -32,6 +32,12 @@ _NOT_THERE = (errno.ENOENT, errno.EAGAIN)
 _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+def is_quota(words: list[bytes], entry: Entry, device: int) -> bool:
+    """Whether a line of a list of mounts (proc(5), mountinfo) is of the quota that lies on `device` on the host."""
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
+    return words[2] == number and words[3].endswith(f"/{entry.key}/quota".encode())
+
+
 class Effort:
     """How much of a processor's time goes into something that a tenant can make long; nanoseconds."""
 
@@ -66,13 +72,15 @@ class Sight:
             return False
         try:
             fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")
-        except OSError as error:
-            return error.errno in _NOT_THERE and self._bound_at(entry, wanted.st_dev) is not None
+        except OSError:
+            return self._has_mount(entry, wanted.st_dev)
         try:
             found = self.kernel.identity(fd)
         finally:
             os.close(fd)
-        return (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
+        # It may have been moved, with its directory, and something else put in its place.
+        same = (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
+        return same or self._has_mount(entry, wanted.st_dev)
 
     def open_ledger(self, entry: Entry, before: int = -1) -> int:
         """A descriptor of the ledger that it sees: `before`, one from here, where that is of the same file.
@@ -117,13 +125,14 @@ class Sight:
                 return
         raise LedgerError("read ledger", path, "not in a tmpfs")
 
+    def _has_mount(self, entry: Entry, device: int) -> bool:
+        return any(is_quota(words, entry, device) for words in self._list())
+
     def _bound_at(self, entry: Entry, device: int) -> str | None:
         """The directory of libraries in which the entry's quota is bound, by the process's list of mounts."""
-        number = f"{os.major(device)}:{os.minor(device)}".encode()
-        end = f"/{os.path.basename(entry.directory)}/quota".encode()
         below = f"/{layout.QUOTA_FILE}".encode()
         for one in self._list():
-            if one[2] == number and one[3].endswith(end) and one[4].endswith(below):
+            if is_quota(one, entry, device) and one[4].endswith(below):
                 return one[4].removesuffix(below).decode("utf-8", "surrogateescape")
         return None
 

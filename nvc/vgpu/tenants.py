@@ -16,7 +16,7 @@ from nvc.vgpu import ledger, registry
 from nvc.vgpu.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.vgpu.ledger import Budget
 from nvc.vgpu.limits import finished, read_quota
-from nvc.vgpu.living import processes_of, use_of
+from nvc.vgpu.living import Life, living, use_of
 from nvc.vgpu.nvcd import silence
 from nvc.vgpu.quota import QuotaError
 from nvc.vgpu.registry import Entry, RegistryError
@@ -67,11 +67,12 @@ class Tenant(Value):
     problem: str = ""  # why `used` is not known
     name: str = ""  # for people and for the command line; no other slice has it
     container: ContainerName = ContainerName()  # as its engine knows it; all "" for a program
+    doubt: str = ""  # without a process that is seen: why it counts as living all the same
 
     @property
     def alive(self) -> bool:
-        """Whether any process is in it."""
-        return bool(self.pids)
+        """Whether its container lives, as nvc.vgpu.living says."""
+        return bool(self.pids or self.doubt)
 
     @property
     def origin(self) -> str:
@@ -98,22 +99,22 @@ def tenants(kernel: Kernel, names: Lookup | None = None) -> tuple[tuple[Tenant, 
             entries.append(registry.read_entry(f"{base}/{name}"))
         except RegistryError as error:
             warnings.append(str(error))
-    living = processes_of(kernel, tuple(entries))
+    lives = living(kernel, tuple(entries))
     firsts = [entry.key.partition("-")[0] for entry in entries]
-    taken = [key.partition("-")[0] for key in living]
+    taken = [key.partition("-")[0] for key in lives]
     found = []
     for entry, first in zip(entries, firsts):
         # The number of a namespace that is gone is given again: it then names the slice that lives.
-        alone = firsts.count(first) == 1 or entry.key in living and taken.count(first) == 1
+        alone = firsts.count(first) == 1 or entry.key in lives and taken.count(first) == 1
         short = first if alone else entry.key
-        pids = living.get(entry.key, ())
+        life = lives.get(entry.key)
         try:
             try:
-                found.append(_tenant(kernel, entry, short, pids))
+                found.append(_tenant(kernel, entry, short, life))
             except QuotaError:
                 if finished(kernel, entry):
                     warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
-                found.append(_tenant(kernel, entry, short, pids))
+                found.append(_tenant(kernel, entry, short, life))
         except (QuotaError, OSError) as error:
             warnings.append(f"{entry.directory}: {error}")
     found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
@@ -164,7 +165,8 @@ def container_of(entry: Entry, names: Lookup) -> ContainerName:
     return names.of(Trace(entry.container, entry.bundle, entry.cgroup))
 
 
-def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> Tenant:
+def _tenant(kernel: Kernel, entry: Entry, short: str, life: Life | None) -> Tenant:
+    pids, doubt = (life.pids, life.doubt) if life else ((), "")
     now = read_quota(entry)
     count = min(len(now), len(entry.devices))
     use = use_of(kernel, entry, pids, count)
@@ -177,7 +179,8 @@ def _tenant(kernel: Kernel, entry: Entry, short: str, pids: tuple[int, ...]) -> 
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
-    return Tenant(entry, short, pids, devices, use.accounts, use.problem if pids else "")
+    problem = doubt or (use.problem if pids else "")
+    return Tenant(entry, short, pids, devices, use.accounts, problem, doubt=doubt)
 
 
 def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:

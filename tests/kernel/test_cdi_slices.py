@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import until
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
 from support.plans import mounts
@@ -22,7 +23,10 @@ from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions, Request
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.vgpu import registry
+from nvc.vgpu.admission import sharers
 from nvc.vgpu.layout import NO_LIMIT
+from nvc.vgpu.living import living, living_of
+from nvc.vgpu.origin import start_of
 from nvc.vgpu.shim import installed
 from nvc.vgpu.sizes import parse_size
 
@@ -57,6 +61,38 @@ def give(stage: str, scratch: str, sim_root: Callable[..., str]) -> Iterator[Cal
 
     yield edit
     registry.prune(LinuxKernel(), registry.base_directory())
+
+
+#: What the host knows of a container: all, no first process, and on a kernel that has no number for its namespace.
+KNOWN: tuple[dict[str, int], ...] = ({}, {"pid": 0}, {"pid": 0, "mounts": 0})
+MOVED = f"""
+    busybox mv {LIBS} /usr/lib/elsewhere
+    mkdir -p {LIBS}/nvc && echo mine > {LIBS}/nvc/quota
+    echo > /tmp/moved; exec sleep 600
+"""
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=["all", "no process", "old kernel"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_slice_lives_wherever_its_container_moves_its_files(
+    runc_bundle: Any, give: Any, runtime: str, known: dict[str, int]
+) -> None:
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    kernel, base = LinuxKernel(), registry.base_directory()
+    with bundle.created(runtime, MOVED) as container:
+        entry = entry_of(container.pid)
+        container.start()
+        until(lambda: os.path.exists(f"{bundle.rootfs}/tmp/moved"))
+        assert (entry.pid, entry.start) == (container.pid, start_of(f"/proc/{container.pid}"))
+        assert entry.mounts
+        changed = entry.replace(**known)
+        registry.write_about(entry.directory, registry.text_of(changed))
+        assert living(kernel, (changed,))[entry.key].pids == (container.pid,)
+        assert entry.key not in registry.prune(kernel, base) and os.path.exists(entry.quota)
+        uuid = entry.devices[0].uuid
+        assert entry.key in [one.key for one in sharers(kernel)[uuid]]
+    assert living_of(kernel, (changed,)) == set()
 
 
 @pytest.mark.parametrize("first", ["common", "devices"])

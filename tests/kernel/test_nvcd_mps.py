@@ -17,7 +17,7 @@ from support.rootfs import LIBS
 from nvc.daemon.loop import Loop
 from nvc.daemon.mps import Fenced, Servers
 from nvc.kernel import LinuxKernel
-from nvc.vgpu.registry import start_of
+from nvc.vgpu.origin import start_of
 
 GIB = 1 << 30
 pytestmark = pytest.mark.driver(gpus=1)

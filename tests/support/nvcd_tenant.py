@@ -22,7 +22,7 @@ LIBRARIES = "/mnt/lib"
 def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
     from nvc.kernel import private_mounts
-    from nvc.vgpu import layout, ledger, quota, registry
+    from nvc.vgpu import layout, ledger, origin, quota, registry
     from nvc.vgpu.quota import QuotaDevice
     from nvc.vgpu.registry import Entry, EntryDevice
 
@@ -42,7 +42,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
         EntryDevice(device.uuid, str(number), 80 << 30, "NVIDIA H100")
         for number, device in enumerate(quotas)
     )
-    start = registry.start_of("/proc/self")
+    start = origin.start_of("/proc/self")
     entry = Entry(key, "", os.getpid(), start, "", LIBRARIES, int(time.time()), known)
     with open(f"{directory}/about", "w", encoding="ascii") as about:
         about.write(registry.text_of(entry))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 from nvc.daemon.identity import namespace_of
 from nvc.kernel import LinuxKernel
 from nvc.vgpu.calibration import Measurement, find, load, parse_line, store
-from nvc.vgpu.living import living_of
-from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, prune, read_entry, start_of, text_of
+from nvc.vgpu.living import living, living_of
+from nvc.vgpu.origin import namespace_id_of, start_of
+from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
 
@@ -98,3 +101,36 @@ def test_a_slice_lives_while_its_process_does() -> None:
         another = entry.replace(start=entry.start - 1)  # which was given its number
         assert living_of(LinuxKernel(), (another,)) == set()
     assert living_of(LinuxKernel(), (entry,)) == set()
+
+
+def test_the_number_of_a_namespace_that_is_given_again() -> None:
+    """With its unique number there is no doubt; without, a process that saw less than all may be of the slice."""
+    kernel = LinuxKernel()
+    # The second has a root directory that is no mount.
+    inside = "import os, sys; os.chroot('/proc/sys'); print(flush=True); sys.stdin.read()"
+    for words, in_doubt in ((["sh", "-c", "echo; exec cat"], False), ([sys.executable, "-c", inside], True)):
+        with subprocess.Popen(
+            ["unshare", "--mount", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            key, number = f"{namespace_of(process.pid):x}-0-0-0", namespace_id_of(str(process.pid))
+            entry = Entry(key, "/nowhere", 0, 0, "", "/nowhere", 0, (), mounts=number)
+            assert number and living(kernel, (entry,))[key].pids == (process.pid,)
+            assert living(kernel, (entry.replace(mounts=1, start=1 << 60),)) == {}
+            assert bool(living(kernel, (entry.replace(mounts=0, start=1 << 60),))) == in_doubt
+
+
+def test_what_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for a process that began before the slice did."""
+    kernel, real = LinuxKernel(), os.readlink
+    entry = Entry("f-0-0-0", "/nowhere", 0, start_of("/proc/self"), "", "/nowhere", 0, ())
+    assert living(kernel, (entry,)) == {}
+
+    def refused(path: str, **options: int) -> str:
+        if path.endswith(f"/{os.getpid()}/ns/mnt"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "readlink", refused)
+    assert "Permission denied" in living(kernel, (entry,))[entry.key].doubt
+    assert living(kernel, (entry.replace(start=entry.start + 1),)) == {}

@@ -1,0 +1,93 @@
+"""For whom a slice is made: the first process of its container, and its mount namespace, as the host knows them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.target import Target
+
+#: ioctl_nsfs(2), since Linux 6.11: a number of the mount namespace that is never given again.
+NS_GET_MNTNS_ID = 0x8008B705
+#: What /proc answers for a process that has ended.
+ENDED = (errno.ENOENT, errno.ESRCH)
+_ANCESTORS_MAX = 64
+
+
+def first_process(target: Target) -> tuple[int, int]:
+    """Number and start, as /proc has them, of the process that lives as long as the container does.
+
+    A hook that runs in the container's namespaces ends at once. It was started by the container's first process:
+    the farthest of its ancestors that is in the same mount namespace. Raises OSError.
+    """
+    if target.proc < 0:
+        return os.getpid(), start_of("/proc/self")
+    pid = int(os.readlink(f"/proc/self/fd/{target.proc}").rpartition("/")[2])
+    # Without a namespace of its own the target is this process or the one that has started it.
+    if target.mount_namespace < 0 and not target.host:
+        pid = _farthest(pid)
+    return pid, start_of(f"/proc/{pid}")
+
+
+def _farthest(pid: int) -> int:
+    here = os.readlink(f"/proc/{pid}/ns/mnt")
+    for _ in range(_ANCESTORS_MAX):
+        parent = int(_stat(f"/proc/{pid}")[1])
+        if parent <= 1:
+            break
+        try:
+            there = os.readlink(f"/proc/{parent}/ns/mnt")
+        except PermissionError:
+            return parent  # runtimes keep their own process closed until it becomes the container's first
+        if there != here:
+            break
+        pid = parent
+    return pid
+
+
+def namespace_id(fd: int) -> int:
+    """What tells an open mount namespace from every other there ever was; 0 where the kernel does not say."""
+    buffer = bytearray(8)
+    try:
+        fcntl.ioctl(fd, NS_GET_MNTNS_ID, buffer)
+    except OSError:
+        return 0
+    return int.from_bytes(buffer, "little")  # both machines that nvc knows are
+
+
+def namespace_id_of(pid: str) -> int:
+    """The same of a process. Raises OSError."""
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return namespace_id(fd)
+    finally:
+        os.close(fd)
+
+
+def is_here(pid: int, start: int) -> bool:
+    """Whether the process that began then still lives; where that cannot be told it does."""
+    if pid <= 0:
+        return False
+    try:
+        fields = _stat(f"/proc/{pid}")
+    except OSError as error:
+        return error.errno not in ENDED
+    return int(fields[19]) == start and fields[0] not in (b"Z", b"X")  # those have no namespaces any more
+
+
+def start_of(directory: str) -> int:
+    """When the process of a directory of /proc began, in clock ticks since boot (proc(5)). Raises OSError."""
+    return int(_stat(directory)[19])
+
+
+def _stat(directory: str) -> list[bytes]:
+    """The fields from the third on: state, parent, ... Raises OSError."""
+    fd = os.open(f"{directory}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # The name may have blanks and parentheses; what follows its last one does not.
+        return os.read(fd, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(fd)
