@@ -157,7 +157,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.vgpu import registry
-    from nvc.vgpu.living import processes_of
+    from nvc.vgpu.living import living
     from nvc.vgpu.tenants import find, unreadable
 
     kernel = operator_kernel()
@@ -172,10 +172,13 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
         removed_too = [broken[name] for name in names if name in broken]
         chosen = [find(all_slices, name) for name in names if name not in broken]
         users = {tenant.name: tenant.pids for tenant in chosen}
-        users |= processes_of(kernel, tuple(entry for entry in removed_too if entry.pid))
+        doubts = {tenant.name: tenant.doubt for tenant in chosen}
+        for key, life in living(kernel, tuple(removed_too)).items():
+            users[key], doubts[key] = life.pids, life.doubt
         for name, pids in users.items():
-            if pids and not force:
-                raise InputError("remove slice", name, f"runs: process {pids[0]}", "use --force")
+            if (pids or doubts[name]) and not force:
+                cause = f"runs: process {pids[0]}" if pids else f"may run: {doubts[name]}"
+                raise InputError("remove slice", name, cause, "use --force")
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
             registry.remove(entry)
     finally:

@@ -15,7 +15,7 @@ from nvc.value import Value
 from nvc.vgpu import layout, ledger, quota, registry
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.living import is_held
-from nvc.vgpu.origin import start_of
+from nvc.vgpu.origin import ENDED, start_of
 from nvc.vgpu.sight import Effort, Sight
 
 TYPE_CHECKING = False
@@ -151,8 +151,10 @@ class Accountant:
                 entry = slice_of(self.kernel, pid, self.book.living())
                 key = self._slices[pid, start] = entry.key if entry is not None else ""
             return User(pid, start, pid_inside(pid), key, uuid, used)
-        except OSError:
-            return None  # it has ended meanwhile
+        except OSError as error:
+            if error.errno not in ENDED:
+                self.book.say(f"process {pid} on {uuid} is counted for nobody: {error}")
+            return None
 
     # Ledgers
 

@@ -48,11 +48,9 @@ class Known:
         sequence = os.pread(self.quota, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET)
         if sequence == self.sequence:
             return False
-        found = quota.read(self.quota)
+        found = limits.named(quota.read(self.quota), self.entry)[: len(self.entry.devices)]
         self.sequence = sequence
-        self.devices = tuple(
-            device.replace(uuid=known.uuid) for device, known in zip(found, self.entry.devices)
-        )
+        self.devices = found
         self.uuids = tuple(map(raw_uuid, (device.uuid for device in self.devices)))
         return True
 
@@ -123,10 +121,10 @@ class Book:
                     self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
                 known.read()
         except (OSError, NvcError) as error:
-            self._say(f"slice {key}: {error}")
+            self.say(f"slice {key}: {error}")
 
-    def _say(self, problem: str) -> None:
-        """Once."""
+    def say(self, problem: str) -> None:
+        """Log a problem once."""
         if problem not in self._problems and len(self._problems) < 1000:
             self._problems.add(problem)
             self.log(problem)
@@ -150,7 +148,7 @@ class Book:
             try:
                 self.laid_down[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
-                self._say(str(error))
+                self.say(str(error))
             policy = policy_of(
                 self.laid_down.get(uuid, LaidDown()), tuple(device.policy for _, device in found)
             )

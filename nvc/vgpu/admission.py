@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from nvc.errors import InputError
 from nvc.value import Value
-from nvc.vgpu import limits, policies, quota, registry
+from nvc.vgpu import policies
+from nvc.vgpu.census import census
 from nvc.vgpu.layout import POLICIES, POLICY_FIXED
-from nvc.vgpu.living import living_of
 from nvc.vgpu.registry import RegistryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.vgpu.quota import QuotaDevice
-    from nvc.vgpu.registry import Entry
+    from nvc.vgpu.census import Census
     from nvc.vgpu.slices import Slice
 
 
@@ -26,36 +25,19 @@ class Sharer(Value):
     fence: str = ""
 
 
-def living_slices(kernel: Kernel) -> list[tuple[Entry, tuple[QuotaDevice, ...]]]:
-    """The slices with processes, and their limits. Entries that cannot be read are left out."""
-    base = registry.base_directory()
-    entries = []
-    for name in registry.entry_names(base):
-        try:
-            entries.append(registry.read_entry(f"{base}/{name}"))
-        except RegistryError:
-            continue
-    lives = living_of(kernel, tuple(entries))
-    found = []
-    for entry in entries:
-        if entry.key not in lives:
-            continue
-        try:
-            found.append((entry, limits.read_quota(entry)))
-        except (OSError, quota.QuotaError):
-            continue
-    return found
+def sharers(known: Census, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
+    """Who shares a device, apart from the slice with the key `but`.
 
-
-def sharers(kernel: Kernel) -> dict[str, tuple[Sharer, ...]]:
-    """Who shares each device, by the device's UUID."""
-    found: dict[str, tuple[Sharer, ...]] = {}
-    for entry, shares in living_slices(kernel):
-        for share in shares:
-            if share.memory_limit:  # none: it is there for who looks behind CUDA_VISIBLE_DEVICES
-                one = Sharer(entry.key, share.cores, share.weight, entry.fence)
-                found[share.uuid] = (*found.get(share.uuid, ()), one)
-    return found
+    Raises RegistryError, for this `step`, where that is not known of some slice.
+    """
+    known.check(step, uuid, but)
+    return tuple(
+        Sharer(entry.key, share.cores, share.weight, entry.fence)
+        for entry, shares in known.slices
+        for share in shares
+        # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
+        if share.uuid == uuid and share.memory_limit and entry.key != but
+    )
 
 
 def admit(kernel: Kernel, key: str, slice: Slice) -> None:
@@ -63,7 +45,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
 
     Raises RegistryError, PolicyError.
     """
-    everybody: dict[str, tuple[Sharer, ...]] | None = None
+    known: Census | None = None
     for device in slice.devices:
         if device.hidden:
             continue
@@ -72,9 +54,9 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             check_cap(device.cores, device.uuid)
         if not laid_down.bounds and ":" not in device.index:
             continue
-        if everybody is None:
-            everybody = sharers(kernel)
-        others = [one for one in everybody.get(device.uuid, ()) if one.key != key]
+        if known is None:
+            known = census(kernel, locked=True)
+        others = sharers(known, device.uuid, "make a slice", key)
         if slice.fence and others or any(one.fence for one in others):
             raise RegistryError(
                 "make a slice", device.uuid, "it is fenced off for one slice, and another has it",
@@ -89,7 +71,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         check_weight("make a slice", device.uuid, device.weight, laid_down.total_weight, others)
 
 
-def check_weight(step: str, uuid: str, weight: int, total: int, others: list[Sharer]) -> None:
+def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sharer, ...]) -> None:
     """Refuse a weight that is more than what is free of a device's total. Raises RegistryError."""
     free = max(total - sum(one.weight for one in others), 0)
     if total and weight > free:

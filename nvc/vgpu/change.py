@@ -9,8 +9,9 @@ from nvc.request import Share, Size, SliceRequest
 from nvc.value import Value
 from nvc.vgpu import policies, registry
 from nvc.vgpu.admission import check_cap, check_weight, sharers
+from nvc.vgpu.census import census
 from nvc.vgpu.layout import NO_LIMIT, PAUSED, POLICIES, POLICY_FIXED
-from nvc.vgpu.limits import edit, read_quota
+from nvc.vgpu.limits import edit, sound_quota
 from nvc.vgpu.nvcd import silence
 from nvc.vgpu.quota import QuotaDevice, QuotaError
 from nvc.vgpu.registry import RegistryError
@@ -94,7 +95,8 @@ def _edited(
     lock = registry.locked(kernel)
     try:
         entry = registry.read_entry(tenant.entry.directory)
-        now = [State(share, device.asked_policy) for share, device in zip(read_quota(entry), entry.devices)]
+        limits, _ = sound_quota(kernel, entry, locked=True)
+        now = [State(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
         for place in chosen:
             now[place] = change(place, now[place])
         edit(entry, tuple(one.share for one in now), tuple(one.asked for one in now))
@@ -124,7 +126,8 @@ def _shared(
     named = wanted.policy or cap or Share("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
     if weight > share.weight:  # less is never too much, also where all together have too much
-        others = [one for one in sharers(kernel).get(share.uuid, ()) if one.key != tenant.entry.key]
+        known = census(kernel, locked=True)
+        others = sharers(known, share.uuid, "change limits", tenant.entry.key)
         check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
     policy = asked if laid_down.policy == policies.NONE else laid_down.policy
     if policy == POLICY_FIXED:

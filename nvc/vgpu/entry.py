@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
 
 from nvc.errors import NvcError
 from nvc.value import Value
 from nvc.vgpu import layout
 
 ABOUT_LIMIT = 1 << 20
+REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry from which its name follows; nvc.vgpu.named says how.
 _NAMES = ("container", "bundle", "cgroup", "program")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class RegistryError(NvcError):
@@ -77,7 +79,17 @@ def text_of(entry: Entry) -> str:
         for place, d in enumerate(entry.devices)
         if d.asked_policy != layout.POLICY_NATIVE
     ]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
+
+
+def open_own(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file of the registry, which nobody else can have written. Raises OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "not a file of root's alone", path)
+    return fd
 
 
 def read_entry(path: str) -> Entry:
@@ -94,12 +106,17 @@ def read_entry(path: str) -> Entry:
     fields.update(dict.fromkeys(_NAMES, ""))
     devices = []
     try:
-        fd = os.open(f"{path}/about", _READ)
+        fd = open_own(f"{path}/about")
         try:
             text = os.pread(fd, ABOUT_LIMIT, 0).decode()
         finally:
             os.close(fd)
-        for line in text.splitlines():
+        lines = text.split("\n")
+        # Slices that began under an older version have them uncounted.
+        counted = lines[0].startswith("lines ")
+        if lines.pop() or not lines or counted and lines[0] != f"lines {len(lines) - 1}":
+            raise ValueError("cut short")
+        for line in lines:
             name, _, value = line.partition(" ")
             if name == "device":
                 uuid, index, memory, device = value.split(" ", 3)
@@ -116,8 +133,10 @@ def read_entry(path: str) -> Entry:
         )  # fmt: skip
         named: Entry = entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
         return named
-    except (OSError, ValueError, IndexError) as error:
-        raise RegistryError("read slice", path, error, "`nvc-cli vgpu rm` removes it") from None
+    except OSError as error:
+        raise RegistryError.of("read slice", f"{path}/about", error, REMOVE) from None
+    except (ValueError, IndexError) as error:
+        raise RegistryError("read slice", f"{path}/about", error, REMOVE) from None
 
 
 def _quoted(text: str) -> str:

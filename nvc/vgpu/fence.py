@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.errors import DeviceError, InputError
 from nvc.selection import select
-from nvc.vgpu.admission import living_slices
+from nvc.vgpu.census import census
 from nvc.vgpu.sizes import size_text
 
 TYPE_CHECKING = False
@@ -43,10 +43,17 @@ def fenced(
             "fence a slice", MIG, "none of the selected GPUs has MIG devices",
             "make some with `nvidia-smi mig`, or use no fence",
         )  # fmt: skip
-    owners = _owners(kernel)
+    known = census(kernel, locked=False)
+    owners = {
+        share.uuid: entry.key for entry, shares in known.slices for share in shares if share.memory_limit
+    }
+    unread = {device.uuid: one for _, device in found if (one := known.unread_on(device.uuid, key))}
+    owners |= {uuid: one.key for uuid, one in unread.items()}
     large = [device for _, device in found if device.memory * MIB >= need]
     mine = [device for device in large if key and owners.get(device.uuid) == key]
     free = [device for device in large if device.uuid not in owners]
+    if not mine and not free and unread:
+        raise next(iter(unread.values())).error("fence a slice")
     if not mine and not free:
         cause = f"{len(found) - len(large)} are too small, {len(large)} are taken"
         raise DeviceError(
@@ -75,13 +82,3 @@ def _candidates(selection: Selection) -> list[tuple[Gpu, MigDevice]]:
     parents = {gpu.index for gpu, _ in selection.mig}
     whole = [(gpu, device) for gpu in selection.gpus if gpu.index not in parents for device in gpu.mig]
     return [*selection.mig, *whole]
-
-
-def _owners(kernel: Kernel) -> dict[str, str]:
-    """The key of a slice that runs on each device, by UUID."""
-    return {
-        share.uuid: entry.key
-        for entry, shares in living_slices(kernel)
-        for share in shares
-        if share.memory_limit
-    }

@@ -9,7 +9,8 @@ from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.value import Value
 from nvc.vgpu import policies, registry
-from nvc.vgpu.admission import Sharer, living_slices, sharers
+from nvc.vgpu.admission import Sharer, sharers
+from nvc.vgpu.census import census
 from nvc.vgpu.layout import POLICIES, POLICY_FIXED
 from nvc.vgpu.limits import edit
 from nvc.vgpu.nvcd import silence
@@ -71,11 +72,11 @@ class Governed(Value):
 def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[Governed, ...]:
     """The devices that `selectors` name, in that order: of a GPU in MIG mode its MIG devices.
 
-    Raises DeviceError, PolicyError.
+    Raises DeviceError, PolicyError, RegistryError for a slice that cannot be read.
     """
-    shared = sharers(kernel)
+    known = census(kernel, locked=False)
     return tuple(
-        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), shared.get(d.uuid, ()))
+        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
         for d in devices_named(facts, selectors)
     )
 
@@ -99,7 +100,10 @@ def lay_down(
     """
     lock = registry.locked(kernel)
     try:
-        slices = living_slices(kernel)
+        known = census(kernel, locked=True)
+        slices = known.slices
+        for uuid in uuids if change else ():
+            known.check("change policy", uuid)
         new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}
         told: list[str] = []
         for uuid, laid_down in new.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from nvc.vgpu import quota
+from nvc.vgpu import quota, registry
+from nvc.vgpu.entry import open_own
 from nvc.vgpu.quota import QuotaDevice, QuotaError
-from nvc.vgpu.registry import Entry, RegistryError, locked, text_of, write_about
+from nvc.vgpu.registry import Entry, RegistryError, text_of, write_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,35 +16,55 @@ if TYPE_CHECKING:
 LOCK_TIME = 0.2  # seconds
 
 
-def finished(kernel: Kernel, entry: Entry) -> bool:
-    """Whether the quota of a slice was left half changed, and is sound now."""
-    try:
-        fd = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return finish(kernel, fd, LOCK_TIME)
-    finally:
-        os.close(fd)
-
-
 def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
     """The limits of now, devices named as the registry has them. Raises QuotaError, OSError."""
-    fd = os.open(entry.quota, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = open_own(entry.quota)
     try:
-        found = quota.read(fd)
+        return named(quota.read(fd), entry)
     finally:
         os.close(fd)
-    return tuple(limit.replace(uuid=device.uuid) for limit, device in zip(found, entry.devices))
+
+
+def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ...]:
+    """Devices of a quota with the names that the registry has for them. Raises QuotaError where it has others.
+
+    What the registry does not have yet, while a slice gets one more, keeps the name that the quota gives it.
+    """
+    renamed = []
+    for place, limit in enumerate(found):
+        name = entry.devices[place].uuid if place < len(entry.devices) else limit.uuid
+        if quota.uuid_bytes(name) != quota.uuid_bytes(limit.uuid):
+            raise QuotaError("read quota", entry.quota, "its devices are not those of the slice")
+        renamed.append(limit.replace(uuid=name))
+    return tuple(renamed)
+
+
+def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[QuotaDevice, ...], bool]:
+    """The limits of now, and whether a change whose writer was killed had to be ended for that.
+
+    `locked`: the caller holds the registry's lock; else it is waited for a little. This is the one place where a
+    quota is repaired. Raises QuotaError for one that cannot be, OSError.
+    """
+    try:
+        return read_quota(entry), False
+    except QuotaError:
+        fd = open_own(entry.quota, os.O_RDWR)
+        try:
+            if not finish(kernel, fd, 0 if locked else LOCK_TIME):
+                raise
+        finally:
+            os.close(fd)
+    return read_quota(entry), True
 
 
 def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
     """End the change of an open quota whose writer was killed; whether there was one.
 
-    Under the lock there is no other writer: it is waited for so long, and nothing is done without it.
+    Under the lock there is no other writer: it is waited for so long, and nothing is done without it. 0: the caller
+    holds it.
     """
     try:
-        lock = locked(kernel, seconds)
+        lock = registry.locked(kernel, seconds) if seconds else -1
     except RegistryError:
         return False
     try:
@@ -51,7 +72,8 @@ def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
     except (OSError, QuotaError):
         return False
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
 
 def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...]) -> Entry:

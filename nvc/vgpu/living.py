@@ -126,7 +126,8 @@ class _Host:
 
     def _doubt(self, pid: str, name: str, error: OSError) -> None:
         # Of one that has just ended the kernel says that its list of mounts is an invalid argument.
-        if error.errno in (*ENDED, errno.EINVAL):
+        # And the first process of all is in no slice.
+        if error.errno in (*ENDED, errno.EINVAL) or pid == "1":
             return
         try:
             began = start_of(f"/proc/{pid}")
@@ -173,7 +174,8 @@ class _Host:
         """Whether a process that does not show the quota may be of the slice. Raises OSError.
 
         Asked where the kernel has no number for its namespace. It has the root directory that the slice was made
-        for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that.
+        for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that. In the
+        host's own root directory only the host's root unmounts something.
         """
         root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -181,7 +183,8 @@ class _Host:
         finally:
             os.close(root)
         if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
-            return True
+            here = os.stat("/")
+            return (found.device, found.inode) != (here.st_dev, here.st_ino)
         return not any(line.split(b" ", 5)[4:5] == [b"/"] for line in self._lines(pid))
 
 

@@ -173,6 +173,7 @@ def _change(
     old_entry = read_entry(path)
     fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        quota.finish(fd)  # what a writer left that was killed: we hold the lock
         old = quota.read(fd)
         wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
         merged = [wanted.pop(quota.uuid_bytes(device.uuid), device) for device in old]

@@ -15,7 +15,7 @@ from nvc.value import Value
 from nvc.vgpu import ledger, registry
 from nvc.vgpu.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.vgpu.ledger import Budget
-from nvc.vgpu.limits import finished, read_quota
+from nvc.vgpu.limits import sound_quota
 from nvc.vgpu.living import Life, living, use_of
 from nvc.vgpu.nvcd import silence
 from nvc.vgpu.quota import QuotaError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.vgpu.ledger import Account
+    from nvc.vgpu.quota import QuotaDevice
 
 
 class TenantDevice(Value):
@@ -87,10 +88,13 @@ class Tenant(Value):
         return tuple(alias for alias in own if alias)
 
 
-def tenants(kernel: Kernel, names: Lookup | None = None) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+def tenants(
+    kernel: Kernel, names: Lookup | None = None, locked: bool = False
+) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
     """Every slice, those that live first, and warnings about entries that cannot be read.
 
-    Who lists them again and again passes one Lookup, which keeps what it has found.
+    Who lists them again and again passes one Lookup, which keeps what it has found. `locked`: the caller holds the
+    registry's lock.
     """
     base = registry.base_directory()
     entries, warnings = [], []
@@ -109,12 +113,10 @@ def tenants(kernel: Kernel, names: Lookup | None = None) -> tuple[tuple[Tenant, 
         short = first if alone else entry.key
         life = lives.get(entry.key)
         try:
-            try:
-                found.append(_tenant(kernel, entry, short, life))
-            except QuotaError:
-                if finished(kernel, entry):
-                    warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
-                found.append(_tenant(kernel, entry, short, life))
+            now, repaired = sound_quota(kernel, entry, locked)
+            if repaired:
+                warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
+            found.append(_tenant(kernel, entry, short, life, now))
         except (QuotaError, OSError) as error:
             warnings.append(f"{entry.directory}: {error}")
     found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
@@ -165,9 +167,10 @@ def container_of(entry: Entry, names: Lookup) -> ContainerName:
     return names.of(Trace(entry.container, entry.bundle, entry.cgroup))
 
 
-def _tenant(kernel: Kernel, entry: Entry, short: str, life: Life | None) -> Tenant:
+def _tenant(
+    kernel: Kernel, entry: Entry, short: str, life: Life | None, now: tuple[QuotaDevice, ...]
+) -> Tenant:
     pids, doubt = (life.pids, life.doubt) if life else ((), "")
-    now = read_quota(entry)
     count = min(len(now), len(entry.devices))
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)

@@ -24,6 +24,7 @@ from nvc.request import DriverOptions, Request
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.vgpu import registry
 from nvc.vgpu.admission import sharers
+from nvc.vgpu.census import census
 from nvc.vgpu.layout import NO_LIMIT
 from nvc.vgpu.living import living, living_of
 from nvc.vgpu.origin import start_of
@@ -91,7 +92,8 @@ def test_a_slice_lives_wherever_its_container_moves_its_files(
         assert living(kernel, (changed,))[entry.key].pids == (container.pid,)
         assert entry.key not in registry.prune(kernel, base) and os.path.exists(entry.quota)
         uuid = entry.devices[0].uuid
-        assert entry.key in [one.key for one in sharers(kernel)[uuid]]
+        found = sharers(census(kernel, locked=False), uuid, "test")
+        assert entry.key in [one.key for one in found]
     assert living_of(kernel, (changed,)) == set()
 
 

@@ -36,7 +36,7 @@ def test_any_name_comes_back(
     devices = (EntryDevice("GPU-1", "0:1", 5, name), EntryDevice("GPU-2", "1", 0, ""))
     entry = Entry(os.path.basename(path), path, 7, 8, rootfs, libs, 9, devices)
     text = text_of(entry)
-    assert text.isascii() and len(text.splitlines()) == 7
+    assert text.isascii() and len(text.splitlines()) == 8
     assert read_entry(written(path, text)) == entry
 
 

@@ -1,0 +1,166 @@
+"""State that cannot be read denies what depends on it, and says which file that is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import CLEAN_ENV, PATIENCE, run
+from support.vgpu import cli, entry_of
+
+from nvc.sim.report import report
+from nvc.vgpu import layout, policies, quota
+
+#: One GPU with a single MIG device, which a fenced slice has for itself, and one that policies bound.
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]
+STRANGER = 65534
+
+
+def overwrite(path: str, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def last_line(path: str) -> int:
+    """Where it begins."""
+    with open(path, "rb") as file:
+        return file.read()[:-1].rindex(b"\n") + 1
+
+
+def replaced_by_a_link(path: str) -> None:
+    os.rename(path, f"{path}.away")
+    os.symlink(f"{path}.away", path)
+
+
+def replaced_by_a_pipe(path: str) -> None:
+    os.unlink(path)
+    os.mkfifo(path)
+
+
+#: What may be wrong with any file of the state.
+ANY: dict[str, Callable[[str], None]] = {
+    "empty": lambda path: os.truncate(path, 0),
+    "of another owner": lambda path: os.chown(path, STRANGER, STRANGER),
+    "that others may write": lambda path: os.chmod(path, 0o666),
+    "a link": replaced_by_a_link,
+    "a pipe": replaced_by_a_pipe,
+}
+ABOUT = ANY | {
+    "cut short": lambda path: os.truncate(path, os.path.getsize(path) - 3),
+    "cut at the end of a line": lambda path: os.truncate(path, last_line(path)),
+    "of other words": lambda path: overwrite(path, 0, b"lines x"),
+    "gone": os.unlink,
+}
+QUOTA = ANY | {
+    "cut short": lambda path: os.truncate(path, layout.QUOTA_SIZE - 1),
+    "too long": lambda path: os.truncate(path, layout.QUOTA_SIZE + 1),
+    "of another version": lambda path: overwrite(path, 8, bytes([layout.VERSION + 1])),
+    "of no kind": lambda path: overwrite(path, 0, b"x"),
+    "of other devices": lambda path: overwrite(path, layout.QUOTA_HEADER.size, b"x" * 16),
+    "of too many devices": lambda path: overwrite(path, 24, b"\xff\xff\xff\xff"),
+}
+POLICY = ANY | {"of other words": lambda path: overwrite(path, 0, b"x")}
+POLICY.pop("empty")  # nothing is laid down
+
+
+class Programs:
+    """Programs in slices."""
+
+    def __init__(self, launcher: str, driver: str) -> None:
+        self.command = [launcher, f"--root={driver}", "vgpu", "run"]
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> int:
+        """A process with a slice; its id."""
+        command = [*self.command, *words, "--", "sh", "-c", "echo $$; read line"]
+        pipe = subprocess.PIPE
+        self.processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
+        output = self.processes[-1].stdout
+        assert output is not None
+        return int(output.readline())
+
+    def refused(self, *words: str) -> str:
+        done = run(*self.command, *words, "--", "true", check=False)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    def end(self) -> None:
+        while self.processes:
+            self.processes.pop().communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def programs(launcher: str, driver: str) -> Iterator[Programs]:
+    made = Programs(launcher, driver)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def bounded(driver: str) -> Iterator[str]:
+    """The path of the policy of GPU 1, which lets two slices in."""
+    uuid = report(driver).gpus[1].uuid
+    policies.write(uuid, policies.DevicePolicy(max_instances=2))
+    path = f"{policies.directory()}/{uuid}"
+    yield path
+    for left in (path, f"{path}.away"):
+        if os.path.lexists(left):
+            os.unlink(left)
+
+
+FILES = [("about", how) for how in ABOUT] + [("quota", how) for how in QUOTA]
+
+
+@pytest.mark.parametrize(("name", "how"), FILES, ids=[f"{name} {how}" for name, how in FILES])
+def test_of_a_slice(programs: Programs, bounded: str, launcher: str, name: str, how: str) -> None:
+    """One that lives may have any device where its own cannot be told; without a doubt it has no others."""
+    fenced = entry_of(programs.start("--device=0", "--fence=mig", "--memory=4g"))
+    bound = entry_of(programs.start("--device=1", "--memory=1g"))
+    for entry in (fenced, bound):
+        (ABOUT if name == "about" else QUOTA)[how](f"{entry.directory}/{name}")
+    for words in (("--device=0", "--fence=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
+        said = programs.refused(*words)
+        assert any(f"{entry.directory}/{name}: " in said for entry in (fenced, bound)), said
+        assert "`nvc-cli vgpu rm --force " in said
+    done = run(launcher, f"--root={programs.command[1][7:]}", "vgpu", "policy", "1", "fair", check=False)
+    assert done.returncode == 1 and f"/{name}: " in done.stderr
+    for entry in (fenced, bound):
+        for left in ("about", "quota"):
+            if os.path.lexists(f"{entry.directory}/{left}.away"):
+                os.unlink(f"{entry.directory}/{left}.away")
+        cli(launcher, "rm", "--force", entry.key)
+    programs.start("--device=1", "--memory=1g")
+
+
+def test_a_change_whose_writer_was_killed_is_ended_by_who_is_next(programs: Programs, bounded: str) -> None:
+    fenced = entry_of(programs.start("--device=0", "--fence=mig", "--memory=4g"))
+    bound = entry_of(programs.start("--device=1", "--memory=1g"))
+    for entry in (fenced, bound):
+        overwrite(entry.quota, layout.SEQUENCE_OFFSET, layout.SEQUENCE.pack(7))
+    assert "0 are too small, 1 are taken" in programs.refused("--device=0", "--fence=mig", "--memory=4g")
+    programs.start("--device=1", "--memory=1g")
+    for entry in (fenced, bound):
+        fd = os.open(entry.quota, os.O_RDONLY)
+        assert quota.read(fd)
+        os.close(fd)
+    assert "2 slices share it, of at most 2" in programs.refused("--device=1", "--memory=1g")
+
+
+@pytest.mark.parametrize("how", POLICY)
+def test_of_a_policy(programs: Programs, bounded: str, how: str) -> None:
+    POLICY[how](bounded)
+    said = programs.refused("--device=1", "--memory=1g")
+    assert bounded in said and "vgpu policy" in said
+    programs.start("--device=0", "--memory=1g")  # another device is another matter
+
+
+def test_what_is_broken_and_gone_denies_nothing(programs: Programs, bounded: str) -> None:
+    entry = entry_of(programs.start("--device=1", "--memory=1g"))
+    os.truncate(f"{entry.directory}/about", 5)
+    os.truncate(entry.quota, 5)
+    assert entry.key in programs.refused("--device=1", "--memory=1g")
+    programs.end()
+    programs.start("--device=1", "--memory=1g")
