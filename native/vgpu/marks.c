@@ -46,7 +46,9 @@ bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
     }
     /* Only its own thread can put marks into it, and ask about it. */
     bool alone = stream->thread && (!stream->count || lease_is_active(meter->position));
-    bool due = unmarked >= (every ? every : 1) || now - stream->since >= MARK_NS || alone;
+    /* Where there are few under way, it is no use to know of each. */
+    bool due = (unmarked >= (every ? every : 1) && meter->under_way >= meter->allowed / 2) ||
+               unmarked >= MARK_LAUNCHES || now - stream->since >= MARK_NS || alone;
     if (due && starts_sample(meter, stream, now))
         stream->sample = SAMPLE_LAUNCHES;
     return due;

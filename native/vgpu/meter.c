@@ -108,19 +108,25 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
         stream_forget(meter, stream);
 }
 
+static void end_before(struct meter *meter, struct stream *stream, uint64_t context, uint64_t serial,
+                       uint64_t end)
+{
+    if (stream_is_used(stream) && stream->made == stream->begun && stream->serial <= serial &&
+        (!context || stream->context == context))
+        stream_ended(meter, stream, stream->made, end, end > stream->entered ? end - stream->entered : 0);
+}
+
 void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
                  uint64_t end)
 {
     uint64_t now = end > meter->latest ? end : meter->latest;
+    struct stream *stream;
     lock_take(&meter->lock);
-    for (uint32_t i = 0; i < meter->room; i++) {
-        struct stream *stream = &meter->streams[i];
-        if (!stream_is_used(stream) || stream->made != stream->begun || stream->serial > serial ||
-            (context && stream->context != context) ||
-            (handle && (stream->handle != handle || stream->thread != thread)))
-            continue;
-        stream_ended(meter, stream, stream->made, end, end > stream->entered ? end - stream->entered : 0);
-    }
+    for (uint32_t i = 0; handle && meter->room && (stream = stream_at(meter, handle, i)); i++)
+        if (stream->handle == handle && stream->thread == thread)
+            end_before(meter, stream, context, serial, end);
+    for (uint32_t i = 0; !handle && meter->used && i < meter->room; i++)
+        end_before(meter, &meter->streams[i], context, serial, end);
     meter_close_if_idle(meter, now);
     lock_drop(&meter->lock);
 }

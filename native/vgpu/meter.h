@@ -146,6 +146,10 @@ void *meter_pages(size_t size); /* zeroed; NULL: there is none */
 void meter_close_if_idle(struct meter *meter, uint64_t now);
 struct stream *stream_add(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
 void stream_forget(struct meter *meter, struct stream *stream); /* it has no unfinished work */
+
+/* One after the other in which those with a handle are; NULL: there are no more. The table is not empty. */
+struct stream *stream_at(struct meter *meter, uint64_t handle, uint32_t step);
+
 struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
                   uint64_t waited);

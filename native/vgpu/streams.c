@@ -12,15 +12,22 @@ void *meter_pages(size_t size)
     return found == MAP_FAILED ? NULL : found;
 }
 
-static uint32_t hash_of(uint64_t handle, uint64_t context, uint64_t thread)
+/* By the handle alone, for who knows no more; but those of streams that are gone are all the same. */
+static uint32_t hash_of(uint64_t handle, uint64_t thread)
 {
-    return (uint32_t)(((handle ^ context * 3 ^ thread * 5) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+    return (uint32_t)(((handle == STREAM_GONE ? thread : handle) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+}
+
+struct stream *stream_at(struct meter *meter, uint64_t handle, uint32_t step)
+{
+    struct stream *stream = &meter->streams[(hash_of(handle, 0) + step) & (meter->room - 1)];
+    return step < meter->room && stream->handle ? stream : NULL;
 }
 
 /* Where it is, or else where it would be put; NULL: the table is full. */
 static struct stream *place_of(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread)
 {
-    uint32_t at = hash_of(handle, context, thread);
+    uint32_t at = hash_of(handle, thread);
     struct stream *free_place = NULL;
     for (uint32_t step = 0; step < meter->room; step++, at++) {
         struct stream *stream = &meter->streams[at & (meter->room - 1)];
@@ -62,10 +69,10 @@ struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t contex
 static uint32_t context_place(struct meter *meter, uint64_t context)
 {
     uint32_t free_place = METER_CONTEXTS;
-    for (uint32_t i = METER_CONTEXTS; i-- > 0;) {
+    for (uint32_t i = 0; i < METER_CONTEXTS; i++) {
         if (meter->contexts[i].context == context)
             return i;
-        if (!meter->contexts[i].context)
+        if (!meter->contexts[i].context && free_place == METER_CONTEXTS)
             free_place = i;
     }
     if (free_place < METER_CONTEXTS)

@@ -13,11 +13,13 @@ static bool look(struct process *in)
     bool busy = false;
     for (int i = 0; i < VGPU_DEVICES; i++) {
         struct meter *meter = atomic_load_explicit(&in->meters[i], memory_order_acquire);
-        if (!meter || !atomic_load(&meter->busy))
+        uint64_t since = meter ? atomic_load(&meter->busy) : 0, now = now_ns(CLOCK_MONOTONIC);
+        if (!since)
             continue;
-        uint64_t now = now_ns(CLOCK_MONOTONIC);
         busy = true;
-        if (now - atomic_load_explicit(&meter->looked, memory_order_relaxed) >= TICK_NS)
+        /* What is shorter the program waits for, or asks about, by itself. */
+        if (now - since >= TICK_NS && now - since < INT64_MAX &&
+            now - atomic_load_explicit(&meter->looked, memory_order_relaxed) >= TICK_NS)
             meter_look(meter, now, 0);
     }
     return busy;

@@ -178,7 +178,7 @@ def test_what_overlaps_is_charged_once(world: World, capped: Callable[..., Cappe
     slice_.cap(50)
     worker = slice_.worker(ns=2_000_000, threads=1, streams=4, batch=0, seconds=11, warm=0)
     got = Shares(world, slice_, 9)
-    assert got.total == approx(0.5, abs=PERIOD / 9)
+    assert got.total == approx(0.5, abs=0.005)  # the end of a stretch is seen a little late
     assert got.charged == approx(got.total, rel=0.02)  # of each wait, what it takes by itself is taken off
     assert worker.started().result().kernels * 0.002 > 11 * 0.5 * 1.25
 
