@@ -13,7 +13,7 @@ enum {
     LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
     QUIET_NS = 10000000,
     DOUBTS = 64,
-    CALL_NS = 2000 /* what is left of the driver's call when the kernel may begin */
+    CALL_NS = 1000 /* what is left of the driver's call when the kernel may begin */
 };
 
 struct meter *meter_of(int position)
