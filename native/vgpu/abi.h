@@ -39,6 +39,7 @@ enum { CU_CAPTURE_RELAXED = 2, CU_EVENT_NO_TIMING = 2 };
 enum { CU_POINTER_MEMORY_TYPE = 2, CU_POINTER_ORDINAL = 9, CU_POINTER_POOL = 17, CU_TYPE_HOST = 1 };
 enum { CU_OPERATION_MAP = 1 };
 enum { CU_GRAPH_MEMORY_RESERVED = 2 };
+enum { CU_INSTANTIATE_UPLOAD = 2 };
 enum { CU_NODE_GRAPH = 4, CU_NODE_KERNEL = 0, CU_NODE_ALLOC = 10 };
 enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_HEAP = 2 };
 enum { CU_DEVICE_MULTIPROCESSORS = 16, CU_DEVICE_THREADS_PER_MULTIPROCESSOR = 39 };
@@ -101,26 +102,29 @@ typedef struct {
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* The kernel's function comes first in the parameters of a kernel node, of either version. */
+/* The last two are missing in the first version. */
+typedef struct {
+    CUfunction func;
+    unsigned int shape[6], sharedMemBytes; /* grid and block */
+    void **kernelParams, **extra;
+    CUkernel kern; /* where there is no func */
+    CUcontext ctx; /* to run that in; NULL: the current one */
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct {
+    unsigned long long flags;
+    CUstream hUploadStream;
+} CUDA_GRAPH_INSTANTIATE_PARAMS; /* what the shim looks into */
+
 typedef struct {
     int type, reserved0[3];
     union {
         long long reserved1[29];
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-        struct {
-            CUfunction func;
-        } kernel;
+        CUDA_KERNEL_NODE_PARAMS kernel;
     };
     long long reserved2;
 } CUgraphNodeParams;
-
-typedef struct {
-    CUfunction func;
-    unsigned int shape[6], sharedMemBytes; /* grid and block */
-    void **kernelParams, **extra;
-    CUkernel kern;
-    CUcontext ctx; /* NULL: that which was current */
-} CUDA_KERNEL_NODE_PARAMS;
 
 typedef struct {
     CUfunction function;
@@ -162,10 +166,10 @@ _Static_assert(sizeof(CUarrayMapInfo) == 96, "CUDA layout");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUDA layout");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUDA layout");
 _Static_assert(sizeof(CUDA_MEM_ALLOC_NODE_PARAMS) == 120, "CUDA layout");
+_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA layout");
 _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
 _Static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32, "CUDA layout");
 _Static_assert(sizeof(CUDA_LAUNCH_PARAMS) == 56, "CUDA layout");
-_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS) == 72, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
 

@@ -3,11 +3,8 @@
 #include "charge.h"
 #include "gauge.h"
 #include "graph_devices.h"
-#include "local.h"
 
 #include <stdlib.h>
-
-enum { MAX_NODES = 1 << 20, MAX_DEPTH = 8 };
 
 /* Handles are addresses of structures: next to that of an instance are keys for its parts on other devices. */
 enum { PARTS = 16 };
@@ -20,44 +17,84 @@ struct piece {
 struct footprint {
     struct piece *pieces;
     size_t count, room;
+    CUgraph *graphs; /* that are still to be looked into */
+    size_t graph_count, graph_room;
 };
 
-static void add_piece(struct footprint *in, CUdevice ordinal, uint64_t from, uint64_t size)
+/* One place more in a list. */
+static bool make_room(void **list, size_t size, size_t count, size_t *room)
 {
-    if (in->count == in->room) {
-        size_t room = in->room ? in->room * 2 : 64;
-        struct piece *more = realloc(in->pieces, room * sizeof(*more));
-        if (!more)
-            return;
-        in->pieces = more;
-        in->room = room;
-    }
-    in->pieces[in->count++] = (struct piece){from / PAGE * PAGE, round_capped(from + size, PAGE), ordinal};
+    size_t more = *room ? *room * 2 : 64;
+    if (count < *room)
+        return true;
+    void *longer = realloc(*list, more * size);
+    if (!longer)
+        return false;
+    *list = longer;
+    *room = more;
+    return true;
 }
 
-static void add_graph(struct footprint *in, CUgraph graph, int depth)
+static CUresult add_graph(struct footprint *in, CUgraph graph)
+{
+    if (!make_room((void **)&in->graphs, sizeof(CUgraph), in->graph_count, &in->graph_room))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    in->graphs[in->graph_count++] = graph;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_allocation(struct footprint *in, CUgraphNode node)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+    CUresult result = REAL(cuGraphMemAllocNodeGetParams)(node, &allocation);
+    if (result == CUDA_SUCCESS &&
+        !make_room((void **)&in->pieces, sizeof(struct piece), in->count, &in->room))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        in->pieces[in->count++] = (struct piece){allocation.dptr / PAGE * PAGE,
+                                                 round_capped(allocation.dptr + allocation.bytesize, PAGE),
+                                                 allocation.poolProps.location.id};
+    return result;
+}
+
+static CUresult add_node(struct footprint *in, CUgraphNode node)
+{
+    CUgraph child;
+    int type = -1;
+    CUresult result = REAL(cuGraphNodeGetType)(node, &type);
+    if (result == CUDA_SUCCESS && type == CU_NODE_GRAPH) {
+        result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
+        return result == CUDA_SUCCESS ? add_graph(in, child) : result;
+    }
+    return result == CUDA_SUCCESS && type == CU_NODE_ALLOC ? add_allocation(in, node) : result;
+}
+
+static CUresult add_nodes(struct footprint *in, CUgraph graph)
 {
     size_t count = 0;
-    if (depth > MAX_DEPTH || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || !count ||
-        count > MAX_NODES)
-        return;
+    CUresult result = REAL(cuGraphGetNodes)(graph, NULL, &count);
+    if (result != CUDA_SUCCESS || !count)
+        return result;
     CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
-    if (!nodes || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
-        count = 0;
-    for (size_t i = 0; i < count; i++) {
-        CUDA_MEM_ALLOC_NODE_PARAMS allocation;
-        CUgraph child;
-        int type = -1;
-        if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
-            continue;
-        if (type == CU_NODE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS) {
-            add_graph(in, child, depth + 1);
-        } else if (type == CU_NODE_ALLOC &&
-                   REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &allocation) == CUDA_SUCCESS) {
-            add_piece(in, allocation.poolProps.location.id, allocation.dptr, allocation.bytesize);
-        }
-    }
+    result = nodes ? REAL(cuGraphGetNodes)(graph, nodes, &count) : CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = add_node(in, nodes[i]);
     free(nodes);
+    return result;
+}
+
+/* What the memory nodes of a graph need, whatever its size and depth. What cannot be found out is an error, and the
+ * graph is not instantiated. */
+static CUresult measure(struct footprint *in, CUgraph graph)
+{
+    *in = (struct footprint){0};
+    if (!process())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = add_graph(in, graph);
+    while (result == CUDA_SUCCESS && in->graph_count)
+        result = add_nodes(in, in->graphs[--in->graph_count]);
+    free(in->graphs);
+    return result;
 }
 
 static int compare(const void *a, const void *b)
@@ -87,40 +124,61 @@ static bool enter_part(uint64_t key, CUdevice ordinal, uint64_t bytes)
                                    .position = (uint8_t)to.position});
 }
 
-/* Nodes that live one after the other have the same addresses, so the union of these is what they take. */
-static void enter(CUgraphExec exec, CUgraph graph)
+static int take_parts(CUgraphExec exec, struct item items[PARTS])
 {
-    struct process *in = process();
-    struct footprint all = {0};
+    int count = 0;
+    while (count < PARTS &&
+           item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
+        count++;
+    return count;
+}
+
+/* Nodes that live one after the other have the same addresses, so the union of these is what they take. False: there is
+ * no room in the books, or it is on too many devices. */
+static bool enter_parts(CUgraphExec exec, struct footprint *all)
+{
     uint64_t key = (uint64_t)(uintptr_t)exec, last = key + PARTS;
-    if (!in)
-        return;
-    add_graph(&all, graph, 0);
-    if (all.count)
-        qsort(all.pieces, all.count, sizeof(*all.pieces), compare);
-    for (size_t i = 0; i < all.count && key < last;) {
-        CUdevice ordinal = all.pieces[i].ordinal;
+    if (all->count)
+        qsort(all->pieces, all->count, sizeof(*all->pieces), compare);
+    for (size_t i = 0; i < all->count;) {
+        CUdevice ordinal = all->pieces[i].ordinal;
         uint64_t sum = 0, end = 0;
-        for (; i < all.count && all.pieces[i].ordinal == ordinal; i++) {
-            uint64_t from = all.pieces[i].from > end ? all.pieces[i].from : end;
-            if (all.pieces[i].to > from)
-                sum += all.pieces[i].to - from;
-            end = all.pieces[i].to > end ? all.pieces[i].to : end;
+        for (; i < all->count && all->pieces[i].ordinal == ordinal; i++) {
+            uint64_t from = all->pieces[i].from > end ? all->pieces[i].from : end;
+            if (all->pieces[i].to > from)
+                sum += all->pieces[i].to - from;
+            end = all->pieces[i].to > end ? all->pieces[i].to : end;
         }
-        if (enter_part(key, ordinal, sum) && ++key == (uint64_t)(uintptr_t)exec + 1)
-            atomic_fetch_add(&in->graphs, 1);
+        if (key == last || !enter_part(key++, ordinal, sum))
+            return false;
     }
-    free(all.pieces);
+    return true;
+}
+
+static CUresult enter(CUgraphExec exec, CUgraph graph, struct footprint *all)
+{
+    struct item items[PARTS];
+    if (enter_parts(exec, all)) {
+        graph_devices_enter(exec, graph);
+        if (all->count)
+            atomic_fetch_add(&process()->graphs, 1);
+        return CUDA_SUCCESS;
+    }
+    take_parts(exec, items);
+    REAL(cuGraphExecDestroy)(exec);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define INSTANTIATE(name, parameters, arguments)                                                            \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        CUresult result = REAL(name) arguments;                                                             \
-        if (result == CUDA_SUCCESS) {                                                                       \
-            enter(*out, graph);                                                                             \
-            graph_devices_enter(*out, graph);                                                               \
-        }                                                                                                   \
+        struct footprint all;                                                                               \
+        CUresult result = measure(&all, graph);                                                             \
+        if (result == CUDA_SUCCESS)                                                                         \
+            result = REAL(name) arguments;                                                                  \
+        if (result == CUDA_SUCCESS)                                                                         \
+            result = enter(*out, graph, &all);                                                              \
+        free(all.pieces);                                                                                   \
         return result;                                                                                      \
     }
 
@@ -131,9 +189,6 @@ INSTANTIATE(cuGraphInstantiate_v2,
             (out, graph, bad, log, size))
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
             (out, graph, flags))
-INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec * out, CUgraph graph, void *more), (out, graph, more))
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec * out, CUgraph graph, void *more),
-            (out, graph, more))
 
 /* The store may hold the graph's memory already. */
 static bool is_backed(const struct item *exec)
@@ -232,6 +287,42 @@ CU_API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
     return launch(exec, stream, REAL(cuGraphUpload_ptsz));
 }
 
+/* Uploads, which takes the memory, once the instance is in the books. */
+static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *more,
+                                 CUresult (*call)(CUgraphExec *, CUgraph, void *),
+                                 CUresult (*upload)(CUgraphExec, CUstream))
+{
+    struct footprint all;
+    unsigned long long flags = more ? more->flags : 0;
+    CUresult result = measure(&all, graph);
+    if (more)
+        more->flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
+    if (result == CUDA_SUCCESS)
+        result = call(out, graph, more);
+    if (more)
+        more->flags = flags;
+    if (result == CUDA_SUCCESS)
+        result = enter(*out, graph, &all);
+    free(all.pieces);
+    if (result == CUDA_SUCCESS && flags & CU_INSTANTIATE_UPLOAD) {
+        result = launch(*out, more->hUploadStream, upload);
+        if (result != CUDA_SUCCESS)
+            cuGraphExecDestroy(*out);
+    }
+    return result;
+}
+
+CU_API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, void *more)
+{
+    return instantiate_with(out, graph, more, REAL(cuGraphInstantiateWithParams), REAL(cuGraphUpload));
+}
+
+CU_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph, void *more)
+{
+    return instantiate_with(out, graph, more, REAL(cuGraphInstantiateWithParams_ptsz),
+                            REAL(cuGraphUpload_ptsz));
+}
+
 static void read_all_stores(void)
 {
     struct process *in = process();
@@ -246,10 +337,7 @@ static void read_all_stores(void)
 CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     struct item items[PARTS];
-    int count = 0;
-    while (count < PARTS &&
-           item_take(ITEM_EXEC, (uint64_t)(uintptr_t)exec + (unsigned int)count, &items[count]))
-        count++;
+    int count = take_parts(exec, items);
     graph_devices_leave(exec);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
@@ -284,25 +372,4 @@ CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
     items_unlock();
     gauge_read(ITEM_GRAPHS, gauge_key(device));
     return result;
-}
-
-static bool kernel_allowed(const CUgraphNodeParams *params)
-{
-    return !params || params->type != CU_NODE_KERNEL || local_allows(params->kernel.func);
-}
-
-CU_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                               CUgraphNodeParams *params)
-{
-    if (!kernel_allowed(params))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return REAL(cuGraphAddNode)(out, graph, needs, count, params);
-}
-
-CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
-                                  const void *edges, size_t count, CUgraphNodeParams *params)
-{
-    if (!kernel_allowed(params))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return REAL(cuGraphAddNode_v2)(out, graph, needs, edges, count, params);
 }

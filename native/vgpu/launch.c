@@ -5,7 +5,7 @@
 #define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        if (!local_allows(f))                                                                               \
+        if (!local_allows(f, stream))                                                                       \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         if (__builtin_expect(window_is_open(), 1))                                                          \
             return REAL(name) arguments;                                                                    \

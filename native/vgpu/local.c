@@ -46,8 +46,13 @@ static bool resize(const struct target *to, enum kind kind, uint64_t bytes, bool
     struct item *now = item_find(kind, to->context);
     bool same = (now ? now->bytes : 0) == before; /* or another thread was faster */
     item.bytes = bytes;
-    same = same && item_insert(&item);
+    bool kept = same && item_insert(&item);
     items_unlock();
+    if (same && !kept) { /* no room in the books */
+        if (bytes > before)
+            account_withdraw(to->position, bytes - before);
+        return false;
+    }
     if (bytes > before && same)
         account_commit(to->position, bytes - before);
     else if (bytes > before)
@@ -78,10 +83,16 @@ static int local_bytes(CUfunction function, CUdevice ordinal)
     return bytes;
 }
 
-static bool allows(CUfunction function, _Atomic uintptr_t *place)
+static bool fits(CUfunction function, const struct target *to)
+{
+    int bytes = local_bytes(function, to->ordinal);
+    return bytes <= IN_CONTEXT || ensure(to, (uint64_t)bytes);
+}
+
+static bool allows(CUfunction function, CUstream stream, _Atomic uintptr_t *place)
 {
     struct target to;
-    if (!function || !process() || !target_current(&to))
+    if (!function || !process() || !target_stream(stream, &to))
         return true;
     int bytes = local_bytes(function, to.ordinal);
     if (bytes > IN_CONTEXT)
@@ -90,13 +101,48 @@ static bool allows(CUfunction function, _Atomic uintptr_t *place)
     return true;
 }
 
-bool local_allows(CUfunction function)
+bool local_allows(CUfunction function, CUstream stream)
 {
     uintptr_t handle = (uintptr_t)function;
     _Atomic uintptr_t *place = &seen[(handle >> 4 ^ handle >> 16) % SEEN];
     if (__builtin_expect(atomic_load_explicit(place, memory_order_relaxed) == handle, 1))
         return true;
-    return allows(function, place);
+    return allows(function, stream, place);
+}
+
+/* NULL: the current one. */
+static bool target_context(CUcontext context, struct target *out)
+{
+    if (!context)
+        return target_current(out);
+    if (REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return false; /* there is no such context, and the driver says so */
+    bool found = target_current(out);
+    REAL(cuCtxPopCurrent_v2)(&context);
+    return found;
+}
+
+/* The context that a function was loaded in; NULL: not known. */
+static CUcontext context_of(CUfunction function)
+{
+    CUmodule module;
+    struct item item;
+    if (REAL(cuFuncGetModule)(&module, function) != CUDA_SUCCESS ||
+        !item_get(ITEM_MODULE, (uint64_t)(uintptr_t)module, &item))
+        return NULL;
+    return (CUcontext)(uintptr_t)item.context;
+}
+
+bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context)
+{
+    struct target to;
+    if (!node || !process())
+        return true;
+    CUcontext own = node->func ? context_of(node->func) : NULL;
+    CUfunction function = node->func || !with_context ? node->func : (CUfunction)(void *)node->kern;
+    if (!function || !target_context(own || !with_context ? own : node->ctx, &to))
+        return true;
+    return fits(function, &to);
 }
 
 CU_API CUresult cuCtxSetLimit(int limit, size_t value)
@@ -128,33 +174,8 @@ bool local_allows_list(const CUDA_LAUNCH_PARAMS *list, unsigned int count)
 {
     for (unsigned int i = 0; list && i < count; i++) {
         struct target to;
-        int bytes;
-        if (!target_stream(list[i].hStream, &to))
-            continue;
-        bytes = local_bytes(list[i].function, to.ordinal);
-        if (bytes > 0 && !ensure(&to, (uint64_t)bytes))
+        if (target_stream(list[i].hStream, &to) && !fits(list[i].function, &to))
             return false;
     }
     return true;
-}
-
-static CUfunction function_of(const void *parameters)
-{
-    return parameters ? *(const CUfunction *)parameters : NULL; /* the first member, in both versions */
-}
-
-CU_API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
-                                     const void *parameters)
-{
-    if (!local_allows(function_of(parameters)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return REAL(cuGraphAddKernelNode)(out, graph, needs, count, parameters);
-}
-
-CU_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
-                                        size_t count, const void *parameters)
-{
-    if (!local_allows(function_of(parameters)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return REAL(cuGraphAddKernelNode_v2)(out, graph, needs, count, parameters);
 }

@@ -63,6 +63,7 @@ static bool begin(uint64_t bytes, struct loading *loading)
     return loading->known;
 }
 
+/* A module is in the books even if it bears nothing: its functions are of its context. */
 static void end(const struct loading *loading, uint64_t key, bool loaded, bool library)
 {
     struct item module = {.kind = ITEM_MODULE,
@@ -75,12 +76,12 @@ static void end(const struct loading *loading, uint64_t key, bool loaded, bool l
                          .bytes = loading->first,
                          .position = (uint8_t)loading->to.position,
                          .context = loading->to.context};
+    if (loaded && !library && loading->to.context)
+        item_put(&module);
     if (!loading->known)
         return;
     items_lock();
     bool enters = loaded && loading->first && !item_find(ITEM_CODE, first.key) && item_insert(&first);
-    if (loaded && loading->bytes)
-        item_insert(&module);
     items_unlock();
     uint64_t taken = (loaded ? loading->bytes : 0) + (enters ? loading->first : 0);
     if (taken)

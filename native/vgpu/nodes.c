@@ -1,30 +1,57 @@
-/* Kernel nodes of graphs that get another function, which may need more local memory. */
+/* Kernel nodes of graphs, when they are made and when they get another function: it may need more local memory. */
 #include "charge.h"
 #include "local.h"
 
-static CUfunction function_of(const void *parameters)
+static const CUDA_KERNEL_NODE_PARAMS *kernel_in(const CUgraphNodeParams *parameters)
 {
-    return parameters ? *(const CUfunction *)parameters : NULL; /* the first member, in both versions */
+    return parameters && parameters->type == CU_NODE_KERNEL ? &parameters->kernel : NULL;
 }
 
-static CUfunction function_in(const CUgraphNodeParams *parameters)
-{
-    return parameters && parameters->type == CU_NODE_KERNEL ? parameters->kernel.func : NULL;
-}
-
-#define SET(name, parameters, function, arguments)                                                          \
+#define SET(name, parameters, kernel, with_context, arguments)                                              \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        return local_allows(function) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;                    \
+        return local_allows_node(kernel, with_context) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;   \
     }
 
-SET(cuGraphKernelNodeSetParams, (CUgraphNode node, const void *values), function_of(values), (node, values))
-SET(cuGraphKernelNodeSetParams_v2, (CUgraphNode node, const void *values), function_of(values),
+SET(cuGraphKernelNodeSetParams, (CUgraphNode node, const void *values), values, false, (node, values))
+SET(cuGraphKernelNodeSetParams_v2, (CUgraphNode node, const void *values), values, true, (node, values))
+SET(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *values), values, false,
+    (exec, node, values))
+SET(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const void *values), values,
+    true, (exec, node, values))
+SET(cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *values), kernel_in(values), true,
     (node, values))
-SET(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const void *values),
-    function_of(values), (exec, node, values))
-SET(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const void *values),
-    function_of(values), (exec, node, values))
-SET(cuGraphNodeSetParams, (CUgraphNode node, CUgraphNodeParams *values), function_in(values), (node, values))
 SET(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *values),
-    function_in(values), (exec, node, values))
+    kernel_in(values), true, (exec, node, values))
+
+CU_API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
+                                     const void *parameters)
+{
+    if (!local_allows_node(parameters, false))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddKernelNode)(out, graph, needs, count, parameters);
+}
+
+CU_API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
+                                        size_t count, const void *parameters)
+{
+    if (!local_allows_node(parameters, true))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddKernelNode_v2)(out, graph, needs, count, parameters);
+}
+
+CU_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs, size_t count,
+                               CUgraphNodeParams *params)
+{
+    if (!local_allows_node(kernel_in(params), true))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddNode)(out, graph, needs, count, params);
+}
+
+CU_API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *needs,
+                                  const void *edges, size_t count, CUgraphNodeParams *params)
+{
+    if (!local_allows_node(kernel_in(params), true))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuGraphAddNode_v2)(out, graph, needs, edges, count, params);
+}

@@ -46,7 +46,62 @@ static CUresult handovers(char **word)
     return result | self.released ? result | self.released : unlike ? -9 : 0;
 }
 
+#define OBJECT (*kept_object(word[1]))
+
+typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
+typedef CUresult (*instantiate)(CUgraphExec *, CUgraph, void *);
+
+struct child {
+    CUgraph graph;
+    int ownership; /* 1: it moves */
+};
+
+/* A kernel of a library in a context, or NULL: the current one. */
+static CUresult kernel_node(char **word, CUcontext context)
+{
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS params = {.shape = {1, 1, 1, 1, 1, 1}, .ctx = context};
+    CUresult result = CU(cuLibraryGetKernel)(&params.kern, *kept_object(word[2]), "work");
+    if (result)
+        return result;
+    if (IS("kernelin"))
+        return CU(cuGraphAddKernelNode_v2)(&node, OBJECT, NULL, 0, &params);
+    CUgraphNodeParams any = {.type = CU_NODE_KERNEL};
+    any.kernel = params;
+    return CU(cuGraphAddNode)(&node, OBJECT, NULL, 0, &any);
+}
+
+static CUresult graphs(char **word)
+{
+    CUgraphNode node;
+    CUresult result = 0;
+    if (IS("empties")) { /* graph, count */
+        add_node add = (add_node)entry("cuGraphAddEmptyNode");
+        for (uint64_t i = 0; i < number(word[2]) && !result; i++)
+            result = add(&node, OBJECT, NULL, 0);
+        return result;
+    }
+    if (IS("child")) { /* graph, and the one that becomes a node of it, with its memory */
+        CUgraphNodeParams params = {.type = CU_NODE_GRAPH};
+        memcpy(params.reserved1, &(struct child){*kept_object(word[2]), 1}, sizeof(struct child));
+        return CU(cuGraphAddNode)(&node, OBJECT, NULL, 0, &params);
+    }
+    if (IS("kernelin") || IS("anykernelin")) /* graph, library, context */
+        return kernel_node(word, *kept_object(word[3]));
+    if (IS("uploaded")) { /* instance, graph */
+        struct {
+            CUDA_GRAPH_INSTANTIATE_PARAMS known;
+            CUgraphNode bad;
+            int result;
+        } params = {.known = {CU_INSTANTIATE_UPLOAD, *tool_stream()}};
+        return ((instantiate)entry("cuGraphInstantiateWithParams"))((CUgraphExec *)&OBJECT,
+                                                                    *kept_object(word[2]), &params);
+    }
+    return -1;
+}
+
 CUresult beyond(char **word)
 {
-    return IS("handovers") ? handovers(word) : -1;
+    CUresult result = graphs(word);
+    return result == -1 && IS("handovers") ? handovers(word) : result;
 }

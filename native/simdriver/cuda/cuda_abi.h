@@ -343,6 +343,7 @@ typedef struct {
         } free;
         struct {
             CUgraph graph;
+            int ownership;
         } graph;
         struct {
             CUevent event;
@@ -396,5 +397,4 @@ _Static_assert(sizeof(CUgraphNodeParams) == 256, "CUDA layout");
 _Static_assert(sizeof(CUstreamBatchMemOpParams) == 48, "CUDA layout");
 
 #define CU_API __attribute__((visibility("default")))
-
 #endif

@@ -107,42 +107,9 @@ CU_API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNo
     CU_CALL(instantiate_logged(out, graph, bad, log, size));
 }
 
-static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CU_ARGUMENT(params);
-    CUresult result = graph_instantiate(out, graph, params->flags);
-    params->hErrNode_out = NULL;
-    params->result_out = result != CUDA_SUCCESS;
-    return result;
-}
-
-CU_API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
-                                             CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CU_CALL(instantiate_with(out, graph, params));
-}
-
-CU_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph,
-                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    CU_CALL(instantiate_with(out, graph, params));
-}
-
 static struct graph_exec *exec_of(CUgraphExec handle)
 {
     return handle_is(handle, KIND_GRAPH_EXEC) ? handle : NULL;
-}
-
-static CUresult get_flags(CUgraphExec handle, uint64_t *flags)
-{
-    CU_ARGUMENT(exec_of(handle) && flags);
-    *flags = handle->flags;
-    return CUDA_SUCCESS;
-}
-
-CU_API CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags)
-{
-    CU_CALL(get_flags(exec, flags));
 }
 
 /* The memory of its nodes is there from the first launch, or upload, on. */
@@ -159,6 +126,41 @@ static CUresult upload(CUgraphExec handle, CUstream on)
     CU_STREAM(stream, on);
     CU_REQUIRE(exec_of(handle), CUDA_ERROR_INVALID_HANDLE);
     return take_memory(handle);
+}
+
+static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CU_ARGUMENT(params);
+    CUresult result = graph_instantiate(out, graph, params->flags);
+    params->hErrNode_out = NULL;
+    if (result == CUDA_SUCCESS && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)
+        result = upload(*out, params->hUploadStream);
+    params->result_out = result != CUDA_SUCCESS;
+    return result;
+}
+
+CU_API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
+                                             CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CU_CALL(instantiate_with(out, graph, params));
+}
+
+CU_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph,
+                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    CU_CALL(instantiate_with(out, graph, params));
+}
+
+static CUresult get_flags(CUgraphExec handle, uint64_t *flags)
+{
+    CU_ARGUMENT(exec_of(handle) && flags);
+    *flags = handle->flags;
+    return CUDA_SUCCESS;
+}
+
+CU_API CUresult cuGraphExecGetFlags(CUgraphExec exec, uint64_t *flags)
+{
+    CU_CALL(get_flags(exec, flags));
 }
 
 CU_API CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)

@@ -18,6 +18,8 @@ CUresult kernel_pattern(const CUDA_KERNEL_NODE_PARAMS *params, bool with_kernel,
     if (!function && with_kernel)
         function = function_of(params->kern);
     CU_REQUIRE(function, CUDA_ERROR_INVALID_HANDLE);
+    if (function->module->context)
+        context = function->module->context; /* of a library's kernel, the node says which */
     struct launch launch = {
         .grid = {params->gridDimX, params->gridDimY, params->gridDimZ},
         .block = {params->blockDimX, params->blockDimY, params->blockDimZ},
@@ -148,19 +150,39 @@ CU_API CUresult cuGraphAddEmptyNode(NEEDS)
     CU_CALL(add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY, CUDA_SUCCESS, NULL));
 }
 
+static bool has_memory(const struct graph *graph)
+{
+    for (const struct node *node = graph->first; node; node = node->next)
+        if (node->memory || (node->child && has_memory(node->child)))
+            return true;
+    return false;
+}
+
+static CUresult enter_child(NEEDS, struct graph *child)
+{
+    CU_TRY(add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_GRAPH, CUDA_SUCCESS, NULL));
+    child->is_child = true;
+    (*out)->child = child;
+    return CUDA_SUCCESS;
+}
+
 static CUresult add_child(NEEDS, CUgraph child)
 {
     struct graph *clone;
     CU_ARGUMENT(graph_of(child) && child != graph);
+    CU_REQUIRE(!has_memory(child), CUDA_ERROR_NOT_SUPPORTED); /* it has one owner */
     CU_TRY(graph_clone(child, &clone));
-    CUresult result = add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_GRAPH, CUDA_SUCCESS, NULL);
-    if (result != CUDA_SUCCESS) {
+    CUresult result = enter_child(out, graph, needs, count, clone);
+    if (result != CUDA_SUCCESS)
         graph_release(clone);
-        return result;
-    }
-    clone->is_child = true;
-    (*out)->child = clone;
-    return CUDA_SUCCESS;
+    return result;
+}
+
+/* The graph itself becomes the child, with the memory that it has. */
+static CUresult move_child(NEEDS, CUgraph child)
+{
+    CU_ARGUMENT(graph_of(child) && child != graph && !child->is_child);
+    return enter_child(out, graph, needs, count, child);
 }
 
 CU_API CUresult cuGraphAddChildGraphNode(NEEDS, CUgraph child)
@@ -185,6 +207,9 @@ static CUresult add_any(NEEDS, CUgraphNodeParams *params)
 {
     struct op *pattern = NULL;
     CU_ARGUMENT(params);
+    if (params->type == CU_GRAPH_NODE_TYPE_GRAPH &&
+        params->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+        return move_child(out, graph, needs, count, params->graph.graph);
     if (params->type == CU_GRAPH_NODE_TYPE_GRAPH)
         return add_child(out, graph, needs, count, params->graph.graph);
     if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
