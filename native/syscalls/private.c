@@ -14,9 +14,41 @@
 
 #define FD_PATH 64
 
+static int receive_only(void)
+{
+    return mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL);
+}
+
+/* The same below chroot(2): only a mount point has a propagation, and "/" is not one there. setns(2) into the namespace
+   that this thread is in makes the namespace's root its root; nothing is looked up by path until it is back. */
+static int receive_only_outside(void)
+{
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int ns = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    int result = -1;
+
+    if (root >= 0 && here >= 0 && ns >= 0 && setns(ns, CLONE_NEWNS) == 0) {
+        result = receive_only();
+        int saved = errno;
+        if (fchdir(root) < 0 || chroot(".") < 0 || fchdir(here) < 0)
+            result = -1;
+        else
+            errno = saved;
+    }
+    int saved = errno, fds[] = {root, here, ns};
+    for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    errno = saved;
+    return result;
+}
+
 int nvc_private_mounts(void)
 {
-    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+    if (unshare(CLONE_NEWNS) < 0)
+        return -errno;
+    if (receive_only() < 0 && (errno != EINVAL || receive_only_outside() < 0))
         return -errno;
     return 0;
 }

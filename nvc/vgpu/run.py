@@ -137,7 +137,10 @@ def _child(
     """Become the program. What goes wrong before is told through `out`; never returns."""
     try:
         die_with(parent)
-        program.environment.update(_enter_slice(kernel, facts, devices, fence, program))
+        try:
+            program.environment.update(_enter_slice(kernel, facts, devices, fence, program))
+        except OSError as error:  # not the program's, as those below are
+            raise ContainerError.of("make a slice", str(error.filename or ""), error) from None
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)

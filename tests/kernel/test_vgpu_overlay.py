@@ -1,7 +1,8 @@
-"""Slices where the driver root is on an overlay, as where nvc is in a container itself."""
+"""Slices where the driver root is on an overlay, as where nvc is in a container itself, and below chroot(2)."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -52,3 +53,34 @@ def test_check(place: list[str], launcher: str, scratch: str) -> None:
     around = f"import ctypes, os; ctypes.CDLL({copy!r}); os.unlink({copy!r})\n" + LOAD
     done = run(*sliced, around, launcher, "vgpu", "check", env=env, check=False)
     assert done.returncode == 1 and f"not covered  {copy}" in done.stdout, done.stdout + done.stderr
+
+
+#: Runs "$@" below chroot(2), in a directory with everything that this machine has, which is no mount point itself.
+CHROOT = """
+mount --make-rshared /
+mount -t tmpfs none {0}
+mkdir {0}/system
+for path in /*; do
+    if [ -L "$path" ]; then cp -P "$path" {0}/system
+    elif [ -d "$path" ]; then mkdir "{0}/system$path"; mount --rbind "$path" "{0}/system$path"; fi
+done
+before=$(cat /proc/self/mountinfo)
+chroot {0}/system "$@"
+[ "$before" = "$(cat /proc/self/mountinfo)" ] && echo nothing got out
+"""
+
+
+def test_below_chroot(launcher: str, driver: str, scratch: str) -> None:
+    """The root directory is no mount point there. What a slice mounts stays in it, though mounts are shared."""
+    os.mkdir(f"{scratch}/new")
+    script = CHROOT.format(f"{scratch}/new")
+    done = run(
+        *("unshare", "--mount", "--propagation=private", "sh", "-euc", script, "sh"),
+        *(launcher, f"--root={driver}", "vgpu", "run", "--memory=1g", "--"),
+        *("sh", "-c", 'pwd; ls "$0"; nvidia-smi', f"{driver}{LIBS}/nvc"),
+        cwd=scratch, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    lines = done.stdout.splitlines()
+    assert "quota" in lines and "/ 1024MiB" in done.stdout, done.stdout
+    assert lines[-1] == "nothing got out" and lines[0] == "/"
