@@ -47,13 +47,13 @@ VERBS = {
     BindDeviceDirectory: "devices",
 }
 VERB = 9  # columns of the first word of a line
-WIDTH = 100  # columns, where paths allow
+WIDTH = 80  # columns; a longer path stays whole
 INDENT = " " * (VERB + 2)
 
 
 def describe(plan: Plan) -> str:
     """One line for each operation, in the order in which they are applied; a second one names a source that
-    differs from the target, or what a tmpfs or the loader cache gets."""
+    differs from the target, or what a tmpfs or the loader cache gets. What does not fit a line goes on below it."""
     lines = [f"{'driver':<{VERB}}{plan.driver_label}  root {plan.driver_root}"]
     lines += [f"{'gpu':<{VERB}}{uuid}" for uuid in plan.devices or ("none",)]
     if plan.slice is not None:
@@ -61,11 +61,11 @@ def describe(plan: Plan) -> str:
     rows = [_row(op) for op in plan.ops]
     width = max((len(target) for _, target, options, _ in rows if options), default=0)
     for verb, target, options, details in rows:
-        room = min(width, WIDTH - VERB - 2 - len(options))
-        lines.append(f"{verb:<{VERB}}{target:<{room}}  {options}" if options else f"{verb:<{VERB}}{target}")
+        padded = target.ljust(min(width, WIDTH - VERB - 2 - len(options)))
+        lines.append(f"{verb:<{VERB}}{padded}  {options}" if options else f"{verb:<{VERB}}{target}")
         lines += [f"{INDENT}{detail}" for detail in details]
     lines += [f"{'warning':<{VERB}}{warning}" for warning in plan.warnings]
-    return "".join(f"{_printable(line)}\n" for line in lines)
+    return "".join(f"{part}\n" for line in lines for part in _wrapped(_printable(line)))
 
 
 def document(plan: Plan) -> dict[str, Any]:
@@ -129,8 +129,8 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
         return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
     if isinstance(op, Ledger):
-        label = (f'context="{op.label}"',) if op.label else ()
-        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}", *label)), ()
+        label = f' context="{op.label}"' if op.label else ""  # a word of its own, for narrow lines
+        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}")) + label, ()
     if isinstance(op, Symlink):
         return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, UpdateLoaderCache):
@@ -211,6 +211,23 @@ def _content(content: bytes) -> dict[str, str]:
         import binascii
 
         return {"base64": binascii.b2a_base64(content, newline=False).decode("ascii")}
+
+
+def _wrapped(line: str) -> list[str]:
+    """The line in parts of at most WIDTH columns; words, and so paths without blanks, stay whole."""
+    import textwrap
+
+    if len(line) <= WIDTH:
+        return [line]
+    first, below = (line[:VERB], INDENT) if line[0] != " " else (INDENT, f"{INDENT}  ")
+    return textwrap.wrap(
+        line[len(first) :],
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _printable(line: str) -> str:

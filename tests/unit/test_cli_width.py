@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 
 import click
 import pytest
-from support.facts import MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
+from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
 
 from nvc import report
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
 from nvc.model import HostFacts
+from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
+from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.report import Entry
 from nvc.request import Request
 from nvc.selection import select
@@ -113,6 +115,20 @@ def tenants() -> tuple[Tenant, ...]:
     return one, one.replace(name="train", devices=devices[:1], accounts=())
 
 
+def crowded_plan() -> Plan:
+    """PLAN with operations whose paths leave no room for what follows them."""
+    libs = "/usr/lib/x86_64-linux-gnu/nvidia"
+    soname = "libnvidia-ml.so.580.159.04"
+    own = (
+        BindFile(f"/run{libs}/{soname}", f"{libs}/{soname}", IDENTITY),
+        Ledger(f"{libs}/ledger", b"", 8192, "system_u:object_r:container_file_t:s0:c1022,c1023"),
+        Symlink(f"{libs}/{soname}", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"),
+        UpdateLoaderCache((LoaderEntry(soname, f"{libs}/{soname}", "x86_64"),)),
+    )
+    warning = "the image has a C library of another family than the driver's files, which do not run in it"
+    return PLAN.replace(ops=(*PLAN.ops, *own), warnings=(warning,))
+
+
 def results() -> tuple[Result, ...]:
     found = Finding(UNKNOWN, "the configuration of the engine cannot be read: " + "/long" * 30)
     return tuple(Result(check, (found,)) for check in CHECKS)
@@ -128,6 +144,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "info": lambda width: report.info_table(crowd(), width),
     "list": lambda width: report.list_table(entries(), width),
     "configure": lambda width: plan_table(PLAN, width),
+    "configure --dry-run": lambda _: describe(crowded_plan()),
     "sim show": lambda width: sim.table(simulated(), width),
     "vgpu policy": lambda width: top.policies_table(governed(), width),
     "vgpu report": lambda width: top.tracks_table(tracks(), width),
