@@ -78,23 +78,23 @@ class Gpu:
 
 @contextlib.contextmanager
 def daemon(gpus: list[Gpu], policy: str) -> Iterator[None]:
-    """nvcd with a policy for some GPUs."""
+    """nvcd with a policy for some GPUs. It ends with the scenario, however that ends."""
     words = gpus[0].nvcd
     process = subprocess.Popen(words, stdout=sys.stderr)
-    end = time.monotonic() + 10
-    while subprocess.run([*words, "--state"], capture_output=True).returncode:
-        if process.poll() is not None or time.monotonic() > end:
-            raise SystemExit("bench: nvcd does not start")
-        time.sleep(0.02)
-    for gpu in gpus:
-        gpu.call("vgpu", "policy", gpu.uuid, policy)
     try:
+        end = time.monotonic() + PATIENCE
+        while (asked := subprocess.run([words[0], "--state"], capture_output=True, text=True)).returncode:
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"bench: nvcd does not start: {asked.stderr}")
+            time.sleep(0.02)
+        for gpu in gpus:
+            gpu.call("vgpu", "policy", gpu.uuid, policy)
         yield
     finally:
         for gpu in gpus:  # what is laid down outlives the daemon
             gpu.call("vgpu", "policy", gpu.uuid, "--reset")
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 class Tenant:
