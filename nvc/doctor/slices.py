@@ -17,6 +17,7 @@ from nvc.vgpu.elfnote import layouts_of
 from nvc.vgpu.limits import read_quota
 from nvc.vgpu.nvcd import ask
 from nvc.vgpu.registry import RegistryError
+from nvc.vgpu.shares import needs_daemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -282,7 +283,7 @@ def _with_policy(look: Look) -> list[str]:
             limits = read_quota(tenant.entry) if tenant.alive else ()
         except (NvcError, OSError):
             continue
-        if any(limit.policy != layout.POLICY_NATIVE for limit in limits):
+        if any(needs_daemon(limit.policy) for limit in limits):
             names.append(tenant.name)
     return names
 

@@ -76,6 +76,13 @@ def test_a_slice_that_needs_nvcd(box: Box) -> None:
     well(box, "vgpu.daemon")
 
 
+def test_a_slice_whose_cap_the_shim_keeps(box: Box) -> None:
+    """It needs no nvcd."""
+    with sliced(box, NVC_VGPU_CORES="50"):
+        text = examine(box.host, "", "vgpu.daemon").stdout
+        assert text.startswith("ok           vgpu.daemon: nvcd does not run, and no slice needs it"), text
+
+
 def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass
