@@ -164,8 +164,9 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     lock = registry.locked(kernel)
     try:
         if gone:
+            names_of = {tenant.entry.key: tenant.name for tenant in everybody(ctx, kernel)}
             removed = registry.prune(kernel, registry.base_directory())
-            output.write("".join(f"{key}\n" for key in removed))
+            output.write("".join(f"{names_of.get(key, key)}\n" for key in removed))
             return
         all_slices = everybody(ctx, kernel)
         broken = unreadable(all_slices)
