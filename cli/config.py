@@ -7,6 +7,7 @@ import os
 import click
 
 from nvc.config import PATHS, ConfigError, check_file
+from nvc.config.file import examine, refusal
 from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
 from nvc.errors import one_line
@@ -64,10 +65,11 @@ def path_now(named: str = "") -> str:
 @click.option("--origin", is_flag=True, help="Also show which line of which file sets it.")
 @format_option("text", "table")
 @_FILE
-def show(names: tuple[str, ...], origin: bool, form: str, named: str) -> None:
+@click.pass_context
+def show(ctx: click.Context, names: tuple[str, ...], origin: bool, form: str, named: str) -> None:
     """Print every setting that has an effect, or just KEYs."""
     wanted = {split(name) for name in names}
-    path, found = _read(named)
+    path, found = _read(ctx, named)
     chosen = [
         item
         for item in found
@@ -94,13 +96,14 @@ def show(names: tuple[str, ...], origin: bool, form: str, named: str) -> None:
 @_KEY
 @format_option("text", "table")
 @_FILE
-def get(name: str, form: str, named: str) -> None:
+@click.pass_context
+def get(ctx: click.Context, name: str, form: str, named: str) -> None:
     """Print the value of one setting: a text as it is, anything else as TOML has it.
 
     A key that the file does not set has its default.
     """
     wanted = split(name)
-    path, found = _read(named)
+    path, found = _read(ctx, named)
     item = next(item for item in found if (item.table, item.key) == wanted)
     if form in ("json", "yaml"):
         output.write(output.document_text(_document(item, path), form))
@@ -112,12 +115,15 @@ def get(name: str, form: str, named: str) -> None:
         output.write(f"{one_line(value)}\n")
 
 
-def _read(named: str) -> tuple[str, tuple[Setting, ...]]:
+def _read(ctx: click.Context, named: str) -> tuple[str, tuple[Setting, ...]]:
+    """The active file ("": there is none) and its settings; wrong values are warned about."""
     path = path_now(named)
     data = change.read(path)
     if data is None and named:
         raise ConfigError("open", path, "no such file")
-    return ("" if data is None else path), settings(data or b"", path)
+    found, errors = settings(data or b"", path)
+    output.warn(program_of(ctx), tuple(map(refusal, errors)))
+    return ("" if data is None else path), found
 
 
 def _origin(item: Setting, path: str) -> str:
@@ -150,7 +156,7 @@ def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: 
     """Write one setting; the rest of the file is preserved byte for byte.
 
     VALUE is TOML (true, 20, ["a", "b"]); anything else is a text. A value that is not valid for KEY is refused,
-    and so is a file that would not be valid with it.
+    and so is a file that would not be valid with it. Wrong values elsewhere in NVIDIA's tables are warned about.
     """
     _change(ctx, named, name, dry_run, lambda old, path, keys: _assigned(old, path, keys, text))
 
@@ -178,8 +184,10 @@ def _change(
     before = change.read(path)
     old = change.text_of(before, path)
     new = edited(old, path, (*(table.split(".") if table else ()), key))
-    known = _warnings(old, path)
-    output.warn(program_of(ctx), tuple(one for one in _warnings(new, path) if one not in known))
+    known = examine(old.encode(), path)[1]
+    _, warnings, errors = examine(new.encode(), path)
+    new_ones = tuple(one for one in warnings if one not in known)
+    output.warn(program_of(ctx), (*new_ones, *(refusal(error) for error in errors if error.fields is not None)))
     edit = change.Change(path, before, new.encode() if new or before is not None else None)
     if edit.before == edit.after:
         output.say(program_of(ctx), f"{path}: nothing to change")
@@ -191,24 +199,17 @@ def _change(
     output.write(change.summary(edit, dry_run))
 
 
-def _warnings(text: str, path: str) -> tuple[str, ...]:
-    from nvc.config.file import examine
-
-    return examine(text.encode(), path)[1]
-
-
 def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
     """The file with the value, of the first of its readings that is accepted: as TOML, then as a text."""
+    key = (".".join(keys[:-1]), keys[-1])
     readings = [*tomltext.readings(text), text]
     error: ConfigError | None = None
     for value in readings:
         new = tomltext.assign(old, path, keys, value)
-        try:
-            settings(new.encode(), path)
-        except ConfigError as refused:
-            error = error or refused
-            continue
-        return new
+        wrong = [one for one in examine(new.encode(), path)[2] if one.fields is None or one.key == key]
+        if not wrong:
+            return new
+        error = error or wrong[0]
     assert error is not None
     raise error
 
@@ -248,4 +249,4 @@ def complete_keys(_: click.Context, __: click.Parameter, begun: str) -> list[Any
     """The names of all keys that begin so."""
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(item.name) for item in settings(b"", "") if item.name.startswith(begun)]
+    return [CompletionItem(item.name) for item in settings(b"", "")[0] if item.name.startswith(begun)]

@@ -37,6 +37,8 @@ class ConfigError(NvcError):
 
     #: Of Config: whoever asks for one of them gets this error. None: nothing of the file holds.
     fields: tuple[str, ...] | None = None
+    #: Table and key that have the wrong value, where it is one.
+    key: tuple[str, str] | None = None
 
 
 class Config(Value):

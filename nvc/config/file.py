@@ -37,7 +37,7 @@ def parse(data: bytes, path: str) -> Config:
         if error.fields is None:
             raise error
         refused += [(field, str(error.cause)) for field in error.fields]
-        warnings += (f"{path}: {error.cause}; what uses it does not start",)
+        warnings += (refusal(error),)
     return Config(**fields, warnings=warnings, refused=tuple(refused))
 
 
@@ -53,7 +53,7 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
         if known is None and inner and any(f"{one}.".startswith(f"{inner}.") for one in KEYS):
             tables = [keys for one, keys in KEYS.items() if f"{one}.".startswith(f"{inner}.")]
             lost = tuple(field for keys in tables for one in keys.values() for field in fields_of(*one))
-            errors.append(_refused(path, f"{name}: want a table, [{inner}]", inner, lost))
+            errors.append(_refused(path, f"{name}: want a table, [{inner}]", (inner, ""), lost))
         elif known is None:
             if table in (OURS, DAEMON) or table.startswith(OURS + "."):
                 errors.append(ConfigError("unknown key", path, name, _nearest(table, key)))
@@ -63,7 +63,7 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
             try:
                 fields |= _checked(*known, value, warnings)
             except _Bad as bad:
-                errors.append(_refused(path, f"{name}: {bad}", table, fields_of(*known)))
+                errors.append(_refused(path, f"{name}: {bad}", (table, key), fields_of(*known)))
     if any(field in fields for field in DEFAULTS):
         from nvc.config.vgpu import contradictions
 
@@ -71,15 +71,26 @@ def examine(data: bytes, path: str) -> tuple[dict[str, Any], tuple[str, ...], tu
     return fields, tuple(warnings), tuple(errors)
 
 
+def refusal(error: ConfigError) -> str:
+    """What is told about a wrong value that only some programs use."""
+    return f"{error.path}: {error.cause}; what uses it does not start"
+
+
+def written(data: bytes, path: str) -> dict[tuple[str, str], Any]:
+    """What the file says, unchecked: (table, key) to value. Raises ConfigError for what is not TOML."""
+    return {(table, key): value for table, key, value in _flatten(_document(data, path), "")}
+
+
 def fields_of(field: str, kind: str) -> tuple[str, ...]:
     """The fields of Config that a key sets."""
     return ("uid", "gid") if kind == "user" else (field,) if field else ()
 
 
-def _refused(path: str, cause: str, table: str, fields: tuple[str, ...]) -> ConfigError:
+def _refused(path: str, cause: str, key: tuple[str, str], fields: tuple[str, ...]) -> ConfigError:
     """The error for a wrong value: in our own tables nothing of the file holds."""
     error = ConfigError("invalid value", path, cause)
-    if table.partition(".")[0] not in (OURS, DAEMON):
+    error.key = key
+    if key[0].partition(".")[0] not in (OURS, DAEMON):
         error.fields = fields
     return error
 
@@ -216,6 +227,15 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
     return check
 
 
+def _cores(value: Any) -> int:
+    from nvc.config.vgpu import percent
+
+    try:
+        return _whole(0, 100)(percent(value))
+    except _Bad as bad:
+        raise _Bad(f'{bad}, like 25 or "25%"') from None
+
+
 def _vgpus(value: Any) -> tuple[tuple[Any, ...], ...]:
     from nvc.config.vgpu import devices_of
 
@@ -286,7 +306,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "compat_mode": _compat_mode,
     "slices": _one_of("obey", "refuse", "ignore"),
     "size": _size,
-    "cores": _whole(0, 100),
+    "cores": _cores,
     "weight": _whole(0, 1 << 16),
     "policy": _policy,
     "vgpus": _vgpus,

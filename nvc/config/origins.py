@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.config import Config, ConfigError
-from nvc.config.file import examine
+from nvc.config.file import examine, written
 from nvc.config.keys import KEYS
 from nvc.value import Value
 
@@ -29,18 +29,36 @@ class Setting(Value):
         return f"{self.table}.{self.key}" if self.table else self.key
 
 
-def settings(data: bytes, path: str) -> tuple[Setting, ...]:
-    """All known keys, in the order of the documentation. Raises ConfigError for the first thing that is wrong."""
+def settings(data: bytes, path: str) -> tuple[tuple[Setting, ...], tuple[ConfigError, ...]]:
+    """All known keys, in the order of the documentation, and what is wrong with those of NVIDIA's tables.
+
+    A wrong value is as the file has it. Raises ConfigError for the first thing that no program of nvc accepts.
+    """
     fields, _, errors = examine(data, path)
-    if errors:
-        raise errors[0]
+    for error in errors:
+        if error.fields is None:
+            raise error
     config = Config(**fields)
     lines = lines_of(data.decode())
-    return tuple(
-        Setting(table, key, _value(config, field, kind), lines.get((table, key), 0), bool(field))
+    file = written(data, path) if errors else {}
+    wrong = {error.key: file.get(error.key) for error in errors if error.key in file}
+    found = tuple(
+        Setting(
+            table,
+            key,
+            _shown(wrong[table, key]) if (table, key) in wrong else _value(config, field, kind),
+            lines.get((table, key), 0),
+            bool(field),
+        )
         for table, keys in KEYS.items()
         for key, (field, kind) in keys.items()
     )
+    return found, errors
+
+
+def _shown(value: Any) -> Any:
+    """A wrong value, which may be of any type of TOML."""
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _value(config: Config, field: str, kind: str) -> Any:

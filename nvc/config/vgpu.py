@@ -32,7 +32,7 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
         for key in table:
             if key not in KEYS:
                 raise ValueError(f"{name}: unknown key {key}, known are {', '.join(KEYS)}")
-        cores = _number(name, "cores", table.get("cores", CORES_UNCAPPED), 0, 100) % 100
+        cores = _cores(name, table.get("cores", CORES_UNCAPPED)) % 100
         found[name] = (
             name,
             _memory(name, table.get("memory")),
@@ -42,6 +42,12 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
             _policy(name, table.get("policy", ""), cores),
         )
     return tuple(found.values())
+
+
+def percent(value: Any) -> Any:
+    """The number that a text such as "25%" says, as options and variables take it; anything else as it is."""
+    digits = value.removesuffix("%") if type(value) is str else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else value
 
 
 def contradictions(fields: dict[str, Any]) -> list[str]:
@@ -105,6 +111,13 @@ def _number(name: str, key: str, value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name}: {key}: want a number from {low} to {high}")
     return value
+
+
+def _cores(name: str, value: Any) -> int:
+    number = percent(value)
+    if type(number) is not int or not 0 <= number <= 100:
+        raise ValueError(f'{name}: cores: want a number from 0 to 100, like 25 or "25%"')
+    return number
 
 
 def _policy(name: str, value: Any, cores: int) -> str:

@@ -89,6 +89,10 @@ def settings(text: str) -> dict[str, Any]:
             {"vgpu_memory": "25%", "vgpu_memory_max": "40GiB", "vgpu_uncounted": True},
         ),
         (
+            "[nvc]\nvgpu-cores = '25%'\nvgpu-cores-max = '100%'",
+            {"vgpu_cores": 25, "vgpu_cores_max": 100},
+        ),
+        (
             "[nvc]\nvgpu-cores = 25\nvgpu-cores-max = 50\nvgpu-weight = 2\nvgpu-weight-max = 8",
             {"vgpu_cores": 25, "vgpu_cores_max": 50, "vgpu_weight": 2, "vgpu_weight_max": 8},
         ),
@@ -100,7 +104,7 @@ def settings(text: str) -> dict[str, Any]:
         ),
         (
             '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'
-            'devices = ["0", "1:0"]\ncores = 50\nweight = 2\npolicy = "fixed"',
+            'devices = ["0", "1:0"]\ncores = "50%"\nweight = 2\npolicy = "fixed"',
             {
                 "vgpu_devices": (
                     ("small", "10GiB", ("all",), 0, 1, ""),
@@ -146,6 +150,7 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ("[nvc]\nvgpu-cores = 101", "vgpu-cores: want a number from 0 to 100"),
         ('[nvc]\nvgpu-cores = "50k"', "vgpu-cores: want a number from 0 to 100"),
         ("[nvc]\nvgpu-cores = -1", "vgpu-cores: want a number from 0 to 100"),
+        ('[nvc]\nvgpu-cores = "101%"', 'to 100, like 25 or "25%"'),
         ("[nvc]\nvgpu-cores-max = true", "vgpu-cores-max: want a number from 0 to 100"),
         ('[nvc]\nvgpu-weight = "2"', "vgpu-weight: want a number from 0 to 65536"),
         ('[nvc]\nvgpu-policy = "best"', "vgpu-policy: best: no such policy; the policies are fair"),

@@ -74,17 +74,17 @@ def test_defaults_are_what_a_file_of_them_says() -> None:
     from nvc.engines import tomltext
 
     text = ""
-    for item in settings(b"", ""):
+    for item in settings(b"", "")[0]:
         if item.effective:
             text = tomltext.assign(text, "", (*filter(None, item.table.split(".")), item.key), item.value)
     assert parse(text.encode(), "") == parse(b"", "")
 
 
 def test_every_key_has_a_name() -> None:
-    names = [item.name for item in settings(b"", "")]
+    names = [item.name for item in settings(b"", "")[0]]
     assert len(names) == len(set(names)) == sum(len(keys) for keys in KEYS.values())
     assert all(
-        item == split(name) for name, item in zip(names, ((i.table, i.key) for i in settings(b"", "")))
+        item == split(name) for name, item in zip(names, ((i.table, i.key) for i in settings(b"", "")[0]))
     )
 
 
@@ -154,6 +154,32 @@ def test_set_warns_of_what_it_brings_about(config: Any, file: str) -> None:
     said = config("set", "--file", file, "nvc.vgpu-cores", "30").stderr
     assert said.startswith("nvc-cli: warning: ") and "more than vgpu-cores-max" in said
     assert config("set", "--file", file, "nvc.timeout", "4").stderr == ""  # that was said already
+
+
+WRONG = '[nvidia-container-runtime]\nmode = "magic"\n[nvidia-container-cli]\nno-cgroups = 1979-05-27\n'
+
+
+def test_wrong_values_of_nvidias_tables_are_named(config: Any, file: str) -> None:
+    """They concern who uses them: the file is shown and changed all the same, but not to another wrong value."""
+    with open(file, "a", encoding="ascii") as out:
+        out.write(WRONG)
+    mode = f"nvc-cli: warning: {file}: [nvidia-container-runtime] mode: want one of "
+    cgroups = f"nvc-cli: warning: {file}: [nvidia-container-cli] no-cgroups: want true or false; "
+    done = config("show", "--file", file)
+    assert 'nvidia-container-runtime.mode = "magic"\n' in done.stdout
+    assert 'nvidia-container-cli.no-cgroups = "1979-05-27"\n' in done.stdout and "nvc.timeout = 3.0" in done.stdout
+    assert mode in done.stderr and cgroups in done.stderr and done.stderr.count("\n") == 2
+    done = config("get", "--file", file, "nvc.timeout")
+    assert done.stdout == "3.0\n" and mode in done.stderr
+
+    done = config("set", "--file", file, "nvc.timeout", "20")
+    assert "timeout = 20 # seconds" in read(file) and mode in done.stderr and cgroups in done.stderr
+    before = read(file)
+    done = config("set", "--file", file, "nvidia-container-runtime.mode", "cdl", check=False)
+    assert done.returncode == 1 and "mode: want one of" in done.stderr and read(file) == before
+    done = config("set", "--file", file, "nvidia-container-runtime.mode", "cdi")
+    assert cgroups in done.stderr and mode not in done.stderr
+    assert config("unset", "--file", file, "nvidia-container-cli.no-cgroups").stderr == ""
 
 
 def test_a_new_file(config: Any, scratch: str) -> None:
