@@ -211,6 +211,7 @@ def test_tables_where_there_is_no_terminal(launcher: str, programs: Programs) ->
     assert found[0]["time"] < found[1]["time"]
 
 
+@pytest.mark.nightly
 def test_somebody_who_is_new_sees_two_tenants(stage: str, scratch: str) -> None:
     """docs/sharing.md, typed as it is written: two programs that get a GPU's time by their weights."""
     with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
