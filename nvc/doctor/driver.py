@@ -108,6 +108,8 @@ def platform(look: Look) -> Iterator[Finding]:
             f"{_TEGRA}: {release.splitlines()[0][:80]}",
             advice="use NVIDIA's toolkit in mode csv for the integrated GPU; GPUs on PCI Express work with nvc",
         )
+    else:
+        yield ok("Tegra: not detected")
 
 
 def modules(look: Look) -> Iterator[Finding]:

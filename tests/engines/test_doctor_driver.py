@@ -156,3 +156,4 @@ def test_nothing_is_left(host: Host) -> None:
     """The faults above were mended, and a host that is well has no problem but that of being a test's."""
     left = [one.line for one in problems(examine(host).stdout) if "host." not in one.line]
     assert left == []
+    assert "driver.platform: Tegra: not detected\n" in examine(host, "", "driver.platform").stdout
