@@ -79,6 +79,25 @@ def test_what_stays(packages: str, ready: str, scratch: str) -> None:
         assert debian.sh("ls -d /run/nvc", check=False).returncode != 0
 
 
+SIZES = """
+[[nvc.vgpu]]
+name = "small"
+memory = "10GiB"
+"""
+
+
+@pytest.mark.parametrize("verb", ["remove", "purge"])
+def test_no_specification_stays(installed: str, scratch: str, verb: str) -> None:
+    """Engines would run hooks that are gone. Somebody else's specification is left alone."""
+    with Debian(f"{scratch}/debian", installed) as debian:
+        debian.write("/etc/nvc/config.toml", debian.read("/etc/nvc/config.toml") + SIZES)
+        debian.sh("nvc-cli sim create /srv/driver; nvc-cli --root /srv/driver cdi refresh")
+        assert debian.sh("ls /run/cdi").stdout.split() == ["nvidia.com-gpu.json", "nvidia.com-vgpu.json"]
+        debian.write("/run/cdi/vendor.json", "{}")
+        debian.sh(f"{APT} {verb} -y nvc")
+        assert debian.sh("ls /run/cdi").stdout.split() == ["vendor.json"]
+
+
 def test_alternatives(installed: str, scratch: str) -> None:
     """Under NVIDIA's names, unless NVIDIA's programs are there."""
     with Debian(f"{scratch}/debian", installed) as debian:

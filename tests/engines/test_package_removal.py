@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -21,13 +22,15 @@ DOCKER = (
 
 
 def install_docker(debian: Debian, scratch: str) -> None:
-    """Docker with an image; /root/daemons starts it."""
+    """Docker, which runs and has an image, and `systemctl` for it."""
     debian.sh(f"{APT} update && {APT} install -y --no-install-recommends docker.io", timeout=300)
     debian.write("/etc/docker/daemon.json", DAEMON_JSON)
     debian.put(os.path.join(REPO, "tests/support/systemctl.py"), "/root")
-    debian.sh("nvc-cli sim create /srv/driver")
+    script = '#!/bin/sh\nexec python3 -I /root/systemctl.py "$@"\n'
+    debian.write("/usr/local/sbin/systemctl", script, 0o755)
+    debian.sh("nvc-cli sim create /srv/driver --gpus 2")
     debian.sh("nvc-cli config set nvidia-container-cli.root /srv/driver")
-    debian.sh("nvc-cli runtime configure --engine docker && python3 -I /root/systemctl.py start docker")
+    debian.sh("systemctl start docker")
     rootfs = make_rootfs(os.path.join(scratch, "rootfs"))
     with subprocess.Popen(["tar", "-C", rootfs, "-c", "."], stdout=subprocess.PIPE, env=CLEAN_ENV) as packed:
         run(*debian.namespace, "docker", "import", "-", IMAGE, stdin=packed.stdout)
@@ -38,6 +41,7 @@ def test_removal_under_docker(installed: str, newer: str, scratch: str) -> None:
         debian.put(deb(newer), "/root")
         install_docker(debian, scratch)
         try:
+            debian.sh("nvc-cli runtime configure --engine docker && systemctl restart docker")
             debian.sh(DOCKER)
             inside = "docker exec web nvidia-smi -L"
             wanted = debian.sh(inside).stdout
@@ -55,7 +59,24 @@ def test_removal_under_docker(installed: str, newer: str, scratch: str) -> None:
             debian.sh(f"{APT} purge -y nvc")
             assert "/usr/bin/nvc-runtime" not in debian.files()
         finally:
-            debian.sh("docker rm -f web; python3 -I /root/systemctl.py stop docker", check=False)
+            debian.sh("docker rm -f web; systemctl stop docker", check=False)
+
+
+def test_the_page_of_docker(installed: str, scratch: str) -> None:
+    """docs/docker.md without the block for hosts that lack the package's link: `--gpus` works by that link."""
+    with open(os.path.join(REPO, "docs/docker.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+    (linking,) = (block for block in blocks[:-1] if "--hook-link" in block)
+    blocks.remove(linking)
+    with Debian(f"{scratch}/debian", installed) as debian:
+        install_docker(debian, scratch)
+        before = debian.read("/etc/docker/daemon.json")
+        try:
+            output = "".join(debian.sh(block).stdout for block in blocks)
+        finally:
+            debian.sh("systemctl stop docker", check=False)
+        assert output.count("GPU 0: ") == 5 and output.count("GPU 1: ") == 1, output
+        assert debian.read("/etc/docker/daemon.json") == before
 
 
 def test_uninstall_under_podman(host: Host, scratch: str) -> None:
