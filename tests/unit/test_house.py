@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 GROUPS = {group: layer for layer, groups in enumerate(LAYERS) for group in groups}
 FOLDERS = {"nvc": "nvc", "cli": "nvc_cli", "hooks": "nvc_hooks"}
 #: What a pure module may import of the standard library.
-PURE = {"__future__", "binascii", "collections.abc", "posixpath", "struct", "typing"}
+PURE = {"__future__", "binascii", "textwrap", "collections.abc", "posixpath", "struct", "typing"}
 PURE_GROUPS = (
     "nvc.plan",
     "nvc.selection",
