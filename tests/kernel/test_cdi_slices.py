@@ -26,7 +26,7 @@ from nvc.vgpu import registry
 from nvc.vgpu.admission import sharers
 from nvc.vgpu.census import census
 from nvc.vgpu.layout import NO_LIMIT
-from nvc.vgpu.living import living, living_of
+from nvc.vgpu.living import living
 from nvc.vgpu.origin import start_of
 from nvc.vgpu.shim import installed
 from nvc.vgpu.sizes import parse_size
@@ -94,7 +94,7 @@ def test_a_slice_lives_wherever_its_container_moves_its_files(
         uuid = entry.devices[0].uuid
         found = sharers(census(kernel, locked=False), uuid, "test")
         assert entry.key in [one.key for one in found]
-    assert living_of(kernel, (changed,)) == set()
+    assert living(kernel, (changed,)) == {}
 
 
 @pytest.mark.parametrize("first", ["common", "devices"])
@@ -150,6 +150,30 @@ def test_variables_make_a_slice_of_whole_devices(runc_bundle: Any, give: Any, to
         inside = Inside(container, tool, "CUDA_VISIBLE_DEVICES=1").start()
         assert inside.code("alloc a 2g") == OUT_OF_MEMORY
         inside.end()
+
+
+@pytest.mark.parametrize("how", ["node", "link", "directory"])
+def test_a_node_that_is_mounted_is_refused(
+    runc_bundle: Any, give: Any, sim_root: Callable[..., str], scratch: str, how: str
+) -> None:
+    """Without a limit of its own it is the whole GPU, which limits cannot follow."""
+    bundle = runc_bundle()
+    give(bundle, "0")
+    facts = discover(LinuxKernel(), DriverOptions(root=sim_root(gpus=2)))
+    second = facts.gpus[1]
+    nodes = os.path.join(scratch, "nodes")
+    os.mkdir(nodes)
+    os.mknod(f"{nodes}/nvidia1", 0o20666, os.makedev(second.node.major, second.node.minor))
+    os.symlink("nvidia1", f"{nodes}/link")
+    source = {"node": f"{nodes}/nvidia1", "link": f"{nodes}/link", "directory": nodes}[how]
+    mount = {"source": source, "destination": "/mnt", "type": "bind", "options": ["rbind"]}
+    bundle.config["mounts"].append(mount)
+    ask(bundle, NVC_VGPU_MEMORY="2g")
+    with pytest.raises(AssertionError, match="the node of GPU 1 is mounted"), bundle.created("runc"):
+        pass
+    ask(bundle, NVC_VGPU_MEMORY="")  # without limits it is what was asked for
+    with bundle.created("runc"):
+        pass
 
 
 def test_without_its_hooks_the_shim_gives_nothing(runc_bundle: Any, give: Any, tool: str) -> None:

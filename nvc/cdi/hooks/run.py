@@ -117,7 +117,7 @@ def _container(kernel: Kernel, call: Call) -> tuple[Target, Asked | None, bool]:
     if any(step.name == STEP for step in call.steps):
         from nvc.cdi.hooks.slices import asked
 
-        limited = asked(container, document, call.steps)
+        limited = asked(state.bundle, container, document, call.steps)
         sliced = sliced or limited is not None
     reduce("configure", kernel=kernel)
     if _is_outside(kernel, state.pid):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from nvc.cdi.hooks.bundle import malformed, slices_of
+from nvc.cdi.hooks.bundle import slices_of
+from nvc.cdi.hooks.nodes import device_nodes, mounted_nodes, refuse_mounted
 from nvc.cdi.hookspec import OPTION, STEP
 from nvc.cdi.sliced import parsed
 from nvc.config import driver_options, load
@@ -44,6 +45,7 @@ class Asked(Value):
     options: DriverOptions
     compat: bool  # whether the image's forward-compatibility libraries may be used
     nodes: tuple[tuple[int, int], ...]  # its character devices, in the order in which it was given them
+    mounted: tuple[tuple[int, int, str], ...]  # those that come by mounts, and by which
 
 
 class Limits(Value):
@@ -57,7 +59,9 @@ class Limits(Value):
     hidden: frozenset[str]  # names of libraries that are covered, since they are not counted
 
 
-def asked(container: Container, document: dict[str, Any], steps: tuple[Step, ...]) -> Asked | None:
+def asked(
+    bundle: str, container: Container, document: dict[str, Any], steps: tuple[Step, ...]
+) -> Asked | None:
     """What limits the container of a bundle, None where nothing does. `steps` are those of this call.
 
     The sizes of CDI devices decide; variables count where there is none. Raises InputError, ContainerError.
@@ -71,8 +75,9 @@ def asked(container: Container, document: dict[str, Any], steps: tuple[Step, ...
     wanted = _bounds(container, config) if slices else slice_request(container, config)
     if wanted is None:
         return None
+    mounted = mounted_nodes(bundle, container.mounts)
     compat = config.cuda_compat_mode in ("ldconfig", "mount")
-    return Asked(tuple(slices), wanted, _options(config, own), compat, _nodes(document))
+    return Asked(tuple(slices), wanted, _options(config, own), compat, device_nodes(document), mounted)
 
 
 def _bounds(container: Container, config: Config) -> SliceRequest:
@@ -104,19 +109,6 @@ def _options(config: Config, step: Step) -> DriverOptions:
     return found
 
 
-def _nodes(document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """The container's character devices. Raises ContainerError."""
-    entries = (document.get("linux") or {}).get("devices") or []
-    if type(entries) is not list or not all(type(entry) is dict for entry in entries):
-        raise malformed("linux.devices is no list of objects")
-    found: dict[tuple[int, int], None] = {}
-    for entry in entries:
-        major, minor = entry.get("major"), entry.get("minor")
-        if entry.get("type") in ("c", "u") and type(major) is int and type(minor) is int:
-            found[major, minor] = None
-    return tuple(found)
-
-
 def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     """The slice that was asked for, None where the container has no device of this driver. Raises NvcError."""
     from nvc.discovery import discover
@@ -128,6 +120,7 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     facts = discover(kernel, asked.options)
     refuse_slices(facts)
     devices = _devices(facts, asked)
+    refuse_mounted(facts, asked.mounted, frozenset(device.uuid for device in devices if not device.hidden))
     libs_dir = library_directory(facts)
     if not devices or not libs_dir:
         return None
