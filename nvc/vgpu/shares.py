@@ -19,7 +19,7 @@ ALL = 100  # percent
 
 def parse_cores(name: str, text: str) -> Share:
     """A cap on a device's time, `25` or `25%`; 100 is none, for which the value is 0. Raises InputError."""
-    return Share(name, text, parse_number(name, text.removesuffix("%"), 1, ALL) % ALL)
+    return Share(name, text, parse_number(name, text, 1, ALL, "%") % ALL)
 
 
 def parse_weight(name: str, text: str) -> Share:

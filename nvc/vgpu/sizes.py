@@ -65,12 +65,13 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
     return Size(name, text, 0, part, whole)
 
 
-def parse_number(name: str, text: str, low: int, high: int) -> int:
-    """A whole number from `low` to `high`. Raises InputError."""
-    sound = text and DIGITS.issuperset(text) and len(text) <= 18 and (text == "0" or text[0] != "0")
-    if not sound or not low <= int(text) <= high:
+def parse_number(name: str, text: str, low: int, high: int, unit: str = "") -> int:
+    """A whole number from `low` to `high`, which `unit` may follow. Raises InputError."""
+    digits = text.removesuffix(unit)
+    sound = digits and DIGITS.issuperset(digits) and len(digits) <= 18 and (digits == "0" or digits[0] != "0")
+    if not sound or not low <= int(digits) <= high:
         raise InputError(name, text, f"want a number from {low} to {high}")
-    return int(text)
+    return int(digits)
 
 
 def size_text(count: int) -> str:

@@ -107,7 +107,7 @@ def test_hami_can_say_that_its_caps_do_not_count() -> None:
 @pytest.mark.parametrize(
     "name", ["NVC_VGPU_CORES", "NVC_VGPU_CORES_1", "CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_0"]
 )
-@pytest.mark.parametrize("value", ["0", "-1", "101", "50k", "50%", "5e1", "050", " 50", "fifty"])
+@pytest.mark.parametrize("value", ["0", "-1", "101", "50k", "101%", "50%%", "%", "5e1", "050", " 50", "fifty"])
 def test_bad_caps(name: str, value: str) -> None:
     if value == "0" and name.startswith("CUDA"):
         return  # HAMi's way to say that there is none
@@ -117,6 +117,7 @@ def test_bad_caps(name: str, value: str) -> None:
 def test_the_least_and_the_most() -> None:
     for cores in (1, 99):
         assert shares(NVC_VGPU_CORES=str(cores))[0] == [cores]
+        assert shares(NVC_VGPU_CORES=f"{cores}%")[0] == [cores]
 
 
 @pytest.mark.parametrize("name", ["NVC_VGPU_WEIGHT", "ALIYUN_COM_GPU_SCHD_WEIGHT"])
