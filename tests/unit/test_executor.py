@@ -23,6 +23,7 @@ def target(tmp_path: Any) -> Any:
     made.pid = made.pidfd = made.proc = made.mount_namespace = -1
     made.rootfs = os.open(tmp_path, os.O_RDONLY)
     made.rootfs_path, made.fsuid, made.fsgid, made.user_namespace = str(tmp_path), 1000, 1001, True
+    made.host = False
     made.layout = Layout("/usr/bin", "/usr/lib64", "", False)
     yield made
     made.close()
