@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 
 from support import CLEAN_ENV, REPO, need, run
-from support.rootfs import LIBS
 from support.vgpu import ensure_shim
 
 from nvc.vgpu.layout import POLICIES
@@ -25,8 +24,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
         out.write(f'#!/bin/sh\nexec "{launcher}" --root {driver} "$@"\n')
     os.chmod(f"{place}/nvc-cli", 0o755)
     os.symlink(os.path.join(os.path.dirname(launcher), "nvc-spin"), f"{place}/nvc-spin")
-    env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
-    env["PATH"] = f"{place}:{driver}/usr/bin:{env['PATH']}"
+    env = {**CLEAN_ENV, "PATH": f"{place}:{CLEAN_ENV['PATH']}"}
     # What comes before is typed on a terminal: test_vgpu_screen.py.
     rest = TEXT[TEXT.index("## Which one") :]
     blocks = re.findall(r"^```sh\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)

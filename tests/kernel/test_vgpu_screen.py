@@ -239,4 +239,4 @@ def test_somebody_who_is_new_sees_two_tenants(stage: str, scratch: str) -> None:
             lambda lines: "".join(lines[-2:-1]).endswith("42") and lines[-1] == PROMPT
         )
         assert sum(" steps in " in line for line in lines) == 2, lines
-        assert not os.path.exists(f"{scratch}/driver")
+        assert not os.path.exists(f"{scratch}/try")
