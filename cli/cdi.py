@@ -297,6 +297,6 @@ def _put(document: dict[str, Any], form: str, place: tuple[str, str] | None, che
 
 def _tell(ctx: click.Context, facts: HostFacts) -> None:
     if facts.simulated:
-        text = f"simulated driver in {facts.driver_root}: none of these GPUs exists"
+        text = f"simulated driver in {facts.driver_root}: these GPUs are not real"
         output.say(program_of(ctx), text)
     output.warn(program_of(ctx), facts.warnings)

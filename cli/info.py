@@ -26,7 +26,7 @@ def run(session: Session) -> None:
     privileges.reduce("info", options.load_kmods)
     facts = Driver(options, log=session.log).facts
     if facts.simulated:
-        output.say(session.program, f"simulated driver in {facts.driver_root}: none of these GPUs exists")
+        output.say(session.program, f"simulated driver in {facts.driver_root}: these GPUs are not real")
     output.warn(session.program, facts.warnings)
     if form in ("json", "yaml"):
         output.write(output.document_text(report.info_document(facts), form))

@@ -161,7 +161,7 @@ def leftovers(look: Look) -> Iterator[Finding]:
     if gone:
         yield warning(
             f"slices are left over from containers that are gone: {len(gone)}",
-            *(f"{tenant.entry.key} {tenant.entry.rootfs}" for tenant in gone[:8]),
+            *(f"{tenant.name} {tenant.entry.rootfs}" for tenant in gone[:8]),
             commands=("nvc-cli vgpu rm --gone",),
         )
 

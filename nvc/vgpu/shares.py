@@ -11,7 +11,7 @@ from nvc.vgpu.layout import POLICIES, POLICY_FIXED, POLICY_NATIVE, POLICY_WEIGHT
 from nvc.vgpu.sizes import parse_number
 
 WEIGHT_MAX = 1 << 16
-TO_START = "start nvcd: `systemctl start nvcd`"
+TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
 #: Policies by which slices take turns, which nvcd hands out.
 _TURNS = frozenset(map(POLICIES.index, ("fair", "preempt", "weight", "soft")))
 ALL = 100  # percent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -87,6 +88,9 @@ def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass
     said = named(box, "vgpu.leftovers", "slices are left over from containers that are gone: 1", "warning")
+    (gone,) = json.loads(box.host.sh("nvc-cli vgpu ls --all -o json").stdout)["slices"]
+    assert gone["name"] != gone["key"]
+    assert f"    seen    {gone['name']} /" in examine(box.host, "", "vgpu.leftovers").stdout
     box.host.sh("\n".join(said.commands))
     well(box, "vgpu.leftovers")
 

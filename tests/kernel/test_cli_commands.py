@@ -45,7 +45,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
 
 def test_info(cli: Cli, root: str) -> None:
     done = cli("info")
-    assert done.stderr == f"nvc-cli: simulated driver in {root}: none of these GPUs exists\n"
+    assert done.stderr == f"nvc-cli: simulated driver in {root}: these GPUs are not real\n"
     blocks = done.stdout.split("\n\n")
     assert re.fullmatch(r"NVRM version:   [0-9.]+-sim\nCUDA version:   \d+\.\d", blocks[0])
     assert [block.splitlines()[0] for block in blocks[1:]] == ["Device Index:   0", "Device Index:   1"]
