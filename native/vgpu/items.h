@@ -38,7 +38,8 @@ struct item {
     uint64_t bytes;   /* committed */
     uint64_t context; /* whose end is its end; 0: none */
     uint64_t other;
-    uint64_t inode; /* of the descriptor `other` - 1 that an ITEM_MEMORY was exported by */
+    uint64_t mark;          /* of the descriptors of an ITEM_MEMORY: see descriptor.h; 0: it never had one */
+    uint64_t device, inode; /* of these, to which the probe is `other` - 1 */
     uint32_t count;
     uint32_t share; /* see share.h; 0: not shared */
     uint8_t kind;
@@ -46,7 +47,8 @@ struct item {
     uint8_t small;    /* in a chunk, which bears the bytes */
     uint8_t imported; /* of another process, which bears them */
     uint8_t ordinal;
-    uint8_t unused[3];
+    uint8_t foreign; /* of another container, charged for what is mapped of it */
+    uint8_t unused[2];
 };
 
 /* Copies; false: none, or no room. */

@@ -70,7 +70,7 @@ struct process {
     _Atomic uint32_t exported;                /* pieces of memory that live by a descriptor alone */
     _Atomic int64_t small_room[VGPU_DEVICES]; /* bytes that chunks have left, were they of one piece */
     _Atomic uint32_t gauges;                  /* of `watched`, in use */
-    _Atomic uint32_t imports;                 /* pieces of memory of unknown exporters */
+    _Atomic int probe;                        /* see descriptor.c; a descriptor, + 1 */
     _Atomic uint32_t pointers;                /* of pools, that are exported */
     _Atomic uint32_t views;                   /* contexts that were made of green ones */
     _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */

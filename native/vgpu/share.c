@@ -207,19 +207,11 @@ uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)
     return found;
 }
 
-bool share_known(const uint8_t handle[SHARE_HANDLE])
+uint32_t share_join(const uint8_t handle[SHARE_HANDLE], bool *again)
 {
-    struct process *in = process();
-    struct vgpu_share share;
-    bool found = false;
-    if (!in)
-        return false;
-    lock_take(&in->account);
-    uint32_t count = ledger_enter(in) ? used(in) : 0;
-    for (uint32_t i = 0; i < count && !found; i++)
-        found = load(in, i, &share) && share.owner && memcmp(share.handle, handle, SHARE_HANDLE) == 0;
-    lock_drop(&in->account);
-    return found;
+    uint32_t found = share_import(handle, true);
+    *again = !found;
+    return found ? found : share_import(handle, false);
 }
 
 void share_leave(uint32_t number)

@@ -20,8 +20,8 @@ void share_end(uint32_t share);
  * nor imports already. */
 uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign);
 
-/* Whether any process of the container, this one too, exports such a handle. */
-bool share_known(const uint8_t handle[SHARE_HANDLE]);
+/* Likewise of memory whose name is its own alone. `again`: the process has to do with it already. */
+uint32_t share_join(const uint8_t handle[SHARE_HANDLE], bool *again);
 
 /* It has no more use of the import. */
 void share_leave(uint32_t share);

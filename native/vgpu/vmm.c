@@ -1,22 +1,23 @@
 /* What cuMemCreate makes counts from then on, mapped or not, until its last handle and its last mapping are gone. */
 #include "charge.h"
-#include "share.h"
+#include "descriptor.h"
+#include "vmm.h"
 
 #include <string.h>
 
-/* A descriptor keeps the memory that it was made for, too (measured on driver 580). */
-static bool has_descriptor(const struct item *memory)
-{
-    struct stat status;
-    return memory->other && file_status((int)memory->other - 1, &status) && status.st_ino == memory->inode;
-}
-
-/* What was exported may also live on under a handle that this process has imported: nothing tells. So it counts for as
- * long as there are imports. The lock is held. */
+/* A descriptor keeps the memory that it was made for, too (measured on driver 580), and so does each copy of it. The
+ * lock is held. */
 static bool may_live_on(const struct item *memory)
 {
-    return !memory->imported &&
-           (has_descriptor(memory) || (memory->share && atomic_load(&process()->imports)));
+    const struct probe probe = {(int)memory->other, memory->device, memory->inode};
+    return memory->mark && descriptor_lives(&probe, memory->mark);
+}
+
+static void end_memory(const struct item *memory)
+{
+    refund(memory);
+    if (memory->mark)
+        descriptor_unprobe(&(struct probe){(int)memory->other, memory->device, memory->inode});
 }
 
 bool exports_read(int position)
@@ -37,7 +38,7 @@ bool exports_read(int position)
             continue;
         }
         atomic_fetch_sub(&process()->exported, 1);
-        refund(&last);
+        end_memory(&last);
         found = true;
     }
     return found;
@@ -57,15 +58,11 @@ void memory_drop(uint64_t number)
         }
     }
     items_unlock();
-    if (last.kind == ITEM_FREE)
-        return;
-    refund(&last);
-    if (last.imported && atomic_fetch_sub(&process()->imports, 1) == 1 && atomic_load(&process()->exported))
-        exports_read(NO_POSITION);
+    if (last.kind != ITEM_FREE)
+        end_memory(&last);
 }
 
-/* One handle more: a new one, or one that the driver hands out again. The lock is held. */
-static void add_handle(uint64_t handle, uint64_t number)
+void memory_add_handle(uint64_t handle, uint64_t number)
 {
     struct item made = {.kind = ITEM_HANDLE, .key = handle, .other = number};
     struct item *memory = item_find(ITEM_MEMORY, number);
@@ -97,7 +94,7 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     memory.position = (uint8_t)to.position;
     items_lock();
     item_insert(&memory);
-    add_handle(*out, memory.key);
+    memory_add_handle(*out, memory.key);
     items_unlock();
     return CUDA_SUCCESS;
 }
@@ -125,10 +122,10 @@ CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         return result;
     if (result != CUDA_SUCCESS) {
         items_lock();
-        add_handle(handle, number);
+        memory_add_handle(handle, number);
         items_unlock();
     }
-    memory_drop(number); /* or the one too many that add_handle() took */
+    memory_drop(number); /* or the one too many that memory_add_handle() took */
     return result;
 }
 
@@ -154,51 +151,30 @@ CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, v
     items_lock();
     uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
     if (number)
-        add_handle(*out, number);
+        memory_add_handle(*out, number);
     items_unlock();
     return result;
 }
 
-/* A descriptor says nothing about what it stands for, so memory that goes out by one is known by device and size; a
- * fabric handle is known by its bytes. */
-static void name_descriptor(uint8_t handle[SHARE_HANDLE], uint8_t position, uint64_t bytes)
+/* More of another container's memory is mapped than was before; false: it does not fit. */
+static bool charge_mapped(uint64_t number, uint64_t bytes)
 {
-    memset(handle, 0, SHARE_HANDLE);
-    memcpy(handle, "nvc descriptor", 14);
-    handle[15] = position;
-    memcpy(handle + 16, &bytes, sizeof(bytes));
-}
-
-/* An import shows its size when it is mapped, which tells whose export it may be. False: it is another container's, and
- * does not fit. */
-static bool find_exporter(uint64_t number, CUmemGenericAllocationHandle handle, CUdeviceptr address,
-                          uint64_t bytes)
-{
-    uint8_t name[SHARE_HANDLE];
-    CUmemAllocationProp properties;
-    struct target to;
-    struct item charged = {.imported = 1};
-    if (REAL(cuMemGetAllocationPropertiesFromHandle)(&properties, handle) != CUDA_SUCCESS ||
-        properties.location.type != CU_LOCATION_DEVICE || !target_device(properties.location.id, &to) ||
-        to.position == NO_POSITION)
+    struct item memory;
+    if (!item_get(ITEM_MEMORY, number, &memory) || !memory.foreign || memory.bytes >= bytes)
         return true;
-    name_descriptor(name, (uint8_t)to.position, bytes);
-    uint32_t share = share_import(name, true);
-    if (!share && !share_known(name) && !charge_foreign(address, bytes, &charged))
+    if (!charge(memory.position, bytes - memory.bytes))
         return false;
     items_lock();
-    struct item *memory = item_find(ITEM_MEMORY, number);
-    if (memory && charged.bytes) {
-        memory->bytes = charged.bytes;
-        memory->position = charged.position;
-        memory->imported = 0;
-    } else if (memory) {
-        memory->share = share;
-    }
+    struct item *now = item_find(ITEM_MEMORY, number);
+    bool same = now && now->bytes == memory.bytes;
+    if (same)
+        now->bytes = bytes;
     items_unlock();
-    if (charged.bytes)
-        atomic_fetch_sub(&process()->imports, 1);
-    return true;
+    if (same)
+        account_commit(memory.position, bytes - memory.bytes);
+    else
+        account_withdraw(memory.position, bytes - memory.bytes);
+    return same || charge_mapped(number, bytes);
 }
 
 static void unmap_books(uint64_t address, uint64_t end)
@@ -217,7 +193,6 @@ static void unmap_books(uint64_t address, uint64_t end)
 CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
                          CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    bool unknown = false;
     CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result != CUDA_SUCCESS)
         return result;
@@ -227,7 +202,6 @@ CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     struct item made = {.kind = ITEM_MAPPING, .key = address, .bytes = size};
     if (memory) {
         made.other = memory->key;
-        unknown = memory->imported && !memory->share;
         memory->count++;
         if (!item_insert(&made)) {
             memory = item_find(ITEM_MEMORY, made.other);
@@ -236,7 +210,7 @@ CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
         }
     }
     items_unlock();
-    if (unknown && !find_exporter(made.other, handle, address, size)) {
+    if (made.other && !charge_mapped(made.other, round_capped(size, PAGE) + offset)) {
         REAL(cuMemUnmap)(address, size);
         unmap_books(address, address + size);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -249,64 +223,6 @@ CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     CUresult result = REAL(cuMemUnmap)(address, size);
     if (result == CUDA_SUCCESS)
         unmap_books(address, address + size);
-    return result;
-}
-
-CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
-                                             unsigned long long flags)
-{
-    uint8_t name[SHARE_HANDLE];
-    struct item memory = {0};
-    CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
-    if (result != CUDA_SUCCESS)
-        return result;
-    items_lock();
-    const struct item *item = item_find(ITEM_HANDLE, handle);
-    item = item ? item_find(ITEM_MEMORY, item->other) : NULL;
-    if (item)
-        memory = *item;
-    items_unlock();
-    if (memory.kind == ITEM_FREE || memory.imported || memory.share)
-        return result;
-    struct stat status;
-    bool descriptor = type == CU_HANDLE_FD && file_status(*(const int *)out, &status);
-    name_descriptor(name, memory.position, memory.bytes);
-    if (type == CU_HANDLE_FABRIC)
-        memcpy(name, out, SHARE_HANDLE);
-    uint32_t share = share_export(name, memory.position, memory.bytes);
-    items_lock();
-    struct item *same = item_find(ITEM_MEMORY, memory.key);
-    if (same)
-        same->share = share;
-    if (same && descriptor) {
-        same->other = (uint64_t) * (const int *)out + 1;
-        same->inode = status.st_ino;
-    }
-    items_unlock();
-    return result;
-}
-
-/* Charged to its exporter, if that is of this container: see find_exporter(). */
-CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
-{
-    CUresult result = REAL(cuMemImportFromShareableHandle)(out, os_handle, type);
-    if (result != CUDA_SUCCESS || !process())
-        return result;
-    items_lock();
-    const struct item *item = item_find(ITEM_HANDLE, *out);
-    if (item)
-        add_handle(*out, item->other);
-    items_unlock();
-    if (item)
-        return result;
-    struct item memory = {.kind = ITEM_MEMORY, .key = item_number(), .imported = 1};
-    if (type == CU_HANDLE_FABRIC)
-        memory.share = share_import(os_handle, true);
-    atomic_fetch_add(&process()->imports, 1);
-    items_lock();
-    item_insert(&memory);
-    add_handle(*out, memory.key);
-    items_unlock();
     return result;
 }
 

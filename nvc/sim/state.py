@@ -69,12 +69,13 @@ def _users(data: bytes, fd: int) -> list[Usage]:
     magic, version, size, _, slots_used, exports_used = _HEADER.unpack_from(data, 0)
     if (magic, version, size) != (MAGIC, VERSION, SIZE):
         return []
-    exported = _exported(data, min(exports_used, EXPORTS))
+    living = {slot for slot in range(min(slots_used, SLOTS)) if _lives(fd, slot)}
+    exported = _exported(data, min(exports_used, EXPORTS), living)
     found: list[Usage] = []
     for slot in range(min(slots_used, SLOTS)):
         start = _SLOTS_AT + slot * _SLOT_SIZE
         token, pid, _ = _SLOT_HEAD.unpack_from(data, start)
-        if not token or not _lives(fd, slot):
+        if not token or slot not in living:
             continue
         for number, _, taken, managed, busy in _USE.iter_unpack(
             data[start + _SLOT_HEAD.size : start + _SLOT_SIZE]
@@ -85,11 +86,16 @@ def _users(data: bytes, fd: int) -> list[Usage]:
     return found
 
 
-def _exported(data: bytes, count: int) -> dict[tuple[int, int], int]:
-    """Bytes that processes share, by (slot that they are shown under, partition)."""
+def _exported(data: bytes, count: int, living: set[int]) -> dict[tuple[int, int], int]:
+    """Bytes that processes share, by (slot that they are shown under, partition): one that lives and holds them."""
     found: dict[tuple[int, int], int] = {}
     for index in range(count):
-        identity, size, partition, owner, _ = _EXPORT.unpack_from(data, _EXPORTS_AT + index * _EXPORT.size)
+        identity, size, partition, owner, bits = _EXPORT.unpack_from(
+            data, _EXPORTS_AT + index * _EXPORT.size
+        )
+        if identity and owner not in living:
+            holders = int.from_bytes(bits, "little")
+            owner = next((slot for slot in sorted(living) if holders >> slot & 1), owner)
         if identity:
             found[owner, partition] = found.get((owner, partition), 0) + size
     return found

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from support.adversary import Taker
-from support.vgpushim import CONTEXT, GIB, Process, Slice
+from support.vgpushim import CONTEXT, GIB, MIB, Process, Slice
 
 Look = Callable[[], None]
 
@@ -69,6 +69,82 @@ def local_memory_of_functions(slice_: Slice, look: Look) -> None:
     attempt(process, "instance i g", "run i", "wait")
 
 
+def sent_to_another(kept: str) -> Callable[[Slice, Look], None]:
+    """One process makes blocks, exports them and lets go of each once the other has imported it."""
+
+    def program(slice_: Slice, look: Look) -> None:
+        maker, taker = slice_.start(), slice_.start()
+        maker.do("create k 256m 0 1 1", "export k f")  # alike, and never sent
+        for i in range(12):
+            if maker.code("create v 256m 0 1 1"):
+                break
+            maker.do("export v g")
+            (fd,) = maker.ask("show g")
+            imported = taker.code(f"importfrom w {maker.pid} {fd} {kept}")
+            maker.do("close g", "release v")
+            look()
+            if imported == 0:
+                attempt(taker, f"reserve {chr(97 + i)} 256m", f"map {chr(97 + i)} w 256m 0")
+            look()
+        taker.kill()
+        maker.do("alloc z 256m")
+
+    return program
+
+
+def sent_and_not_mapped(slice_: Slice, look: Look) -> None:
+    maker, taker = slice_.start(), slice_.start()
+    for _ in range(12):
+        if maker.code("create v 256m 0 1 1"):
+            break
+        maker.do("export v g")
+        (fd,) = maker.ask("show g")
+        attempt(taker, f"importfrom w {maker.pid} {fd}")
+        maker.do("release v", "close g")
+        look()
+
+
+def sent_to_many(slice_: Slice, look: Look) -> None:
+    """The same block for all: each bears it in turn."""
+    maker = slice_.start().do("create v 512m 0 1 1", "export v g")
+    (fd,) = maker.ask("show g")
+    takers = [slice_.start().do(f"importfrom w {maker.pid} {fd}") for _ in range(2)]
+    assert slice_.agree() == 3 * CONTEXT + 512 * MIB
+    maker.kill()
+    takers[0].info()  # whoever looks, finds the dead
+    assert slice_.agree() == 2 * CONTEXT + 512 * MIB
+    takers[0].kill()
+    takers[1].info()
+    assert slice_.agree() == CONTEXT + 512 * MIB
+
+
+def a_copy_of_a_descriptor(slice_: Slice, look: Look) -> None:
+    """The memory lives by the copy, so it counts, though no descriptor has the number that was exported."""
+    process = slice_.start()
+    for name in "abc":
+        process.do("create v 256m 0 1 1", "export v f", f"dup {name} f", "close f", "release v")
+        process.info()
+        look()
+    assert slice_.used() == CONTEXT + 768 * MIB
+    process.do("close a", "close b")
+    process.info()
+    assert slice_.used() == CONTEXT + 256 * MIB
+    process.do("close c")
+    process.info()
+    assert slice_.used() == CONTEXT
+
+
+def a_descriptor_of_another_contents(slice_: Slice, look: Look) -> None:
+    """A number that was exported is soon another file's."""
+    process = slice_.start().do("create v 256m 0 1 1", "export v f", "dup d f", "close f")
+    process.do("create w 256m 0 1 1", "export w f", "close f", "release v")
+    process.info()
+    assert slice_.used() == CONTEXT + 512 * MIB
+    process.do("close d")
+    process.info()
+    assert slice_.used() == CONTEXT + 256 * MIB
+
+
 TAKERS = (
     Taker("primary context between two threads", primary_context_between_two_threads),
     Taker("a graph of a million nodes", a_graph_of_a_million_nodes),
@@ -79,6 +155,12 @@ TAKERS = (
         "local memory in other contexts, any node", local_memory_in_other_contexts("anykernelin"), 8 * GIB
     ),
     Taker("local memory of functions", local_memory_of_functions, 8 * GIB),
+    Taker("memory sent to another process", sent_to_another(""), 4 * GIB),
+    Taker("memory sent in a descriptor that stays open", sent_to_another("kept"), 4 * GIB),
+    Taker("memory sent and never mapped", sent_and_not_mapped),
+    Taker("memory sent to many", sent_to_many, 4 * GIB),
+    Taker("a copy of a descriptor", a_copy_of_a_descriptor),
+    Taker("a descriptor of another contents", a_descriptor_of_another_contents),
 )
 
 

@@ -157,9 +157,12 @@ static CUresult vmm(char **word)
         return close((int)AT);
     if (IS("import"))
         return CU(cuMemImportFromShareableHandle)(&AT, (void *)(uintptr_t)kept[slot(word[2])], 1);
-    if (IS("importfrom")) { /* a descriptor of another process, as if it had been sent */
+    if (IS("importfrom")) { /* a descriptor of another process, as if it had been sent; a fourth word: kept open */
         int fd = open_descriptor(word[2], word[3]);
-        return CU(cuMemImportFromShareableHandle)(&AT, (void *)(intptr_t)fd, 1);
+        CUresult result = CU(cuMemImportFromShareableHandle)(&AT, (void *)(intptr_t)fd, 1);
+        if (!word[4])
+            close(fd);
+        return result;
     }
     return -1;
 }

@@ -2,12 +2,21 @@
 #include "vmm.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define TRAILER_MAGIC UINT64_C(0x6d6d762d6d6973) /* "sim-vmm" */
+
+/* Every export is an open file of its own, and none is the driver's, as on hardware. */
+static int open_again(int fd)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
 
 static CUresult export_handle(int *out, struct vmm *vmm, int type)
 {
@@ -21,7 +30,7 @@ static CUresult export_handle(int *out, struct vmm *vmm, int type)
            sizeof(trailer.uuid));
     CU_REQUIRE(pwrite(vmm->fd, &trailer, sizeof(trailer), (off_t)vmm->size) == sizeof(trailer),
                CUDA_ERROR_OPERATING_SYSTEM);
-    *out = fcntl(vmm->fd, F_DUPFD_CLOEXEC, 0);
+    *out = open_again(vmm->fd);
     return *out < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
@@ -80,7 +89,10 @@ static CUresult import(CUmemGenericAllocationHandle *out, int fd, int type)
         vmm->device = device;
         vmm->size = trailer.size;
         vmm->export_id = trailer.export_id;
-        vmm->fd = fcntl(fd, F_DUPFD_CLOEXEC, 512);
+        int own = open_again(fd);
+        vmm->fd = own < 0 ? -1 : fcntl(own, F_DUPFD_CLOEXEC, 512);
+        if (own >= 0)
+            close(own);
         vmm->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
         vmm->properties.requestedHandleTypes = type;
         vmm->properties.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal};
