@@ -187,7 +187,9 @@ def _change(
     known = examine(old.encode(), path)[1]
     _, warnings, errors = examine(new.encode(), path)
     new_ones = tuple(one for one in warnings if one not in known)
-    output.warn(program_of(ctx), (*new_ones, *(refusal(error) for error in errors if error.fields is not None)))
+    output.warn(
+        program_of(ctx), (*new_ones, *(refusal(error) for error in errors if error.fields is not None))
+    )
     edit = change.Change(path, before, new.encode() if new or before is not None else None)
     if edit.before == edit.after:
         output.say(program_of(ctx), f"{path}: nothing to change")

@@ -107,8 +107,8 @@ def doctor(
         results = examine(look, chosen)
         reason = text.reason(results) if found is not None else ""
 
-        def report(colour: bool = False) -> str:
-            told = text.report(results, everything or bool(checks), colour)
+        def report(colour: bool = False, width: int = 0) -> str:
+            told = text.report(results, everything or bool(checks), colour, width)
             return f"{told}a GPU program in {container} fails: {reason}\n" if reason else told
 
         if form in ("json", "yaml"):
@@ -116,7 +116,7 @@ def doctor(
         elif form == "table":
             output.write(output.emphasised(text.table(results, output.columns())))
         else:
-            output.write(report(output.coloured()))
+            output.write(report(output.coloured(), output.columns() if os.isatty(1) else 0))
         if bundle:
             from nvc.doctor.archive import write_archive
 

@@ -17,33 +17,55 @@ COLOURS = {FAILED: "\x1b[31m", UNKNOWN: "\x1b[35m", WARNING: "\x1b[33m", OK: "\x
 _READING = (FAILED, UNKNOWN, WARNING, OK)
 
 
-def report(results: tuple[Result, ...], everything: bool = False, colour: bool = False) -> str:
+def report(
+    results: tuple[Result, ...], everything: bool = False, colour: bool = False, width: int = 0
+) -> str:
     """The findings that are problems, with `everything` those that are none too; at the end one line of counts.
 
-    With `colour` the status is in colour and what to run in bold, for a terminal.
+    With `colour` the status is in colour and what to run in bold, for a terminal. Sentences are folded at `width`
+    columns, 0: not at all; commands never are, so that they can be copied.
     """
     lines = []
     for result in results:
         problems = [finding for finding in result.findings if finding.status != OK]
         for finding in problems if not everything else problems or result.findings[:1]:
-            lines += _lines(result.check.name, finding, colour)
+            lines += _lines(result.check.name, finding, colour, width)
     lines.append(summary(results))
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(name: str, finding: Finding, colour: bool) -> list[str]:
+def _lines(name: str, finding: Finding, colour: bool, width: int) -> list[str]:
     label = f"{LABELS[finding.status]:<11}"
+    first, *lines = _folded(f"{label}  ", f"{name}: {one_line(finding.text)}", width)
     if colour:
-        label = f"{COLOURS[finding.status]}{label}{PLAIN}"
-    lines = [f"{label}  {name}: {one_line(finding.text)}"]
+        first = f"{COLOURS[finding.status]}{label}{PLAIN}{first[len(label) :]}"
+    lines.insert(0, first)
     if finding.status == OK:
         return lines
     bold, plain = (BOLD, PLAIN) if colour else ("", "")
-    lines += [f"    seen    {one_line(text)}" for text in finding.evidence]
+    for text in finding.evidence:
+        lines += _folded("    seen    ", one_line(text), width)
     lines += [f"    run     {bold}{one_line(command)}{plain}" for command in finding.commands]
     if finding.advice:
-        lines.append(f"    advice  {one_line(finding.advice)}")
+        lines += _folded("    advice  ", one_line(finding.advice), width)
     return lines
+
+
+def _folded(head: str, text: str, width: int) -> list[str]:
+    """`text` behind `head` in lines of at most `width` columns; words stay whole."""
+    from textwrap import wrap
+
+    if not width or len(head) + len(text) <= width:
+        return [f"{head}{text}"]
+    indent = " " * len(head)
+    return wrap(
+        text,
+        max(width, 40),
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def table(results: tuple[Result, ...], width: int = 0) -> str:

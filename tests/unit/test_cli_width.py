@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import click
 import pytest
+from support import CLEAN_ENV, run
 from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
+from support.terminal import Terminal
 
 from nvc import report
 from nvc.doctor import UNKNOWN, Finding, Result, text
@@ -130,7 +133,8 @@ def crowded_plan() -> Plan:
 
 
 def results() -> tuple[Result, ...]:
-    found = Finding(UNKNOWN, "the configuration of the engine cannot be read: " + "/long" * 30)
+    words = "the configuration of the engine cannot be read: /etc/docker/daemon.json: permission denied here"
+    found = Finding(UNKNOWN, words, (words,), ("nvc-cli doctor",), words)
     return tuple(Result(check, (found,)) for check in CHECKS)
 
 
@@ -152,6 +156,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "vgpu show": lambda width: top.processes(tenants(), width),
     "vgpu top": lambda width: top.screen(tenants(), 1e9, top.Shares({}, {}), width),
     "doctor": lambda width: text.table(results(), width),
+    "doctor on a terminal": lambda width: text.report(results(), width=width),
     "doctor --list": lambda _: text.listing(CHECKS),
 }
 
@@ -161,6 +166,21 @@ def test_every_table(name: str) -> None:
     shown = TABLES[name](WIDTH)
     assert shown.count("\n") > 1
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
+
+
+def test_doctor_on_a_terminal(launcher: str, scratch: str) -> None:
+    """Its sentences are folded where they are read, and are one line each for `grep`."""
+    with Terminal(
+        scratch, WIDTH, 50, PATH=f"{os.path.dirname(launcher)}:{CLEAN_ENV['PATH']}", R=scratch
+    ) as it:
+        it.type("clear; nvc-cli --root $R doctor driver.libraries; echo $((40 + 2))")
+        it.wait_until(lambda lines: "42" in lines)
+        lines = it.shown("-J")
+    assert any(line.startswith("    seen    ") for line in lines), lines
+    wide = [line for line in lines if len(line.rstrip()) > WIDTH]
+    assert [line for line in wide if len(line.split()) > 1] == [], "a path alone may be wider"
+    piped = run(launcher, "--root", scratch, "doctor", "driver.libraries", check=False).stdout
+    assert max(map(len, piped.splitlines())) > WIDTH
 
 
 @pytest.mark.parametrize("words", ["version", "config show", "config get nvc.timeout", "explain"])
