@@ -45,6 +45,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
     """
     from nvc.vgpu import top
+    from nvc.vgpu.nvcd import denial_text
     from nvc.vgpu.sizes import size_text
     from nvc.vgpu.tenants import document, find
 
@@ -68,6 +69,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
             continue
         lines.append(("", f"limit {top.limit_text(device)} of {memory}, used {used}"))
         lines.append(("", top.time_text(device)))
+        if device.denied:
+            lines.append(("", denial_text(entry.key, device.uuid)))
         if tenant.alive:
             lines.append(("", top.received_text(device, time.time() - entry.created)))
     if tenant.problem:

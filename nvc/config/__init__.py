@@ -103,8 +103,8 @@ class Config(Value):
     require_nvcd: bool = False  # refuse slices whose policy only nvcd enforces, where it does not run
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere
     nvcd_on_bypass: str = "report"  # or deny, stop
-    nvcd_on_excess: str = "report"  # or deny, stop
-    nvcd_on_overuse: str = "report"
+    nvcd_on_excess: str = "deny"  # or report, stop
+    nvcd_on_overuse: str = "deny"
     #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
     vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
 

@@ -15,7 +15,7 @@ from nvc.value import Value
 from nvc.vgpu import layout, ledger, quota, registry
 from nvc.vgpu.ledger import LedgerError
 from nvc.vgpu.living import is_held
-from nvc.vgpu.origin import ENDED, start_of
+from nvc.vgpu.origin import ENDED, is_ending, start_of
 from nvc.vgpu.sight import Effort, Sight
 
 TYPE_CHECKING = False
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
 LOCKS_TIME = 20_000_000  # likewise, for which of its processes live: of 512 that is a few milliseconds
+GRACE = 5_000_000_000  # nanoseconds that a process may take to end
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
 
@@ -78,6 +79,8 @@ class Accountant:
         self.balances: tuple[Balance, ...] = ()
         self.use: tuple[Use, ...] = ()  # since it was told the time before
         self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
+        self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
+        self._now = 0
         self.use_is_new = False  # it was told with the last answer
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
@@ -91,15 +94,17 @@ class Accountant:
         self._unread.clear()
         self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
 
-    def told(self, devices: tuple[DeviceSeen, ...]) -> None:
+    def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
-        self.devices = devices
+        self.devices, self._now = devices, now
         self.users = tuple(
             user
             for device in devices
             for pid, used in device.processes
-            if (user := self._user(device.uuid, pid, used)) is not None
+            if (user := self._user(device.uuid, pid, used)) is not None and not self._ends(user)
         )
+        listed = {pid for device in devices for pid, _ in device.processes}
+        self._ending = {place: since for place, since in self._ending.items() if place[0] in listed}
         sampled = {one.uuid.lower(): one.sampled for one in devices if one.sampled != NOT_ASKED}
         self.use_is_new = bool(sampled)
         if sampled:
@@ -155,6 +160,17 @@ class Accountant:
             if error.errno not in ENDED:
                 self.book.say(f"process {pid} on {uuid} is counted for nobody: {error}")
             return None
+
+    def _ends(self, user: User) -> bool:
+        """Whether the process is ending. Its slot in the books is given up before the driver lets go of its memory,
+        which is neither to be written into the quota nor held against the slice. It has GRACE for that: one whose
+        first thread has ended looks the same, and may go on."""
+        try:
+            if not is_ending(user.pid):
+                return False
+        except OSError:
+            return True
+        return self._now - self._ending.setdefault((user.pid, user.start), self._now) < GRACE
 
     # Ledgers
 

@@ -99,6 +99,9 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             {name: getattr(event, name) for name in event._fields}
             for event in daemon.verifier.events[-EVENTS_SHOWN:]
         ],
+        "denied": [
+            {name: getattr(one, name) for name in one._fields} for one in daemon.verifier.denied.values()
+        ],
         "found": dict(daemon.verifier.counts),
         "mps": [
             {

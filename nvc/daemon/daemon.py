@@ -69,6 +69,11 @@ class Daemon:
         """Listen to the process that watches."""
         self.watcher = Watcher(self.loop, pid, channel, self._happened, self.log)
 
+    def half(self, now: int) -> None:
+        """What is done twice a second: what NVML shows is to bind within one."""
+        if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:
+            self._guarded(lambda: self.look(now))
+
     def second(self, now: int) -> None:
         """What is done once a second."""
         census = now - self._census >= CENSUS
@@ -77,8 +82,6 @@ class Daemon:
             self.accountant.open_again()
         self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
-        if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:
-            self._guarded(lambda: self.look(now))
         self.mps.look({key for key, known in self.book.known.items() if known.alive}, now)
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
@@ -146,7 +149,7 @@ class Daemon:
         self.server.send(member, kind, round, length)
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
-        self._guarded(lambda: self.accountant.told(devices))
+        self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
 
     def _happened(self, word: str, now: int) -> None:
@@ -170,5 +173,6 @@ class Daemon:
             self._happened("slices", now)
 
     def close(self) -> None:
-        """End the helpers."""
+        """End the helpers, and what lasts only while somebody verifies."""
+        self._guarded(self.verifier.release)
         self.asker.close()

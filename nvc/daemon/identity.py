@@ -13,7 +13,7 @@ import socket
 import struct
 
 from nvc.value import Value
-from nvc.vgpu.origin import start_of
+from nvc.vgpu.origin import namespace_link, start_of
 from nvc.vgpu.sight import Sight
 
 TYPE_CHECKING = False
@@ -76,7 +76,8 @@ def descriptor_of(kernel: Kernel, connection: socket.socket, pid: int) -> int:
 
 def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
     """The slice that a process is in. Raises OSError for one that has ended."""
-    namespace = namespace_of(pid)
+    link, pid = namespace_link(pid)
+    namespace = int(link[5:-1])  # mnt:[4026531841]
     # Those of its mount namespace first; then all, for it may have made one of its own.
     candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
     if not candidates:
@@ -98,7 +99,7 @@ def _is_living(kernel: Kernel, entry: Entry) -> bool:
 
 def namespace_of(pid: int) -> int:
     """Inode of a process's mount namespace. Raises OSError."""
-    return int(os.readlink(f"/proc/{pid}/ns/mnt")[5:-1])  # mnt:[4026531841]
+    return int(namespace_link(pid)[0][5:-1])
 
 
 def pid_inside(pid: int) -> int:

@@ -83,6 +83,7 @@ def run(config: Config) -> None:
         for text, level in begun(daemon, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}")):
             log(text, level)
         loop.every(SECOND, daemon.second)
+        loop.every(SECOND // 2, daemon.half)
         if notifier.watchdog:
             loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
         gc.collect()

@@ -161,10 +161,14 @@ class Exporter:
         found = CounterMetricFamily("nvc_found", "What verification found", labels=("kind",))
         for kind, count in self.daemon.verifier.counts.items():
             found.add_metric((kind,), count)
+        denied = GaugeMetricFamily("nvc_slice_denied", "1 while a slice has no more of a device",
+                                   labels=(*SLICE, "kind"))  # fmt: skip
+        for one in self.daemon.verifier.denied.values():
+            denied.add_metric((one.key, *self._named(one.key), one.uuid, one.kind), 1)
         refused = CounterMetricFamily("nvcd_refused", "Connections that were refused", labels=("cause",))
         for cause, count in self.daemon.server.refused.items():
             refused.add_metric((cause,), count)
-        yield from (found, refused)
+        yield from (found, denied, refused)
         yield GaugeMetricFamily(
             "nvcd_clients", "Processes that are connected", len(self.daemon.server.clients)
         )

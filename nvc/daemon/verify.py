@@ -4,6 +4,12 @@ is then done the configuration says.
 
 `report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
 as it goes on; `stop` kills the process. Strangers, who are in no slice, are only reported.
+
+Nothing counts that NVML shows of a slice that keeps to its limits. A process that ends has its memory until the
+driver has let go of it, and none in the books: the accountant leaves it out meanwhile. A new one is seen by NVML
+before it has claimed its slot in the books: PERSIST. What is an estimate, such as a context, may be wrong by
+TOLERANCE; what is allocated is in the books before it is taken, so that nothing else is needed for memory. NVML's
+utilisation is a sample, which overuse.py allows for.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ import signal
 import time
 
 from nvc.daemon.identity import parent_of, signal_process
-from nvc.daemon.overuse import BOOKS, TURNS, Figures, Overuse
+from nvc.daemon.overuse import BOOKS, SECOND, TURNS, Figures, Overuse
 from nvc.daemon.policy import NATIVE
 from nvc.value import Value
 from nvc.vgpu.layout import DENIED, NO_LIMIT
@@ -31,10 +37,16 @@ if TYPE_CHECKING:
 
 BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
 REPORT, DENY, STOP = "report", "deny", "stop"
-LOOKS = 2  # in a row, before something counts: a process may be about to claim its slot
+#: Nanoseconds that something is seen before it counts. Memory is there or not; the window for time is that of
+#: overuse.py; a process may be about to claim its slot.
+PERSIST = {BYPASS: SECOND, EXCESS: 0, OVERUSE: 0, STRANGER: SECOND}
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
 LATES = 10  # turns that were handed on, for one report
+
+
+#: Kind, key of the slice, UUID of the device, number and start of the process; 0: the slice as a whole.
+Offence = tuple[str, str, str, int, int]
 
 
 class Event(Value):
@@ -47,6 +59,15 @@ class Event(Value):
     pid: int  # 0: the slice as a whole
     text: str
     action: str
+
+
+class Denial(Value):
+    """A slice that is to have nothing more of a device for now."""
+
+    key: str
+    uuid: str
+    kind: str
+    text: str
 
 
 class Verifier:
@@ -63,7 +84,10 @@ class Verifier:
         self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE), 0)
         self.overuse = Overuse()
         self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
-        self._seen: dict[tuple[str, str, str, int, int], int] = {}  # looks in a row
+        #: What was found of those who are denied something now, by key and UUID in lower case.
+        self.denied: dict[tuple[str, str], Denial] = {}
+        self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
+        self._acted: set[Offence] = set()
         self._lates: dict[tuple[bytes, str], int] = {}
 
     def look(self, fenced: Mapping[tuple[str, str], Fenced], now: int) -> None:
@@ -72,14 +96,16 @@ class Verifier:
             self._hold_use(fenced, now)
         found = self._bypasses() | self._excesses() | self._overuses()
         found |= self._strangers({one.pid for one in fenced.values()})
-        self._seen = {offence: self._seen.get(offence, 0) + 1 for offence in found}
-        for offence, looks in self._seen.items():
-            if looks == LOOKS:
+        self._since = {offence: self._since.get(offence, now) for offence in found}
+        self._acted &= set(found)
+        for offence, since in self._since.items():
+            if offence not in self._acted and now - since >= PERSIST[offence[0]]:
+                self._acted.add(offence)
                 self._act(offence, found[offence])
-        self._deny()
+        self._deny(found)
         self._late()
 
-    def _bypasses(self) -> dict[tuple[str, str, str, int, int], str]:
+    def _bypasses(self) -> dict[Offence, str]:
         accounts = self.accountant.accounts
         return {
             (BYPASS, user.key, user.uuid, user.pid, user.start): "uses the device, and has no account"
@@ -87,7 +113,7 @@ class Verifier:
             if user.key in accounts and user.inside not in {account.pid for account in accounts[user.key]}
         }
 
-    def _excesses(self) -> dict[tuple[str, str, str, int, int], str]:
+    def _excesses(self) -> dict[Offence, str]:
         return {
             (EXCESS, balance.key, balance.uuid, 0, 0): f"has {size_text(balance.truth)} of "
             f"{size_text(balance.limit)}"
@@ -136,7 +162,7 @@ class Verifier:
             self.log(f"NVML does not tell which processes use {uuid}: error {error}; this is not verified")
         self.untold[uuid] = error
 
-    def _overuses(self) -> dict[tuple[str, str, str, int, int], str]:
+    def _overuses(self) -> dict[Offence, str]:
         return {
             (OVERUSE, key, uuid, 0, 0): _text(verdict)
             for (key, uuid), verdict in self.overuse.found().items()
@@ -144,7 +170,7 @@ class Verifier:
 
     # Others
 
-    def _strangers(self, servers: set[int]) -> dict[tuple[str, str, str, int, int], str]:
+    def _strangers(self, servers: set[int]) -> dict[Offence, str]:
         """Who is in no slice, and no server of MPS that `servers` have started for one."""
         book = self.accountant.book
         shared = {
@@ -161,7 +187,7 @@ class Verifier:
             if not user.key and user.uuid in shared and parent_of(user.pid) not in servers
         }
 
-    def _act(self, offence: tuple[str, str, str, int, int], text: str) -> None:
+    def _act(self, offence: Offence, text: str) -> None:
         kind, key, uuid, pid, start = offence
         action = self.actions.get(kind, REPORT)
         if action == STOP:
@@ -172,6 +198,9 @@ class Verifier:
 
     def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
         self.counts[kind] += 1
+        self._tell(kind, key, uuid, pid, text, action)
+
+    def _tell(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
         self.events.append(Event(time.time(), kind, key, uuid, pid, text, action))
         del self.events[:-EVENTS]
         who = f"process {pid}" if pid else f"slice {key}"
@@ -198,17 +227,31 @@ class Verifier:
             return f"not stopped: {error.strerror}"
         return f"stopped process {pid}"
 
-    def _deny(self) -> None:
+    def _deny(self, found: dict[Offence, str]) -> None:
         """Those that are to have nothing more, and those that may again."""
-        wanted = {
-            (key, uuid.lower())
-            for (kind, key, uuid, _, _), looks in self._seen.items()
-            if looks >= LOOKS and key and self.actions.get(kind) == DENY
-        }
+        before, self.denied = self.denied, {}
+        for offence in self._acted:
+            kind, key, uuid, *_ = offence
+            if key and self.actions.get(kind) == DENY:
+                self.denied.setdefault((key, uuid.lower()), Denial(key, uuid, kind, found[offence]))
+        for place, one in before.items():
+            if place not in self.denied and one.key in self.accountant.book.known:
+                self._tell(one.kind, one.key, one.uuid, 0, "does that no more", "allowed again")
+        self._mark()
+
+    def _mark(self) -> None:
+        """Write into the quotas what is denied now."""
         for key, known in self.accountant.book.known.items():
-            values = {device.uuid: int((key, device.uuid.lower()) in wanted) for device in known.devices}
+            values = {
+                device.uuid: int((key, device.uuid.lower()) in self.denied) for device in known.devices
+            }
             if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
                 self.accountant.change(key, _denied, values)
+
+    def release(self) -> None:
+        """Deny nobody anything any more: when nvcd ends, nobody sees whether the cause does."""
+        self.denied = {}
+        self._mark()
 
     def _late(self) -> None:
         for raw, arbiter in self.board.arbiters.items():

@@ -22,7 +22,7 @@ from nvc.kernel import O_PATH
 from nvc.value import Value
 from nvc.vgpu import layout, ledger
 from nvc.vgpu.ledger import Account, Budget, LedgerError
-from nvc.vgpu.origin import ENDED, is_here, namespace_id_of, start_of
+from nvc.vgpu.origin import ENDED, is_here, namespace_id_of, namespace_link, start_of
 from nvc.vgpu.sight import Sight, is_quota
 
 TYPE_CHECKING = False
@@ -94,11 +94,11 @@ class _Host:
             self.doubts.append((sys.maxsize, f"/proc: {error.strerror}"))
         for name in names:
             try:
-                link = os.readlink(f"/proc/{name}/ns/mnt")  # mnt:[4026531841]
+                link, thread = namespace_link(int(name))
             except OSError as error:
                 self._doubt(name, "ns/mnt", error)
                 continue
-            self.pids.setdefault(int(link[5:-1]), []).append(int(name))
+            self.pids.setdefault(int(link[5:-1]), []).append(thread)
         for pids in self.pids.values():
             pids.sort()
 

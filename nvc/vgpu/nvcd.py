@@ -51,6 +51,18 @@ def silence(seconds: float = PATIENCE) -> str:
     return ""
 
 
+def denial_text(key: str, uuid: str) -> str:
+    """Why nvcd lets a slice have nothing more of a device, for people."""
+    try:
+        denied = ask("state", PATIENCE).get("denied")
+    except InitializationError as error:
+        return f"denied more until nvcd runs and finds the cause over: {error.cause}"
+    for one in denied if isinstance(denied, list) else ():
+        if isinstance(one, dict) and (one.get("key"), str(one.get("uuid")).lower()) == (key, uuid.lower()):
+            return f"denied more: {one.get('kind')}: {one.get('text')}"
+    return "denied more"
+
+
 def _answer(path: str, question: str, seconds: float) -> bytes:
     """Raises OSError; `limit` of the parser refuses what is longer than ANSWER_MAX."""
     end = time.monotonic() + seconds

@@ -15,6 +15,7 @@ NS_GET_MNTNS_ID = 0x8008B705
 #: What /proc answers for a process that has ended.
 ENDED = (errno.ENOENT, errno.ESRCH)
 _ANCESTORS_MAX = 64
+_PF_EXITING = 4  # of a process's flags (linux/sched.h)
 
 
 def first_process(target: Target) -> tuple[int, int]:
@@ -75,7 +76,30 @@ def is_here(pid: int, start: int) -> bool:
         fields = _stat(f"/proc/{pid}")
     except OSError as error:
         return error.errno not in ENDED
-    return int(fields[19]) == start and fields[0] not in (b"Z", b"X")  # those have no namespaces any more
+    # One whose first thread has ended looks like one that nobody has waited for, but has more of them.
+    return int(fields[19]) == start and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
+
+
+def namespace_link(pid: int) -> tuple[str, int]:
+    """`mnt:[4026531841]` of a process, and the thread of it that has that: the first one may have ended.
+
+    Raises OSError.
+    """
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt"), pid
+    except FileNotFoundError as error:
+        for name in os.listdir(f"/proc/{pid}/task"):
+            try:
+                return os.readlink(f"/proc/{name}/ns/mnt"), int(name)
+            except FileNotFoundError:
+                pass  # this one has ended, too
+        raise error from None
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process, or its first thread, has begun to end. Raises OSError."""
+    fields = _stat(f"/proc/{pid}")
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def start_of(directory: str) -> int:

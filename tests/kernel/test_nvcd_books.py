@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, REPO, until
+from support import CLEAN_ENV, PATIENCE, REPO, run, until
 from support.dialog import Dialog
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
@@ -93,6 +93,17 @@ def held() -> Iterator[Callable[..., None]]:
     yield hold
     for holder in holders:
         holder.communicate(timeout=PATIENCE)
+
+
+def get(place: Place, path: str) -> str:
+    """nvcd's answer to a scraper."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        made.connect(f"{place.run}/nvcd/metrics.sock")
+        made.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        data = b""
+        while part := made.recv(1 << 16):
+            data += part
+    return data.decode()
 
 
 def one(found: Any) -> Any:
@@ -191,17 +202,26 @@ def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced:
 
 
 def test_a_slice_that_has_too_much_is_denied_more(
-    place: Place, driver: str, sliced: Any, around: Any
+    place: Place, driver: str, launcher: str, sliced: Any, around: Any
 ) -> None:
-    started(place, driver, '[nvcd]\non-excess = "deny"\n')
+    """By default; and whoever looks is told why, until it is over."""
+    started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
     program = sliced("4g")
     other = around(pid_of_slice(place))
     assert other.code("alloc a 4g")[0] == 0
-    eventually(place, lambda s: s["found"]["excess"] == 1)
+    (denied,) = eventually(place, lambda s: s["denied"])["denied"]
+    assert denied["kind"] == "excess" and denied["text"].endswith(" of 4 GiB")
     assert program.code("alloc b 2m")[0] == 2
+    shown = run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
+    assert f"denied more: excess: {denied['text']}" in shown
+    (gauge,) = [line for line in get(place, "/metrics").splitlines() if line.startswith("nvc_slice_denied{")]
+    assert denied["key"] in gauge and 'kind="excess"' in gauge and gauge.endswith(" 1.0")
     other.end()
-    eventually(place, lambda s: (one(s)["truth"] or 0) < GIB)
-    eventually(place, lambda s: program.code("alloc b 2m")[0] == 0)
+    eventually(place, lambda s: not s["denied"])
+    assert program.code("alloc b 2m")[0] == 0
+    assert place.daemon is not None and "does that no more; allowed again" in place.daemon.said()
+    assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
+    assert "nvc_slice_denied{" not in get(place, "/metrics")
 
 
 def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
@@ -275,18 +295,9 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     program.code("alloc a 1g")
     eventually(place, lambda s: s["memory"] and (s["memory"][0]["truth"] or 0) > GIB)
 
-    def get(path: str) -> str:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-            made.connect(f"{place.run}/nvcd/metrics.sock")
-            made.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            data = b""
-            while part := made.recv(1 << 16):
-                data += part
-        return data.decode()
-
-    text = get("/metrics")
+    text = get(place, "/metrics")
     assert text.count("\nnvc_slice_memory_limit_bytes{") == text.count("\nnvc_slice_use_ratio{") == 1
-    assert text.startswith("HTTP/1.1 200 OK") and get("/other").startswith("HTTP/1.1 404")
+    assert text.startswith("HTTP/1.1 200 OK") and get(place, "/other").startswith("HTTP/1.1 404")
     values = {
         line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2])
         for line in text.partition("\r\n\r\n")[2].splitlines()

@@ -99,8 +99,8 @@ def settings(text: str) -> dict[str, Any]:
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
         ('[nvcd]\nmetrics = "unix:/run/metrics"', {"nvcd_metrics": "unix:/run/metrics"}),
         (
-            '[nvcd]\nmetrics = "[::1]:9394"\non-bypass = "stop"\non-excess = "deny"',
-            {"nvcd_metrics": "[::1]:9394", "nvcd_on_bypass": "stop", "nvcd_on_excess": "deny"},
+            '[nvcd]\nmetrics = "[::1]:9394"\non-bypass = "stop"\non-excess = "stop"',
+            {"nvcd_metrics": "[::1]:9394", "nvcd_on_bypass": "stop", "nvcd_on_excess": "stop"},
         ),
         (
             '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posix
 import subprocess
 import sys
 
@@ -122,7 +123,7 @@ def test_the_number_of_a_namespace_that_is_given_again() -> None:
 
 def test_what_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for a process that began before the slice did."""
-    kernel, real = LinuxKernel(), os.readlink
+    kernel, real = LinuxKernel(), posix.readlink
     entry = Entry("f-0-0-0", "/nowhere", 0, start_of("/proc/self"), "", "/nowhere", 0, ())
     assert living(kernel, (entry,)) == {}
 
@@ -131,6 +132,6 @@ def test_what_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(path, **options)
 
-    monkeypatch.setattr(os, "readlink", refused)
+    monkeypatch.setattr(posix, "readlink", refused)
     assert "Permission denied" in living(kernel, (entry,))[entry.key].doubt
     assert living(kernel, (entry.replace(start=entry.start + 1),)) == {}
