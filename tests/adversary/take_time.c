@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -266,6 +267,114 @@ static void at_random(void)
     }
 }
 
+/* Nothing of the shim's is left open when the first kernel is launched, and nothing can be opened. */
+static void without_descriptors(void)
+{
+    for (int fd = 3; fd < 4096; fd++)
+        close(fd);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3});
+    honest();
+}
+
+static void without_memory(void)
+{
+    Handle stream = new_stream();
+    setrlimit(RLIMIT_AS, &(struct rlimit){1 << 20, 1 << 20});
+    for (; more(); wait_for(stream))
+        launch(stream, 1000);
+}
+
+/* Launched by threads that end at once. */
+static void *once_in_thread(void *stream)
+{
+    CU(cuCtxSetCurrent, (Handle), context);
+    launch(stream, 20000);
+    return NULL;
+}
+
+static void short_threads(void)
+{
+    while (more()) {
+        pthread_t made;
+        pthread_create(&made, NULL, once_in_thread, (Handle)2);
+        pthread_join(made, NULL);
+    }
+}
+
+static void null_stream(void)
+{
+    for (int i = 0; more(); i++) {
+        launch(NULL, 700);
+        if (i % 10 == 9)
+            wait_for_all();
+    }
+}
+
+static void set_flag(void *flag)
+{
+    *(volatile int *)flag = 1;
+}
+
+/* Waits for a function of its own that the stream calls, and never asks the driver. */
+static void by_callback(void)
+{
+    Handle stream = new_stream();
+    while (more()) {
+        volatile int flag = 0;
+        launch(stream, 2500);
+        CU(cuLaunchHostFunc, (Handle, void (*)(void *), void *), stream, set_flag, (void *)&flag);
+        while (!flag)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+}
+
+/* Another thread waits, and this one never stops launching. */
+static void *wait_only(void *stream)
+{
+    CU(cuCtxSetCurrent, (Handle), context);
+    while (more())
+        wait_for(stream);
+    return NULL;
+}
+
+static void waited_for_by_another(void)
+{
+    pthread_t made;
+    Handle stream = new_stream();
+    pthread_create(&made, NULL, wait_only, stream);
+    while (more())
+        launch(stream, 900);
+    pthread_join(made, NULL);
+}
+
+/* While a stream captures, so that questions of ours could break it. */
+static void beside_a_capture(void)
+{
+    Handle stream = new_stream(), other = new_stream(), graph;
+    while (more()) {
+        double before = used_us;
+        CU(cuStreamBeginCapture_v2, (Handle, int), other, 0);
+        launch(other, 5000);
+        used_us = before;
+        launch(stream, 2000);
+        CU(cuStreamEndCapture, (Handle, Handle *), other, &graph);
+        CU(cuGraphDestroy, (Handle), graph);
+    }
+}
+
+/* The long one last, behind short ones that are waited for, and in the other stream. */
+static void long_behind_short(void)
+{
+    Handle streams[2] = {new_stream(), new_stream()};
+    for (int i = 0; more(); i++) {
+        for (int n = 0; n < 20; n++) {
+            launch(streams[i % 2], 2);
+            wait_for(streams[i % 2]);
+        }
+        launch(streams[(i + 1) % 2], 15000);
+    }
+}
+
 static void calibrate(void)
 {
     Handle stream = new_stream();
@@ -282,14 +391,30 @@ static void calibrate(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} ways[] = {{"honest", honest},           {"queue", queue},
-            {"alternate", alternate},     {"alternate-queued", alternate_queued},
-            {"streams", many_streams},    {"no-context", without_context},
-            {"no-wait", without_waiting}, {"new-streams", new_streams},
-            {"event", by_event},          {"copy", by_copy},
-            {"threads", threads},         {"new-contexts", new_contexts},
-            {"graphs", graphs},           {"once", once},
-            {"random", at_random},        {"calibrate", calibrate}};
+} ways[] = {{"honest", honest},
+            {"queue", queue},
+            {"alternate", alternate},
+            {"alternate-queued", alternate_queued},
+            {"streams", many_streams},
+            {"no-context", without_context},
+            {"no-wait", without_waiting},
+            {"new-streams", new_streams},
+            {"event", by_event},
+            {"copy", by_copy},
+            {"threads", threads},
+            {"new-contexts", new_contexts},
+            {"graphs", graphs},
+            {"once", once},
+            {"random", at_random},
+            {"no-descriptors", without_descriptors},
+            {"no-memory", without_memory},
+            {"short-threads", short_threads},
+            {"null-stream", null_stream},
+            {"callback", by_callback},
+            {"another-waits", waited_for_by_another},
+            {"capture", beside_a_capture},
+            {"long-behind-short", long_behind_short},
+            {"calibrate", calibrate}};
 
 int main(int count, char **words)
 {

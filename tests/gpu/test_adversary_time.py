@@ -20,7 +20,8 @@ pytestmark = pytest.mark.gpu
 SECONDS = float(os.environ.get("NVC_SECONDS", "5"))
 WAYS = (
     *("honest", "queue", "alternate", "alternate-queued", "streams", "no-context", "no-wait", "new-streams"),
-    *("event", "copy", "threads", "new-contexts", "graphs", "random"),
+    *("event", "copy", "threads", "new-contexts", "graphs", "random", "short-threads", "null-stream"),
+    *("callback", "another-waits", "capture", "long-behind-short"),
 )
 #: The longest that any of them has under way when its cap is reached, in seconds.
 BURST = {"alternate": 0.1, "alternate-queued": 0.06, "new-contexts": 0.05}
