@@ -38,7 +38,7 @@ NOTES = {
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
     "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c"),
-    "tests/adversary": ("*.c",),
+    "tests/adversary": ("*.[ch]",),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }
 

@@ -5,6 +5,8 @@
  *
  * On a real device a kernel's length is calibrated with the shim's cap in force, unless the last argument gives it:
  * `take_time calibrate 0` without the shim prints it. */
+#include "take_time.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,13 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-typedef int CUresult;
-typedef void *Handle;
-typedef unsigned long long Address;
 
 static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
                            ".visible .entry sim_spin_for(.param .u64 rounds)\n{\n"
@@ -27,27 +24,18 @@ static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
                            "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
                            "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
 
-static Handle library, function, context;
+Handle context;
+_Atomic double used_us;
+static Handle library, function;
 static double rounds_a_us = 1000, seconds;
-static _Atomic double used_us;
 
-static void *entry(const char *name)
+void *entry(const char *name)
 {
     void *found = dlsym(library, name);
     if (!found)
         fprintf(stderr, "%s is missing\n", name), exit(3);
     return found;
 }
-
-#define CU(name, types, ...)                                                                                \
-    do {                                                                                                    \
-        static CUresult(*call) types;                                                                       \
-        if (!call)                                                                                          \
-            call = (CUresult(*) types)entry(#name);                                                         \
-        CUresult result = call(__VA_ARGS__);                                                                \
-        if (result)                                                                                         \
-            fprintf(stderr, "%s: %d\n", #name, result), exit(4);                                            \
-    } while (0)
 
 static double now(void)
 {
@@ -58,12 +46,12 @@ static double now(void)
 
 static double start;
 
-static bool more(void)
+bool more(void)
 {
     return now() - start < seconds;
 }
 
-static void launch(Handle stream, double us)
+void launch(Handle stream, double us)
 {
     uint64_t rounds = (uint64_t)(us * rounds_a_us);
     void *values[] = {&rounds};
@@ -77,24 +65,24 @@ static void launch(Handle stream, double us)
     used_us = used_us + us;
 }
 
-static Handle new_stream(void)
+Handle new_stream(void)
 {
     Handle stream;
     CU(cuStreamCreate, (Handle *, unsigned), &stream, 1);
     return stream;
 }
 
-static void wait_for(Handle stream)
+void wait_for(Handle stream)
 {
     CU(cuStreamSynchronize, (Handle), stream);
 }
 
-static void wait_for_all(void)
+void wait_for_all(void)
 {
     CU(cuCtxSynchronize, (void), );
 }
 
-static void honest(void)
+void honest(void)
 {
     for (Handle stream = new_stream(); more(); wait_for(stream))
         launch(stream, 1000);
@@ -264,114 +252,6 @@ static void at_random(void)
             wait_for(streams[rand_r(&seed) % 3]);
         if (what == 5)
             nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
-    }
-}
-
-/* Nothing of the shim's is left open when the first kernel is launched, and nothing can be opened. */
-static void without_descriptors(void)
-{
-    for (int fd = 3; fd < 4096; fd++)
-        close(fd);
-    setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3});
-    honest();
-}
-
-static void without_memory(void)
-{
-    Handle stream = new_stream();
-    setrlimit(RLIMIT_AS, &(struct rlimit){1 << 20, 1 << 20});
-    for (; more(); wait_for(stream))
-        launch(stream, 1000);
-}
-
-/* Launched by threads that end at once. */
-static void *once_in_thread(void *stream)
-{
-    CU(cuCtxSetCurrent, (Handle), context);
-    launch(stream, 20000);
-    return NULL;
-}
-
-static void short_threads(void)
-{
-    while (more()) {
-        pthread_t made;
-        pthread_create(&made, NULL, once_in_thread, (Handle)2);
-        pthread_join(made, NULL);
-    }
-}
-
-static void null_stream(void)
-{
-    for (int i = 0; more(); i++) {
-        launch(NULL, 700);
-        if (i % 10 == 9)
-            wait_for_all();
-    }
-}
-
-static void set_flag(void *flag)
-{
-    *(volatile int *)flag = 1;
-}
-
-/* Waits for a function of its own that the stream calls, and never asks the driver. */
-static void by_callback(void)
-{
-    Handle stream = new_stream();
-    while (more()) {
-        volatile int flag = 0;
-        launch(stream, 2500);
-        CU(cuLaunchHostFunc, (Handle, void (*)(void *), void *), stream, set_flag, (void *)&flag);
-        while (!flag)
-            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    }
-}
-
-/* Another thread waits, and this one never stops launching. */
-static void *wait_only(void *stream)
-{
-    CU(cuCtxSetCurrent, (Handle), context);
-    while (more())
-        wait_for(stream);
-    return NULL;
-}
-
-static void waited_for_by_another(void)
-{
-    pthread_t made;
-    Handle stream = new_stream();
-    pthread_create(&made, NULL, wait_only, stream);
-    while (more())
-        launch(stream, 900);
-    pthread_join(made, NULL);
-}
-
-/* While a stream captures, so that questions of ours could break it. */
-static void beside_a_capture(void)
-{
-    Handle stream = new_stream(), other = new_stream(), graph;
-    while (more()) {
-        double before = used_us;
-        CU(cuStreamBeginCapture_v2, (Handle, int), other, 0);
-        launch(other, 5000);
-        used_us = before;
-        launch(stream, 2000);
-        CU(cuStreamEndCapture, (Handle, Handle *), other, &graph);
-        CU(cuGraphDestroy, (Handle), graph);
-    }
-}
-
-/* The long one last, behind short ones that are waited for, and in the other stream. */
-static void long_behind_short(void)
-{
-    Handle streams[2] = {new_stream(), new_stream()};
-    for (int i = 0; more(); i++) {
-        for (int n = 0; n < 20; n++) {
-            launch(streams[i % 2], 2);
-            wait_for(streams[i % 2]);
-        }
-        launch(streams[(i + 1) % 2], 15000);
     }
 }
 

@@ -32,8 +32,8 @@ def take_time(
     sliced: Sliced, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, int], tuple[float, float]]:
     program = str(tmp_path_factory.mktemp("take") / "take_time")
-    source = os.path.join(REPO, "tests/adversary/take_time.c")
-    run("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-o", program, source, "-ldl", "-lpthread")
+    sources = [os.path.join(REPO, "tests/adversary", name) for name in ("take_time.c", "take_time_more.c")]
+    run("gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-o", program, *sources, "-ldl", "-lpthread")
     bare = {**sliced.environment(), "LD_LIBRARY_PATH": sliced.real_directory()}
     rounds = run(program, "calibrate", "0", env=bare).stdout.strip()
 
