@@ -225,6 +225,8 @@ void context_bury(uint64_t context)
             slot++;
             continue;
         }
+        if (item.kind == ITEM_CONTEXT || item.kind == ITEM_PRIMARY)
+            atomic_fetch_sub(&process()->contexts, 1);
         if (item.kind == ITEM_LATER)
             atomic_fetch_sub(&process()->later, 1); /* its event went with the context */
         refund(&item);

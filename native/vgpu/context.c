@@ -1,5 +1,6 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge.h"
+#include "local.h"
 #include "meter.h"
 
 static uint64_t overhead_of(int position)
@@ -45,6 +46,10 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
     if (enters)
         item_insert(&item); /* where there is no room for it, it counts for as long as the process lives */
     items_unlock();
+    if (enters) {
+        atomic_fetch_add(&process()->contexts, 1);
+        local_forget(); /* what was loaded in the others is not in this one */
+    }
     if (enters)
         account_commit(making->to.position, making->bytes);
     else

@@ -1,4 +1,4 @@
-/* What the driver compiles or unpacks itself is not looked into: compressed images count with their data unseen. */
+/* An image is exact only if every part of it was understood: whoever loads another asks the driver what it took. */
 #include "image.h"
 
 #include <ctype.h>
@@ -14,87 +14,162 @@ enum {
     FAT_COMPRESSED = 0xa000
 };
 
-#define MOST (UINT64_C(1) << 40)
+#define MOST (UINT64_C(1) << 40)    /* bytes of an image that nobody knows the size of */
+#define LARGEST (UINT64_C(1) << 44) /* of a variable that can be */
 
-static uint64_t elf_bytes(const char *image, uint64_t room, bool code)
+static struct image elf_image(const char *image, uint64_t room, bool code)
 {
     Elf64_Ehdr header;
-    uint64_t sum = 0;
+    struct image found = {0};
     memcpy(&header, image, sizeof(header));
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
-        header.e_shoff > room || header.e_shnum * sizeof(Elf64_Shdr) > room - header.e_shoff)
-        return 0;
+        !header.e_shnum || header.e_shoff > room ||
+        header.e_shnum * sizeof(Elf64_Shdr) > room - header.e_shoff)
+        return found;
+    found.exact = true;
     for (unsigned int i = 0; i < header.e_shnum; i++) {
         Elf64_Shdr section;
         memcpy(&section, image + header.e_shoff + (uint64_t)i * sizeof(section), sizeof(section));
         bool text = section.sh_flags & SHF_EXECINSTR;
-        if (section.sh_flags & SHF_ALLOC && (code || !text) && section.sh_size < UINT64_C(1) << 44)
-            sum += section.sh_size;
+        if (!(section.sh_flags & SHF_ALLOC) || (text && !code))
+            continue;
+        found.exact &= section.sh_size < LARGEST;
+        found.bytes += section.sh_size < LARGEST ? section.sh_size : LARGEST;
     }
-    return sum;
+    return found;
 }
 
-/* Bytes of a type such as .u64 or .b8; 0: not a type. */
+static bool is_word(const char *at, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(at, word, length) == 0;
+}
+
+/* Bytes of a type such as .u64, .b8 or .f16x2; 0: not a type. */
 static uint64_t type_bytes(const char *word, size_t length)
 {
-    if (length < 3 || length > 5 || !strchr("busf", word[1]))
-        return 0;
-    int bits = atoi(word + 2);
-    return bits >= 8 && bits <= 128 ? (uint64_t)bits / 8 : 0;
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } types[] = {{".b8", 1},    {".u8", 1},    {".s8", 1},   {".b16", 2},   {".u16", 2},
+                 {".s16", 2},   {".f16", 2},   {".b32", 4},  {".u32", 4},   {".s32", 4},
+                 {".f32", 4},   {".b64", 8},   {".u64", 8},  {".s64", 8},   {".f64", 8},
+                 {".f16x2", 4}, {".b128", 16}, {".bf16", 2}, {".bf16x2", 4}};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        if (is_word(word, length, types[i].name))
+            return types[i].bytes;
+    return 0;
+}
+
+static bool is_part(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
 }
 
 static size_t word_length(const char *at)
 {
     size_t length = *at == '.';
-    while (isalnum((unsigned char)at[length]) || at[length] == '_' || at[length] == '$' || at[length] == '%')
+    while (is_part(at[length]))
         length++;
     return length;
 }
 
-/* One declaration behind `.global` or `.const`, up to its end: the type's size times all dimensions. */
-static uint64_t declared_bytes(const char *at)
+/* Blanks, comments and line ends; what ends nowhere ends the text. */
+static const char *skip_blank(const char *at)
 {
-    uint64_t bytes = 0;
-    while (*at && *at != ';' && *at != '=' && *at != '{' && *at != '(') {
-        size_t length = word_length(at);
-        if (*at == '[') {
-            uint64_t count = strtoull(at + 1, NULL, 0);
-            if (__builtin_mul_overflow(bytes, count ? count : 1, &bytes) || bytes > UINT64_C(1) << 44)
-                return UINT64_C(1) << 44;
+    for (;;) {
+        while (isspace((unsigned char)*at))
+            at++;
+        if (at[0] == '/' && at[1] == '/') {
+            at += strcspn(at, "\n");
+        } else if (at[0] == '/' && at[1] == '*') {
+            const char *end = strstr(at + 2, "*/");
+            at = end ? end + 2 : at + strlen(at);
+        } else {
+            return at;
         }
-        if (*at == '.' && type_bytes(at, length))
-            bytes = type_bytes(at, length);
-        at += length ? length : 1;
     }
-    return bytes;
+}
+
+/* Behind a text in quotation marks. */
+static const char *skip_text(const char *at)
+{
+    for (at++; *at && *at != '"'; at++)
+        at += *at == '\\' && at[1];
+    return at + (*at == '"');
+}
+
+/* A plain number in brackets; false: an expression, or none. */
+static bool read_count(const char **at, uint64_t *count)
+{
+    char *end;
+    const char *from = skip_blank(*at + 1);
+    *count = strtoull(from, &end, 0);
+    if (!isdigit((unsigned char)*from))
+        return false;
+    end += *end == 'U';
+    *at = skip_blank(end);
+    if (**at != ']')
+        return false;
+    ++*at;
+    return true;
+}
+
+/* One declaration behind `.global` or `.const`: alignment, vector, type, name, dimensions, and what it begins with. Any
+ * other form is one that is not understood. */
+static struct image declared(const char *at)
+{
+    struct image none = {0};
+    uint64_t bytes = 0, lanes = 1, count;
+    bool named = false;
+    for (at = skip_blank(at); *at && *at != ';' && *at != '='; at = skip_blank(at)) {
+        size_t length = word_length(at);
+        if (*at == '[' && named && read_count(&at, &count)) {
+            if (__builtin_mul_overflow(bytes, count, &bytes) || bytes > LARGEST)
+                return none;
+        } else if (is_word(at, length, ".align")) {
+            at = skip_blank(at + length);
+            at += strspn(at, "0123456789");
+        } else if (is_word(at, length, ".v2") || is_word(at, length, ".v4") || is_word(at, length, ".v8")) {
+            lanes = (uint64_t)(at[2] - '0');
+            at += length;
+        } else if (type_bytes(at, length) && !bytes) {
+            bytes = type_bytes(at, length);
+            at += length;
+        } else if (length && *at != '.' && !named) {
+            named = true;
+            at += length;
+        } else {
+            return none;
+        }
+    }
+    return (struct image){bytes * lanes, named && bytes && *at};
 }
 
 /* Variables stand outside of functions; loads name the same words as `ld.global`. */
-static uint64_t ptx_bytes(const char *at)
+static struct image ptx_image(const char *at)
 {
-    uint64_t sum = 0;
+    struct image sum = {.exact = true};
     unsigned int depth = 0;
-    while (*at) {
+    for (at = skip_blank(at); *at; at = skip_blank(at)) {
         size_t length = word_length(at);
-        if (at[0] == '/' && at[1] == '/') {
-            at += strcspn(at, "\n");
-            continue;
-        }
-        if (at[0] == '/' && at[1] == '*') {
-            const char *end = strstr(at + 2, "*/");
-            at = end ? end + 2 : at + strlen(at);
+        if (*at == '"') {
+            at = skip_text(at);
             continue;
         }
         if (*at == '{')
             depth++;
         else if (*at == '}' && depth)
             depth--;
-        bool global = length == 7 && strncmp(at, ".global", 7) == 0;
-        bool constant = length == 6 && strncmp(at, ".const", 6) == 0;
-        if (depth == 0 && (global || constant))
-            sum += declared_bytes(at + length);
+        else if (*at == '}')
+            sum.exact = false;
+        if (depth == 0 && (is_word(at, length, ".global") || is_word(at, length, ".const"))) {
+            struct image one = declared(at + length);
+            sum.bytes += one.bytes;
+            sum.exact &= one.exact && sum.bytes <= LARGEST;
+        }
         at += length ? length : 1;
     }
+    sum.exact &= depth == 0;
     return sum;
 }
 
@@ -115,15 +190,16 @@ struct fat_entry {
 };
 
 /* Of several images for several GPUs one is taken: the largest stands for it. */
-static uint64_t fat_bytes(const char *image, uint64_t room, bool code)
+static struct image fat_image(const char *image, uint64_t room, bool code)
 {
     struct fat fat;
     struct fat_entry entry;
-    uint64_t most = 0;
+    struct image most = {0};
     memcpy(&fat, image, sizeof(fat));
     if (fat.header_size > room || fat.size > room - fat.header_size)
-        return 0;
+        return most;
     const char *at = image + fat.header_size, *end = at + fat.size;
+    most.exact = at < end;
     while ((size_t)(end - at) >= sizeof(entry)) {
         memcpy(&entry, at, sizeof(entry));
         if (entry.header_size < sizeof(entry) || entry.header_size > (uint64_t)(end - at) ||
@@ -131,18 +207,20 @@ static uint64_t fat_bytes(const char *image, uint64_t room, bool code)
             break;
         const char *data = at + entry.header_size;
         bool plain = !(entry.flags & FAT_COMPRESSED) && entry.size > sizeof(Elf64_Ehdr);
-        uint64_t bytes = 0;
+        struct image one = {0};
         if (plain && entry.kind == FAT_ELF && memcmp(data, ELFMAG, SELFMAG) == 0)
-            bytes = elf_bytes(data, entry.size, code);
+            one = elf_image(data, entry.size, code);
         else if (plain && entry.kind == FAT_PTX && memchr(data, '\0', entry.size))
-            bytes = ptx_bytes(data);
-        most = bytes > most ? bytes : most;
+            one = ptx_image(data);
+        most.exact &= one.exact;
+        most.bytes = one.bytes > most.bytes ? one.bytes : most.bytes;
         at = data + entry.size;
     }
+    most.exact &= at == end;
     return most;
 }
 
-uint64_t image_bytes(const void *image, size_t size, bool code)
+struct image image_read(const void *image, size_t size, bool code)
 {
     uint32_t magic;
     uint64_t room = size ? size : MOST;
@@ -151,18 +229,18 @@ uint64_t image_bytes(const void *image, size_t size, bool code)
         const void *inner;
         memcpy(&inner, (const char *)image + 8, sizeof(inner));
         if (!inner)
-            return 0;
+            return (struct image){0};
         image = inner;
         memcpy(&magic, image, sizeof(magic));
     }
     if (magic == (uint32_t)FAT_MAGIC)
-        return fat_bytes(image, room, code);
+        return fat_image(image, room, code);
     if (memcmp(&magic, ELFMAG, SELFMAG) == 0)
-        return elf_bytes(image, room, code);
+        return elf_image(image, room, code);
     for (int i = 0; i < 4; i++) {
         unsigned char c = ((const unsigned char *)image)[i];
         if (!isprint(c) && !isspace(c))
-            return 0;
+            return (struct image){0};
     }
-    return ptx_bytes(image);
+    return ptx_image(image);
 }

@@ -28,9 +28,11 @@ enum kind {
     ITEM_HEAP,    /* key: context */
     ITEM_PRINTF,  /* key: context */
     ITEM_MODULE,  /* key: module, or library */
-    ITEM_LIBRARY, /* key: library; `bytes` on each device, of which `other` says by a bit which bear it */
-    ITEM_CODE,    /* key: position + 1; what the first module of the process takes */
-    ITEM_IMPORT,  /* key: address */
+    ITEM_LIBRARY, /* key: library; `bytes` in each context, at least if `small` is 0; `count` 1 once it was unloaded */
+    ITEM_LOADED, /* key: of library and context; `other` the library */
+    ITEM_KERNEL, /* key: kernel; `other` its library */
+    ITEM_CODE,   /* key: position + 1; what the first module of the process takes */
+    ITEM_IMPORT, /* key: address */
 };
 
 struct item {

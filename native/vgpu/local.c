@@ -2,6 +2,8 @@
  * needs, and keeps it; 1 KiB of that is in the context from the start (measured on driver 580). */
 #include "local.h"
 
+#include "module.h"
+
 enum { IN_CONTEXT = 1024, SEEN = 4096 };
 
 #define HEAP_IN_CONTEXT (8 * MIB)
@@ -85,6 +87,9 @@ static int local_bytes(CUfunction function, CUdevice ordinal)
 
 static bool fits(CUfunction function, const struct target *to)
 {
+    bool lasting;
+    if (!library_allows_kernel(function, to, &lasting))
+        return false;
     int bytes = local_bytes(function, to->ordinal);
     return bytes <= IN_CONTEXT || ensure(to, (uint64_t)bytes);
 }
@@ -94,10 +99,14 @@ static bool allows(CUfunction function, CUstream stream, _Atomic uintptr_t *plac
     struct target to;
     if (!function || !process() || !target_stream(stream, &to))
         return true;
+    bool lasting;
+    if (!library_allows_kernel(function, &to, &lasting))
+        return false;
     int bytes = local_bytes(function, to.ordinal);
     if (bytes > IN_CONTEXT)
         return ensure(&to, (uint64_t)bytes); /* in each context anew, so never remembered */
-    atomic_store_explicit(place, (uintptr_t)function, memory_order_relaxed);
+    if (lasting)
+        atomic_store_explicit(place, (uintptr_t)function, memory_order_relaxed);
     return true;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -145,6 +146,55 @@ def a_descriptor_of_another_contents(slice_: Slice, look: Look) -> None:
     assert slice_.used() == CONTEXT + 256 * MIB
 
 
+def a_kernel_got_without_a_context(get: str, context: str) -> Callable[[Slice, Look], None]:
+    """Its library comes to the device with the launch. `context` is current then."""
+
+    def program(slice_: Slice, look: Look) -> None:
+        process = slice_.start().do("stream s", "library l 4 6g", "nocontext")
+        attempt(process, f"{get} k l", context, "launchkernel k")
+        look()
+        attempt(process, "launchkernel k", "primary 0", "wait")
+
+    return program
+
+
+PTX = ".version 8.0\n.target sm_90\n.address_size 64\n{}\n.visible .entry work()\n{{\nret;\n}}\n"
+DECLARATIONS = {
+    "pairs": ".global .align 4 .f16x2 data[1610612736];",
+    "brains": ".global .align 4 .bf16x2 data[1610612736];",
+    "vectors": ".global .align 16 .v4 .f32 data[268435456];",
+    "a brace in a text": '.file 1 "a{b"\n.global .align 4 .b8 data[6442450944];',
+    "two names": ".global .align 4 .b8 a, data[6442450944];",
+    "an attribute": ".global .attribute(.unified(1, 2)) .align 4 .b8 data[6442450944];",
+    "hexadecimal": ".global .align 4 .b8 data[0x180000000];",
+    "many small ones": "\n".join(f".global .align 4 .b8 data{i}[1048576];" for i in range(6144)),
+}
+
+
+def fat_binary(size: int) -> bytes:
+    """One that says that it is `size` bytes long, with a compressed image of a form that nobody knows."""
+    head = (0xBA55ED50).to_bytes(4, "little") + b"\1\0\x10\0" + size.to_bytes(8, "little")
+    return head + b"\2\0\1\1\x40\0\0\0" + (size - 64).to_bytes(8, "little") + b"\xff" * 80
+
+
+def an_image(image: bytes) -> Callable[[Slice, Look], None]:
+    """As a module, and as a library in two contexts."""
+
+    def program(slice_: Slice, look: Look) -> None:
+        path = os.path.join(slice_.root, "image")
+        with open(path, "wb") as file:
+            file.write(image)
+        process = slice_.start()
+        attempt(process, f"loadfile m {path}")
+        look()
+        attempt(process, f"loadlibraryfile l {path}", "kernelof k l", "launchkernel k")
+        look()
+        attempt(process, "nocontext", f"loadlibraryfile n {path}", "kernelof j n", "primary 0")
+        attempt(process, "launchkernel j", "launchkernel j", "dropkernels n", "dropkernels l", "wait")
+
+    return program
+
+
 TAKERS = (
     Taker("primary context between two threads", primary_context_between_two_threads),
     Taker("a graph of a million nodes", a_graph_of_a_million_nodes),
@@ -155,6 +205,11 @@ TAKERS = (
         "local memory in other contexts, any node", local_memory_in_other_contexts("anykernelin"), 8 * GIB
     ),
     Taker("local memory of functions", local_memory_of_functions, 8 * GIB),
+    Taker("a kernel got without a context", a_kernel_got_without_a_context("kernelof", "primary 0")),
+    Taker("a kernel got and launched without one", a_kernel_got_without_a_context("kernelof", "nocontext")),
+    Taker("kernels listed without a context", a_kernel_got_without_a_context("kernelsof", "primary 0")),
+    *(Taker(f"PTX with {name}", an_image(PTX.format(text).encode())) for name, text in DECLARATIONS.items()),
+    Taker("a fat binary of a form that nobody knows", an_image(fat_binary(6 * GIB))),
     Taker("memory sent to another process", sent_to_another(""), 4 * GIB),
     Taker("memory sent in a descriptor that stays open", sent_to_another("kept"), 4 * GIB),
     Taker("memory sent and never mapped", sent_and_not_mapped),

@@ -101,6 +101,24 @@ static CUresult graphs(char **word)
     return -1;
 }
 
+static CUresult kernels(char **word)
+{
+    typedef CUresult (*set_current)(CUcontext);
+    if (IS("nocontext"))
+        return ((set_current)entry("cuCtxSetCurrent"))(NULL);
+    if (IS("kernelof")) /* name, library */
+        return CU(cuLibraryGetKernel)((CUkernel *)&OBJECT, *kept_object(word[2]), "work");
+    if (IS("kernelsof")) { /* name, library: the only one */
+        CUkernel all[1] = {NULL};
+        CUresult result = CU(cuLibraryEnumerateKernels)(all, 1, *kept_object(word[2]));
+        OBJECT = all[0];
+        return result;
+    }
+    if (IS("launchkernel"))
+        return CU(cuLaunchKernel)(OBJECT, 1, 1, 1, 1, 1, 1, 0, *tool_stream(), NULL, NULL);
+    return -1;
+}
+
 CUresult beyond(char **word)
 {
     if (IS("dup")) {
@@ -108,5 +126,6 @@ CUresult beyond(char **word)
         return 0;
     }
     CUresult result = graphs(word);
+    result = result == -1 ? kernels(word) : result;
     return result == -1 && IS("handovers") ? handovers(word) : result;
 }

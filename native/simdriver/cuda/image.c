@@ -32,7 +32,10 @@ static struct word next_word(const char **at)
             break;
     }
     struct word word = {c, *c != '\0'};
-    if (is_name(*c))
+    if (*c == '"') { /* a text is one word */
+        const char *end = strchr(c + 1, '"');
+        word.length = end ? (size_t)(end - c) + 1 : strlen(c);
+    } else if (is_name(*c))
         while (is_name(c[word.length]))
             word.length++;
     *at = c + word.length;
@@ -49,7 +52,11 @@ static uint32_t size_of_type(struct word word)
 {
     if (word.length < 3 || word.text[0] != '.' || !strchr("busf", word.text[1]))
         return 0;
-    switch (atoi(word.text + 2)) {
+    const char *digits = word.text + 2;
+    while (digits < word.text + word.length && !isdigit((unsigned char)*digits))
+        digits++; /* .bf16 */
+    bool pair = memcmp(word.text + word.length - 2, "x2", 2) == 0;
+    switch (atoi(digits) * (pair ? 2 : 1)) {
     case 8:
         return 1;
     case 16:
@@ -80,14 +87,17 @@ static uint64_t number(struct word word)
 static bool read_declaration(const char **at, struct declaration *out)
 {
     struct word word = next_word(at);
-    uint32_t element = 0;
+    uint32_t element = 0, lanes = 1;
     *out = (struct declaration){.align = 1};
     for (; word.length && word.text[0] == '.'; word = next_word(at)) {
         if (is(word, ".align"))
             out->align = (uint32_t)number(next_word(at));
+        else if (is(word, ".v2") || is(word, ".v4"))
+            lanes = (uint32_t)(word.text[2] - '0');
         else if (size_of_type(word))
             element = size_of_type(word);
     }
+    element *= lanes;
     if (!element || !word.length || !is_name(*word.text))
         return false;
     out->name = word;

@@ -1,0 +1,225 @@
+/* Libraries: modules that the driver loads in a context when they are first used there, by whichever way. */
+#include "module.h"
+
+#include "local.h"
+
+static bool is_gone(CUlibrary library)
+{
+    struct item item;
+    return item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item) && item.count;
+}
+
+static uint64_t loaded_key(CUlibrary library, uint64_t context)
+{
+    return (uint64_t)(uintptr_t)library * UINT64_C(0x9e3779b97f4a7c15) ^ context;
+}
+
+/* Out of the books, in all contexts. */
+static void forget(CUlibrary library, enum kind kind)
+{
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item item = {0};
+        items_lock();
+        struct item *at = item_at(slot);
+        if (at && at->kind == kind && at->other == (uint64_t)(uintptr_t)library) {
+            item = *at;
+            item_remove(at);
+        }
+        items_unlock();
+        if (item.kind == ITEM_FREE)
+            slot++;
+        else if (item.kind == ITEM_LOADED)
+            refund(&item);
+    }
+}
+
+/* It took more than fits: there is no way to take it back but this, and its kernels are refused from now on. */
+static bool unload(CUlibrary library)
+{
+    items_lock();
+    struct item *item = item_find(ITEM_LIBRARY, (uint64_t)(uintptr_t)library);
+    if (item)
+        item->count = 1;
+    items_unlock();
+    forget(library, ITEM_LOADED);
+    REAL(cuLibraryUnload)(library);
+    return false;
+}
+
+/* Has the driver load it now, and charges what that took. The context is current. */
+static bool measure(CUlibrary library, const struct target *to, struct item *loaded)
+{
+    CUmodule module;
+    struct measured before = measured_now(to->position);
+    if (REAL(cuLibraryGetModule)(&module, library) != CUDA_SUCCESS)
+        return true; /* and will say so to whoever uses it */
+    uint64_t taken = measured_since(to->position, &before);
+    if (taken <= loaded->bytes)
+        return true;
+    if (!charge(to->position, taken - loaded->bytes))
+        return false;
+    account_commit(to->position, taken - loaded->bytes);
+    loaded->bytes = taken;
+    return true;
+}
+
+static bool measure_in(CUlibrary library, const struct target *to, struct item *loaded)
+{
+    CUcontext before;
+    if (REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)to->context) != CUDA_SUCCESS)
+        return false;
+    bool fits = measure(library, to, loaded);
+    REAL(cuCtxPopCurrent_v2)(&before);
+    return fits;
+}
+
+static bool enter(CUlibrary library, const struct item *item, const struct target *to)
+{
+    struct item loaded = {.kind = ITEM_LOADED,
+                          .key = loaded_key(library, to->context),
+                          .context = to->context,
+                          .other = item->key,
+                          .bytes = item->bytes,
+                          .position = (uint8_t)to->position};
+    struct item known;
+    if (item_get(ITEM_LOADED, loaded.key, &known))
+        return true;
+    if (!charge(to->position, loaded.bytes))
+        return false;
+    account_commit(to->position, loaded.bytes);
+    bool fits = item->small || measure_in(library, to, &loaded);
+    items_lock();
+    bool twice = fits && item_find(ITEM_LOADED, loaded.key); /* by another thread */
+    if (fits && !twice)
+        item_insert(&loaded);
+    items_unlock();
+    if (!fits || twice)
+        account_release(to->position, loaded.bytes);
+    return fits || unload(library);
+}
+
+static bool allows(CUlibrary library, const struct target *to)
+{
+    struct item item;
+    if (!item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item))
+        return true;
+    return !item.count && enter(library, &item, to);
+}
+
+/* Without a current context nothing is loaded, and the launch is what will be asked about. */
+static bool allows_here(CUlibrary library)
+{
+    struct target to;
+    return target_current(&to) ? allows(library, &to) : !is_gone(library);
+}
+
+bool library_allows_kernel(CUfunction kernel, const struct target *to, bool *lasting)
+{
+    struct item item;
+    *lasting = true;
+    if (!item_get(ITEM_KERNEL, (uint64_t)(uintptr_t)kernel, &item))
+        return true;
+    *lasting = atomic_load_explicit(&process()->contexts, memory_order_relaxed) <= 1;
+    return allows((CUlibrary)(uintptr_t)item.other, to);
+}
+
+/* One that bears nothing needs no books. */
+static CUresult entered(CUlibrary library, struct image image)
+{
+    struct item item = {.kind = ITEM_LIBRARY,
+                        .key = (uint64_t)(uintptr_t)library,
+                        .bytes = module_bytes(image.bytes),
+                        .small = image.exact};
+    if ((image.exact && !item.bytes) || item_put(&item))
+        return CUDA_SUCCESS;
+    REAL(cuLibraryUnload)(library);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static const struct image nothing = {.exact = true};
+
+/* The first module of the process may be a library. */
+#define LIBRARY(name, contents, type, what)                                                                 \
+    CU_API CUresult name(CUlibrary *out, type what, int *options, void **values, unsigned int count,        \
+                         int *library_options, void **library_values, unsigned int library_count)           \
+    {                                                                                                       \
+        struct loading loading;                                                                             \
+        if (!module_begin(nothing, &loading))                                                               \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
+        CUresult result =                                                                                   \
+            REAL(name)(out, what, options, values, count, library_options, library_values, library_count);  \
+        module_end(&loading, 0, result == CUDA_SUCCESS, true);                                              \
+        return result == CUDA_SUCCESS ? entered(*out, contents) : result;                                   \
+    }
+
+LIBRARY(cuLibraryLoadData, module_data(data), const void *, data)
+LIBRARY(cuLibraryLoadFromFile, module_file(path), const char *, path)
+
+CU_API CUresult cuLibraryUnload(CUlibrary library)
+{
+    struct item item;
+    bool known = item_take(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item);
+    CUresult result = known && item.count ? CUDA_SUCCESS : REAL(cuLibraryUnload)(library);
+    local_forget();
+    if (known && result != CUDA_SUCCESS)
+        item_put(&item);
+    if (!known || result != CUDA_SUCCESS)
+        return result;
+    forget(library, ITEM_KERNEL);
+    forget(library, ITEM_LOADED);
+    return result;
+}
+
+/* False: of a library that bears something, and there is no room in the books. */
+static bool enter_kernel(CUkernel kernel, CUlibrary library)
+{
+    struct item item;
+    if (!item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item))
+        return true;
+    return item_put(&(struct item){
+        .kind = ITEM_KERNEL, .key = (uint64_t)(uintptr_t)kernel, .other = (uint64_t)(uintptr_t)library});
+}
+
+#define USE(name, parameters, arguments)                                                                    \
+    CU_API CUresult name parameters                                                                         \
+    {                                                                                                       \
+        return allows_here(library) ? REAL(name) arguments : CUDA_ERROR_OUT_OF_MEMORY;                      \
+    }
+
+USE(cuLibraryGetModule, (CUmodule * out, CUlibrary library), (out, library))
+USE(cuLibraryGetGlobal, (CUdeviceptr * out, size_t *size, CUlibrary library, const char *name),
+    (out, size, library, name))
+USE(cuLibraryGetManaged, (CUdeviceptr * out, size_t *size, CUlibrary library, const char *name),
+    (out, size, library, name))
+USE(cuLibraryGetUnifiedFunction, (void **out, CUlibrary library, const char *name), (out, library, name))
+
+CU_API CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
+{
+    if (!allows_here(library))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuLibraryGetKernel)(out, library, name);
+    return result == CUDA_SUCCESS && !enter_kernel(*out, library) ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CU_API CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int room, CUlibrary library)
+{
+    unsigned int count = 0;
+    if (!allows_here(library))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuLibraryEnumerateKernels)(out, room, library);
+    if (result == CUDA_SUCCESS && REAL(cuLibraryGetKernelCount)(&count, library) != CUDA_SUCCESS)
+        count = room;
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count && i < room; i++)
+        if (!enter_kernel(out[i], library))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+CU_API CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)
+{
+    struct target to;
+    bool lasting;
+    if (target_current(&to) && !library_allows_kernel((CUfunction)(void *)kernel, &to, &lasting))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return REAL(cuKernelGetFunction)(out, kernel);
+}
