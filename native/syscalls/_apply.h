@@ -30,6 +30,7 @@ struct applier {
     struct op *ops;
     size_t count;
     struct records records;
+    int descriptors;   /* the host's /proc/self/fd of this process: the container may have another /proc */
     int tmpfs;         /* directory of the tmpfs being filled */
     bool tmpfs_is_new; /* not attached yet */
     const char *tmpfs_path;

@@ -115,6 +115,9 @@ static int enter(struct applier *a)
 {
     const struct nvc_apply_target *target = a->target;
 
+    a->descriptors = open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (a->descriptors < 0)
+        return fail(a, errno, "open own descriptors", "/proc/self/fd");
     if (target->mount_namespace >= 0 && setns(target->mount_namespace, CLONE_NEWNS) < 0)
         return fail(a, errno, "enter mount namespace", "");
     /* A tmpfs or procfs of a user namespace has no inode for ids that the namespace does not map: creating as
@@ -278,7 +281,12 @@ static int run_child(struct applier *a, bool again, bool *killed)
 int nvc_apply(const uint8_t *program, uint64_t size, const struct nvc_apply_target *target,
               struct nvc_report *report)
 {
-    struct applier a = {.target = target, .report = report, .tmpfs = -1, .old_cache = -1, .undo_path = ""};
+    struct applier a = {.target = target,
+                        .report = report,
+                        .descriptors = -1,
+                        .tmpfs = -1,
+                        .old_cache = -1,
+                        .undo_path = ""};
     struct nvc_report unused = {.op = -1};
     bool killed = false;
 

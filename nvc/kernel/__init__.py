@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import posix
+import stat
 
 from nvc._syscalls import ffi, lib
 from nvc.errors import InitializationError, of_host
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         """What discovery and the executor ask of the kernel. Each raises OSError."""
 
         def open_in_root(self, root: int, path: str, flags: int, follow: bool = True) -> int: ...
+        def open_regular(self, root: int, path: str) -> int: ...
         def open_cached(self, root: int, path: str) -> int: ...
         def identity(self, fd: int) -> Identity: ...
         def pidfd_open(self, pid: int) -> int: ...
@@ -145,6 +148,23 @@ class LinuxKernel:
         if fd < 0:
             of_host(OSError(-fd, posix.strerror(-fd)), "open", path)
         return checked(fd, path)
+
+    def open_regular(self, root: int, path: str) -> int:
+        """Open a regular file of an image to read it, as `open_in_root`. Raises OSError, EINVAL for anything else.
+
+        What is there is looked at before it is opened, and that very inode is opened then: to open a device, as
+        root of the host, may be to do something with it, and a pipe tells its other end.
+        """
+        fd = self.open_in_root(root, path, O_PATH)
+        try:
+            if not stat.S_ISREG(posix.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            return posix.open(f"/proc/self/fd/{fd}", posix.O_RDONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
+        except OSError as error:
+            of_host(error, "open", path)
+            raise
+        finally:
+            posix.close(fd)
 
     def open_cached(self, root: int, path: str) -> int:
         """As `open_in_root` with O_PATH, where the kernel has the whole path in its cache.

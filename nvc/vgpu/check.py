@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import stat
 
 from nvc.discovery.elf import Elf, read_elf
 from nvc.errors import ContainerError, NvcError
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 MAPS_LIMIT = 16 << 20
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: File names of libraries that take memory of a GPU without libcuda.
 AROUND = (*UNCOUNTED, "libnvcuvid.", "libnvidia-encode.", "libnvoptix.", "libGLX_nvidia.", "libEGL_nvidia.",
           "libnvidia-glcore.", "libnvidia-eglcore.")  # fmt: skip
@@ -140,13 +138,7 @@ def _read(kernel: Kernel, root: int, path: str, device: int = -1, inode: int = -
     An overlay shows other devices in /proc/PID/maps than to stat(2), so the inode has to do.
     """
     try:
-        fd = kernel.open_in_root(root, path, O_PATH)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-        finally:
-            os.close(fd)
-        fd = kernel.open_in_root(root, path, _READ)
+        fd = kernel.open_regular(root, path)
     except OSError:
         return None
     try:

@@ -68,7 +68,9 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
 def parse_number(name: str, text: str, low: int, high: int, unit: str = "") -> int:
     """A whole number from `low` to `high`, which `unit` may follow. Raises InputError."""
     digits = text.removesuffix(unit)
-    sound = digits and DIGITS.issuperset(digits) and len(digits) <= 18 and (digits == "0" or digits[0] != "0")
+    sound = (
+        digits and DIGITS.issuperset(digits) and len(digits) <= 18 and (digits == "0" or digits[0] != "0")
+    )
     if not sound or not low <= int(digits) <= high:
         raise InputError(name, text, f"want a number from {low} to {high}")
     return int(digits)

@@ -273,9 +273,7 @@ class _Building:
 
         wanted = ARCH_FLAGS[os.uname().machine]
         try:
-            fd = self.kernel.open_in_root(
-                self.target.rootfs, CACHE, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-            )
+            fd = self.kernel.open_regular(self.target.rootfs, CACHE)
         except OSError:
             return ""
         try:
