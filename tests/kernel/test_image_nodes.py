@@ -80,4 +80,4 @@ def test_by_a_start(
     with runc_bundle(debian).created("runc") as container:
         configure(container.pid, debian, ("--device=all", "--compute", "--utility", "--vgpu-memory=1g"))
         assert watched.opened() == ""
-        assert os.path.isfile(f"/proc/{container.pid}/root/{debian}/etc/ld.so.cache")
+        assert os.path.isfile(f"{debian}/etc/ld.so.cache")
