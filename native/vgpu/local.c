@@ -154,9 +154,21 @@ bool local_allows_node(const CUDA_KERNEL_NODE_PARAMS *node, bool with_context)
     return fits(function, &to);
 }
 
+/* Memory for kernels that launch kernels comes with the first such launch, and nothing tells how much. */
+static bool raises_unknown(int limit, size_t value)
+{
+    size_t now = 0;
+    return (limit == CU_LIMIT_DEPTH || limit == CU_LIMIT_PENDING) &&
+           REAL(cuCtxGetLimit)(&now, limit) == CUDA_SUCCESS && value > now;
+}
+
 CU_API CUresult cuCtxSetLimit(int limit, size_t value)
 {
     struct target to;
+    struct account_view view;
+    if (raises_unknown(limit, value) && target_current(&to) &&
+        (!account_view(to.position, &view) || view.limit != VGPU_NO_LIMIT))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
     uint64_t inside = limit == CU_LIMIT_HEAP ? HEAP_IN_CONTEXT : PRINTF_IN_CONTEXT;
     uint64_t bytes = round_capped(value > inside ? value - inside : 0, PAGE);
     enum kind kind = limit == CU_LIMIT_HEAP ? ITEM_HEAP : ITEM_PRINTF;

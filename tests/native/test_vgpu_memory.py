@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
+from nvc.vgpu import layout
+
 INVALID = 1
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
 
@@ -292,6 +294,24 @@ def test_limits_of_contexts(vgpu: Slice) -> None:
     assert process.code("limit 2 3g") == OUT_OF_MEMORY
     assert process.code("limit 0 16k") == OUT_OF_MEMORY
     assert vgpu.agree() == CONTEXT + 264 * MIB
+
+
+@pytest.mark.parametrize("limit", [3, 4])
+def test_limits_of_kernels_that_launch_kernels_are_not_raised(vgpu: Slice, limit: int) -> None:
+    """Nothing tells what they take."""
+    process = vgpu.start()
+    assert process.code(f"limit {limit} 100000") == 215
+    process.do(f"limit {limit} 1")
+    vgpu.limit(layout.NO_LIMIT, GIB)
+    process.do(f"limit {limit} 100000")
+
+
+def test_a_descriptor_of_another_subsystem_is_refused(vgpu: Slice) -> None:
+    """It would keep the memory after its free. Without a limit it is the driver's to give."""
+    process = vgpu.start().do("alloc a 8m")
+    assert (process.code("attribute 124"), process.code("dmabuf a")) == (0, 801)
+    vgpu.limit(layout.NO_LIMIT, GIB)
+    assert (process.code("attribute 124"), process.code("dmabuf a")) == (1, 0)
 
 
 def test_contexts_count_and_take_what_is_theirs_along(vgpu: Slice) -> None:

@@ -125,6 +125,11 @@ CUresult beyond(char **word)
         *kept_number(word[1]) = (uint64_t)dup((int)*kept_number(word[2]));
         return 0;
     }
+    int value = -1;
+    if (IS("dmabuf"))
+        return CU(cuMemGetHandleForAddressRange)(&value, *kept_number(word[1]), 8 << 20, 1, 0);
+    if (IS("attribute")) /* what the first device's is */
+        return CU(cuDeviceGetAttribute)(&value, (int)number(word[1]), 0) ? -2 : value;
     CUresult result = graphs(word);
     result = result == -1 ? kernels(word) : result;
     return result == -1 && IS("handovers") ? handovers(word) : result;

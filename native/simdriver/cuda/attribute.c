@@ -38,7 +38,8 @@ static const int common[] = {
     [103] = 1,                                      /* shared by descriptors */
     [106] = 32,     [108] = 32 * MIB, [109] = 128 * MIB, [111] = 1024,  [113] = 1,
     [115] = 1, /* memory pools */
-    [122] = 1,      [123] = 1,        [126] = 4,         [129] = 1,     [134] = 0,
+    [122] = 1,      [123] = 1,        [124] = 1,         [126] = 4,     [129] = 1,
+    [134] = 0,
 };
 
 static int of_model(int attribute, const struct device *device)

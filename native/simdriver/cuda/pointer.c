@@ -173,3 +173,21 @@ CU_API CUresult cuMemRangeGetAttributes(void **out, size_t *sizes, int *attribut
         result = range_attribute(out[i], sizes[i], attributes[i], address);
     CU_RETURN(result);
 }
+
+/* A descriptor for other devices, of which there are none here: nobody can have the memory by it. */
+static CUresult range_handle(int *out, uint64_t address, size_t size, int type)
+{
+    CU_CONTEXT(context);
+    const struct memory *memory = memory_find(address);
+    CU_ARGUMENT(out && memory && type == 1 && size &&
+                size <= memory->range.size - (address - memory->range.base));
+    *out = memory_file("nvidia-sim-range", size);
+    return *out < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+CU_API CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, size_t size, int type,
+                                              unsigned long long flags)
+{
+    CU_ARGUMENT(flags == 0);
+    CU_CALL(range_handle(out, address, size, type));
+}
