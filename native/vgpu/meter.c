@@ -45,11 +45,14 @@ struct meter *meter_make(int position)
     return have;
 }
 
-/* An address that no other thread has. */
+/* A number that no other thread has, or had: one that comes later may get the address, or the id, of one that is gone. */
 uint64_t this_thread(void)
 {
-    static __thread char here;
-    return (uint64_t)(uintptr_t)&here;
+    static _Atomic uint64_t last;
+    static __thread uint64_t own;
+    if (__builtin_expect(!own, 0))
+        own = atomic_fetch_add(&last, 1) + 1;
+    return own;
 }
 
 /* The lock is held. The device is shown idle, so far as this process goes. */
@@ -78,7 +81,7 @@ static void open_if_idle(struct meter *meter, uint64_t now)
 /* By how long launches wait for those before them it is decided how many there may be. */
 static void adapt(struct meter *meter, uint64_t waited)
 {
-    uint32_t fewest = meter->cores ? 1 : 2;
+    uint32_t fewest = meter->cores || lease_takes_turns(meter->position) ? 1 : 2;
     if (waited > LATE_NS) {
         meter->allowed = (uint32_t)((uint64_t)meter->allowed * LATE_NS / waited);
         meter->doubts = DOUBTS;
@@ -281,7 +284,9 @@ uint64_t meter_left(int position)
     if (!meter)
         return 0;
     lock_take(&meter->lock);
-    left = meter->pace * meter->under_way;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), all = meter->pace * meter->under_way;
+    uint64_t passed = now > meter->progress ? now - meter->progress : 0;
+    left = all > passed ? all - passed : 0;
     lock_drop(&meter->lock);
     return left;
 }

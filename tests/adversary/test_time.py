@@ -30,6 +30,7 @@ BURST = {
     "alternate": 0.1,
     "alternate-queued": 0.04,
     "new-contexts": 0.05,
+    "short-threads": 0.04,
     "null-stream": 0.005,
     "callback": 0.003,
     "another-waits": 0.005,
