@@ -57,6 +57,34 @@ def test_the_shim_has_what_the_table_wraps_and_nothing_else(shims: str) -> None:
     assert nvml and all(name.startswith("nvml") for name in nvml)
 
 
+#: What entries that take memory are called, and others that are called so and take none of a device.
+TAKES = re.compile(
+    r"Alloc(?!ationProp|ationGran)|Create|Load|Import|Map(?!ped)|OpenMem|Retain|Launch|Upload|Instantiate|Prefetch"
+    r"|SetLimit|RegisterBuffer|RegisterImage|HandleForAddress|MulticastBind|LibraryGet|EnumerateKernels"
+    r"|KernelGetFunction|NodeSetParams|GraphAddKernel|GraphAddNode"
+)
+TAKES_NONE = re.compile(
+    r"Event|Stream|HostAlloc|AllocHost|UserObject|Semaphore|LaunchHost|Link|Tensor|Surf|Tex|cudbg|SetMapFlags|MapFlags"
+    r"|GraphCreate|GraphConditional|IsLoaded|FuncLoad|LoadingMode|KernelCount|AllocNode|PoolImportFrom"
+    r"|(Host|Memcpy|Memset|BatchMemOp|ChildGraph)NodeSetParams"
+)
+
+
+def test_what_takes_memory_is_predicted_measured_or_refused() -> None:
+    """And wrapped, but for what slices have no use of."""
+    with open(os.path.join(REPO, "native/vgpu/memory.def"), encoding="ascii") as table:
+        said = re.findall(r"^(PREDICTED|MEASURED|REFUSED|UNCOUNTED)\((\w+)\)", table.read(), re.MULTILINE)
+    kinds = {name: kind for kind, name in said}
+    assert len(kinds) == len(said)
+    for name, kind in classified().items():
+        base = re.sub(r"(_v\d+)?(_pts[zd]|_ptds)?$", "", name)
+        if base in kinds:
+            assert (kind == "PASS") == (kinds[base] == "UNCOUNTED"), name
+        else:
+            assert not TAKES.search(name) or TAKES_NONE.search(name), name
+    assert set(kinds) <= set(classified())
+
+
 def test_variants_are_in_one_class() -> None:
     """What differs by a version or by the kind of default stream does the same to memory."""
     table = classified()
