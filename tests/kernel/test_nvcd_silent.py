@@ -82,7 +82,7 @@ touch {0}/lower/lib/nvc/quota
 mount -t overlay -o lowerdir={0}/lower,upperdir={0}/upper,workdir={0}/work none {0}/merged
 mount -t tmpfs -o size=64k none {0}/merged/lib/nvc/ledger
 touch {0}/merged/lib/nvc/ledger/ledger
-mount --bind {0}/vgpu/key/quota {0}/merged/lib/nvc/quota
+mount --bind {0}/vgpu/{1}/quota {0}/merged/lib/nvc/quota
 echo ready
 exec cat
 """
@@ -90,27 +90,27 @@ exec cat
 
 def test_links_of_an_overlay(scratch: str) -> None:
     """The kernel looks none of them up without asking, so its list of mounts is read."""
-    for key in ("key", "other"):
+    root = os.stat("/")
+    ours, other = (f"1-{root.st_dev:x}-{root.st_ino:x}-{number}" for number in (1, 2))
+    for key in (ours, other):
         os.makedirs(f"{scratch}/vgpu/{key}")
         open(f"{scratch}/vgpu/{key}/quota", "w", encoding="ascii").close()
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", OVERLAY.format(scratch)]
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", OVERLAY.format(scratch, ours)]
     keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
     assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
 
     def entry(key: str, libraries: str) -> Entry:
-        root = os.stat("/")
-        name = f"1-{root.st_dev:x}-{root.st_ino:x}-1"
-        return Entry(name, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
+        return Entry(key, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
 
     try:
         with Sight(LinuxKernel(), keeper.pid) as sight:
             with pytest.raises(BlockingIOError):
                 sight.kernel.open_cached(sight.root, f"{scratch}/merged/link/nvc/quota")
             for libraries in ("lib", "link"):
-                assert sight.sees(entry("key", libraries)) and not sight.sees(entry("other", libraries))
-                os.close(sight.open_ledger(entry("key", libraries)))
-            os.unlink(f"{scratch}/vgpu/key/quota")
-            assert not sight.sees(entry("key", "link"))
+                assert sight.sees(entry(ours, libraries)) and not sight.sees(entry(other, libraries))
+                os.close(sight.open_ledger(entry(ours, libraries)))
+            os.unlink(f"{scratch}/vgpu/{ours}/quota")
+            assert not sight.sees(entry(ours, "link"))
     finally:
         keeper.stdin.close()
         keeper.wait(timeout=PATIENCE)
@@ -123,7 +123,7 @@ mount --bind {0}/rootfs {0}/rootfs
 touch {0}/rootfs{0}/lib/nvc/quota
 mount -t tmpfs -o size=64k none {0}/rootfs{0}/lib/nvc/ledger
 touch {0}/rootfs{0}/lib/nvc/ledger/ledger
-mount --bind {0}/vgpu/key/quota {0}/rootfs{0}/lib/nvc/quota
+mount --bind {1}/quota {0}/rootfs{0}/lib/nvc/quota
 echo ready
 exec cat
 """
@@ -131,14 +131,16 @@ exec cat
 
 def test_before_the_container_is_entered(disk: str) -> None:
     """Its slice lives and is not used, whether or not the kernel remembers that the host has no such file."""
-    os.makedirs(f"{disk}/vgpu/key")
-    open(f"{disk}/vgpu/key/quota", "w", encoding="ascii").close()
-    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(disk)]
-    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
-    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+    os.mkdir(f"{disk}/rootfs")
     root = os.stat(f"{disk}/rootfs")
     key = f"1-{root.st_dev:x}-{root.st_ino:x}-1"
-    entry = Entry(key, f"{disk}/vgpu/key", 1, 1, f"{disk}/rootfs", f"{disk}/lib", 0, ())
+    directory = f"{disk}/vgpu/{key}"
+    os.makedirs(directory)
+    open(f"{directory}/quota", "w", encoding="ascii").close()
+    words = ["unshare", "--mount", "--propagation=private", "sh", "-ec", NOT_ENTERED.format(disk, directory)]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
+    assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
+    entry = Entry(key, directory, 1, 1, f"{disk}/rootfs", f"{disk}/lib", 0, ())
     os.mkdir(f"{disk}/lib")
     try:
         for errors in ((BlockingIOError,), (FileNotFoundError,)):

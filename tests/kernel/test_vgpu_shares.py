@@ -49,7 +49,7 @@ def test_options_and_live_changes(bundle: Bundle, launcher: str, driver: str) ->
         pid = str(container.pid)
         wanted = (*BASIC, "--vgpu-cores=50,25", "--vgpu-weight=3")
         shown = Configure(launcher, driver)(container.pid, bundle.rootfs, (*wanted, "--dry-run")).stdout
-        assert "all of 81559 MiB; time: fixed, at most 25% of its time, weight 3" in shown
+        assert "all of 81559 MiB; time: fixed, at most 25% of its time, weight 3" in " ".join(shown.split())
         Configure(launcher, driver)(container.pid, bundle.rootfs, wanted)
         assert shares_of(container.pid) == [(50, 3, "fixed", 0), (25, 3, "fixed", 0)]
         assert limits_of(container.pid) == [NO_LIMIT] * 2
