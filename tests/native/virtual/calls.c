@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <string.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <sys/socket.h>
@@ -93,6 +94,9 @@ WORLD_API long syscall(long number, ...)
         return connect((int)words[0], (const struct sockaddr *)words[1], (socklen_t)words[2]);
     case SYS_close:
         return close((int)words[0]);
+    case SYS_getrandom: /* the same each time */
+        memset((void *)words[0], 0x5a, (size_t)words[1]);
+        return words[1];
     case SYS_exit_group:
         _exit((int)words[0]);
     default:
