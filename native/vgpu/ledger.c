@@ -182,12 +182,15 @@ bool ledger_publish(struct process *in, int position)
 /* Work that the dead did not finish is charged for. */
 static void bury_intervals(struct process *in, uint32_t slot)
 {
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
-    quota_read(in); /* for the caps; without it nothing can be launched either */
-    for (int position = 0; position < VGPU_DEVICES && ledger_is_whole(in); position++) {
-        struct vgpu_interval *interval = &in->ledger->intervals[position][slot];
-        if (SHARED_READ(interval->since))
-            budget_bury(&in->ledger->budgets[position], interval, in->quota.devices[position].cores, now);
+    uint32_t devices = quota_read(in) ? in->quota.device_count : VGPU_DEVICES;
+    for (uint32_t position = 0; position < devices && position < VGPU_DEVICES; position++) {
+        struct vgpu_interval left;
+        uint64_t at = LEDGER_AT(intervals) + (position * (uint64_t)VGPU_SLOTS + slot) * sizeof(left);
+        /* By a call, as all else here: what is mapped is touched only where there is something to charge. */
+        if (!ledger_read(in, at, &left, sizeof(left)) || !left.since || !ledger_is_whole(in))
+            continue;
+        budget_bury(&in->ledger->budgets[position], &in->ledger->intervals[position][slot],
+                    in->quota.devices[position].cores, now_ns(CLOCK_MONOTONIC));
     }
 }
 
