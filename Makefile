@@ -100,7 +100,7 @@ nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time:
 
 # What measures wall time is alone.
 nightly-shares: $(BUILD)/.packages-test stage
-	$(PYTEST) -m nightly tests/native tests/kernel tests/unit
+	$(PYTEST) -m nightly tests/adversary tests/native tests/kernel tests/unit
 
 nightly-packages: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/engines

@@ -42,7 +42,7 @@ BURST = {
 FOR_LITTLE = {"new-contexts"}
 
 
-@pytest.mark.parametrize("cap", [10, 50])
+@pytest.mark.parametrize("cap", [10, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("way", BURST)
 def test_none_has_more_than_its_cap(
     world: World, capped: Callable[..., Capped], take_time: str, way: str, cap: int
