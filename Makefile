@@ -90,7 +90,8 @@ demo: stage ## a container with two simulated H100s, run by runc
 
 # Each process of tests has a /run/nvc of its own. A file's tests run in one process, one after another.
 PYTEST := $(RUN) -m pytest -q
-JOBS   ?= 2
+# Tests wait for programs about half of the time.
+JOBS   ?= $(shell expr 2 \* $$(nproc))
 
 test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
