@@ -59,7 +59,6 @@ static void close_stream(struct meter *meter, const struct stream *stream)
     if (found) {
         copy = *found;
         found->count = 0; /* its marks go along */
-        meter->under_way += (uint32_t)(copy.begun - copy.ended);
         stream_forget(meter, found);
         found = known ? stream_add(meter, STREAM_GONE, copy.context, ++meter->serial) : NULL;
     }
@@ -67,6 +66,7 @@ static void close_stream(struct meter *meter, const struct stream *stream)
         copy.handle = found->handle;
         copy.thread = found->thread;
         copy.begun = copy.made = copy.marked;
+        meter->under_way += (uint32_t)(copy.begun - copy.ended);
         *found = copy;
     }
     meter_close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
