@@ -30,7 +30,9 @@ def make_native() -> None:
     with open(os.path.join(REPO, NATIVE, ".packages-build"), "w", encoding="ascii"):
         pass
     targets = [f"{NATIVE}/launcher", f"{NATIVE}/nvc-spin", "simdriver", "shim"]
-    subprocess.run(["make", "-s", "--no-print-directory", "-C", REPO, f"BUILD={NATIVE}", *targets], check=True)
+    subprocess.run(
+        ["make", "-s", "--no-print-directory", "-C", REPO, f"BUILD={NATIVE}", *targets], check=True
+    )
 
 
 def launch_conf() -> str:
@@ -69,4 +71,4 @@ class Build(build):
         ]
 
 
-setup(cffi_modules=["native/syscalls/build.py:ffi"], cmdclass={"build": Build})
+setup(cffi_modules=["native/core/build.py:ffi"], cmdclass={"build": Build})

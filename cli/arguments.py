@@ -86,8 +86,8 @@ def request(values: Values) -> Request:
 
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     """What the options of a slice ask for, None where there are none."""
-    from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
-    from nvc.vgpu.sizes import parse_size
+    from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
+    from nvc.slices.model.sizes import parse_size
 
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
@@ -120,7 +120,7 @@ def _requires_daemon() -> bool:
 def _fence(given: str) -> str:
     if not given:
         return ""
-    from nvc.vgpu.fence import parse_fence
+    from nvc.slices.build.fence import parse_fence
 
     return parse_fence("--fence", given)
 

@@ -6,10 +6,10 @@ import click
 
 from nvc.cdi.generate import findings
 from nvc.cdi.store import DIRECTORIES, SpecFile, read_directory, read_spec
+from nvc.columns import fitted
 from nvc.discovery import discover
 from nvc.errors import NvcError
 from nvc.kernel import LinuxKernel
-from nvc.vgpu.table import fitted
 from nvc_cli import arguments, output
 from nvc_cli.main import CONTEXT, format_option, program_of
 

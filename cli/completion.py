@@ -6,8 +6,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.errors import NvcError
-from nvc.vgpu.fence import FENCES
-from nvc.vgpu.layout import POLICIES
+from nvc.slices.build.fence import FENCES
+from nvc.slices.model.layout import POLICIES
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
-    from nvc.vgpu.tenants import Tenant
+    from nvc.slices.store.tenants import Tenant
 
     Items: TypeAlias = list[CompletionItem[str]]
 
@@ -115,7 +115,7 @@ def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
 
 def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
     """The devices of the slice that is typed already."""
-    from nvc.vgpu.tenants import find
+    from nvc.slices.store.tenants import find
 
     # click gives up where an option has no value yet: words that are no options are then still in `args`
     words = [str(ctx.params.get("slice_name") or ""), *(word for word in ctx.args if word[:1] != "-")]
@@ -140,7 +140,7 @@ def fences(_: click.Context, __: click.Parameter, begun: str) -> Items:
 
 def _tenants() -> tuple[Tenant, ...]:
     from nvc.kernel import LinuxKernel
-    from nvc.vgpu.tenants import tenants
+    from nvc.slices.store.tenants import tenants
 
     try:
         return tenants(LinuxKernel())[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nvc import privileges
+from nvc.api import Container, Driver
 from nvc.errors import InputError
-from nvc.library import Container, Driver
 from nvc_cli import arguments
 from nvc_cli.options import FORMATS
 

@@ -87,7 +87,7 @@ def _state() -> str:
     import os
 
     from nvc.errors import PermissionDenied
-    from nvc.vgpu.nvcd import ask
+    from nvc.slices.client.nvcd import ask
     from nvc_cli.output import json_text
 
     if os.geteuid() != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from nvc.vgpu.table import fitted
+from nvc.columns import fitted
 from nvc_cli import output
 from nvc_cli.main import CONTEXT, format_option
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nvc import privileges, report
+from nvc import listing, privileges
+from nvc.api import Driver
 from nvc.errors import InputError
-from nvc.library import Driver
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 
@@ -29,8 +29,8 @@ def run(session: Session) -> None:
         output.say(session.program, f"simulated driver in {facts.driver_root}: these GPUs are not real")
     output.warn(session.program, facts.warnings)
     if form in ("json", "yaml"):
-        output.write(output.document_text(report.info_document(facts), form))
+        output.write(output.document_text(listing.info_document(facts), form))
     elif form == "table":
-        output.write(output.emphasised(report.info_table(facts, output.columns())))
+        output.write(output.emphasised(listing.info_table(facts, output.columns())))
     else:
-        output.write(report.info_csv(facts) if form == "csv" else report.info_text(facts))
+        output.write(listing.info_csv(facts) if form == "csv" else listing.info_text(facts))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nvc import privileges, report
-from nvc.library import Driver
+from nvc import listing, privileges
+from nvc.api import Driver
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 
@@ -32,11 +32,11 @@ def run(session: Session) -> None:
     entries = driver.entries(request, tuple(kinds))
     output.warn(session.program, facts.warnings)
     if form in ("json", "yaml"):
-        output.write(output.document_text(report.list_document(facts, entries), form))
+        output.write(output.document_text(listing.list_document(facts, entries), form))
     elif form == "table":
-        output.write(output.emphasised(report.list_table(entries, output.columns())))
+        output.write(output.emphasised(listing.list_table(entries, output.columns())))
     else:
-        output.write(report.list_text(entries))
+        output.write(listing.list_text(entries))
 
 
 def asks_for_everything(words: Words) -> bool:

@@ -300,7 +300,7 @@ def help_command(ctx: click.Context, command: tuple[str, ...]) -> None:
 @format_option("text", "table")
 def version_command(form: str) -> None:
     """Print what --version prints."""
-    from nvc.vgpu.table import fitted
+    from nvc.columns import fitted
     from nvc_cli.version import version_document, version_text, versions
 
     if form in ("json", "yaml"):

@@ -6,11 +6,11 @@ import re
 
 import click
 
+from nvc.columns import fitted
 from nvc.errors import InputError
 from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
 from nvc.sim.report import Report, report
-from nvc.vgpu.table import fitted
 from nvc_cli import output
 from nvc_cli.main import CONTEXT, Commands, format_option
 

@@ -62,7 +62,7 @@ def run_command(
     graphics, video) is not counted.
     """
     from nvc.discovery import discover
-    from nvc.vgpu.run import Program, run
+    from nvc.slices.build.run import Program, run
 
     wanted = wanted_slice(given)
     if wanted is None:
@@ -93,8 +93,8 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
     from nvc.discovery import discover
     from nvc.request import Request, SliceRequest
     from nvc.selection import select
-    from nvc.vgpu import calibration
-    from nvc.vgpu.calibrate import calibrate
+    from nvc.slices.build import calibration
+    from nvc.slices.build.calibrate import calibrate
 
     selectors = selectors_of(devices, "--device") or ("all",)
     facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
@@ -104,7 +104,7 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
         output.write(output.document_text({"measurements": kept}, form))
         return
-    from nvc.vgpu.table import fitted
+    from nvc.columns import fitted
 
     rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT MiB", "MODULE MiB", "DEVICE")]
     for one in measured:
@@ -128,8 +128,8 @@ def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, 
         raise click.UsageError("want either processes or --all")
     environment = callers_environment()
     kernel = operator_kernel() if names or everything else reduced_kernel()
-    from nvc.vgpu.check import check_loading
-    from nvc.vgpu.survey import Survey, survey
+    from nvc.slices.admin.check import check_loading
+    from nvc.slices.admin.survey import Survey, survey
 
     if names or everything:
         found = survey(kernel, everybody(ctx, kernel), names)

@@ -54,8 +54,8 @@ def set_command(
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
         raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
     from nvc.request import SliceRequest
-    from nvc.vgpu.change import set_limits
-    from nvc.vgpu.tenants import find, gone
+    from nvc.slices.admin.change import set_limits
+    from nvc.slices.store.tenants import find, gone
 
     kernel = operator_kernel()
     tenant = find(everybody(ctx, kernel), slice_name)
@@ -69,8 +69,8 @@ def _pausing(name: str, summary: str) -> click.Command:
     @DEVICE
     @click.pass_context
     def pausing(ctx: click.Context, slice_name: str, devices: tuple[str, ...]) -> None:
-        from nvc.vgpu.change import pause
-        from nvc.vgpu.tenants import find, gone
+        from nvc.slices.admin.change import pause
+        from nvc.slices.store.tenants import find, gone
 
         kernel = operator_kernel()
         tenant = find(everybody(ctx, kernel), slice_name)
@@ -112,10 +112,10 @@ def policy_command(
     its slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
-    from nvc.vgpu import policies
-    from nvc.vgpu.govern import devices_named, governed, lay_down, parse_duration
-    from nvc.vgpu.shares import parse_policy
-    from nvc.vgpu.sizes import parse_number
+    from nvc.slices.admin.govern import devices_named, governed, lay_down, parse_duration
+    from nvc.slices.model.shares import parse_policy
+    from nvc.slices.model.sizes import parse_number
+    from nvc.slices.policy import policies
 
     changes: dict[str, int] = {}
     if name is not None:
@@ -142,7 +142,7 @@ def policy_command(
     if form != "table":
         output.write(output.document_text({"devices": [device.document() for device in found]}, form))
         return
-    from nvc.vgpu.top import policies_table
+    from nvc.slices.show.tables import policies_table
 
     output.write(output.emphasised(policies_table(found, output.columns())))
 
@@ -156,9 +156,9 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     """Forget slices. Those of containers that are gone are also removed when new ones are made."""
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
-    from nvc.vgpu import registry
-    from nvc.vgpu.living import living
-    from nvc.vgpu.tenants import find, unreadable
+    from nvc.slices.store import registry
+    from nvc.slices.store.living import living
+    from nvc.slices.store.tenants import find, unreadable
 
     kernel = operator_kernel()
     lock = registry.locked(kernel)

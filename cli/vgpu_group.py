@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.request import SliceRequest
-    from nvc.vgpu.tenants import Tenant
+    from nvc.slices.store.tenants import Tenant
 
 FORMAT = format_option("table")
 
@@ -96,7 +96,7 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
 def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
     """Every slice; what cannot be read is a warning."""
     from nvc.containers.lookup import Lookup
-    from nvc.vgpu.tenants import tenants, with_enforcement
+    from nvc.slices.store.tenants import tenants, with_enforcement
 
     names = ctx.obj.setdefault("names", Lookup())  # `top` lists them again and again
     found, warnings = tenants(kernel, names)

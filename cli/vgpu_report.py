@@ -93,9 +93,9 @@ def report_command(
         raise InputError(
             "--interval", f"{interval:g}", f"more than {MOST_READINGS} readings", "ask for fewer"
         )
-    from nvc.vgpu import plot
-    from nvc.vgpu.history import watch
-    from nvc.vgpu.tenants import find
+    from nvc.slices.show import plot
+    from nvc.slices.show.history import watch
+    from nvc.slices.store.tenants import find
 
     kernel = operator_kernel()
     found = everybody(ctx, kernel)
@@ -111,7 +111,7 @@ def report_command(
         made = {"seconds": looked, "tracks": [track.document() for track in tracks]}
         output.write(output.document_text(made, form))
     else:
-        from nvc.vgpu.top import tracks_table
+        from nvc.slices.show.tables import tracks_table
 
         output.write(output.emphasised(tracks_table(tracks, output.columns())))
     if not tracks:

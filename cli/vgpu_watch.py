@@ -13,7 +13,7 @@ from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.vgpu.tenants import Tenant
+    from nvc.slices.store.tenants import Tenant
 
 FIRST = 0.25  # seconds until the first table of `top`
 
@@ -26,13 +26,13 @@ def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
     """List slices: limits, and what their processes say that they use."""
     found = shown(everybody(ctx, operator_kernel()), everything)
     if form != "table":
-        from nvc.vgpu.tenants import document
+        from nvc.slices.store.tenants import document
 
         output.write(output.document_text({"slices": [document(tenant) for tenant in found]}, form))
         return
-    from nvc.vgpu import top
+    from nvc.slices.show import tables
 
-    output.write(output.emphasised(top.slices(found, time.time(), output.columns())))
+    output.write(output.emphasised(tables.slices(found, time.time(), output.columns())))
 
 
 @command("show", "nvc-cli vgpu show f0000154", "nvc-cli vgpu show 4242 --format json")
@@ -44,10 +44,10 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
 
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
     """
-    from nvc.vgpu import top
-    from nvc.vgpu.nvcd import denial_text
-    from nvc.vgpu.sizes import size_text
-    from nvc.vgpu.tenants import document, find
+    from nvc.slices.client.nvcd import denial_text
+    from nvc.slices.model.sizes import size_text
+    from nvc.slices.show import tables
+    from nvc.slices.store.tenants import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
     if form != "table":
@@ -58,27 +58,27 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     lines = [
         ("slice", tenant.name), *container_lines(tenant), ("key", entry.key), ("rootfs", entry.rootfs or "-"),
         ("libraries", entry.libs_dir), ("quota", entry.quota), ("created", created),
-        ("processes", f"{top.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
+        ("processes", f"{tables.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
     ]  # fmt: skip
     for device in tenant.devices:
         memory = size_text(device.memory) if device.memory else "unknown"
-        used = top.used_text(tenant, device)
+        used = tables.used_text(tenant, device)
         lines.append((f"device {device.index}", f"{device.uuid}  {device.name}"))
         if device.hidden:
             lines.append(("", "hidden: it was not asked for"))
             continue
-        lines.append(("", f"limit {top.limit_text(device)} of {memory}, used {used}"))
-        lines.append(("", top.time_text(device)))
+        lines.append(("", f"limit {tables.limit_text(device)} of {memory}, used {used}"))
+        lines.append(("", tables.time_text(device)))
         if device.denied:
             lines.append(("", denial_text(entry.key, device.uuid)))
         if tenant.alive:
-            lines.append(("", top.received_text(device, time.time() - entry.created)))
+            lines.append(("", tables.received_text(device, time.time() - entry.created)))
     if tenant.problem:
         lines.append(("problem", tenant.problem))
     text = "".join(
         f"{name:<11}{''.join(c if c.isprintable() else '?' for c in value)}\n" for name, value in lines
     )
-    output.write(text + ("\n" + top.processes((tenant,)) if tenant.accounts else ""))
+    output.write(text + ("\n" + tables.processes((tenant,)) if tenant.accounts else ""))
 
 
 def container_lines(tenant: Tenant) -> list[tuple[str, str]]:
@@ -117,8 +117,8 @@ def top_command(
     ASKED is the cap or weight of a slice. EXPECTED is the part of the GPU's time that it gets when all are busy,
     RECEIVED the part that it had since the table before, WAITED how much its launches were held back.
     """
-    from nvc.vgpu.live import Watcher, document
-    from nvc.vgpu.top import screen
+    from nvc.slices.show.live import Watcher, document
+    from nvc.slices.show.tables import screen
 
     watcher = Watcher(operator_kernel(), interval)
     if form == "table" and not once and _interactive(ctx):

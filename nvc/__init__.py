@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.api import Container, Driver, tenants
     from nvc.apply.executor import Outcome
     from nvc.errors import (
         ContainerError,
@@ -28,23 +29,22 @@ if TYPE_CHECKING:
         PermissionDenied,
         RequirementError,
     )
-    from nvc.library import Container, Driver, tenants
     from nvc.model import Binary, DeviceNode, Gpu, HostFacts, Library, MigDevice
     from nvc.plan.ops import Plan
     from nvc.request import DriverOptions, Request, Size, SliceRequest
     from nvc.selection import Selection
-    from nvc.vgpu.sizes import parse_size
-    from nvc.vgpu.tenants import Tenant, TenantDevice
+    from nvc.slices.model.sizes import parse_size
+    from nvc.slices.store.tenants import Tenant, TenantDevice
 
 _HOMES = {
-    "nvc.library": "Driver Container tenants",
+    "nvc.api": "Driver Container tenants",
     "nvc.request": "DriverOptions Request SliceRequest Size",
-    "nvc.vgpu.sizes": "parse_size",
+    "nvc.slices.model.sizes": "parse_size",
     "nvc.model": "HostFacts Gpu MigDevice DeviceNode Library Binary",
     "nvc.selection": "Selection",
     "nvc.plan.ops": "Plan",
     "nvc.apply.executor": "Outcome",
-    "nvc.vgpu.tenants": "Tenant TenantDevice",
+    "nvc.slices.store.tenants": "Tenant TenantDevice",
     "nvc.errors": "NvcError InputError PermissionDenied InitializationError ContainerError DetectionError "
     "DeviceError MigConfigError MigMonitorError RequirementError MountError LoaderCacheError InternalError",
 }

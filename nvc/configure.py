@@ -152,13 +152,13 @@ def _apply_slice(
 ) -> Outcome:
     """Apply a plan whose quota has to be there first."""
     from nvc.apply.executor import apply_plan
-    from nvc.vgpu.registry import enter
+    from nvc.slices.store.registry import enter
 
     assert plan.slice is not None
     registration = enter(kernel, target, plan.slice, target.layout.libs_dir)
     try:
         if plan.slice.mps:
-            from nvc.vgpu.prepare import start_mps
+            from nvc.slices.build.prepare import start_mps
 
             start_mps(kernel, target, plan.slice, options.timeout)
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
@@ -218,11 +218,11 @@ def plan_target(
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     slice = None
     if request.vgpu is not None or facts.outer is not None:
-        from nvc.vgpu.prepare import prepare
+        from nvc.slices.build.prepare import prepare
 
         if request.vgpu is not None and request.vgpu.fence == "mig" and facts.outer is None:
-            from nvc.vgpu.fence import fenced
-            from nvc.vgpu.registry import key_of
+            from nvc.slices.build.fence import fenced
+            from nvc.slices.store.registry import key_of
 
             request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
         slice = prepare(kernel, facts, selection, request.vgpu, target, wants_compat)

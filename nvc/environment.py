@@ -261,7 +261,7 @@ def _slice(
             "the configuration lets containers ask for whole GPUs only",
             "remove it, or change vgpu-variables in [nvc]",
         )  # fmt: skip
-    from nvc.vgpu.variables import library_path, slice_from
+    from nvc.slices.model.variables import library_path, slice_from
 
     wanted = slice_from(environment) if obeyed else None
     if wanted is not None:
@@ -278,8 +278,8 @@ def _default_slice(config: Config) -> SliceRequest | None:
     memory, cores = config.vgpu_memory or config.vgpu_memory_max, config.vgpu_cores or config.vgpu_cores_max
     if not (memory or cores or config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy):
         return None
-    from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
-    from nvc.vgpu.sizes import parse_size
+    from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
+    from nvc.slices.model.sizes import parse_size
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
     largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
@@ -332,7 +332,7 @@ def _cgpu_devices(container: Container, config: Config) -> tuple[str, ...]:
     counts = config.vgpu_variables == "obey" and _may_use_environment(container, config)
     if not (counts and environment.get(CGPU_DEVICES)):
         return ()
-    from nvc.vgpu.variables import cgpu_devices
+    from nvc.slices.model.variables import cgpu_devices
 
     return cgpu_devices(environment)
 

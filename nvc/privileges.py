@@ -1,6 +1,6 @@
 """Which capabilities each process and phase of nvc holds; everything else is given up first.
 
-The applier's own two sets are in native/syscalls/apply.c, beside the calls that need them.
+The applier's own two sets are in native/core/apply/apply.c, beside the calls that need them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,10 @@ class Operation(Value):
 
 
 def decode_program(program: bytes) -> tuple[Operation, ...]:
-    """The operations of a packed program, as native/syscalls/apply.c reads it. Raises struct.error if cut short."""
+    """The operations of a packed program, as native/core/apply/apply.c reads it.
+
+    Raises struct.error if cut short.
+    """
     operations = []
     at = 0
     while at < len(program):

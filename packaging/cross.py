@@ -66,8 +66,8 @@ def make(directory: str, cc: list[str]) -> None:
 
 def extension() -> Any:
     """The description of nvc._syscalls: cffi's FFI object."""
-    path = os.path.join(tree.REPO, "native/syscalls/build.py")
-    spec = importlib.util.spec_from_file_location("syscalls_build", path)
+    path = os.path.join(tree.REPO, "native/core/build.py")
+    spec = importlib.util.spec_from_file_location("core_build", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -92,7 +92,7 @@ def core(directory: str, cc: list[str]) -> None:
             out.write(f'#include "{os.path.dirname(headers)}/{own}/{name}"\n')
         out_file = os.path.join(directory, "_syscalls.abi3.so")
         flags = ["-shared", "-fPIC", "-DPy_LIMITED_API=0x03020000", *described.FLAGS, *macros]
-        include = [f"-I{path}" for path in (work, described.HERE, headers)]
+        include = [f"-I{path}" for path in (work, *described.FOLDERS, headers)]
         subprocess.run([*cc, *flags, *include, "-o", out_file, source, *described.SOURCES], check=True)
 
 

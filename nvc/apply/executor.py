@@ -199,7 +199,7 @@ def _failure(report: ApplyReport, program: Program) -> NvcError:
     return kind(report.step, report.path, cause, "; ".join(hint for hint in hints if hint))
 
 
-_REPAIR = "repair an interrupted run"  # as native/syscalls/apply.c calls it
+_REPAIR = "repair an interrupted run"  # as native/core/apply/apply.c calls it
 _REPAIR_HINT = "remove what is mounted there, or make the container anew"
 _NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
 _HINTS = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOST = "-host"
 
 _SIZE_MAX = 4 << 20  # bytes; a record is a path and little more
-_PLACE, _KEPT = b"P", b"K"  # kinds of records, as native/syscalls/_apply.h has them
+_PLACE, _KEPT = b"P", b"K"  # kinds of records, as native/core/apply/_apply.h has them
 _END = b"\0"
 
 

@@ -1,6 +1,6 @@
 """A plan as the applier's program: every source is open and checked, every path of the host is gone.
 
-The layout is that of `struct nvc_op_header` in native/syscalls/apply.h.
+The layout is that of `struct nvc_op_header` in native/core/apply/apply.h.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from nvc.errors import DeviceError
 from nvc.plan.build import build_plan
 from nvc.plan.ops import BindDevice, BindFile, BindHostFile, BindProc, BindSocket, Symlink, UpdateLoaderCache
 from nvc.selection import Selection
+from nvc.slices.model.slice import Slice, library_directory, shared_slice
 from nvc.target import Layout
 from nvc.value import Value
-from nvc.vgpu.slices import Slice, library_directory, shared_slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from nvc.discovery.outer import refuse_slices
 from nvc.errors import InternalError
 from nvc.requirements import check
 from nvc.selection import select
-from nvc.vgpu import shim
-from nvc.vgpu.sizes import parse_size
+from nvc.slices.build import shim
+from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from nvc.cdi.hookspec import OPTION
 from nvc.errors import InputError
 from nvc.request import Request, Size
 from nvc.selection import select
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.shares import default_policy
+from nvc.slices.model.sizes import parse_number, parse_size
+from nvc.slices.model.slice import SliceDevice, amount, devices_of, granted
 from nvc.value import Value
-from nvc.vgpu.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
-from nvc.vgpu.shares import default_policy
-from nvc.vgpu.sizes import parse_number, parse_size
-from nvc.vgpu.slices import SliceDevice, amount, devices_of, granted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -197,7 +197,7 @@ def _seconds(value: Any) -> float:
 
 def _size(value: Any) -> str:
     if _text(value):
-        from nvc.vgpu.sizes import parse_size
+        from nvc.slices.model.sizes import parse_size
 
         _understood(parse_size, value)
     return str(value)
@@ -205,7 +205,7 @@ def _size(value: Any) -> str:
 
 def _policy(value: Any) -> str:
     if _text(value):
-        from nvc.vgpu.shares import parse_policy
+        from nvc.slices.model.shares import parse_policy
 
         _understood(parse_policy, value)
     return str(value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nvc.errors import InputError
-from nvc.vgpu.layout import CORES_UNCAPPED, POLICIES, WEIGHT
-from nvc.vgpu.shares import WEIGHT_MAX, check_together, parse_policy
-from nvc.vgpu.sizes import parse_size
+from nvc.slices.model.layout import CORES_UNCAPPED, POLICIES, WEIGHT
+from nvc.slices.model.shares import WEIGHT_MAX, check_together, parse_policy
+from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

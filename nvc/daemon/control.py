@@ -16,17 +16,17 @@ import time
 import nvc
 from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
-from nvc.vgpu.layout import NO_LIMIT, POLICIES
-from nvc.vgpu.received import filled
-from nvc.vgpu.tenants import container_document
+from nvc.slices.model.layout import NO_LIMIT, POLICIES
+from nvc.slices.policy.received import filled
+from nvc.slices.store.tenants import container_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.daemon.arbiter import Arbiter
     from nvc.daemon.daemon import Daemon
-    from nvc.daemon.turns import Tenant
+    from nvc.daemon.schedule.arbiter import Arbiter
+    from nvc.daemon.schedule.turns import Tenant
 
 EVENTS_SHOWN = 64
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from nvc.daemon.accountant import Accountant
-from nvc.daemon.ahead import Ahead
-from nvc.daemon.asker import Asker
-from nvc.daemon.book import Book
-from nvc.daemon.gang import Board
-from nvc.daemon.loop import SECOND, Loop
+from nvc.daemon.audit.accountant import Accountant
+from nvc.daemon.audit.asker import Asker
+from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import CONTROL, Fenced, Servers
 from nvc.daemon.names import Names
+from nvc.daemon.schedule.ahead import Ahead
+from nvc.daemon.schedule.book import Book
+from nvc.daemon.schedule.gang import Board
 from nvc.daemon.server import Server
-from nvc.daemon.verify import BYPASS, EXCESS, OVERUSE, Verifier
-from nvc.daemon.watch import Watcher
 from nvc.errors import NvcError
 
 TYPE_CHECKING = False
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.config import Config
-    from nvc.daemon.asker import DeviceSeen
-    from nvc.daemon.turns import Member
+    from nvc.daemon.audit.asker import DeviceSeen
+    from nvc.daemon.schedule.turns import Member
     from nvc.kernel import Kernel
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes
@@ -120,7 +120,7 @@ class Daemon:
         self._searched = now
         from nvc.config import driver_options
         from nvc.discovery import discover
-        from nvc.vgpu.calibrate import libraries_of
+        from nvc.slices.build.calibrate import libraries_of
 
         try:
             used = self.config.replace(load_kmods=False, disable_imex_channel_creation=True)

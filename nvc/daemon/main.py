@@ -13,15 +13,16 @@ import time
 
 import nvc
 from nvc import privileges
-from nvc.daemon import control, watch
+from nvc.daemon import control
 from nvc.daemon.daemon import Daemon
-from nvc.daemon.loop import SECOND
-from nvc.daemon.services import Service
-from nvc.daemon.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at
+from nvc.daemon.io import watch
+from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.services import Service
+from nvc.daemon.io.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at
 from nvc.errors import InitializationError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.rundir import runtime_directory
-from nvc.vgpu import registry
+from nvc.slices.store import registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

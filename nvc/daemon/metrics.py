@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
 from nvc.daemon.control import shares_asked
-from nvc.vgpu.layout import NO_LIMIT, POLICIES
+from nvc.slices.model.layout import NO_LIMIT, POLICIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from nvc.daemon.accountant import Balance
+    from nvc.daemon.audit.accountant import Balance
     from nvc.daemon.daemon import Daemon
 
 PATHS = (b"/", b"/metrics")

@@ -17,20 +17,20 @@ import os
 import shutil
 import signal
 
-from nvc.daemon.helper import fork
-from nvc.daemon.identity import signal_process
-from nvc.daemon.loop import SECOND
+from nvc.daemon.io.helper import fork
+from nvc.daemon.io.identity import signal_process
+from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps_answers import is_number, is_size, last_line
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
-from nvc.vgpu.confine import die_with
-from nvc.vgpu.origin import start_of
+from nvc.slices.build.confine import die_with
+from nvc.slices.store.origin import start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.loop import Loop
+    from nvc.daemon.io.loop import Loop
     from nvc.kernel import Kernel
 
 CONTROL = "nvidia-cuda-mps-control"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup
-from nvc.vgpu.tenants import container_of
+from nvc.slices.store.tenants import container_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.book import Book
+    from nvc.daemon.schedule.book import Book
 
 AGAIN = 60_000_000_000  # nanoseconds until files are read again for slices without a name
 

@@ -10,12 +10,11 @@ import errno
 import socket
 import struct
 
-from nvc.daemon.clients import BURST, GRAB, RATE, Bucket, Client
-from nvc.daemon.identity import peer_of
-from nvc.daemon.living_peer import unwatch, watch
-from nvc.daemon.loop import SECOND
-from nvc.daemon.turns import Member
-from nvc.daemon.wire import (
+from nvc.daemon.io.clients import BURST, GRAB, RATE, Bucket, Client
+from nvc.daemon.io.identity import peer_of
+from nvc.daemon.io.living_peer import unwatch, watch
+from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.wire import (
     HELLO,
     MESSAGE,
     NO_UUID,
@@ -26,15 +25,16 @@ from nvc.daemon.wire import (
     WANT,
     WELCOME,
 )  # fmt: skip
-from nvc.vgpu.sight import Effort
+from nvc.daemon.schedule.turns import Member
+from nvc.slices.store.sight import Effort
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.book import Book, Known
-    from nvc.daemon.gang import Board
-    from nvc.daemon.loop import Loop
+    from nvc.daemon.io.loop import Loop
+    from nvc.daemon.schedule.book import Book, Known
+    from nvc.daemon.schedule.gang import Board
 
 CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
@@ -218,7 +218,7 @@ class Server:
                 return errno.ENODEV
         member = client.members.get(uuid)
         if member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
-            from nvc.daemon.book import terms_of
+            from nvc.daemon.schedule.book import terms_of
 
             terms = terms_of(known.devices[known.uuids.index(uuid)])
             tenant = arbiter.tenant(known.entry.key, terms, now)

@@ -14,8 +14,8 @@ from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK,
 from nvc.discovery.places import DIRECTORIES
 from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import Library
+from nvc.slices.model.elfnote import layouts_of
 from nvc.value import Value
-from nvc.vgpu.elfnote import layouts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

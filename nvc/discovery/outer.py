@@ -7,7 +7,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.discovery.hostroot import identity_of
 from nvc.errors import DetectionError, InputError
 from nvc.model import OuterSlice
-from nvc.vgpu.layout import DAEMON_DIRECTORY, LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
+from nvc.slices.model.layout import DAEMON_DIRECTORY, LEDGER_DIRECTORY, LEDGER_NAME, QUOTA_FILE, REAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """The probe's answer, bytes to facts. The bytes come from a process that ran the vendor's code: every count,
-index and character is checked. Layout: native/syscalls/probe.h.
+index and character is checked. Layout: native/core/probe/probe.h.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from nvc.doctor.look import read_text
 from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import READERS, kind_of
 from nvc.errors import NvcError
-from nvc.report import info_document
-from nvc.vgpu import shim
-from nvc.vgpu.tenants import document as tenant_document
+from nvc.listing import info_document
+from nvc.slices.build import shim
+from nvc.slices.store.tenants import document as tenant_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from nvc.doctor.inside import Inside
 from nvc.doctor.slices import max_glibc
 from nvc.environment import CAPABILITIES
 from nvc.errors import NvcError
-from nvc.vgpu.elfnote import layouts_of
+from nvc.slices.model.elfnote import layouts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvc.doctor.inside import File
     from nvc.doctor.look import Look
     from nvc.model import HostFacts
-    from nvc.vgpu.tenants import Tenant
+    from nvc.slices.store.tenants import Tenant
 
 _LDCONFIG = "run ldconfig in the container, by its engine"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -182,7 +182,7 @@ def shim(look: Look, inside: Inside) -> Iterator[Finding]:
             continue
         if soname == LIBRARIES[0]:
             yield from _too_new(inside, file, soname)
-    from nvc.vgpu.survey import survey
+    from nvc.slices.admin.survey import survey
 
     for report in survey(look.kernel, (tenant,), ()).reports:
         for path, cause in report.uncovered:

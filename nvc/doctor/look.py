@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.request import DriverOptions
-    from nvc.vgpu.tenants import Tenant
+    from nvc.slices.store.tenants import Tenant
 
 #: The largest file of other programs that is read, bytes.
 FILE_LIMIT = 4 << 20
@@ -41,7 +41,9 @@ class Look:
         self, kernel: Kernel, options: DriverOptions, root: str = "", ldcache: str = "", programs: str = ""
     ) -> None:
         self.kernel = kernel
-        self.nvc_cli = f"nvc-cli --root {root}" if root else "nvc-cli"  # with the same driver root, in commands
+        self.nvc_cli = (
+            f"nvc-cli --root {root}" if root else "nvc-cli"
+        )  # with the same driver root, in commands
         self.programs = programs  # the directory of this installation's programs, "" where there is none
         self.container: Found | None = None
         self.config = Config()
@@ -138,7 +140,7 @@ class Look:
     def tenants(self) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
         """Every slice, and warnings about entries that cannot be read."""
         if "tenants" not in self._kept:
-            from nvc.vgpu.tenants import tenants
+            from nvc.slices.store.tenants import tenants
 
             try:
                 os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices

@@ -12,19 +12,22 @@ from nvc.discovery.elf import read_elf, section
 from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
 from nvc.doctor.look import Look
 from nvc.errors import NvcError
-from nvc.vgpu import calibration, layout, policies, registry, shim
-from nvc.vgpu.elfnote import layouts_of
-from nvc.vgpu.limits import read_quota
-from nvc.vgpu.nvcd import ask
-from nvc.vgpu.registry import RegistryError
-from nvc.vgpu.shares import needs_daemon
+from nvc.slices.build import calibration, shim
+from nvc.slices.client.nvcd import ask
+from nvc.slices.model import layout
+from nvc.slices.model.elfnote import layouts_of
+from nvc.slices.model.shares import needs_daemon
+from nvc.slices.policy import policies
+from nvc.slices.store import registry
+from nvc.slices.store.limits import read_quota
+from nvc.slices.store.registry import RegistryError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.vgpu.tenants import Tenant, TenantDevice
+    from nvc.slices.store.tenants import Tenant, TenantDevice
 
 #: For its operator, and for the programs of slices.
 SOCKETS = ("/run/nvc/nvcd/nvcd.sock", "/run/nvc/nvcd/tenant/socket")
@@ -168,7 +171,7 @@ def leftovers(look: Look) -> Iterator[Finding]:
 
 def coverage(look: Look) -> Iterator[Finding]:
     """Whether the shim is in every process of a slice."""
-    from nvc.vgpu.survey import survey
+    from nvc.slices.admin.survey import survey
 
     living: tuple[Tenant, ...] = tuple(tenant for tenant in look.tenants()[0] if tenant.alive)
     for tenant in living:

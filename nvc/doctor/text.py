@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nvc.columns import fitted
 from nvc.doctor import FAILED, OK, UNKNOWN, WARNING, worst
 from nvc.errors import one_line
-from nvc.vgpu.table import fitted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

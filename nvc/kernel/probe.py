@@ -1,4 +1,4 @@
-"""Starts the NVML probe (native/syscalls/probe.c) and collects its one answer; knows nothing of its meaning.
+"""Starts the NVML probe (native/core/probe/probe.c) and collects its one answer; knows nothing of its meaning.
 
 The probe is started first and asked last, so that files are found while NVML starts.
 """

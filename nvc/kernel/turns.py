@@ -1,4 +1,4 @@
-"""Turns on devices that follow each other as they were laid down, without a decision (native/syscalls/turns.c)."""
+"""Turns on devices that follow each other as laid down, without a decision (native/core/schedule/turns.c)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END: int = lib.NVC_TURNS_END
 
 
 class Turns:
-    """Room for the turns of some devices; see native/syscalls/turns.h. Nanoseconds of CLOCK_MONOTONIC."""
+    """Room for the turns of some devices; see native/core/schedule/turns.h. Nanoseconds of CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
         self._devices = ffi.new("struct nvc_turns[]", DEVICES_MAX)

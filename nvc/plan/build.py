@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Op
     from nvc.request import Request
     from nvc.selection import Selection
+    from nvc.slices.model.slice import Slice
     from nvc.target import Layout
-    from nvc.vgpu.slices import Slice
 
 #: Which library classes each capability brings (reference: nvidia-container-cli).
 LIBRARY_KINDS = {
@@ -93,7 +93,7 @@ def _counted(placed: list[tuple[Library, str]], slice: Slice) -> tuple[list[tupl
 
     There is no 32-bit shim, so 32-bit libraries are not among them either.
     """
-    from nvc.vgpu.plan import is_counted
+    from nvc.plan.slices import is_counted
 
     if slice.uncounted:
         return placed, slice
@@ -107,7 +107,7 @@ def _library_ops(placed: list[tuple[Library, str]], layout: Layout, slice: Slice
             BindFile(library.path, f"{directory}/{_name(library.path)}", library.identity)
             for library, directory in placed
         ]
-    from nvc.vgpu.plan import is_shimmed, library_ops, slice_ops
+    from nvc.plan.slices import is_shimmed, library_ops, slice_ops
 
     ops: list[Op] = []
     for library, directory in placed:
@@ -175,7 +175,7 @@ def _loader_cache(placed: list[tuple[Library, str]], compat: tuple[CompatLibrary
 def _warnings(facts: HostFacts, layout: Layout, slice: Slice | None) -> tuple[str, ...]:
     found = facts.warnings
     if slice is not None:
-        from nvc.vgpu.plan import warnings
+        from nvc.plan.slices import warnings
 
         found += warnings(slice)
     if not layout.musl:

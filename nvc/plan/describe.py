@@ -87,7 +87,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 def table(plan: Plan, width: int = 0) -> str:
     """One row for each operation, in at most `width` columns; 0: any number."""
-    from nvc.vgpu.table import fitted
+    from nvc.columns import fitted
 
     rows: list[tuple[str, ...]] = [("OPERATION", "TARGET", "OPTIONS")]
     rows += [(verb, target, options) for verb, target, options, _ in map(_row, plan.ops)]

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nvc.vgpu.slices import Slice
+    from nvc.slices.model.slice import Slice
 
 
 class BindFile(Value):

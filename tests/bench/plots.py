@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from nvc.vgpu.plot import Series, svg
+from nvc.slices.show.plot import Series, svg
 
 
 def main(path: str, directory: str) -> None:

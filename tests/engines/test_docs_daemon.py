@@ -10,8 +10,8 @@ from support import REPO
 from support.engines import DRIVER, Host
 
 from nvc.config.keys import KEYS
-from nvc.daemon.verify import BYPASS, DENY, EXCESS, LATE, OVERUSE, REPORT, STOP, STRANGER
-from nvc.vgpu.layout import POLICIES
+from nvc.daemon.audit.verify import BYPASS, DENY, EXCESS, LATE, OVERUSE, REPORT, STOP, STRANGER
+from nvc.slices.model.layout import POLICIES
 
 #: The driver of this host is where nothing looks by itself.
 WRAPPER = f"""#!/bin/sh

@@ -10,7 +10,7 @@ import pytest
 from support.realslice import RealSlice, native, smi
 from support.vgpushim import GIB, MIB, OUT_OF_MEMORY, Process
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB

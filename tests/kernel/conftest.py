@@ -19,7 +19,7 @@ from support.vgpushim import tool  # noqa: F401
 from support.virtual import World, virtual, world  # noqa: F401
 
 from nvc.kernel import LinuxKernel
-from nvc.vgpu import registry
+from nvc.slices.store import registry
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ from nvc.discovery import discover
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions, Request
 from nvc.runtime.spec import Spec, apply_edits
-from nvc.vgpu import registry
-from nvc.vgpu.admission import sharers
-from nvc.vgpu.census import census
-from nvc.vgpu.layout import NO_LIMIT
-from nvc.vgpu.living import living
-from nvc.vgpu.origin import start_of
-from nvc.vgpu.shim import installed
-from nvc.vgpu.sizes import parse_size
+from nvc.slices.build.shim import installed
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.store import registry
+from nvc.slices.store.admission import sharers
+from nvc.slices.store.census import census
+from nvc.slices.store.living import living
+from nvc.slices.store.origin import start_of
 
 OUT_OF_MEMORY = 2
 
@@ -119,7 +119,7 @@ def test_a_slice(runc_bundle: Any, give: Any, tool: str, runtime: str, first: st
 
 
 def test_shares_of_time_are_in_the_quota(runc_bundle: Any, give: Any) -> None:
-    from nvc.vgpu import quota
+    from nvc.slices.model import quota
 
     bundle = runc_bundle()
     give(bundle, "1:small")

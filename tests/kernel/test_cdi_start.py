@@ -61,7 +61,7 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
         "nvc.discovery.find",
         "nvc.discovery.full",
         "nvc.plan.build",
-        "nvc.report",
+        "nvc.listing",
     )
     assert not [name for name in loaded if name.startswith(unneeded)]
 

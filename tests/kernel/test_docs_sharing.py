@@ -9,7 +9,7 @@ from collections.abc import Callable
 from support import CLEAN_ENV, REPO, need, run
 from support.vgpu import ensure_shim
 
-from nvc.vgpu.layout import POLICIES
+from nvc.slices.model.layout import POLICIES
 
 with open(os.path.join(REPO, "docs/sharing.md"), encoding="utf-8") as page:
     TEXT = page.read()

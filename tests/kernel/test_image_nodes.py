@@ -14,8 +14,8 @@ from support.rootfs import LIBS
 
 from nvc.compat import compat_libraries
 from nvc.kernel import O_PATH, LinuxKernel
-from nvc.vgpu.check import check_files
-from nvc.vgpu.copies import find_copies
+from nvc.slices.admin.check import check_files
+from nvc.slices.build.copies import find_copies
 
 IN_OPEN = 0x20  # inotify(7); O_PATH is no opening
 EVENT = struct.Struct("iIII")

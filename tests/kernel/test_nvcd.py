@@ -13,8 +13,8 @@ import pytest
 from support import PATIENCE, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
 
-from nvc.daemon.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
-from nvc.vgpu import layout, quota
+from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+from nvc.slices.model import layout, quota
 
 
 def shares(place: Place, seconds: float, *drains: float) -> list[float]:

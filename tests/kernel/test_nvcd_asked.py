@@ -15,7 +15,7 @@ from support.nvcd import Place, ask
 
 from nvc import rundir
 from nvc.errors import DeviceError, InitializationError
-from nvc.vgpu import mps, nvcd
+from nvc.slices.client import mps, nvcd
 
 Talk = Callable[[socket.socket, bytes], None]
 

@@ -18,8 +18,8 @@ from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
 
-from nvc.daemon.services import CONNECTIONS
-from nvc.vgpu.registry import read_entry
+from nvc.daemon.io.services import CONNECTIONS
+from nvc.slices.store.registry import read_entry
 
 pytestmark = pytest.mark.driver(gpus=1)
 

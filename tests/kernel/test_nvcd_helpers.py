@@ -11,10 +11,10 @@ import pytest
 from support import need, run
 from support.nvcd import Place, eventually
 
-from nvc.daemon.asker import Asker
-from nvc.daemon.helper import fork
-from nvc.daemon.loop import SECOND, Loop
-from nvc.vgpu.calibrate import Libraries
+from nvc.daemon.audit.asker import Asker
+from nvc.daemon.io.helper import fork
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.slices.build.calibrate import Libraries
 
 #: Stands before the simulated libnvidia-ml, and writes down what it sees.
 SOURCE = """

@@ -14,10 +14,10 @@ from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 
-from nvc.daemon.loop import Loop
+from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import Fenced, Servers
 from nvc.kernel import LinuxKernel
-from nvc.vgpu.origin import start_of
+from nvc.slices.store.origin import start_of
 
 GIB = 1 << 30
 pytestmark = pytest.mark.driver(gpus=1)

@@ -16,16 +16,15 @@ from support.locks import lock
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 
-from nvc.daemon.accountant import _read
-from nvc.daemon.wire import WELCOME
+from nvc.daemon.audit.accountant import _read
+from nvc.daemon.io.wire import WELCOME
 from nvc.kernel import LinuxKernel
-from nvc.vgpu import layout
-from nvc.vgpu.ledger import LedgerError
-from nvc.vgpu.registry import Entry
-from nvc.vgpu.sight import Sight
+from nvc.slices.model import layout
+from nvc.slices.model.ledger import LedgerError
+from nvc.slices.store.registry import Entry
+from nvc.slices.store.sight import Sight
 
 pytestmark = pytest.mark.driver(gpus=1)
-
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from support import CLEAN_ENV, PATIENCE, run
 from support.vgpu import cli, entry_of
 
 from nvc.sim.report import report
-from nvc.vgpu import layout, policies, quota
+from nvc.slices.model import layout, quota
+from nvc.slices.policy import policies
 
 #: One GPU with a single MIG device, which a fenced slice has for itself, and one that policies bound.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]

@@ -12,8 +12,8 @@ from support.rootfs import LIBS
 from support.vgpu import GIB, entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
-from nvc.vgpu import registry
-from nvc.vgpu.layout import NO_LIMIT
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.store import registry
 
 KINDS = ("prestart", "createRuntime", "createContainer")
 pytestmark = pytest.mark.usefixtures("shim")

@@ -15,7 +15,7 @@ from support.configure import BASIC, Configure
 from support.rootfs import LIBS, as_debian
 from support.vgpu import GIB, MIB, Inside, cli, entry_of, limits_of, listed
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 OUT_OF_MEMORY = 2
 pytestmark = pytest.mark.usefixtures("shim")

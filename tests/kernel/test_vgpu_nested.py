@@ -18,7 +18,7 @@ from support.rootfs import LIBS, as_debian
 from support.vgpu import Inside, ensure_shim, entry_of
 
 from nvc.kernel import LinuxKernel
-from nvc.vgpu import registry
+from nvc.slices.store import registry
 
 OUT_OF_MEMORY = 2
 #: In the outer container: a rootfs as a mount of a namespace of its own, as a runtime makes one, held until told.

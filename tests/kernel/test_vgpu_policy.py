@@ -14,7 +14,7 @@ from support.configure import BASIC, Configure
 from support.vgpu import cli, entry_of, shares_of
 
 from nvc.sim.report import report
-from nvc.vgpu import policies
+from nvc.slices.policy import policies
 
 pytestmark = pytest.mark.usefixtures("shim")
 

@@ -16,7 +16,7 @@ from support.configure import BASIC, Configure
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB, cli
 
-from nvc.vgpu import registry
+from nvc.slices.store import registry
 
 pytestmark = pytest.mark.usefixtures("shim")
 

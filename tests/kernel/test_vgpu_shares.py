@@ -13,8 +13,8 @@ from support.configure import BASIC, Configure
 from support.hook import Hook, ask
 from support.vgpu import GIB, cli, limits_of, listed, shares_of
 
-from nvc.vgpu import registry
-from nvc.vgpu.layout import NO_LIMIT, PAUSED
+from nvc.slices.model.layout import NO_LIMIT, PAUSED
+from nvc.slices.store import registry
 
 NATIVE = (0, 1, "native", 0)
 pytestmark = pytest.mark.usefixtures("shim")

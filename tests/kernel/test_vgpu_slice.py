@@ -19,7 +19,8 @@ from support.vgpu import GIB, build_pass_through, entry_of, install_shim, limits
 
 from nvc.errors import MountError
 from nvc.plan.ops import BindHostFile, Ledger, Plan
-from nvc.vgpu import layout, registry
+from nvc.slices.model import layout
+from nvc.slices.store import registry
 
 VERSION = "580.159.04"
 SLICE = (*BASIC, "--vgpu-memory=10GiB")

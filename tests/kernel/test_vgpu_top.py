@@ -18,7 +18,7 @@ from support.rootfs import LIBS
 from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 SHARE = 0.4
 WORK = os.path.join(REPO, "tests/native/vgpu_work.c")

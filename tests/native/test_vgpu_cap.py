@@ -18,7 +18,7 @@ from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
 from support.vgpushim import GIB, Slice
 from support.virtual import World, device_time
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 BESIDE = 0.006  # likewise of several processes, of which one begins while another one's end is not seen yet
 POINTS = 0.003  # of ten seconds, at most a period and what a look at the device comes late

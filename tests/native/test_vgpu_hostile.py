@@ -9,7 +9,7 @@ import struct
 import pytest
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Process, Slice
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 
 def denied(vgpu: Slice) -> Process:

@@ -17,8 +17,8 @@ from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
 from support.virtual import World
 
-from nvc.daemon.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEASE, WANT
-from nvc.vgpu import layout
+from nvc.daemon.io.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEASE, WANT
+from nvc.slices.model import layout
 
 GIB = 1 << 30
 FAIR, FIXED, NATIVE = 0, 3, 5

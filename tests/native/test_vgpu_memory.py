@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 INVALID = 1
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context

@@ -10,7 +10,7 @@ import pytest
 from support import need
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 
 @pytest.fixture

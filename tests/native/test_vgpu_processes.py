@@ -9,7 +9,7 @@ import struct
 from support.locks import lock
 from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 
-from nvc.vgpu import layout
+from nvc.slices.model import layout
 
 
 def test_a_race_grants_what_fits_and_no_more(vgpu: Slice) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from support.vgpushim import CONTEXT, GIB, MIB, Process, Slice
 
-from nvc.vgpu import layout, ledger
+from nvc.slices.model import layout, ledger
 
 SECONDS = float(os.environ.get("NVC_STRESS_SECONDS", "5"))
 CROWD = 64

@@ -12,7 +12,7 @@ from support.turngiver import Talk, TurnGiver
 from support.vgpucap import Capped
 from support.virtual import World, device_time
 
-from nvc.daemon.wire import GRANT, RELEASE, WANT
+from nvc.daemon.io.wire import GRANT, RELEASE, WANT
 
 FAIR = 0
 MS = 1_000_000

@@ -32,8 +32,8 @@ from nvc.plan.ops import (
     Tmpfs,
     UpdateLoaderCache,
 )
-from nvc.vgpu.layout import NO_LIMIT
-from nvc.vgpu.slices import Slice, SliceDevice
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.slice import Slice, SliceDevice
 
 VERSION = "580.159.04"
 IDENTITY = Identity(1, 2, 3, 4)

@@ -22,7 +22,7 @@ from support.rootfs import make_rootfs
 RUN = "/run/nvc"
 #: Files of a slice, of which no two are the same.
 UNIQUE = ("quota", "ledger")
-CACHE = ".nvc-ld.so.cache"  # see native/syscalls/_apply.h
+CACHE = ".nvc-ld.so.cache"  # see native/core/apply/_apply.h
 _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_MOUNTS = 0x00020000
 _BIND, _REMOUNT, _READ_ONLY, _PRIVATE, _ALL_BELOW = 4096, 32, 1, 1 << 18, 16384

@@ -30,9 +30,11 @@ from nvc.ids import user_and_group
 from nvc.kernel.bpf import Program
 from nvc.oci import Container, Malformed, container_of, read_state
 from nvc.requirements import _holds
-from nvc.vgpu import calibration, layout, ledger, policies, quota
-from nvc.vgpu.registry import RegistryError, read_entry
-from nvc.vgpu.sizes import parse_size
+from nvc.slices.build import calibration
+from nvc.slices.model import layout, ledger, quota
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.policy import policies
+from nvc.slices.store.registry import RegistryError, read_entry
 from nvc_cli import arguments
 from nvc_cli.parse import parse_line
 

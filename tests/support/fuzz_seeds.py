@@ -17,7 +17,7 @@ from nvc.discovery.host import Host
 from nvc.kernel import LinuxKernel
 from nvc.request import DriverOptions
 from nvc.sim import SimSpec, create
-from nvc.vgpu import ledger, quota
+from nvc.slices.model import ledger, quota
 from support import REPO, STAGE, run
 from support.bundle import default_config
 from support.device_cgroup import DOCKER, SHAPES

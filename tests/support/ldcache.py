@@ -124,10 +124,10 @@ def make(
 def compile_tool(directory: str, *flags: str) -> str:
     """Builds tests/native/ldcache_tool.c with the C core and these flags; returns the program's path."""
     program = os.path.join(directory, "ldcache_tool")
-    core = [f"native/syscalls/{name}.c" for name in ("ldcache", "ldcache_read", "ldcache_write")]
+    core = [f"native/core/ldcache/{name}.c" for name in ("ldcache", "ldcache_read", "ldcache_write")]
     sources = [*core, "tests/native/ldcache_tool.c", "tests/native/ldcache_oracle.c"]
     warnings = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
-    folders = ("-Inative/syscalls", "-Itests/native")
+    folders = ("-Inative/core/ldcache", "-Itests/native")
     run("gcc", *warnings, *flags, *folders, "-o", program, *sources, cwd=REPO)
     return program
 

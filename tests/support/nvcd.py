@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nvc.vgpu.layout import POLICIES
+from nvc.slices.model.layout import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
 from .realtime import REAL, Time
@@ -205,7 +205,7 @@ class Tenant:
 
     def set(self, **fields: int) -> None:
         """Change the quota of its devices."""
-        from nvc.vgpu import quota
+        from nvc.slices.model import quota
 
         fd = os.open(f"{self.directory}/quota", os.O_RDWR)
         quota.write(fd, tuple(device.replace(**fields) for device in quota.read(fd)))

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 
-from nvc.daemon.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
 from support.locks import lock
 
 LIBRARIES = "/mnt/lib"
@@ -22,9 +22,10 @@ LIBRARIES = "/mnt/lib"
 def make_slice(devices: list[dict[str, object]]) -> str:
     """Register this process's mount namespace as a slice; its key is returned."""
     from nvc.kernel import private_mounts
-    from nvc.vgpu import layout, ledger, origin, quota, registry
-    from nvc.vgpu.quota import QuotaDevice
-    from nvc.vgpu.registry import Entry, EntryDevice
+    from nvc.slices.model import layout, ledger, quota
+    from nvc.slices.model.quota import QuotaDevice
+    from nvc.slices.store import origin, registry
+    from nvc.slices.store.registry import Entry, EntryDevice
 
     private_mounts()
     mount("-t", "tmpfs", "none", "/mnt")
@@ -58,7 +59,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
 
 def keep_books() -> None:
     """A ledger in which this process has a slot, as the shim's would."""
-    from nvc.vgpu import layout, ledger
+    from nvc.slices.model import layout, ledger
 
     place = f"{LIBRARIES}/{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
     fd = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
@@ -187,7 +188,7 @@ class Busy:
 def main() -> None:
     devices = json.loads(sys.argv[1])
     key = make_slice(devices)
-    from nvc.vgpu.quota import uuid_bytes
+    from nvc.slices.model.quota import uuid_bytes
 
     uuids = [uuid_bytes(device["uuid"]) for device in devices]
     kept: list[socket.socket] = []

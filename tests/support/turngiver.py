@@ -6,9 +6,9 @@ import os
 import socket
 from typing import Any
 
-from nvc.daemon.wire import HELLO, MESSAGE, NO_UUID, SIZE, VERSION, WANT, WELCOME
+from nvc.daemon.io.wire import HELLO, MESSAGE, NO_UUID, SIZE, VERSION, WANT, WELCOME
+from nvc.slices.model import quota
 from nvc.value import Value
-from nvc.vgpu import quota
 from support import PATIENCE
 from support.realtime import Time
 from support.vgpushim import Slice

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from nvc.daemon.gang import Board
-from nvc.daemon.policy import MS, NATIVE, DevicePolicy, Terms
-from nvc.daemon.turns import Member
-from nvc.daemon.wire import DROP, FREE, GRANT
+from nvc.daemon.io.wire import DROP, FREE, GRANT
+from nvc.daemon.schedule.gang import Board
+from nvc.daemon.schedule.policy import MS, NATIVE, DevicePolicy, Terms
+from nvc.daemon.schedule.turns import Member
 
 SECOND = 1000 * MS
 

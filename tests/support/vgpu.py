@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from nvc.vgpu import quota
-from nvc.vgpu.layout import POLICIES
+from nvc.slices.model import quota
+from nvc.slices.model.layout import POLICIES
 
 from . import CLEAN_ENV, REPO, need, run
 from .dialog import Dialog
@@ -59,7 +59,7 @@ def ensure_shim(stage: str, scratch: str) -> str:
 
 def entry_of(pid: int) -> Any:
     """The registry's entry of the container of a process, None where it has none."""
-    from nvc.vgpu import registry
+    from nvc.slices.store import registry
 
     namespace = f"{os.stat(f'/proc/{pid}/ns/mnt').st_ino:x}-"
     base = registry.base_directory()

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from nvc.slices.model import layout
 from nvc.value import Value
-from nvc.vgpu import layout
 from support import REPO, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time

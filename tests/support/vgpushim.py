@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nvc.sim.report import report
-from nvc.vgpu import layout, ledger, quota
+from nvc.slices.model import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog

@@ -20,8 +20,8 @@ from nvc.errors import ContainerError, DeviceError, InputError
 from nvc.model import HostFacts
 from nvc.request import Request
 from nvc.selection import select
-from nvc.vgpu.sizes import parse_size
-from nvc.vgpu.slices import SliceDevice
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.model.slice import SliceDevice
 
 SHIMS = tuple(
     (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")

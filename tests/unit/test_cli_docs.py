@@ -11,12 +11,12 @@ import pytest
 from support import REPO
 from support.facts import PLAN, facts
 
-from nvc import report
+from nvc import listing
 from nvc.doctor.codes import Explanation
 from nvc.plan.describe import VERBS, document
 from nvc.request import Request
 from nvc.selection import select
-from nvc.vgpu.calibration import Measurement
+from nvc.slices.build.calibration import Measurement
 from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 
@@ -50,7 +50,14 @@ def test_every_command() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["vgpu/tenants", "vgpu/govern", "vgpu/history", "vgpu/survey", "vgpu/calibration", "doctor/codes"],
+    [
+        "slices/store/tenants",
+        "slices/admin/govern",
+        "slices/show/history",
+        "slices/admin/survey",
+        "slices/build/calibration",
+        "doctor/codes",
+    ],
 )
 def test_every_key_of_what_is_made_for_programs(module: str) -> None:
     """Keys of dictionaries in functions called `document`; of values that are printed as they are, the fields."""
@@ -66,15 +73,15 @@ def test_every_key_of_what_is_made_for_programs(module: str) -> None:
         if isinstance(key, ast.Constant)
     }
     if not found:
-        found = set((Measurement if module == "vgpu/calibration" else Explanation)._fields)
+        found = set((Measurement if module == "slices/build/calibration" else Explanation)._fields)
     assert found and found <= CODE, found - CODE
 
 
 def test_every_key_of_every_document() -> None:
     host, request = facts(), Request(devices=("all",), imex_channels=(1,))
     kinds = ("devices", "binaries", "libraries", "ipcs", "firmwares")
-    entries = report.entries(host, select(host, request), request, kinds)
-    for made in (report.info_document(host), report.list_document(host, entries), document(PLAN)):
+    entries = listing.entries(host, select(host, request), request, kinds)
+    for made in (listing.info_document(host), listing.list_document(host, entries), document(PLAN)):
         missing = set(keys(made)) - CODE
         assert not missing
     assert {entry.kind for entry in entries} <= CODE

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.facts import CAPABILITIES, LIBS, MIG_UUID_0, UUID_0, UUID_1, VERSION, cap, facts, gpu, gpus
 
-from nvc import report
+from nvc import listing
 from nvc.model import Binary
 from nvc.request import Request
 from nvc.selection import select
@@ -29,11 +29,11 @@ CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/n
 def listed(request: Request, *kinds: str, host: object = None) -> list[str]:
     """The lines of `list`."""
     found = host or facts()
-    return report.list_text(report.entries(found, select(found, request), request, kinds)).splitlines()  # type: ignore[arg-type]
+    return listing.list_text(listing.entries(found, select(found, request), request, kinds)).splitlines()  # type: ignore[arg-type]
 
 
 def test_info_text() -> None:
-    assert report.info_text(SMALL) == (
+    assert listing.info_text(SMALL) == (
         "NVRM version:   535.104.05\n"
         "CUDA version:   12.2\n"
         "\n"
@@ -48,12 +48,12 @@ def test_info_text() -> None:
 
 
 def test_info_text_of_two() -> None:
-    blocks = report.info_text(facts()).split("\n\n")
+    blocks = listing.info_text(facts()).split("\n\n")
     assert [block.count("\n") for block in blocks] == [1, 6, 7]
 
 
 def test_info_csv() -> None:
-    assert report.info_csv(SMALL) == (
+    assert listing.info_csv(SMALL) == (
         "NVRM version,CUDA version\n"
         "535.104.05,12.2\n"
         "\n"
@@ -62,15 +62,15 @@ def test_info_csv() -> None:
     )
     comma = facts(gpus=(T4.replace(name='T4, "big"'),))
     assert (
-        report.info_csv(comma).splitlines()[-1].startswith('0,0,T4, "big",Tesla,')
+        listing.info_csv(comma).splitlines()[-1].startswith('0,0,T4, "big",Tesla,')
     )  # no quoting, as the peers
 
 
 def test_a_simulated_driver_says_so() -> None:
     host = SMALL.replace(simulated=True)
-    assert report.info_text(host).startswith("NVRM version:   535.104.05-sim\n")
-    assert report.info_csv(host).splitlines()[1] == "535.104.05-sim,12.2"
-    assert report.info_document(host)["driver"] == {
+    assert listing.info_text(host).startswith("NVRM version:   535.104.05-sim\n")
+    assert listing.info_csv(host).splitlines()[1] == "535.104.05-sim,12.2"
+    assert listing.info_document(host)["driver"] == {
         "version": "535.104.05",
         "cudaVersion": "12.2",
         "root": "/run/driver",
@@ -80,7 +80,7 @@ def test_a_simulated_driver_says_so() -> None:
 
 def test_a_hostile_name_stays_on_its_line() -> None:
     host = SMALL.replace(gpus=(T4.replace(name="T4\nGPU UUID:       GPU-1\x1b[2J" + "x" * 9999),))
-    for show in (report.info_text, report.info_csv, report.info_table):
+    for show in (listing.info_text, listing.info_csv, listing.info_table):
         text = show(host)
         assert len(text.splitlines()) == len(show(SMALL).splitlines())
         assert "\x1b" not in text
@@ -89,7 +89,7 @@ def test_a_hostile_name_stays_on_its_line() -> None:
 
 def test_info_table() -> None:
     long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition (simulated)"
-    lines = report.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1])), 100).splitlines()
+    lines = listing.info_table(facts(gpus=(gpus()[0].replace(name=long), gpus()[1])), 100).splitlines()
     assert lines[0].split() == ["DEVICE", "UUID", "BUS", "ARCH", "MODEL"]
     assert [line.split()[0] for line in lines[1:]] == ["0", "1", "1:0", "1:1"]
     assert f"  {MIG_UUID_0}  gi 1 ci 0 " in lines[3]
@@ -98,7 +98,7 @@ def test_info_table() -> None:
 
 
 def test_info_document() -> None:
-    made = json.loads(json.dumps(report.info_document(facts(warnings=("odd",)))))
+    made = json.loads(json.dumps(listing.info_document(facts(warnings=("odd",)))))
     assert (made["schemaVersion"], made["warnings"]) == (1, ["odd"])
     assert made["gpus"][1] == {
         "index": 1,
@@ -193,8 +193,8 @@ def test_names_keep_their_bytes_but_not_their_lines() -> None:
 
 def test_list_document_and_table() -> None:
     host, request = facts(), Request(devices=("0",), imex_channels=(5,))
-    entries = report.entries(host, select(host, request), request, KINDS)
-    made = json.loads(json.dumps(report.list_document(host, entries)))
+    entries = listing.entries(host, select(host, request), request, KINDS)
+    made = json.loads(json.dumps(listing.list_document(host, entries)))
     assert list(made) == ["schemaVersion", "driver", "entries", "warnings"]
     by_kind = {entry["kind"]: entry for entry in made["entries"]}
     assert by_kind == {
@@ -216,7 +216,7 @@ def test_list_document_and_table() -> None:
         "ipc": {"kind": "ipc", "path": "/tmp/nvidia-mps", "service": "mps"},
         "firmware": {"kind": "firmware", "path": f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"},
     }
-    lines = report.list_table(entries, 100).splitlines()
+    lines = listing.list_table(entries, 100).splitlines()
     assert lines[0].split() == ["KIND", "PATH", "DETAIL"]
     assert len(lines) == len(entries) + 1
     assert max(map(len, lines)) <= 100

@@ -11,24 +11,24 @@ from support import CLEAN_ENV, run
 from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_device
 from support.terminal import Terminal
 
-from nvc import report
+from nvc import listing
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
+from nvc.listing import Entry
 from nvc.model import HostFacts
 from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
 from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
-from nvc.report import Entry
 from nvc.request import Request
 from nvc.selection import select
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, Report
-from nvc.vgpu import top
-from nvc.vgpu.govern import Governed
-from nvc.vgpu.history import Track
-from nvc.vgpu.ledger import Account
-from nvc.vgpu.policies import DevicePolicy
-from nvc.vgpu.registry import Entry as SliceEntry
-from nvc.vgpu.tenants import Tenant, TenantDevice
+from nvc.slices.admin.govern import Governed
+from nvc.slices.model.ledger import Account
+from nvc.slices.policy.policies import DevicePolicy
+from nvc.slices.show import tables
+from nvc.slices.show.history import Track
+from nvc.slices.store.registry import Entry as SliceEntry
+from nvc.slices.store.tenants import Tenant, TenantDevice
 from nvc_cli import boot, daemon, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot
@@ -141,20 +141,20 @@ def results() -> tuple[Result, ...]:
 def entries() -> tuple[Entry, ...]:
     host, request = crowd(), Request(devices=("all",), capabilities=("compat32",), imex_channels=(2047,))
     kinds = ("devices", "binaries", "libraries", "ipcs", "firmwares")
-    return report.entries(host, select(host, request), request, kinds)
+    return listing.entries(host, select(host, request), request, kinds)
 
 
 TABLES: dict[str, Callable[[int], str]] = {
-    "info": lambda width: report.info_table(crowd(), width),
-    "list": lambda width: report.list_table(entries(), width),
+    "info": lambda width: listing.info_table(crowd(), width),
+    "list": lambda width: listing.list_table(entries(), width),
     "configure": lambda width: plan_table(PLAN, width),
     "configure --dry-run": lambda _: describe(crowded_plan()),
     "sim show": lambda width: sim.table(simulated(), width),
-    "vgpu policy": lambda width: top.policies_table(governed(), width),
-    "vgpu report": lambda width: top.tracks_table(tracks(), width),
-    "vgpu ls": lambda width: top.slices(tenants(), 1e9, width),
-    "vgpu show": lambda width: top.processes(tenants(), width),
-    "vgpu top": lambda width: top.screen(tenants(), 1e9, top.Shares({}, {}), width),
+    "vgpu policy": lambda width: tables.policies_table(governed(), width),
+    "vgpu report": lambda width: tables.tracks_table(tracks(), width),
+    "vgpu ls": lambda width: tables.slices(tenants(), 1e9, width),
+    "vgpu show": lambda width: tables.processes(tenants(), width),
+    "vgpu top": lambda width: tables.screen(tenants(), 1e9, tables.Shares({}, {}), width),
     "doctor": lambda width: text.table(results(), width),
     "doctor on a terminal": lambda width: text.report(results(), width=width),
     "doctor --list": lambda _: text.listing(CHECKS),
@@ -193,22 +193,22 @@ def test_tables_of_nvc_itself(words: str, capfd: pytest.CaptureFixture[str]) -> 
 
 def test_what_is_copied_from_a_table_is_whole() -> None:
     """UUIDs, indices and paths are not cut where something else can be left out."""
-    shown = report.info_table(crowd(), WIDTH)
+    shown = listing.info_table(crowd(), WIDTH)
     assert all(one.uuid in shown for one in crowd().gpus) and shown.count(MIG_UUID_0) == 56
     assert shown.count("…(simulated)") == 8  # nobody takes one for a real GPU
-    shown = report.list_table(entries(), WIDTH)
+    shown = listing.list_table(entries(), WIDTH)
     assert all(entry.path in shown for entry in entries())
-    shown = top.slices(tenants(), 1e9, WIDTH)
+    shown = tables.slices(tenants(), 1e9, WIDTH)
     assert "LIMIT" in shown and "USED" in shown and "POLICY" in shown and shown.count("fixed, paused\n") == 9
     shown = sim.table(simulated(), WIDTH)
     assert shown.count(MIG_UUID_0) == 56
 
 
 def test_a_wide_terminal_has_every_column() -> None:
-    assert "ARCH" in report.info_table(crowd(), 140) and LONG.removeprefix("NVIDIA ") in report.info_table(
+    assert "ARCH" in listing.info_table(crowd(), 140) and LONG.removeprefix("NVIDIA ") in listing.info_table(
         crowd(), 140
     )
-    assert "DETAIL" in report.list_table(entries(), 100)
+    assert "DETAIL" in listing.list_table(entries(), 100)
 
 
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.turns import SECOND, Program, World
 
-from nvc.daemon.arbiter import Arbiter
-from nvc.daemon.clients import GRAB, Client
-from nvc.daemon.foresight import Turn, foresee, take_over
-from nvc.daemon.loop import Loop
-from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.io.clients import GRAB, Client
+from nvc.daemon.io.loop import Loop
+from nvc.daemon.io.wire import DROP, GRANT, MESSAGE, RELEASE
+from nvc.daemon.schedule.arbiter import Arbiter
+from nvc.daemon.schedule.foresight import Turn, foresee, take_over
+from nvc.daemon.schedule.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.schedule.turns import Member
 from nvc.daemon.server import Server
-from nvc.daemon.turns import Member
-from nvc.daemon.wire import DROP, GRANT, MESSAGE, RELEASE
 from nvc.kernel.turns import END, EVENT, TIME, Turns
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.turns import SECOND, Program, World
 
 from nvc.daemon.control import shares_asked
-from nvc.daemon.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
+from nvc.daemon.io.wire import DROP, FREE, GRANT
+from nvc.daemon.schedule.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
 from nvc.daemon.server import CLIENTS_MAX, PER_SLICE_MAX, room_for_one
-from nvc.daemon.wire import DROP, FREE, GRANT
 
 
 def shares(world: World, seconds: int = 10) -> dict[str, float]:

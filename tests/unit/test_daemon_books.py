@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.asker import parse
-from nvc.daemon.clients import Bucket
-from nvc.daemon.loop import SECOND
-from nvc.daemon.nvml import SAMPLES_SINCE, samples_since
+from nvc.daemon.audit.asker import parse
+from nvc.daemon.audit.nvml import SAMPLES_SINCE, samples_since
+from nvc.daemon.io.clients import Bucket
+from nvc.daemon.io.loop import SECOND
 
 UUID = "GPU-00000000-1111-2222-3333-444444444440"
 

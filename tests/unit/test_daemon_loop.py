@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvc.daemon.loop import SECOND, Loop
+from nvc.daemon.io.loop import SECOND, Loop
+from nvc.daemon.io.services import CONNECTIONS, RETRY, Service
+from nvc.daemon.io.watch import concerns_devices, exits_of
 from nvc.daemon.main import obey_signals
 from nvc.daemon.server import Server
-from nvc.daemon.services import CONNECTIONS, RETRY, Service
-from nvc.daemon.watch import concerns_devices, exits_of
 
 
 @pytest.fixture

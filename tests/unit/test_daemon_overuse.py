@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.overuse import BOOKS, CAP, MARGIN, PATIENCE, SECOND, TURNS, Figures, Overuse
+from nvc.daemon.audit.overuse import BOOKS, CAP, MARGIN, PATIENCE, SECOND, TURNS, Figures, Overuse
 
 PLACE = ("key", "GPU-1")
 STEP = 2 * SECOND

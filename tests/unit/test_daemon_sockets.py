@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from nvc.daemon.sockets import listen
+from nvc.daemon.io.sockets import listen
 from nvc.errors import InitializationError
 
 KINDS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)

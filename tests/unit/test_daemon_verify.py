@@ -11,14 +11,14 @@ import pytest
 from support import until
 
 from nvc.config import Config
-from nvc.daemon.accountant import GRACE, Accountant, Balance, Use, User
-from nvc.daemon.asker import DeviceSeen
-from nvc.daemon.overuse import PATIENCE, TURNS
-from nvc.daemon.verify import BYPASS, EXCESS, OVERUSE, PERSIST, TOLERANCE, Verifier
+from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, Use, User
+from nvc.daemon.audit.asker import DeviceSeen
+from nvc.daemon.audit.overuse import PATIENCE, TURNS
+from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, PERSIST, TOLERANCE, Verifier
 from nvc.kernel import LinuxKernel
-from nvc.vgpu.layout import DENIED
-from nvc.vgpu.origin import is_ending, is_here, start_of
-from nvc.vgpu.quota import QuotaDevice
+from nvc.slices.model.layout import DENIED
+from nvc.slices.model.quota import QuotaDevice
+from nvc.slices.store.origin import is_ending, is_here, start_of
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
 SECOND, HALF, GIB = 1_000_000_000, 500_000_000, 1 << 30

@@ -8,9 +8,9 @@ import re
 import pytest
 from support import REPO, run
 
-from nvc.daemon import wire
-from nvc.daemon.policy import policy_of
-from nvc.vgpu.policies import DevicePolicy as LaidDown
+from nvc.daemon.io import wire
+from nvc.daemon.schedule.policy import policy_of
+from nvc.slices.policy.policies import DevicePolicy as LaidDown
 
 NAMES = ("VERSION", "HELLO", "WANT", "RELEASE", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED")
 PROGRAM = """

@@ -96,8 +96,11 @@ def test_a_slice_loads_nothing_heavy(
         command = ["--root", root, "configure", *wanted, container.bundle.rootfs]
         loaded(stage, "nvc_cli", "nvc-cli", *command)
         modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
-    assert foreign(stage, modules) == set() and "nvc.vgpu.registry" in modules
-    assert not {"nvc.vgpu.living", "nvc.vgpu.tenants", "nvc.discovery.libraries", "os"} & modules
+    assert foreign(stage, modules) == set() and "nvc.slices.store.registry" in modules
+    assert (
+        not {"nvc.slices.store.living", "nvc.slices.store.tenants", "nvc.discovery.libraries", "os"}
+        & modules
+    )
     assert unarchived(modules) == set()
 
 

@@ -15,9 +15,10 @@ READERS = frozenset(
 )
 #: Where it is right, by file and function.
 REASONS = {
-    "nvc/vgpu/limits.py finish": "what could not be ended is as torn as before for the caller, which denies",
+    "nvc/slices/store/limits.py finish":
+        "what could not be ended is as torn as before for the caller, which denies",
     "nvc/doctor/archive.py _tenants": "the archive has the findings of the checks, which name the cause",
-    "nvc/vgpu/run.py _forget": "removes what is one's own; of another's it decides nothing",
+    "nvc/slices/build/run.py _forget": "removes what is one's own; of another's it decides nothing",
     "nvc/doctor/slices.py _with_policy": "the check vgpu.quotas names it; this one is about nvcd",
 }
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.facts import MIG_UUID_0, UUID_0, UUID_1
 
-from nvc.vgpu import layout, ledger, quota
-from nvc.vgpu.quota import QuotaDevice
+from nvc.slices.model import layout, ledger, quota
+from nvc.slices.model.quota import QuotaDevice
 
 DEVICES = (
     QuotaDevice(UUID_0, 10 << 30, 500 << 20, 90 << 20, 7, 0, 1, 5),

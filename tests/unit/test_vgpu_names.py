@@ -6,8 +6,8 @@ import pytest
 
 from nvc.containers import ContainerName
 from nvc.errors import InputError
-from nvc.vgpu.entry import Entry
-from nvc.vgpu.tenants import Tenant, document, find, named
+from nvc.slices.model.entry import Entry
+from nvc.slices.store.tenants import Tenant, document, find, named
 
 NOBODY = ContainerName()
 A, B = "aaaa" + "0" * 60, "aaab" + "1" * 60

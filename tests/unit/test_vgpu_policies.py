@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.errors import InputError
-from nvc.vgpu.govern import parse_duration
-from nvc.vgpu.policies import (
+from nvc.slices.admin.govern import parse_duration
+from nvc.slices.policy.policies import (
     INSTANCES_MAX,
     NONE,
     SLICE_US,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.vgpu import layout
-from nvc.vgpu.ledger import Budget, LedgerError, parse_budgets
-from nvc.vgpu.plot import Series, svg
-from nvc.vgpu.received import MOST, Reading, Received, expected, received, state
-from nvc.vgpu.registry import Entry
-from nvc.vgpu.table import fitted
-from nvc.vgpu.tenants import Tenant, TenantDevice
-from nvc.vgpu.top import Shares, received_text, screen
+from nvc.columns import fitted
+from nvc.slices.model import layout
+from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
+from nvc.slices.policy.received import MOST, Reading, Received, expected, received, state
+from nvc.slices.show.plot import Series, svg
+from nvc.slices.show.tables import Shares, received_text, screen
+from nvc.slices.store.registry import Entry
+from nvc.slices.store.tenants import Tenant, TenantDevice
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 SECOND = 1_000_000_000

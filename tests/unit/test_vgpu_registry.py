@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.identity import namespace_of
+from nvc.daemon.io.identity import namespace_of
 from nvc.kernel import LinuxKernel
-from nvc.vgpu.calibration import Measurement, find, load, parse_line, store
-from nvc.vgpu.living import living, living_of
-from nvc.vgpu.origin import namespace_id_of, start_of
-from nvc.vgpu.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
+from nvc.slices.build.calibration import Measurement, find, load, parse_line, store
+from nvc.slices.store.living import living, living_of
+from nvc.slices.store.origin import namespace_id_of, start_of
+from nvc.slices.store.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.vgpu.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline, text_of
-from nvc.vgpu.ledger import Account
-from nvc.vgpu.received import Received
-from nvc.vgpu.registry import Entry
-from nvc.vgpu.screen import KEYS, body_length, frame
-from nvc.vgpu.tenants import Tenant, TenantDevice
-from nvc.vgpu.top import Shares
-from nvc.vgpu.view import SORTS, Picture, View, pressed
+from nvc.slices.model.ledger import Account
+from nvc.slices.policy.received import Received
+from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline, text_of
+from nvc.slices.show.screen import KEYS, body_length, frame
+from nvc.slices.show.tables import Shares
+from nvc.slices.show.view import SORTS, Picture, View, pressed
+from nvc.slices.store.registry import Entry
+from nvc.slices.store.tenants import Tenant, TenantDevice
 
 GIB = 1 << 30
 

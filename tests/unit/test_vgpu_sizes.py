@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.errors import InputError
-from nvc.vgpu import sizes
+from nvc.slices.model import sizes
 
 GIB = 1 << 30
 NAME = "--vgpu-memory"

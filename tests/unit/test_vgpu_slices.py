@@ -10,13 +10,13 @@ from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 from nvc.errors import DeviceError, InputError
 from nvc.request import Request, Share, Size, SliceRequest
 from nvc.selection import select
-from nvc.vgpu.layout import NO_LIMIT
-from nvc.vgpu.layout import POLICY_FIXED as FIXED
-from nvc.vgpu.layout import POLICY_NATIVE as NATIVE
-from nvc.vgpu.layout import POLICY_WEIGHT as WEIGHT
-from nvc.vgpu.shares import parse_cores, parse_policy, parse_weight
-from nvc.vgpu.sizes import parse_size
-from nvc.vgpu.slices import resolve
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.layout import POLICY_FIXED as FIXED
+from nvc.slices.model.layout import POLICY_NATIVE as NATIVE
+from nvc.slices.model.layout import POLICY_WEIGHT as WEIGHT
+from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.model.slice import resolve
 
 GIB = 1 << 30
 

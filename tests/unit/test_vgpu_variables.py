@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nvc.errors import InputError
 from nvc.request import SliceRequest
-from nvc.vgpu.variables import slice_from
+from nvc.slices.model.variables import slice_from
 
 GIB = 1 << 30
 CGPU = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
@@ -107,7 +107,9 @@ def test_hami_can_say_that_its_caps_do_not_count() -> None:
 @pytest.mark.parametrize(
     "name", ["NVC_VGPU_CORES", "NVC_VGPU_CORES_1", "CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_0"]
 )
-@pytest.mark.parametrize("value", ["0", "-1", "101", "50k", "101%", "50%%", "%", "5e1", "050", " 50", "fifty"])
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "101", "50k", "101%", "50%%", "%", "5e1", "050", " 50", "fifty"]
+)
 def test_bad_caps(name: str, value: str) -> None:
     if value == "0" and name.startswith("CUDA"):
         return  # HAMi's way to say that there is none

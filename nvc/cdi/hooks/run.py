@@ -87,7 +87,7 @@ def _run(
         log(describe(plan))
     if build.limits is None:
         return build, apply_plan(kernel, plan, target, last=True)
-    from nvc.vgpu.registry import enter
+    from nvc.slices.store.registry import enter
 
     registration = enter(kernel, target, build.limits.slice, build.limits.libs_dir)
     try:
@@ -200,7 +200,7 @@ class _Building:
         root = self.driver_root
         if self.limits is None:
             return Plan("/", root, "/", "", (), tuple(dict.fromkeys(ops)))
-        from nvc.vgpu.plan import warnings
+        from nvc.plan.slices import warnings
 
         facts, slice = self.limits.facts, self.limits.slice
         devices = tuple(device.uuid for device in slice.devices)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Op
     from nvc.request import DriverOptions
     from nvc.selection import Selection
+    from nvc.slices.model.slice import Slice, SliceDevice
     from nvc.target import Target
-    from nvc.vgpu.slices import Slice, SliceDevice
 
 
 class Asked(Value):
@@ -82,8 +82,8 @@ def asked(
 
 def _bounds(container: Container, config: Config) -> SliceRequest:
     """What holds for every slice of a container, whatever its devices say."""
-    from nvc.vgpu.sizes import parse_size
-    from nvc.vgpu.variables import library_path
+    from nvc.slices.model.sizes import parse_size
+    from nvc.slices.model.variables import library_path
 
     return SliceRequest(
         largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
@@ -114,8 +114,8 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     from nvc.discovery import discover
     from nvc.discovery.outer import refuse_slices
     from nvc.plan.build import beside_shims
-    from nvc.vgpu.prepare import slice_of
-    from nvc.vgpu.slices import library_directory
+    from nvc.slices.build.prepare import slice_of
+    from nvc.slices.model.slice import library_directory
 
     facts = discover(kernel, asked.options)
     refuse_slices(facts)
@@ -131,8 +131,8 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
 
 def _devices(facts: HostFacts, asked: Asked) -> tuple[SliceDevice, ...]:
     """The container's devices with their limits. Raises InputError, DeviceError."""
-    from nvc.vgpu.shares import ALL
-    from nvc.vgpu.slices import resolve
+    from nvc.slices.model.shares import ALL
+    from nvc.slices.model.slice import resolve
 
     slices: dict[str, tuple[int, int, int, int]] = {}
     for text in asked.slices:
@@ -191,8 +191,8 @@ def _ops(
 ) -> tuple[list[Op], frozenset[str]]:
     """The shim over what the document has mounted, what lies beside it, and a cover for what is not counted."""
     from nvc.plan.ops import BindHostFile
-    from nvc.vgpu.plan import is_counted, is_shimmed, library_ops, slice_ops
-    from nvc.vgpu.prepare import empty_file
+    from nvc.plan.slices import is_counted, is_shimmed, library_ops, slice_ops
+    from nvc.slices.build.prepare import empty_file
 
     ops: list[Op] = []
     covered: list[Library] = []

@@ -1,0 +1,301 @@
+"""What slices take according to NVML, held against what their ledgers say and what their quotas allow.
+
+The truth of a slice on a device is the sum of what NVML shows for its processes. Where that is more than the ledger
+has, the difference goes into the quota, so that the shim counts with it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.daemon.audit.asker import NOT_ASKED
+from nvc.daemon.io.identity import pid_inside, slice_of
+from nvc.daemon.schedule.book import LOCK_TIME
+from nvc.slices.model import layout, ledger, quota
+from nvc.slices.model.ledger import LedgerError
+from nvc.slices.store import registry
+from nvc.slices.store.living import is_held
+from nvc.slices.store.origin import ENDED, is_ending, start_of
+from nvc.slices.store.sight import Effort, Sight
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.audit.asker import DeviceSeen
+    from nvc.daemon.schedule.book import Book, Known
+    from nvc.kernel import Kernel
+    from nvc.slices.model.ledger import Account, Budget
+    from nvc.slices.model.quota import QuotaDevice
+
+LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
+LOCKS_TIME = 20_000_000  # likewise, for which of its processes live: of 512 that is a few milliseconds
+GRACE = 5_000_000_000  # nanoseconds that a process may take to end
+STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
+
+
+class User(Value):
+    """A process that NVML sees on a device."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    inside: int  # its number in its own pid namespace
+    key: str  # of its slice; "": it is in none
+    uuid: str
+    used: int  # bytes; -1: not told
+
+
+class Balance(Value):
+    """One slice on one device. Bytes."""
+
+    key: str
+    uuid: str
+    index: str
+    limit: int
+    model: int  # as its ledger says
+    truth: int  # as NVML says; -1: not told
+    pids: tuple[int, ...]
+
+
+class Use(Value):
+    """What part of the time a process had kernels on a device."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    key: str  # of its slice; "": it is in none
+    uuid: str  # in lower case
+    percent: int
+
+
+class Accountant:
+    """Keeps the last balances."""
+
+    def __init__(self, book: Book, log: Callable[[str], None]) -> None:
+        self.book = book
+        self.kernel: Kernel = book.kernel
+        self.log = log
+        self.devices: tuple[DeviceSeen, ...] = ()
+        self.users: tuple[User, ...] = ()
+        self.balances: tuple[Balance, ...] = ()
+        self.use: tuple[Use, ...] = ()  # since it was told the time before
+        self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
+        self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
+        self._now = 0
+        self.use_is_new = False  # it was told with the last answer
+        self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
+        self._ledgers: dict[str, int] = {}  # descriptors
+        self._unread: set[str] = set()  # slices whose ledger could not be read in this look
+        self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
+
+    def before(self) -> None:
+        """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
+        self._unread.clear()
+        self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
+
+    def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
+        """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
+        self.devices, self._now = devices, now
+        self.users = tuple(
+            user
+            for device in devices
+            for pid, used in device.processes
+            if (user := self._user(device.uuid, pid, used)) is not None and not self._ends(user)
+        )
+        listed = {pid for device in devices for pid, _ in device.processes}
+        self._ending = {place: since for place, since in self._ending.items() if place[0] in listed}
+        sampled = {one.uuid.lower(): one.sampled for one in devices if one.sampled != NOT_ASKED}
+        self.use_is_new = bool(sampled)
+        if sampled:
+            self.sampled = sampled
+            self.use = tuple(
+                Use(user.pid, user.start, user.key, user.uuid.lower(), percent)
+                for device in devices
+                for pid, percent in device.use
+                if percent and (user := self._user(device.uuid, pid, 0)) is not None
+            )
+        living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
+        self._slices = {name: key for name, key in self._slices.items() if name in living}
+        truths: dict[tuple[str, str], int] = {}
+        pids: dict[tuple[str, str], list[int]] = {}
+        for user in self.users:
+            place = user.key, user.uuid.lower()
+            pids.setdefault(place, []).append(user.pid)
+            truths[place] = (
+                -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
+            )
+        balances = []
+        for key, known in self.book.known.items():
+            if not known.alive:
+                continue
+            before, after = self._before.get(key, ()), self._model(known)
+            for number, device in enumerate(known.devices):
+                # The larger of two looks: what was taken or freed between them is in one of them.
+                model = max([models[number] for models in (before, after) if number < len(models)] or [0])
+                name = key, device.uuid.lower()
+                balances.append(
+                    Balance(
+                        key,
+                        device.uuid,
+                        known.entry.devices[number].index,
+                        device.memory_limit,
+                        model,
+                        truths.get(name, 0),
+                        tuple(pids.get(name, ())),
+                    )  # fmt: skip
+                )
+        self.balances = tuple(balances)
+        self._correct()
+
+    def _user(self, uuid: str, pid: int, used: int) -> User | None:
+        try:
+            start = start_of(f"/proc/{pid}")
+            key = self._slices.get((pid, start))
+            if key is None:
+                entry = slice_of(self.kernel, pid, self.book.living())
+                key = self._slices[pid, start] = entry.key if entry is not None else ""
+            return User(pid, start, pid_inside(pid), key, uuid, used)
+        except OSError as error:
+            if error.errno not in ENDED:
+                self.book.say(f"process {pid} on {uuid} is counted for nobody: {error}")
+            return None
+
+    def _ends(self, user: User) -> bool:
+        """Whether the process is ending. Its slot in the books is given up before the driver lets go of its memory,
+        which is neither to be written into the quota nor held against the slice. It has GRACE for that: one whose
+        first thread has ended looks the same, and may go on."""
+        try:
+            if not is_ending(user.pid):
+                return False
+        except OSError:
+            return True
+        return self._now - self._ending.setdefault((user.pid, user.start), self._now) < GRACE
+
+    # Ledgers
+
+    def budgets(self, key: str) -> tuple[Budget, ...]:
+        """What the slice's ledger says of its time, by position of the device; empty: not known."""
+        fd = self._ledgers.get(key, -1)
+        if fd < 0:
+            return ()
+        try:
+            data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
+            return ledger.parse_budgets(data, len(self.book.known[key].devices))
+        except (OSError, LedgerError):
+            self.forget(key)
+            return ()
+
+    def _model(self, known: Known) -> tuple[int, ...]:
+        """What the slice's processes say that they hold, by position of the device."""
+        key = known.entry.key
+        self.accounts.pop(key, None)
+        if key in self._unread:
+            return (0,) * len(known.devices)
+        if self._stamps.get(key, known.stamp) != known.stamp:
+            self.forget(key)  # another slice: the number of a mount namespace is given again
+        try:
+            fd = self._ledgers.get(key, -1)
+            if fd < 0:
+                fd = self._ledgers[key] = self._open(known)
+                self._stamps[key] = known.stamp
+            accounts = _read(fd, len(known.devices))
+        except (OSError, LedgerError):
+            self.forget(key)
+            self._unread.add(key)
+            return (0,) * len(known.devices)
+        self.accounts[key] = accounts
+        return ledger.totals(accounts, len(known.devices))
+
+    def _open(self, known: Known, before: int = -1) -> int:
+        """The ledger as a process of the slice sees it, maybe that of `before`. Raises OSError, LedgerError."""
+        entry = known.entry
+        pids = [client.peer.pid for client in known.clients] + [entry.pid]
+        pids += [user.pid for user in self.users if user.key == entry.key]
+        problem: OSError | LedgerError = LedgerError("read ledger", entry.directory, "no process shows one")
+        effort = Effort(LOOK_TIME)
+        for pid in dict.fromkeys(pids):
+            if effort.is_over():
+                break
+            try:
+                with Sight(self.kernel, pid) as sight:
+                    if sight.sees(entry):
+                        return sight.open_ledger(entry, before)
+            except (OSError, LedgerError) as error:
+                problem = error
+        raise problem
+
+    def forget(self, key: str) -> None:
+        """Open the ledger anew next time."""
+        self._stamps.pop(key, None)
+        fd = self._ledgers.pop(key, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def open_again(self) -> None:
+        """Now and then: a slice may have put another ledger in its place. The same one is not opened again."""
+        for key, fd in tuple(self._ledgers.items()):
+            try:
+                found = self._open(self.book.known[key], fd)
+                if found != fd:
+                    os.close(fd)
+                self._ledgers[key] = found
+            except (KeyError, OSError, LedgerError):
+                self.forget(key)
+
+    # Quotas
+
+    def _correct(self) -> None:
+        """Write the differences, under the lock that every other writer of quotas takes."""
+        wanted: dict[str, dict[str, int]] = {}
+        for balance in self.balances:
+            if balance.truth < 0:
+                continue
+            correction = max(0, balance.truth - balance.model)
+            now = next(d.correction for d in self.book.known[balance.key].devices if d.uuid == balance.uuid)
+            if abs(correction - now) > STEP or (now and not correction):
+                wanted.setdefault(balance.key, {})[balance.uuid] = correction
+        for key, corrections in wanted.items():
+            self.change(key, lambda device, new: device.replace(correction=new), corrections)
+
+    def change(
+        self, key: str, change: Callable[[QuotaDevice, int], QuotaDevice], values: dict[str, int]
+    ) -> bool:
+        """Change a slice's quota in place, for the devices in `values`; whether that could be done."""
+        known = self.book.known[key]
+        try:
+            lock = registry.locked(self.kernel, LOCK_TIME)
+        except registry.RegistryError as error:
+            self.log(str(error))
+            return False
+        try:
+            names = [device.uuid for device in known.entry.devices]
+            old = tuple(device.replace(uuid=name) for device, name in zip(quota.read(known.quota), names))
+            new = tuple(
+                change(device, values[device.uuid]) if device.uuid in values else device for device in old
+            )
+            if new != old:
+                quota.write(known.quota, new)
+            known.read()
+        except (OSError, quota.QuotaError) as error:
+            self.log(f"{known.entry.quota}: {error}")
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+
+def _read(fd: int, devices: int) -> tuple[Account, ...]:
+    """The accounts of living processes; no more of the file is read than that. Raises OSError, LedgerError."""
+    if os.fstat(fd).st_size < layout.LEDGER_SIZE:
+        raise LedgerError("read ledger", "", "cut short")
+    data = os.pread(fd, ledger.slots_size(devices), 0)
+    live = set()
+    effort = Effort(LOCKS_TIME)
+    for account in ledger.parse_slots(data, 0):
+        if effort.is_over():  # the kernel goes through all of them for each slot
+            raise LedgerError("read ledger", "", "too many locks")
+        if is_held(fd, account.slot):
+            live.add(account.slot)
+    return ledger.parse_slots(data, devices, frozenset(live))

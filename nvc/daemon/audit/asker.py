@@ -1,0 +1,187 @@
+"""NVML's view of devices and processes, once a second, from a process that may hang (nvml.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from nvc.daemon.audit import nvml
+from nvc.daemon.io.loop import SECOND
+from nvc.errors import one_line
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from nvc.daemon.io.loop import Loop
+    from nvc.slices.build.calibrate import Libraries
+
+DEADLINE = 5 * SECOND
+AGAIN = 30 * SECOND  # after it failed
+ANSWER_MAX = 4 << 20
+LINES_MAX = 1 << 16
+NUMBER_MAX = 1 << 63
+USE_PERIOD = 2 * SECOND  # between two questions for utilisation: what NVML tells is the mean of that time
+NOT_ASKED = -1
+HANG_MAX = 4  # processes that were killed and cannot die; no more are begun until one has
+
+
+class DeviceSeen(Value):
+    """A GPU or MIG device as NVML sees it. Bytes and percent; -1: not told."""
+
+    uuid: str
+    memory: int
+    used: int
+    busy: int
+    memory_busy: int
+    mode: int  # nvmlComputeMode_t
+    processes: tuple[tuple[int, int], ...]  # number on the host, bytes
+    sampled: int = NOT_ASKED  # for utilisation; 0: NVML told of it, else nvmlReturn_t
+    use: tuple[tuple[int, int], ...] = ()  # number on the host, percent of the time since it last told
+
+
+def parse(text: str) -> tuple[DeviceSeen, ...]:
+    """An answer of nvml.py, which ran the vendor's code: ValueError for anything but what it should be."""
+    found: dict[str, list[int]] = {}
+    processes: dict[str, dict[int, int]] = {}
+    sampled: dict[str, int] = {}
+    use: dict[str, dict[int, int]] = {}
+    lines = text.split("\n") if text else []
+    if len(lines) > LINES_MAX:
+        raise ValueError(f"{len(lines)} lines")
+    for line in lines:
+        kind, *words = line.split(" ")
+        if kind == "problem":
+            raise ValueError(line[8:200])
+        uuid, *rest = words
+        numbers = [int(word) for word in rest]
+        named = uuid.isascii() and 0 < len(uuid) <= nvml.UUID_MAX
+        if not named or not all(-1 <= number < NUMBER_MAX for number in numbers):
+            raise ValueError(f"not understood: {line[:80]}")
+        if kind == "device" and len(numbers) == 5:
+            found[uuid] = numbers
+            processes[uuid], use[uuid] = {}, {}
+        elif kind == "process" and len(numbers) == 2 and uuid in found and numbers[0] > 0:
+            # One with two kinds of context is listed twice, each time with all that it has.
+            processes[uuid][numbers[0]] = max(numbers[1], processes[uuid].get(numbers[0], -1))
+        elif kind == "sampled" and len(numbers) == 1 and uuid in found and numbers[0] >= 0:
+            sampled[uuid] = numbers[0]
+        elif (
+            kind == "busy" and len(numbers) == 2 and uuid in sampled and numbers[0] > 0 <= numbers[1] <= 100
+        ):
+            use[uuid][numbers[0]] = numbers[1]
+        else:
+            raise ValueError(f"not understood: {line[:80]}")
+    return tuple(
+        DeviceSeen(
+            uuid,
+            memory,
+            used,
+            busy,
+            moving,
+            mode,
+            tuple(processes[uuid].items()),
+            sampled.get(uuid, NOT_ASKED),
+            tuple(use[uuid].items()),
+        )  # fmt: skip
+        for uuid, (memory, used, busy, moving, mode) in found.items()
+    )
+
+
+class Asker:
+    """Calls `told` with each answer, and when that came."""
+
+    def __init__(
+        self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], log: Callable[[str], None]
+    ) -> None:
+        self.loop = loop
+        self.told = told
+        self.log = log
+        self.libraries: Libraries | None = None
+        self.failures = 0
+        self.pid = 0
+        self._socket: socket.socket | None = None
+        self._asked = 0  # when; 0: nothing is under way
+        self._not_before = 0
+        self._use_asked = 0  # when utilisation was last asked for
+        self._data = b""
+        self._problem = ""
+        self._unreaped: list[int] = []
+
+    def ask(self, now: int) -> bool:
+        """Ask, unless an answer is awaited; whether it was asked now."""
+        if self._asked:
+            if now - self._asked > DEADLINE:
+                self._fail(f"no answer within {DEADLINE // SECOND} s", now)
+            return False
+        if self.libraries is None or now < self._not_before:
+            return False
+        self._reap()
+        if len(self._unreaped) >= HANG_MAX:
+            return False
+        try:
+            if self._socket is None:
+                self.pid, self._socket = nvml.start(self.libraries)
+                self.loop.add(self._socket.fileno(), self._ready)
+            with_use = now - self._use_asked >= USE_PERIOD
+            self._socket.send(nvml.WITH_USE if with_use else nvml.PLAIN)
+            if with_use:
+                self._use_asked = now
+        except OSError as error:
+            self._fail(str(error), now)
+            return False
+        self._asked, self._data = now, b""
+        return True
+
+    def _ready(self, now: int) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1 << 16)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._fail("the process that asks has ended", now)
+            return
+        self._data += data
+        size = int.from_bytes(self._data[:4], "little")
+        if size > ANSWER_MAX or not self._asked:
+            self._fail("an answer that makes no sense", now)
+        elif len(self._data) >= 4 + size:
+            self._asked = 0
+            try:
+                found = parse(self._data[4 : 4 + size].decode("ascii"))
+            except ValueError as error:
+                self._fail(str(error), now)
+                return
+            self._data, self._problem = b"", ""
+            self.told(found, now)
+
+    def _fail(self, problem: str, now: int) -> None:
+        """Begin anew with another process, later."""
+        self.failures += 1
+        self._not_before = now + AGAIN
+        if problem != self._problem:
+            self._problem = problem
+            self.log(f"NVML: {one_line(problem)}; asked again in {AGAIN // SECOND} s")
+        self.close()
+
+    def close(self) -> None:
+        """End the process, and wait for no answer."""
+        self._asked, self._data = 0, b""
+        if self._socket is not None:
+            self.loop.remove(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)  # our child, not reaped: nobody else has its number
+            self._unreaped.append(self.pid)
+            self.pid = 0
+        self._reap()
+
+    def _reap(self) -> None:
+        """Those that hang in the driver cannot die yet."""
+        self._unreaped = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]

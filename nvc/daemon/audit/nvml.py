@@ -1,0 +1,159 @@
+"""The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
+
+Asked by a byte on its socket, which says whether utilisation is wanted too, it answers with lines of text behind
+their length (four bytes, little-endian):
+
+    device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
+    process UUID PID BYTES                                             of the device above; -1: not told
+    sampled UUID ERROR                                                 whether NVML told of utilisation; 0: it did
+    busy UUID PID PERCENT                                              of the time since it was last asked for
+    problem TEXT
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+
+from nvc.daemon.io import helper
+from nvc.slices.build.calibrate import PROCESSES_MAX, Libraries, ProcessInfo
+from nvc.slices.build.confine import become_nobody
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GPUS_MAX = 64
+UUID_MAX = 96
+NOT_TOLD = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+SUCCESS, NOT_FOUND, MISSING = 0, 6, 13  # nvmlReturn_t; the last: the driver has no such function
+PLAIN, WITH_USE = b"?", b"u"  # what it is asked
+SAMPLES_SINCE = 5_000_000  # microseconds: what is older is of no interest, nor what is of another time
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Sample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("time", ctypes.c_ulonglong),  # microseconds since the epoch
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    ]
+
+
+def start(libraries: Libraries) -> tuple[int, socket.socket]:
+    """The process's id, and the socket to it."""
+
+    def work(channel: socket.socket, parent: int) -> None:
+        become_nobody(libraries.root, parent)
+        _serve(libraries.nvml, channel.fileno())
+
+    return helper.start(socket.SOCK_STREAM, work)
+
+
+def _serve(library: str, fd: int) -> None:
+    nvml: Any = None
+    seen: dict[str, int] = {}  # of each device, the time of its last sample
+    while asked := os.read(fd, 1):
+        lines: list[str] = []
+        try:
+            if nvml is None:
+                nvml = ctypes.CDLL(library)
+                code = nvml.nvmlInit_v2()
+                if code:
+                    nvml = None
+                    raise OSError(f"nvmlInit: error {code}")
+            _ask(nvml, lines, seen if asked == WITH_USE else None)
+        except (OSError, AttributeError) as error:
+            lines = [f"problem {str(error)[:200]}"]
+        data = "\n".join(lines).encode("ascii", "replace")
+        data = len(data).to_bytes(4, "little") + data
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def _ask(nvml: Any, lines: list[str], seen: dict[str, int] | None) -> None:
+    count = ctypes.c_uint()
+    code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    if code:
+        raise OSError(f"nvmlDeviceGetCount: error {code}")
+    for index in range(min(count.value, GPUS_MAX)):
+        device = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+            continue  # lost, or not ours to see
+        _describe(nvml, device, lines, seen)
+        most = ctypes.c_uint()
+        if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
+            continue
+        for number in range(min(most.value, 16)):
+            part = ctypes.c_void_p()
+            if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == 0:
+                _describe(nvml, part, lines, seen)
+
+
+def _describe(nvml: Any, device: ctypes.c_void_p, lines: list[str], seen: dict[str, int] | None) -> None:
+    uuid = ctypes.create_string_buffer(UUID_MAX)
+    memory, busy = _Memory(), _Utilization()
+    if nvml.nvmlDeviceGetUUID(device, uuid, UUID_MAX):
+        return
+    name = uuid.value.decode("ascii", "replace")
+    known = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+    sizes = (memory.total, memory.used) if known else (-1, -1)
+    known = nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == 0
+    rates = (busy.gpu, busy.memory) if known else (-1, -1)
+    mode = ctypes.c_uint()
+    known = nvml.nvmlDeviceGetComputeMode(device, ctypes.byref(mode)) == 0
+    lines.append(f"device {name} {sizes[0]} {sizes[1]} {rates[0]} {rates[1]} {mode.value if known else -1}")
+    for kind in ("Compute", "Graphics"):
+        count = ctypes.c_uint(PROCESSES_MAX)
+        processes = (ProcessInfo * PROCESSES_MAX)()
+        ask = getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
+        if ask(device, ctypes.byref(count), processes):
+            continue
+        for process in processes[: min(count.value, PROCESSES_MAX)]:
+            used = -1 if process.used == NOT_TOLD else process.used
+            lines.append(f"process {name} {process.pid} {used}")
+    if seen is not None:
+        _add_use(nvml, device, name, lines, seen)
+
+
+def samples_since(last: int, now: int) -> int:
+    """From when on samples are of interest, if the last one was of `last`. Microseconds of the wall clock, which
+    may have been set meanwhile."""
+    return last if now - SAMPLES_SINCE < last <= now + SAMPLES_SINCE else now - SAMPLES_SINCE
+
+
+def _add_use(nvml: Any, device: ctypes.c_void_p, name: str, lines: list[str], seen: dict[str, int]) -> None:
+    """Add what part of the time each process had kernels on the multiprocessors."""
+    count, samples = ctypes.c_uint(PROCESSES_MAX), (_Sample * PROCESSES_MAX)()
+    since = samples_since(seen.get(name, 0), int(time.time() * 1e6))
+    try:
+        ask = nvml.nvmlDeviceGetProcessUtilization
+    except AttributeError:
+        code = MISSING
+    else:
+        code = ask(device, samples, ctypes.byref(count), ctypes.c_ulonglong(since))
+    found: dict[int, list[int]] = {}
+    if code == SUCCESS:
+        last = since
+        for one in samples[: min(count.value, PROCESSES_MAX)]:
+            # Entries without a process are of others, and what is above 100 % was never measured.
+            if one.pid and one.sm <= 100 and since < one.time <= since + 2 * SAMPLES_SINCE:
+                found.setdefault(one.pid, []).append(one.sm)
+                last = max(last, one.time)
+        seen[name] = last
+    lines.append(f"sampled {name} {0 if code == NOT_FOUND else code}")
+    lines += [f"busy {name} {pid} {sum(parts) // len(parts)}" for pid, parts in found.items()]

@@ -1,0 +1,281 @@
+"""Finds what the books do not explain: processes that use a device around the shim, slices that take more than they
+may, of its memory or of its time (overuse.py), strangers on a shared device, slices that keep others waiting. What
+is then done the configuration says.
+
+`report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
+as it goes on; `stop` kills the process. Strangers, who are in no slice, are only reported.
+
+Nothing counts that NVML shows of a slice that keeps to its limits. A process that ends has its memory until the
+driver has let go of it, and none in the books: the accountant leaves it out meanwhile. A new one is seen by NVML
+before it has claimed its slot in the books: PERSIST. What is an estimate, such as a context, may be wrong by
+TOLERANCE; what is allocated is in the books before it is taken, so that nothing else is needed for memory. NVML's
+utilisation is a sample, which overuse.py allows for.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Figures, Overuse
+from nvc.daemon.io.identity import parent_of, signal_process
+from nvc.daemon.schedule.policy import NATIVE
+from nvc.slices.model.layout import DENIED, NO_LIMIT
+from nvc.slices.model.sizes import size_text
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from nvc.daemon.audit.accountant import Accountant
+    from nvc.daemon.audit.overuse import Verdict
+    from nvc.daemon.mps import Fenced
+    from nvc.daemon.schedule.book import Known
+    from nvc.daemon.schedule.gang import Board
+    from nvc.slices.model.quota import QuotaDevice
+
+BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
+REPORT, DENY, STOP = "report", "deny", "stop"
+#: Nanoseconds that something is seen before it counts. Memory is there or not; the window for time is that of
+#: overuse.py; a process may be about to claim its slot.
+PERSIST = {BYPASS: SECOND, EXCESS: 0, OVERUSE: 0, STRANGER: SECOND}
+EVENTS = 256
+TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
+LATES = 10  # turns that were handed on, for one report
+
+
+#: Kind, key of the slice, UUID of the device, number and start of the process; 0: the slice as a whole.
+Offence = tuple[str, str, str, int, int]
+
+
+class Event(Value):
+    """Something that was found."""
+
+    time: float  # seconds since the epoch
+    kind: str
+    key: str  # of the slice; "": none
+    uuid: str
+    pid: int  # 0: the slice as a whole
+    text: str
+    action: str
+
+
+class Denial(Value):
+    """A slice that is to have nothing more of a device for now."""
+
+    key: str
+    uuid: str
+    kind: str
+    text: str
+
+
+class Verifier:
+    """Looks at each balance."""
+
+    def __init__(
+        self, accountant: Accountant, board: Board, actions: dict[str, str], log: Callable[[str], None]
+    ) -> None:
+        self.accountant = accountant
+        self.board = board
+        self.actions = actions
+        self.log = log
+        self.events: list[Event] = []
+        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE), 0)
+        self.overuse = Overuse()
+        self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
+        #: What was found of those who are denied something now, by key and UUID in lower case.
+        self.denied: dict[tuple[str, str], Denial] = {}
+        self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
+        self._acted: set[Offence] = set()
+        self._lates: dict[tuple[bytes, str], int] = {}
+
+    def look(self, fenced: Mapping[tuple[str, str], Fenced], now: int) -> None:
+        """After each answer of NVML. Of slices and devices in `fenced` the kernels run in a process of MPS."""
+        if self.accountant.use_is_new:
+            self._hold_use(fenced, now)
+        found = self._bypasses() | self._excesses() | self._overuses()
+        found |= self._strangers({one.pid for one in fenced.values()})
+        self._since = {offence: self._since.get(offence, now) for offence in found}
+        self._acted &= set(found)
+        for offence, since in self._since.items():
+            if offence not in self._acted and now - since >= PERSIST[offence[0]]:
+                self._acted.add(offence)
+                self._act(offence, found[offence])
+        self._deny(found)
+        self._late()
+
+    def _bypasses(self) -> dict[Offence, str]:
+        accounts = self.accountant.accounts
+        return {
+            (BYPASS, user.key, user.uuid, user.pid, user.start): "uses the device, and has no account"
+            for user in self.accountant.users
+            if user.key in accounts and user.inside not in {account.pid for account in accounts[user.key]}
+        }
+
+    def _excesses(self) -> dict[Offence, str]:
+        return {
+            (EXCESS, balance.key, balance.uuid, 0, 0): f"has {size_text(balance.truth)} of "
+            f"{size_text(balance.limit)}"
+            for balance in self.accountant.balances
+            if balance.limit not in (0, NO_LIMIT)
+            and balance.truth > balance.limit + max(TOLERANCE, balance.limit // 100)
+        }
+
+    # Utilisation
+
+    def _hold_use(self, fenced: Container[tuple[str, str]], now: int) -> None:
+        """Hold what NVML told of utilisation against caps, turns and books."""
+        use: dict[tuple[str, str], int] = {}
+        for one in self.accountant.use:
+            use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
+        figures: dict[tuple[str, str], Figures] = {}
+        for key, known in self.accountant.book.known.items():
+            for position, device in enumerate(known.devices if known.alive else ()):
+                if not device.memory_limit or device.policy == NATIVE or (key, device.uuid) in fenced:
+                    continue
+                uuid = device.uuid.lower()
+                error = self.accountant.sampled.get(uuid, -1)
+                if error > 0:
+                    self._not_told(device.uuid, error)
+                elif error == 0:
+                    share = min(use.get((key, uuid), 0), 100) / 100
+                    figures[key, device.uuid] = self._figures(known, position, share, now)
+        self.overuse.keep(set(figures))
+        self.overuse.look(figures, now)
+
+    def _figures(self, known: Known, position: int, used: float, now: int) -> Figures:
+        device, key = known.devices[position], known.entry.key
+        cap = device.cores / 100 if device.cores < 100 else 0.0
+        held = -1
+        arbiter = self.board.arbiters.get(known.uuids[position])
+        if arbiter is not None and arbiter.policy.number != NATIVE and len(arbiter.tenants) > 1:
+            arbiter.settle(now)
+            held = arbiter.tenants[key].held if key in arbiter.tenants else -1
+        budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
+        if position >= len(budgets):
+            return Figures(used, cap, -1, 0, held)
+        return Figures(used, cap, budgets[position].charged, budgets[position].launches, held)
+
+    def _not_told(self, uuid: str, error: int) -> None:
+        if uuid not in self.untold:
+            self.log(f"NVML does not tell which processes use {uuid}: error {error}; this is not verified")
+        self.untold[uuid] = error
+
+    def _overuses(self) -> dict[Offence, str]:
+        return {
+            (OVERUSE, key, uuid, 0, 0): _text(verdict)
+            for (key, uuid), verdict in self.overuse.found().items()
+        }
+
+    # Others
+
+    def _strangers(self, servers: set[int]) -> dict[Offence, str]:
+        """Who is in no slice, and no server of MPS that `servers` have started for one."""
+        book = self.accountant.book
+        shared = {
+            device.uuid
+            for known in book.known.values()
+            if known.alive
+            for device in known.devices
+            if device.memory_limit and device.policy != NATIVE
+        }
+        text = "is in no slice, and uses a device that slices share"
+        return {
+            (STRANGER, "", user.uuid, user.pid, user.start): text
+            for user in self.accountant.users
+            if not user.key and user.uuid in shared and parent_of(user.pid) not in servers
+        }
+
+    def _act(self, offence: Offence, text: str) -> None:
+        kind, key, uuid, pid, start = offence
+        action = self.actions.get(kind, REPORT)
+        if action == STOP:
+            action = self._stop(kind, key, uuid, pid, start)
+        if kind == OVERUSE and action not in (REPORT, DENY):
+            self.overuse.begin_anew((key, uuid))  # another of its processes may have been the one
+        self._note(kind, key, uuid, pid, text, action)
+
+    def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+        self.counts[kind] += 1
+        self._tell(kind, key, uuid, pid, text, action)
+
+    def _tell(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+        self.events.append(Event(time.time(), kind, key, uuid, pid, text, action))
+        del self.events[:-EVENTS]
+        who = f"process {pid}" if pid else f"slice {key}"
+        where = f" of slice {key}" if pid and key else ""
+        self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
+
+    def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
+        """Kill the process, of a slice's the one with the most memory or use. Returned is what was done."""
+        if not pid:
+            users = (
+                [(one.percent, one.pid, one.start, one.key, one.uuid) for one in self.accountant.use]
+                if kind == OVERUSE
+                else [(one.used, one.pid, one.start, one.key, one.uuid) for one in self.accountant.users]
+            )
+            mine = [one for one in users if (one[3], one[4].lower()) == (key, uuid.lower())]
+            if not mine:
+                return REPORT
+            _, pid, start, *_ = max(mine)
+        try:
+            # Begun when NVML's process had: the number was not given to another one.
+            if not signal_process(self.accountant.kernel, pid, start, signal.SIGKILL):
+                return "ended by itself"
+        except OSError as error:
+            return f"not stopped: {error.strerror}"
+        return f"stopped process {pid}"
+
+    def _deny(self, found: dict[Offence, str]) -> None:
+        """Those that are to have nothing more, and those that may again."""
+        before, self.denied = self.denied, {}
+        for offence in self._acted:
+            kind, key, uuid, *_ = offence
+            if key and self.actions.get(kind) == DENY:
+                self.denied.setdefault((key, uuid.lower()), Denial(key, uuid, kind, found[offence]))
+        for place, one in before.items():
+            if place not in self.denied and one.key in self.accountant.book.known:
+                self._tell(one.kind, one.key, one.uuid, 0, "does that no more", "allowed again")
+        self._mark()
+
+    def _mark(self) -> None:
+        """Write into the quotas what is denied now."""
+        for key, known in self.accountant.book.known.items():
+            values = {
+                device.uuid: int((key, device.uuid.lower()) in self.denied) for device in known.devices
+            }
+            if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
+                self.accountant.change(key, _denied, values)
+
+    def release(self) -> None:
+        """Deny nobody anything any more: when nvcd ends, nobody sees whether the cause does."""
+        self.denied = {}
+        self._mark()
+
+    def _late(self) -> None:
+        for raw, arbiter in self.board.arbiters.items():
+            for key, tenant in arbiter.tenants.items():
+                if tenant.lates >= self._lates.get((raw, key), 0) + LATES:
+                    self._lates[raw, key] = tenant.lates
+                    uuid = self.accountant.book.names.get(raw, raw.hex())
+                    self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} turns", REPORT)
+        self._lates = {
+            (raw, key): count
+            for (raw, key), count in self._lates.items()
+            if raw in self.board.arbiters and key in self.board.arbiters[raw].tenants
+        }
+
+
+def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
+    changed: QuotaDevice = device.replace(flags=device.flags | DENIED if denied else device.flags & ~DENIED)
+    return changed
+
+
+def _text(verdict: Verdict) -> str:
+    used, explained = round(verdict.used * 100), round(verdict.explained * 100)
+    if verdict.rule == TURNS:
+        return f"used {used} % of its time, and had turns for {explained} %"
+    if verdict.rule == BOOKS:
+        return f"used {used} % of its time, and its books say {explained} %"
+    return f"used {used} % of its time, and may have {explained} %"

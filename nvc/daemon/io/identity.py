@@ -1,0 +1,150 @@
+"""Who is at the other end of a socket: the kernel says which process, /proc which container. Nothing that the
+client says takes part.
+
+A process belongs to the slice whose very quota file it sees, by device and inode, at the place of its shim. Nobody
+but the host can bind that file anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+
+from nvc.slices.store.origin import namespace_link, start_of
+from nvc.slices.store.sight import Sight
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvc.kernel import Kernel
+    from nvc.slices.store.registry import Entry
+
+SO_PEERPIDFD = 77  # since Linux 6.5
+_CREDENTIALS = struct.Struct("iII")
+
+
+class Peer(Value):
+    """A process, and the slice that it is in."""
+
+    pid: int
+    start: int  # clock ticks since boot
+    entry: Entry
+
+
+def peer_of(kernel: Kernel, connection: socket.socket, entries: Iterable[Entry]) -> Peer | None:
+    """The process that connected; None: it has ended, or is in no slice.
+
+    The descriptor of a process that still lives proves that its number was not given to another one meanwhile.
+    Kernels before 6.5 give none. There it is opened by that number, and a slice's process that was given the number
+    of another one of it within that moment is taken for that one.
+    """
+    pid = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )[0]
+    if pid <= 0:
+        return None  # of a pid namespace that we do not see into
+    try:
+        pidfd = descriptor_of(kernel, connection, pid)
+    except OSError:
+        return None
+    try:
+        start = start_of(f"/proc/{pid}")
+        entry = slice_of(kernel, pid, entries)
+        # Not select(2), which knows no number above 1023.
+        ended = select.poll()
+        ended.register(pidfd, select.POLLIN)
+        if entry is None or ended.poll(0):
+            return None
+        return Peer(pid, start, entry)
+    except OSError:
+        return None
+    finally:
+        os.close(pidfd)
+
+
+def descriptor_of(kernel: Kernel, connection: socket.socket, pid: int) -> int:
+    """A descriptor of the process that connected, or, before Linux 6.5, that has its number. Raises OSError."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError:
+        return kernel.pidfd_open(pid)
+
+
+def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None:
+    """The slice that a process is in. Raises OSError for one that has ended."""
+    link, pid = namespace_link(pid)
+    namespace = int(link[5:-1])  # mnt:[4026531841]
+    # Those of its mount namespace first; then all, for it may have made one of its own.
+    candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
+    if not candidates:
+        return None
+    with Sight(kernel, pid) as sight:
+        for entry in candidates:
+            if sight.sees(entry):
+                return entry
+    # It may have changed its root directory inside.
+    own = [entry for entry in candidates if entry.namespace == namespace]
+    return own[0] if len(own) == 1 and _is_living(kernel, own[0]) else None
+
+
+def _is_living(kernel: Kernel, entry: Entry) -> bool:
+    from nvc.slices.store.living import living_of
+
+    return entry.key in living_of(kernel, (entry,))
+
+
+def namespace_of(pid: int) -> int:
+    """Inode of a process's mount namespace. Raises OSError."""
+    return int(namespace_link(pid)[0][5:-1])
+
+
+def pid_inside(pid: int) -> int:
+    """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
+    return _status(pid, b"NSpid:") or pid
+
+
+def parent_of(pid: int) -> int:
+    """The number of a process's parent; 0: it has ended, or has none that is seen here."""
+    try:
+        return _status(pid, b"PPid:")
+    except OSError:
+        return 0
+
+
+def _status(pid: int, name: bytes) -> int:
+    """The last number of a line of /proc/PID/status; 0: there is no such line."""
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for line in os.read(fd, 8192).split(b"\n"):
+            if line.startswith(name):
+                return int(line.split()[-1])
+    finally:
+        os.close(fd)
+    return 0
+
+
+def signal_process(kernel: Kernel, pid: int, start: int, number: int) -> bool:
+    """Send a signal to the process that began at `start`; whether it was there. Raises OSError where it is refused.
+
+    By a descriptor: so the number cannot be given to another process between look and signal.
+    """
+    try:
+        pidfd = kernel.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        try:
+            if start_of(f"/proc/{pid}") != start:
+                return False
+        except OSError:
+            return False
+        kernel.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True

@@ -1,0 +1,118 @@
+"""What the tenants of one device may have of its time, and what they had. Pure.
+
+Each tenant's account runs at the time that it held the device, over its weight, and the one that is furthest behind
+is next. So an overrun is paid for later, and who comes back from idleness starts level with the others: it has no
+savings, and still has its debts. Under `fair` and `fixed` a budget bounds a tenant from above too.
+"""
+
+from __future__ import annotations
+
+from nvc.daemon.schedule.policy import FAIR, FIXED, SOFT, SOFT_FACTOR
+from nvc.daemon.schedule.policy import WEIGHT as BY_WEIGHT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.schedule.policy import DevicePolicy
+    from nvc.daemon.schedule.turns import Lease, Tenant
+
+UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
+DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
+SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
+
+
+class Accounts:
+    """The tenants of one device, and their accounts."""
+
+    def __init__(self, policy: DevicePolicy) -> None:
+        self.policy = policy
+        self.tenants: dict[str, Tenant] = {}
+        self.wanting: dict[str, Tenant] = {}
+        self.lease: Lease | None = None
+        self.reserved: Tenant | None = None  # for a gang that is not complete yet
+        self.late: set[Tenant] = set()
+        self.settled = 0  # until when everybody is charged
+        self.account = 0  # where somebody stands who comes new
+        self.total = 0  # weight of all that want the device
+        self.bounded = False
+        self.weigh()
+
+    def rate(self, tenant: Tenant) -> float:
+        """The share that bounds a tenant from above; 0: none does."""
+        if self.policy.number == FAIR:
+            return 1 / max(self.policy.max_instances, len(self.tenants))
+        return tenant.terms.cores / 100 if self.policy.number == FIXED else 0.0
+
+    def weigh(self) -> None:
+        """Look anew at what the shares are in proportion to, after terms or the policy changed."""
+        counts = self.policy.number in (BY_WEIGHT, SOFT)
+        for tenant in self.tenants.values():
+            tenant.weight = max(1, tenant.terms.weight) if counts else 1
+        self.bounded = self.policy.number in (FAIR, FIXED)
+        self.total = sum(tenant.weight for tenant in self.wanting.values())
+
+    def length(self, tenant: Tenant) -> int:
+        """Of the tenant's lease: a round of all that want the device has about a slice for each."""
+        whole = self.policy.slice * (SOFT_FACTOR if self.policy.number == SOFT else 1)
+        count = max(1, len(self.wanting))
+        rate = self.rate(tenant)
+        if self.policy.number == FAIR:
+            return whole
+        if rate:
+            wanted = int(rate * count * whole)
+        else:
+            wanted = whole * count * tenant.weight // (self.total or 1)
+        return min(max(wanted, whole // 4), whole * 4)
+
+    def contended(self) -> bool:
+        """Whether nobody can have the device for good."""
+        return len(self.wanting) > 1 or (self.policy.number == FAIR and self._parts() > 1)
+
+    def _parts(self) -> int:
+        return max(self.policy.max_instances, len(self.tenants))
+
+    def settle(self, now: int) -> None:
+        """Charge those who use the device for the time since they were last charged.
+
+        Who is late shares it with the one whose turn it is, as the hardware shares it out.
+        """
+        since = self.settled
+        if now <= since:
+            return  # what happened on another device may be told later than what follows from it here
+        self.settled = now
+        lease = self.lease
+        user = lease.tenant if lease is not None else self.reserved
+        if not self.late:
+            if user is not None:
+                self._charge(user, now - since)
+            return
+        users = {*self.late} if user is None else {*self.late, user}
+        for tenant in users:
+            self._charge(tenant, (now - since) // len(users))
+
+    def _charge(self, tenant: Tenant, held: int) -> None:
+        tenant.held += held
+        account = tenant.account + held * UNIT // tenant.weight
+        limit = self.account + DEBT * UNIT // tenant.weight
+        if account > limit:
+            account = max(limit, tenant.account)
+        tenant.account = account
+        if self.bounded:
+            tenant.budget = max(tenant.budget - held, -float(DEBT))
+
+    def refill(self, tenant: Tenant, rate: float, now: int) -> None:
+        """Bring the budget of a bounded tenant up to date."""
+        tenant.budget = self.budget(tenant, rate, now)
+        tenant.refilled = now
+
+    def behind(self, now: int) -> float:
+        """For how long the one of those that want the device has saved that has saved least; nanoseconds."""
+        least = float(SAVED)
+        for tenant in self.wanting.values():
+            rate = self.rate(tenant)
+            least = min(least, self.budget(tenant, rate, now) / rate if rate else 0.0)
+        return least if self.wanting else 0.0
+
+    def budget(self, tenant: Tenant, rate: float, now: int) -> float:
+        """What a bounded tenant has then, if nothing happens until then."""
+        budget, most = tenant.budget + (now - tenant.refilled) * rate, SAVED * rate
+        return budget if budget < most else most

@@ -1,0 +1,391 @@
+"""Whose turn it is on one device. Pure: time is passed in, messages leave through a function.
+
+Turns go round by deficit (accounts.py). All times are nanoseconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from nvc.daemon.io.wire import DROP, FREE, GRANT
+from nvc.daemon.schedule.accounts import UNIT, Accounts
+from nvc.daemon.schedule.policy import NATIVE, PRIORITY, SOFT, SOFT_FACTOR, SOFT_RECLAIM, Terms
+from nvc.daemon.schedule.policy import WEIGHT as BY_WEIGHT
+from nvc.daemon.schedule.turns import Lease, Member, Tenant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.schedule.gang import Board
+    from nvc.daemon.schedule.policy import DevicePolicy
+
+BY_ACCOUNT = attrgetter("account")
+
+
+class Arbiter(Accounts):
+    """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
+
+    def __init__(
+        self, board: Board, uuid: bytes, policy: DevicePolicy, send: Callable[[Member, int, int, int], None]
+    ) -> None:
+        super().__init__(policy)
+        self.board = board
+        self.uuid = uuid
+        self.send = send
+        self.line: list[Tenant] = []  # of gangs: before all others
+        self.deadline: int | None = None
+        self.round = 0
+        self.idle_since = 0
+        self.turns = 0
+
+    # What happens
+
+    def tenant(self, key: str, terms: Terms, now: int) -> Tenant:
+        """The tenant with that key, made if it is new; its terms are those given from now on."""
+        found = self.tenants.get(key)
+        if found is None:
+            found = self.tenants[key] = Tenant(key, terms, self.account, now)
+            self.weigh()
+            found.budget = float(self.length(found))
+            self._look_again(now)
+        elif found.terms != terms:
+            found.terms = terms
+            self.weigh()
+            self._wanting_changed(found, now)
+            if self.policy.number == NATIVE:
+                self._free_all(found)
+            elif terms.paused and self.lease is not None and self.lease.tenant is found:
+                self.drop(now)
+            self._look_again(now)
+        return found
+
+    def forget(self, key: str, now: int) -> None:
+        """The tenant is gone, and so are its processes."""
+        tenant = self.tenants.get(key)
+        if tenant is None:
+            return
+        for member in tuple(tenant.members):
+            self.leave(member, now)
+        del self.tenants[key]
+        self._look_again(now)
+
+    def set_policy(self, policy: DevicePolicy, now: int) -> None:
+        """From now on. Who has a lease keeps it to its end; with `native` everybody has one without end."""
+        self.settle(now)
+        old, self.policy = self.policy, policy
+        self.weigh()
+        if old.number == policy.number:
+            return
+        for tenant in self.tenants.values():
+            tenant.account, tenant.budget, tenant.refilled = self.account, float(self.length(tenant)), now
+        if policy.number == NATIVE:
+            for tenant in [*self.line, *([self.reserved] if self.reserved else [])]:
+                self.board.cancel(tenant.key, now)
+            self.lease = self.deadline = None
+            for tenant in self.tenants.values():
+                tenant.late.clear()
+                self.late.discard(tenant)
+                for member in tenant.members:
+                    member.round = 0
+                self._wanting_changed(tenant, now)
+                self._free_all(tenant)
+        elif old.number == NATIVE:
+            holders = {m for t in self.tenants.values() for m in t.members if m.round}
+            self.lease = Lease(None, self.round, now, 0, holders)
+            if holders:
+                self.drop(now)
+            else:
+                self._finish(now)
+        else:
+            self._look_again(now)
+
+    def _free_all(self, tenant: Tenant) -> None:
+        for member in tenant.members:
+            if member.wants and not member.round and not tenant.terms.paused:
+                self._hand(member, self.new_round(), FREE, 0)
+
+    def want(self, member: Member, now: int) -> None:
+        """The process has work for the device."""
+        tenant = member.tenant
+        repeated, member.wants = member.wants, True
+        if repeated or member in tenant.late:
+            return  # it has asked before, or has a lease to give back first
+        self._wanting_changed(tenant, now)
+        if not tenant.terms.paused:
+            self._wants(member, now)
+
+    def _wants(self, member: Member, now: int) -> None:
+        tenant, lease = member.tenant, self.lease
+        if self.policy.number == NATIVE:
+            self._hand(member, self.new_round(), FREE, 0)
+        elif lease is None:
+            self.dispatch(now)
+        elif lease.tenant is tenant and not lease.dropped:
+            lease.holders.add(member)
+            left = max(lease.end - now, 0)
+            self._hand(member, lease.round, GRANT if lease.end else FREE, left)
+        elif lease.tenant is not tenant:
+            self._arrived(tenant, lease, now)
+
+    def _arrived(self, tenant: Tenant, lease: Lease, now: int) -> None:
+        """Somebody else wants the device than has it."""
+        holder = lease.tenant
+        if lease.dropped or holder is None:
+            return
+        if not lease.end:
+            if self.policy.number == SOFT:
+                lease.end = now + min(SOFT_RECLAIM, self.policy.slice * SOFT_FACTOR)
+                self.deadline = lease.end
+            else:
+                self.drop(now)
+        elif (
+            self.policy.number == BY_WEIGHT
+            and tenant.terms.weight >= PRIORITY * holder.terms.weight
+            and tenant.account <= holder.account
+        ):
+            self.drop(now)
+
+    def release(self, member: Member, round: int, more: bool, now: int) -> bool:
+        """The process gives its lease back and may want another; False: it has none of that number."""
+        if not round or member.round != round:
+            return False
+        tenant = member.tenant
+        member.round = 0
+        member.wants = more
+        if member in tenant.late:
+            self.settle(now)
+            tenant.late.discard(member)
+            if not tenant.late:
+                self.late.discard(tenant)
+            self._wanting_changed(tenant, now)
+            if more and not tenant.terms.paused:
+                self._wants(member, now)
+            return True
+        lease = self.lease
+        if lease is None or member not in lease.holders:  # under `native`
+            self._wanting_changed(tenant, now)
+            return True
+        lease.holders.discard(member)
+        if not lease.holders:
+            self._finish(now)
+        else:
+            self._wanting_changed(tenant, now)
+        return True
+
+    def leave(self, member: Member, now: int) -> None:
+        """The process is gone."""
+        tenant = member.tenant
+        member.wants = False
+        if member.round:
+            self.release(member, member.round, False, now)
+        tenant.members.discard(member)
+        self._wanting_changed(tenant, now)
+
+    def tick(self, now: int) -> None:
+        """The deadline has passed."""
+        if self.deadline is None or now < self.deadline:
+            return
+        lease = self.lease
+        if lease is None:
+            self.deadline = None
+            self.dispatch(now)
+        elif not lease.dropped:
+            self.drop(now)
+        else:
+            self._hand_on(now)
+
+    # Leases
+
+    def drop(self, now: int) -> None:
+        """Tell the holders that their lease is over; they have a slice's time to drain."""
+        lease = self.lease
+        if lease is None or lease.dropped:
+            return
+        lease.dropped = True
+        self.deadline = min(lease.end or now, now) + self.policy.slice
+        for member in tuple(lease.holders):
+            self.send(member, DROP, member.round, 0)
+        if lease.gang and lease.tenant is not None:
+            self.board.drop(lease.tenant.key, now)
+
+    def _hand_on(self, now: int) -> None:
+        """Not drained in time: the next one begins, and whoever is late pays for that time too."""
+        lease = self.lease
+        assert lease is not None
+        self.settle(now)
+        for member in lease.holders:
+            tenant = member.tenant
+            tenant.late.add(member)
+            member.since = now
+            tenant.lates += 1
+            self.late.add(tenant)
+        self._finish(now)
+
+    def _finish(self, now: int) -> None:
+        self.settle(now)
+        lease, self.lease = self.lease, None
+        self.deadline = None
+        if lease is not None and lease.tenant is not None:
+            tenant = lease.tenant
+            tenant.over = max(0, now - lease.end) if lease.end else 0
+            if not lease.end:  # it was not bounded meanwhile, but saved nothing either
+                tenant.budget, tenant.refilled = float(self.length(tenant)), now
+            tenant.since = now if tenant.key in self.wanting else 0
+            self._wanting_changed(tenant, now)
+        self.dispatch(now)
+
+    def dispatch(self, now: int) -> None:
+        """Give the device to the next one, if there is one."""
+        if self.lease is not None or self.reserved is not None or self.policy.number == NATIVE:
+            return
+        if not self.wanting:
+            self.idle_since, self.deadline = now, None
+            return
+        self.settle(now)
+        if self.line:
+            tenant = self.line.pop(0)
+            self.reserve(tenant, now)
+            self.board.gather(tenant.key, now)
+            return
+        if not self.contended():
+            (tenant,) = self.wanting.values()
+            self.grant(tenant, 0, now, False)
+            return
+        chosen = self.choose(now)
+        if chosen is None:
+            return
+        if self.board.is_gang(chosen.key):
+            self.reserve(chosen, now)
+            self.board.gather(chosen.key, now)
+        else:
+            self.grant(chosen, self.length(chosen), now, False)
+
+    def choose(self, now: int) -> Tenant | None:
+        """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
+        if not self.bounded and self.board.single:
+            best = min(self.wanting.values(), key=BY_ACCOUNT)
+            self.account = max(self.account, best.account)
+            return best
+        self.advance()
+        return self._choose_among(now)
+
+    def _choose_among(self, now: int) -> Tenant | None:
+        best: Tenant | None = None
+        due = soonest = 0
+        held_back = False
+        gangs = not self.board.single
+        halves: dict[float, int] = {}
+        for tenant in self.wanting.values():
+            if gangs and not self.board.may_lead(self, tenant, now):
+                held_back = True
+                continue
+            rate = self.rate(tenant)
+            if not rate:
+                if not due and (best is None or tenant.account < best.account):
+                    best = tenant
+                continue
+            half = halves.get(rate)
+            if half is None:
+                half = halves[rate] = self.length(tenant) // 2
+            self.refill(tenant, rate, now)
+            budget = tenant.budget
+            # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
+            missing = half - budget
+            if missing >= rate:
+                soonest = min(soonest or int(missing / rate), int(missing / rate))
+                continue
+            behind = int(budget / rate) // 1000 * 1000
+            if behind > due or behind == due and best is not None and tenant.account < best.account:
+                best, due = tenant, behind
+        if best is None and (soonest or held_back):
+            self.deadline = now + (soonest or self.policy.slice)
+        return best
+
+    def reserve(self, tenant: Tenant | None, now: int) -> None:
+        """Keep the device for a gang until it has its others too; None: no longer."""
+        self.settle(now)
+        self.reserved = tenant
+        self.deadline = None
+
+    def grant(self, tenant: Tenant, length: int, now: int, gang: bool) -> None:
+        """Begin a lease; without a `length`, one that ends when another tenant wants the device."""
+        self.settle(now)
+        self.reserved = None
+        kind = GRANT if length else FREE
+        end = now + length if length else 0
+        holders = {member for member in tenant.members if member.wants and member not in tenant.late}
+        lease = Lease(tenant, self.new_round(), now, end, holders)
+        lease.gang = gang
+        self.begin(lease, now)
+        for member in holders:
+            self._hand(member, lease.round, kind, length)
+
+    def begin(self, lease: Lease, now: int) -> None:
+        """From now on the device has this lease."""
+        self.lease, tenant = lease, lease.tenant
+        self.deadline = lease.end + self.patience() if lease.end else None
+        self.turns += 1
+        if tenant is not None:
+            tenant.grants += 1
+            if tenant.since:
+                tenant.waited += now - tenant.since
+                tenant.since = 0
+
+    def patience(self) -> int:
+        """Who holds a lease knows when it ends. It is told so when it is late by that many nanoseconds."""
+        return self.policy.slice // 2
+
+    def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
+        member.round = round
+        self.send(member, kind, round, length)
+
+    def new_round(self) -> int:
+        """The number of the next lease."""
+        self.round = self.round + 1 & 0xFFFFFFFF or 1
+        return self.round
+
+    def _wanting_changed(self, tenant: Tenant, now: int) -> None:
+        """Keep `wanting` right after a member or the terms changed."""
+        wants = not tenant.terms.paused and any(
+            member.wants and member not in tenant.late for member in tenant.members
+        )
+        if wants == (tenant.key in self.wanting):
+            return
+        if not wants:
+            del self.wanting[tenant.key]
+            self.total -= tenant.weight
+            tenant.since = 0
+            if not self.wanting:
+                self.account = max(self.account, tenant.account)
+            if tenant is self.reserved or tenant in self.line:
+                self.board.cancel(tenant.key, now)
+            return
+        self.settle(now)
+        if self.lease is None and not self.wanting:
+            total = sum(other.weight for other in self.tenants.values()) or 1
+            self.account += max(0, now - self.idle_since) * UNIT // total
+        self.advance()
+        tenant.account = max(tenant.account, self.account)
+        rate = self.rate(tenant)
+        if rate:
+            self.refill(tenant, rate, now)
+            # Where more is promised than there is, all others have savings.
+            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), rate * self.behind(now)))
+        tenant.since = now
+        self.wanting[tenant.key] = tenant
+        self.total += tenant.weight
+
+    def advance(self) -> None:
+        """New ones start where the one stands that is furthest behind of those who use the device."""
+        if self.wanting:
+            self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
+
+    def _look_again(self, now: int) -> None:
+        """Tenants or terms changed."""
+        lease = self.lease
+        if lease is None:
+            self.deadline = None
+            self.dispatch(now)
+        elif not lease.end and not lease.dropped and lease.tenant is not None and self.contended():
+            self.drop(now)

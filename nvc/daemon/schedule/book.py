@@ -1,0 +1,183 @@
+"""The slices of the host as the arbiters need them: read from the registry, from quotas and from what the operator
+laid down for devices. Only what has changed is read again."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.daemon.io.wire import NO_UUID
+from nvc.daemon.schedule.policy import NATIVE, Terms, policy_of
+from nvc.errors import NvcError
+from nvc.slices.model import layout, quota
+from nvc.slices.model.quota import QuotaError
+from nvc.slices.policy import policies
+from nvc.slices.policy.policies import DevicePolicy as LaidDown
+from nvc.slices.store import limits, registry
+from nvc.slices.store.living import living_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.daemon.io.clients import Client
+    from nvc.daemon.schedule.gang import Board
+    from nvc.kernel import Kernel
+    from nvc.slices.model.quota import QuotaDevice
+    from nvc.slices.store.registry import Entry
+
+LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
+AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
+
+
+class Known:
+    """One slice."""
+
+    __slots__ = ("entry", "stamp", "sequence", "devices", "uuids", "clients", "alive", "quota")
+
+    def __init__(self, entry: Entry, stamp: int) -> None:
+        self.entry = entry
+        self.stamp = stamp  # of its directory: another one when `about` was replaced
+        # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
+        self.quota = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self.sequence = b""
+        self.devices: tuple[QuotaDevice, ...] = ()  # named as the registry has them
+        self.uuids: tuple[bytes, ...] = ()
+        self.clients: set[Client] = set()
+        self.alive = True
+
+    def read(self) -> bool:
+        """Whether the quota says something new. Raises QuotaError, OSError."""
+        sequence = os.pread(self.quota, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET)
+        if sequence == self.sequence:
+            return False
+        found = limits.named(quota.read(self.quota), self.entry)[: len(self.entry.devices)]
+        self.sequence = sequence
+        self.devices = found
+        self.uuids = tuple(map(raw_uuid, (device.uuid for device in self.devices)))
+        return True
+
+    def close(self) -> None:
+        """Forget the file."""
+        os.close(self.quota)
+
+
+class Book:
+    """All slices; `refresh` brings it up to date, and the arbiters with it."""
+
+    def __init__(self, kernel: Kernel, board: Board, log: Callable[[str], None]) -> None:
+        self.kernel = kernel
+        self.board = board
+        self.log = log
+        self.base = registry.base_directory()
+        self.known: dict[str, Known] = {}
+        self.laid_down: dict[str, LaidDown] = {}  # by UUID
+        self.names: dict[bytes, str] = {}  # UUIDs by their bytes
+        self.stamp = 0  # of the registry when it was last read
+        self._problems: set[str] = set()
+        self._again = 0
+
+    def entries(self) -> list[Entry]:
+        """Of all slices."""
+        return [known.entry for known in self.known.values()]
+
+    def living(self) -> list[Entry]:
+        """Of those that have processes."""
+        return [known.entry for known in self.known.values() if known.alive]
+
+    def refresh(self, now: int, census: bool = True) -> None:
+        """Read what has changed. With `census`, slices whose processes have ended give up their shares."""
+        self.stamp = os.stat(self.base).st_mtime_ns
+        names = set(registry.entry_names(self.base))
+        for key in [key for key in self.known if key not in names]:
+            self._forget(self.known.pop(key), now)
+        for key in sorted(names):
+            self._look(key)
+        if census:
+            again = now >= self._again
+            if again:
+                self._again = now + AGAIN
+            doubted = [one for one in self.known.values() if not one.clients and (one.alive or again)]
+            living = living_of(self.kernel, tuple(one.entry for one in doubted))
+            for known in doubted:
+                known.alive = known.entry.key in living
+        self._apply(now)
+
+    def _look(self, key: str) -> None:
+        path = f"{self.base}/{key}"
+        try:
+            stamp = os.stat(path).st_mtime_ns
+            known = self.known.get(key)
+            if known is None or known.stamp != stamp:
+                entry = registry.read_entry(path)
+                new = Known(entry, stamp)
+                if known is not None:
+                    known.close()
+                    new.clients = known.clients
+                    for client in new.clients:
+                        client.known = new
+                known = self.known[key] = new
+            try:
+                known.read()
+            except QuotaError:
+                if limits.finish(self.kernel, known.quota, LOCK_TIME):
+                    self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
+                known.read()
+        except (OSError, NvcError) as error:
+            self.say(f"slice {key}: {error}")
+
+    def say(self, problem: str) -> None:
+        """Log a problem once."""
+        if problem not in self._problems and len(self._problems) < 1000:
+            self._problems.add(problem)
+            self.log(problem)
+
+    def _forget(self, known: Known, now: int) -> None:
+        known.close()
+        known.alive = False
+        for raw in known.uuids:
+            if raw in self.board.arbiters:
+                self.board.arbiters[raw].forget(known.entry.key, now)
+
+    def _apply(self, now: int) -> None:
+        """Tell the arbiters who shares each device, and how."""
+        sharers: dict[bytes, list[tuple[Known, QuotaDevice]]] = {}
+        for known in sorted(self.known.values(), key=lambda known: known.entry.created):
+            for raw, device in zip(known.uuids, known.devices):
+                if known.alive and device.memory_limit and raw != NO_UUID:
+                    sharers.setdefault(raw, []).append((known, device))
+        for raw, found in sharers.items():
+            uuid = self.names[raw] = found[0][1].uuid
+            try:
+                self.laid_down[uuid] = policies.read(uuid)
+            except NvcError as error:  # what was there before holds
+                self.say(str(error))
+            policy = policy_of(
+                self.laid_down.get(uuid, LaidDown()), tuple(device.policy for _, device in found)
+            )
+            arbiter = self.board.arbiter(raw, policy)
+            if arbiter.policy != policy:
+                arbiter.set_policy(policy, now)
+            mine = set()
+            for known, device in found:
+                if device.policy != NATIVE or known.entry.key in arbiter.tenants:
+                    mine.add(known.entry.key)
+                    arbiter.tenant(known.entry.key, terms_of(device), now)
+            for key in [key for key in arbiter.tenants if key not in mine]:
+                arbiter.forget(key, now)
+        for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
+            for key in tuple(self.board.arbiters[raw].tenants):
+                self.board.arbiters[raw].forget(key, now)
+            self.board.remove(raw)
+
+
+def terms_of(device: QuotaDevice) -> Terms:
+    """What a quota promises."""
+    return Terms(device.weight, device.cores, bool(device.flags & (layout.PAUSED | layout.DENIED)))
+
+
+def raw_uuid(uuid: str) -> bytes:
+    """The bytes of a UUID; of one that has none of its own, zeros."""
+    try:
+        return quota.uuid_bytes(uuid)
+    except QuotaError:
+        return NO_UUID

@@ -1,0 +1,64 @@
+"""What an arbiter keeps of tenants, their processes and the lease of now."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.schedule.policy import Terms
+
+
+class Member:
+    """What one process has to do with one device."""
+
+    __slots__ = ("tenant", "client", "uuid", "wants", "round", "since")
+
+    def __init__(self, tenant: Tenant, client: object, uuid: bytes = b"") -> None:
+        self.tenant = tenant
+        self.client = client  # the arbiter does not look at it
+        self.uuid = uuid
+        self.wants = False
+        self.round = 0  # of the lease that it holds; 0: none
+        self.since = 0  # late
+        tenant.members.add(self)
+
+
+class Tenant:
+    """One slice on one device. Times in nanoseconds."""
+
+    __slots__ = (
+        "key", "terms", "members", "late", "account", "weight", "budget", "refilled",
+        "held", "waited", "since", "grants", "lates", "over",
+    )  # fmt: skip
+
+    def __init__(self, key: str, terms: Terms, account: int, now: int) -> None:
+        self.key = key
+        self.terms = terms
+        self.members: set[Member] = set()
+        self.late: set[Member] = set()  # whose lease was handed on before they gave it back
+        self.account = account
+        self.weight = 1
+        self.budget = 0.0
+        self.refilled = now
+        self.held = 0  # in all
+        self.waited = 0  # in all, for a turn
+        self.since = 0  # waiting; 0: it is not
+        self.grants = 0
+        self.lates = 0
+        self.over = 0  # by so much its last turn was longer than it should have been
+
+
+class Lease:
+    """A turn on a device."""
+
+    __slots__ = ("tenant", "round", "began", "end", "holders", "dropped", "gang")
+
+    def __init__(
+        self, tenant: Tenant | None, round: int, began: int, end: int, holders: set[Member]
+    ) -> None:
+        self.tenant = tenant  # None: everybody's, from before there were turns
+        self.round = round
+        self.began = began
+        self.end = end  # 0: until another tenant wants the device
+        self.holders = holders  # who has not given it back
+        self.dropped = False
+        self.gang = False

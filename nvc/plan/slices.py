@@ -1,0 +1,106 @@
+"""The operations of a slice: the shim in the driver's place, what lies beside it, and what is left out. Pure."""
+
+from __future__ import annotations
+
+from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
+from nvc.slices.model import layout, ledger
+from nvc.slices.model.shares import TO_START, enforced_text, needs_daemon
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.compat import CompatLibrary
+    from nvc.model import Library
+    from nvc.plan.ops import Op
+    from nvc.slices.model.slice import Slice, SliceDevice
+
+#: Libraries that take memory without libcuda. The other classes are left out as a whole.
+UNCOUNTED = ("libnvidia-opencl.", "libnvidia-allocator.")
+UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
+
+
+def is_counted(library: Library) -> bool:
+    """Whether what a library takes of a GPU goes through libcuda, as far as is known."""
+    name = library.path.rpartition("/")[2]
+    return library.kind not in UNCOUNTED_KINDS and not name.startswith(UNCOUNTED)
+
+
+def is_shimmed(library: Library, slice: Slice) -> bool:
+    """Whether there is a shim for it."""
+    return any(library.soname == soname for soname, _, _ in slice.shims)
+
+
+def library_ops(library: Library, directory: str, main: str, slice: Slice) -> list[Op]:
+    """The shim in the `directory` where the library would be, and the library itself where only the shim looks
+    for it: below `main`, the library directory."""
+    _, path, identity = next(shim for shim in slice.shims if shim[0] == library.soname)
+    name = library.path.rpartition("/")[2]
+    private = f"{main}/{layout.PRIVATE}"
+    if slice.outer is not None:
+        library = next(real for real in slice.outer.real if real.soname == library.soname)
+    real = f"{main}/{layout.REAL}{library.soname}"
+    ops: list[Op] = [BindHostFile(path, f"{directory}/{name}", identity)]
+    compat = next((other for other in slice.compat if other.soname == library.soname), None)
+    if compat is None:
+        ops.append(BindFile(library.path, real, library.identity))
+    elif not is_shim(compat, slice):  # else an earlier run has done this
+        ops.append(BindInside(compat.path, real, compat.identity))
+    if directory != main:
+        ops.append(Symlink(private, f"{directory}/{layout.PRIVATE}"))
+    return ops
+
+
+def is_shim(library: CompatLibrary, slice: Slice) -> bool:
+    """Whether a shim lies over a library of the image already."""
+    return any(library.identity == identity for _, _, identity in slice.shims)
+
+
+def slice_ops(directory: str, slice: Slice) -> list[Op]:
+    """Quota and ledger beside the shim in the library directory, and what of the image is covered."""
+    ops: list[Op] = [BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None)]
+    place = f"{directory}/{layout.LEDGER_DIRECTORY}"
+    if slice.outer is not None:
+        ops.append(BindSocket(slice.outer.ledger, place, True))
+    else:
+        ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
+    if slice.mps:  # where CUDA looks when no variable names another place
+        ops.append(BindHostFile(slice.mps, "/tmp/nvidia-mps", None, True, True))
+    if slice.daemon:  # a directory, so that a socket that is made later is seen
+        ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
+    shims = {soname: (path, identity) for soname, path, identity in slice.shims}
+    for copy in slice.copies:
+        path, identity = shims[copy.soname]
+        ops.append(BindHostFile(path, copy.path, identity))
+    # The shim finds what it needs relative to the name it was loaded under.
+    private = f"{directory}/{layout.PRIVATE}"
+    ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links if place != directory]
+    ops += [Tmpfs(path) for path in slice.hidden]
+    return ops
+
+
+def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...]:
+    """What is to be told of devices whose policies are not enforced for this cause; "": they are."""
+    return tuple(
+        f"{one.uuid}: policy {enforced_text(one.policy, cause)}; {TO_START}"
+        for one in devices
+        if cause and not one.hidden and needs_daemon(one.policy)
+    )
+
+
+def warnings(slice: Slice) -> tuple[str, ...]:
+    """What a user may stumble over."""
+    found = [
+        f"{path} is hidden: its forward-compatibility libraries are not those that the container uses"
+        for path in slice.hidden
+    ]
+    found += [
+        f"the slice of {device.uuid} is smaller than one context, for which {device.context_overhead >> 20} MiB "
+        + ("were measured" if device.calibrated else "are assumed: `nvc-cli vgpu calibrate` measures it")
+        for device in slice.devices
+        if device.limit <= device.context_overhead
+    ]
+    found += [
+        f"the policy of {device.uuid} is native: the cap of {device.cores}% does not hold"
+        for device in slice.devices
+        if device.cores and device.policy == layout.POLICY_NATIVE
+    ]
+    return (*found, *not_enforced(slice.devices, slice.not_enforced))

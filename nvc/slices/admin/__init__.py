@@ -1,0 +1,1 @@
+"""What an operator does with slices: change limits, configure devices, check that programs are limited."""

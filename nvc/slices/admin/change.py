@@ -1,0 +1,181 @@
+"""Changes what slices may have while their containers run."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import InputError
+from nvc.request import Share, Size, SliceRequest
+from nvc.slices.client.nvcd import silence
+from nvc.slices.model.layout import NO_LIMIT, PAUSED, POLICIES, POLICY_FIXED
+from nvc.slices.model.quota import QuotaDevice, QuotaError
+from nvc.slices.model.shares import TO_START, check_together, default_policy, enforced_text, needs_daemon
+from nvc.slices.model.sizes import size_text
+from nvc.slices.model.slice import SliceDevice, amount
+from nvc.slices.policy import policies
+from nvc.slices.store import registry
+from nvc.slices.store.admission import check_cap, check_weight, sharers
+from nvc.slices.store.census import census
+from nvc.slices.store.limits import edit, sound_quota
+from nvc.slices.store.registry import RegistryError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from nvc.kernel import Kernel
+    from nvc.slices.store.tenants import Tenant, TenantDevice
+
+    T = TypeVar("T", Size, Share)
+
+
+class State(Value):
+    """What one device of a slice has, and the policy that the slice asks for."""
+
+    share: QuotaDevice
+    asked: int
+
+
+def set_limits(
+    kernel: Kernel, tenant: Tenant, wanted: SliceRequest, devices: tuple[str, ...], unlimited: bool = False
+) -> tuple[str, ...]:
+    """Give the devices of a slice other limits: all that it may use, or those named by index or UUID.
+
+    `wanted` has one size and one cap, or one for each device; `unlimited` lifts the limit of memory. What is
+    returned is to be told: limits below what is in use, policies that do not hold now. Raises InputError,
+    RegistryError, PolicyError.
+    """
+    chosen = _chosen(tenant, devices)
+    for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
+        if len(given) not in (0, 1, len(chosen)):
+            raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(chosen)} devices")
+    told: list[str] = []
+
+    def change(place: int, old: State) -> State:
+        number = chosen.index(place)
+        size: Size | None = _nth(wanted.memory, number)
+        memory = old.share.memory_limit
+        if size is not None:
+            memory = amount(size, _plain(tenant.devices[place]))
+        share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
+        return _shared(kernel, tenant, State(share, old.asked), wanted, _nth(wanted.cores, number), told)
+
+    new = _edited(kernel, tenant, chosen, change)
+    timed = wanted.cores or wanted.weight or wanted.policy
+    return (
+        *told,
+        *(_shortage(tenant, new) if wanted.memory else ()),
+        *(_not_enforced(tuple(new.values())) if timed else ()),
+    )
+
+
+def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
+    needing = [share for share in new if needs_daemon(share.policy)]
+    cause = silence() if needing else ""
+    return tuple(
+        f"{share.uuid}: {enforced_text(share.policy, cause)}; {TO_START}" for share in needing if cause
+    )
+
+
+def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool) -> None:
+    """Hold back every launch on the devices of a slice, or let them go on. Raises InputError, RegistryError."""
+
+    def change(_: int, old: State) -> State:
+        flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
+        return State(old.share.replace(flags=flags), old.asked)
+
+    _edited(kernel, tenant, _chosen(tenant, devices), change)
+
+
+def _edited(
+    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, State], State]
+) -> dict[int, QuotaDevice]:
+    """Change the chosen devices, all or none."""
+    lock = registry.locked(kernel)
+    try:
+        entry = registry.read_entry(tenant.entry.directory)
+        limits, _ = sound_quota(kernel, entry, locked=True)
+        now = [State(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
+        for place in chosen:
+            now[place] = change(place, now[place])
+        edit(entry, tuple(one.share for one in now), tuple(one.asked for one in now))
+    except (OSError, QuotaError, IndexError) as error:
+        raise RegistryError("change limits", tenant.entry.quota, error) from None
+    finally:
+        os.close(lock)
+    return {place: now[place].share for place in chosen}
+
+
+def _shared(
+    kernel: Kernel, tenant: Tenant, old: State, wanted: SliceRequest, cap: Share | None, told: list[str]
+) -> State:
+    """The state with what is wanted of the device's time."""
+    if cap is None and wanted.weight is None and wanted.policy is None:
+        return old
+    share = old.share
+    cores = cap.value if cap is not None else share.cores
+    weight = wanted.weight.value if wanted.weight is not None else share.weight
+    laid_down = policies.read(share.uuid)
+    if wanted.policy is not None:
+        asked = wanted.policy.value
+    elif old.asked == default_policy(share.cores, share.weight != 1):  # nobody has named one
+        asked = default_policy(cores, wanted.weight is not None or share.weight != 1)
+    else:
+        asked = old.asked
+    named = wanted.policy or cap or Share("--policy", POLICIES[asked], asked)
+    check_together(cores, asked, named.name, named.text, share.uuid)
+    if weight > share.weight:  # less is never too much, also where all together have too much
+        known = census(kernel, locked=True)
+        others = sharers(known, share.uuid, "change limits", tenant.entry.key)
+        check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
+    policy = asked if laid_down.policy == policies.NONE else laid_down.policy
+    if policy == POLICY_FIXED:
+        check_cap(cores, share.uuid)
+    if policy != asked and wanted.policy is not None:
+        told.append(f"{share.uuid}: the policy {POLICIES[policy]} is laid down for the device and holds")
+    return State(share.replace(cores=cores, weight=weight, policy=policy), asked)
+
+
+def _shortage(tenant: Tenant, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
+    """Of which devices more is in use than the new limits allow."""
+    if tenant.problem:
+        return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
+    return tuple(
+        f"{device.uuid}: {size_text(device.used)} are in use, more than the new limit of "
+        f"{size_text(share.memory_limit)}: new allocations fail until enough is freed"
+        for device, share in ((tenant.devices[place], share) for place, share in new.items())
+        if device.used > share.memory_limit
+    )
+
+
+def _nth(given: tuple[T, ...], number: int) -> T | None:
+    return given[number if len(given) > 1 else 0] if given else None
+
+
+def _plain(device: TenantDevice) -> SliceDevice:
+    return SliceDevice(device.uuid, device.index, device.name, device.memory, NO_LIMIT)
+
+
+def _chosen(tenant: Tenant, devices: tuple[str, ...]) -> list[int]:
+    """The places of the named devices; without a name, of all that the slice may use."""
+    if not devices:
+        return [place for place, device in enumerate(tenant.devices) if device.limit]
+    chosen = []
+    for name in devices:
+        found = [place for place, device in enumerate(tenant.devices) if _is_named(device, name)]
+        if not found:
+            raise InputError(
+                "--device", name, "not a device of this slice", "`nvc-cli vgpu show` lists them"
+            )
+        if any(tenant.devices[place].hidden for place in found):  # nobody has let the slice in there
+            raise InputError(
+                "--device", name, "hidden from this slice", "start one that asks for this device"
+            )
+        chosen += found
+    return list(dict.fromkeys(chosen))
+
+
+def _is_named(device: TenantDevice, name: str) -> bool:
+    return device.index == name or device.uuid.lower() == name.lower()

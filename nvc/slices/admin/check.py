@@ -1,0 +1,195 @@
+"""Whether the hooks are active in a process, and what is not covered: by what it has mapped, not what it says."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from nvc.discovery.elf import Elf, read_elf
+from nvc.errors import ContainerError, NvcError
+from nvc.kernel import O_PATH
+from nvc.plan.slices import UNCOUNTED
+from nvc.slices.build.copies import SONAMES, find_copies
+from nvc.slices.model.elfnote import layouts_of
+from nvc.slices.model.layout import PRIVATE, REAL, VERSION
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+MAPS_LIMIT = 16 << 20
+#: File names of libraries that take memory of a GPU without libcuda.
+AROUND = (*UNCOUNTED, "libnvcuvid.", "libnvidia-encode.", "libnvoptix.", "libGLX_nvidia.", "libEGL_nvidia.",
+          "libnvidia-glcore.", "libnvidia-eglcore.")  # fmt: skip
+
+ACTIVE, IDLE, AROUND_IT = "active", "not loaded", "not covered"
+
+
+class Report(Value):
+    """What was found of one process."""
+
+    pid: int
+    name: str
+    status: str  # ACTIVE, IDLE or AROUND_IT
+    shims: tuple[str, ...]  # paths as the process sees them
+    uncovered: tuple[tuple[str, str], ...]  # path, why
+
+
+def check_process(kernel: Kernel, pid: int) -> Report:
+    """Which of its mapped files are shims, and which are the driver's without one. Raises ContainerError."""
+    try:
+        mapped = _mapped(pid)
+        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        name = _first_line(f"/proc/{pid}/comm")
+    except OSError as error:
+        raise ContainerError.of("look at process", f"pid {pid}", error, "run as root") from None
+    shims: dict[str, list[str]] = {}
+    private: list[tuple[str, str]] = []
+    uncovered: list[tuple[str, str]] = []
+    elsewhere: list[tuple[str, int]] = []
+    try:
+        for (device, inode), path in mapped.items():
+            elf = _read(kernel, root, path, device, inode)
+            if elf is None:
+                if posixpath.basename(path).startswith(tuple(soname[:-2] for soname in SONAMES)):
+                    elsewhere.append((path, inode))
+            elif layouts_of(elf):
+                shims.setdefault(elf.soname, []).append(path)
+                if layouts_of(elf) != VERSION:
+                    uncovered.append(
+                        (path, f"a shim for layouts of version {layouts_of(elf)}, not {VERSION}")
+                    )
+            elif elf.soname in SONAMES:
+                private.append((path, elf.soname))
+            elif posixpath.basename(path).startswith(AROUND):
+                uncovered.append((path, "takes memory that is not counted"))
+        beside_shims = _beside(kernel, root, shims)
+    finally:
+        os.close(root)
+    uncovered += [
+        (path, "cannot be looked at: it is not the file at that path any more")
+        for path, inode in elsewhere
+        if inode not in beside_shims
+    ]
+    for path, soname in private:
+        beside = posixpath.basename(posixpath.dirname(path)) == PRIVATE
+        if not (beside and soname in shims):
+            uncovered.append((path, f"the driver's {soname}, reached without the shim"))
+    found = tuple(path for paths in shims.values() for path in paths)
+    status = AROUND_IT if uncovered else ACTIVE if found else IDLE
+    return Report(pid, name, status, found, tuple(uncovered))
+
+
+def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
+    """Inodes of the driver's libraries that lie beside the shims that a process has mapped.
+
+    Of an overlay on an overlay the kernel shows mapped files by their path in the lower one, which is not mounted.
+    """
+    found = set()
+    for soname, paths in shims.items():
+        for path in paths:
+            try:
+                place = f"{posixpath.dirname(path)}/{REAL}{soname}"
+                fd = kernel.open_in_root(root, place, O_PATH)
+            except OSError:
+                continue  # nothing is beside this one: what is mapped stays uncovered
+            try:
+                found.add(os.fstat(fd).st_ino)
+            finally:
+                os.close(fd)
+    return found
+
+
+def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
+    """Copies of the driver's libraries below `root` that a loader would find and that no shim covers."""
+    found = find_copies(kernel, root, libs_dir)
+    uncovered = []
+    for copy in found.copies:
+        elf = _read(kernel, root, copy.path)
+        if elf is not None and not layouts_of(elf) and elf.soname in SONAMES:
+            uncovered.append(copy.path)
+    return (*uncovered, *found.hidden)
+
+
+def _mapped(pid: int) -> dict[tuple[int, int], str]:
+    """The files that a process has mapped: device and inode, and the path as it sees it."""
+    fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
+    data = b""
+    try:
+        while len(data) < MAPS_LIMIT and (part := os.read(fd, 1 << 20)):
+            data += part
+    finally:
+        os.close(fd)
+    found = {}
+    for line in data.split(b"\n"):
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith(b"/"):
+            major, _, minor = fields[3].partition(b":")
+            device = os.makedev(int(major, 16), int(minor, 16))
+            path = fields[5].removesuffix(b" (deleted)").replace(b"\\012", b"\n")
+            found[device, int(fields[4])] = path.decode("utf-8", "surrogateescape")
+    return found
+
+
+def _read(kernel: Kernel, root: int, path: str, device: int = -1, inode: int = -1) -> Elf | None:
+    """The ELF file at `path` below `root`, None where there is none, or another than the one that is mapped.
+
+    An overlay shows other devices in /proc/PID/maps than to stat(2), so the inode has to do.
+    """
+    try:
+        fd = kernel.open_regular(root, path)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if inode >= 0 and status.st_ino != inode:
+            return None
+        return read_elf(fd, path)
+    except (OSError, NvcError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def _first_line(path: str) -> str:
+    with open(path, "rb") as file:
+        text = file.readline(64).decode("utf-8", "replace").strip()
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def check_loading(kernel: Kernel, environment: dict[str, str]) -> Report:
+    """What a program that is started here and opens libcuda and libnvidia-ml by name would get.
+
+    A helper does just that, with the caller's LD_LIBRARY_PATH, and is looked at while it waits.
+    """
+    import subprocess
+    import sys
+
+    code = (
+        "import ctypes\n"
+        f"for name in {SONAMES!r}:\n"
+        "    try:\n"
+        "        ctypes.CDLL(name)\n"
+        "    except OSError:\n"
+        "        pass\n"
+        "print('ready', flush=True)\n"
+        "import sys\n"
+        "sys.stdin.read()\n"
+    )
+    kept = {name: value for name, value in environment.items() if name in ("LD_LIBRARY_PATH", "PATH")}
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=kept,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        if process.stdout.readline() != b"ready\n":
+            raise ContainerError(
+                "load libcuda", "", "the helper ended", "try it: python3 -c 'import ctypes'"
+            )
+        return check_process(kernel, process.pid)
+    finally:
+        process.stdin.close()
+        process.wait(10)
+        process.stdout.close()

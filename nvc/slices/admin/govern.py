@@ -1,0 +1,175 @@
+"""Devices as the operator governs them: who shares each, and what is laid down for it, now and from now on."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import InputError
+from nvc.request import Request, SliceRequest
+from nvc.selection import select
+from nvc.slices.client.nvcd import silence
+from nvc.slices.model.layout import POLICIES, POLICY_FIXED
+from nvc.slices.model.shares import TO_START, needs_daemon
+from nvc.slices.model.slice import resolve
+from nvc.slices.policy import policies
+from nvc.slices.policy.policies import DevicePolicy
+from nvc.slices.store import registry
+from nvc.slices.store.admission import Sharer, sharers
+from nvc.slices.store.census import census
+from nvc.slices.store.limits import edit
+from nvc.slices.store.registry import RegistryError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.slices.model.slice import SliceDevice
+
+#: Units of a duration on the command line, in microseconds.
+UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
+
+
+class Governed(Value):
+    """One device of the host."""
+
+    uuid: str
+    index: str
+    name: str
+    laid_down: DevicePolicy
+    sharers: tuple[Sharer, ...]
+
+    @property
+    def weight(self) -> int:
+        """Of all who share it, together."""
+        return sum(one.weight for one in self.sharers)
+
+    @property
+    def free_weight(self) -> int | None:
+        """What is left of the total; None: there is no total."""
+        total = self.laid_down.total_weight
+        return max(total - self.weight, 0) if total else None
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        laid_down = self.laid_down
+        return {
+            "uuid": self.uuid,
+            "index": self.index,
+            "name": self.name,
+            "policy": None if laid_down.policy == policies.NONE else POLICIES[laid_down.policy],
+            "instances": len(self.sharers),
+            "maxInstances": laid_down.max_instances or None,
+            "weight": self.weight,
+            "totalWeight": laid_down.total_weight or None,
+            "freeWeight": self.free_weight,
+            "sliceUs": laid_down.slice_us or None,
+        }
+
+
+def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[Governed, ...]:
+    """The devices that `selectors` name, in that order: of a GPU in MIG mode its MIG devices.
+
+    Raises DeviceError, PolicyError, RegistryError for a slice that cannot be read.
+    """
+    known = census(kernel, locked=False)
+    return tuple(
+        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
+        for d in devices_named(facts, selectors)
+    )
+
+
+def devices_named(facts: HostFacts, selectors: tuple[str, ...]) -> tuple[SliceDevice, ...]:
+    """The same devices, whatever is laid down for them. Raises DeviceError."""
+    selection = select(facts, Request(devices=selectors))
+    named = {gpu.index for gpu, _ in selection.mig}
+    parts = [(gpu, part) for gpu in selection.gpus if gpu.index not in named for part in gpu.mig]
+    return resolve(facts, selection.replace(mig=(*selection.mig, *parts)), SliceRequest())
+
+
+def lay_down(
+    kernel: Kernel, uuids: tuple[str, ...], change: Callable[[DevicePolicy], DevicePolicy] | None
+) -> tuple[str, ...]:
+    """Change what is laid down for devices, for the slices that run too. Returned is what is to be told.
+
+    None in place of a change lays down nothing, whatever is there, also what cannot be read.
+
+    Raises InputError for a policy that a slice cannot have, RegistryError, PolicyError. Then nothing has changed.
+    """
+    lock = registry.locked(kernel)
+    try:
+        known = census(kernel, locked=True)
+        slices = known.slices
+        for uuid in uuids if change else ():
+            known.check("change policy", uuid)
+        new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}
+        told: list[str] = []
+        for uuid, laid_down in new.items():
+            shares = [
+                share for _, found in slices for share in found if share.uuid == uuid and share.memory_limit
+            ]
+            uncapped = sum(not share.cores for share in shares)
+            if laid_down.policy == POLICY_FIXED and uncapped:
+                raise InputError(
+                    uuid, cause=f"{uncapped} of its slices have no cap for the policy fixed",
+                    hint="`nvc-cli vgpu set SLICE --cores N` gives one",
+                )  # fmt: skip
+            told += _too_much(uuid, laid_down, len(shares), sum(share.weight for share in shares))
+        for uuid, laid_down in new.items():
+            policies.write(uuid, laid_down)
+        for entry, shares_of_entry in slices:
+            changed = tuple(
+                share.replace(policy=_effective(new[share.uuid], device.asked_policy))
+                if share.uuid in new and share.memory_limit
+                else share
+                for share, device in zip(shares_of_entry, entry.devices)
+            )
+            if changed != shares_of_entry:
+                edit(entry, changed, tuple(device.asked_policy for device in entry.devices))
+    except OSError as error:
+        raise RegistryError.of("change policy", error.filename or "", error) from None
+    finally:
+        os.close(lock)
+    return (*told, *_not_enforced(new))
+
+
+def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
+    """Which of what was laid down nobody enforces: policies by turns, and the length of these."""
+    needing = {
+        uuid: "the length of turns" if laid_down.policy == policies.NONE else POLICIES[laid_down.policy]
+        for uuid, laid_down in new.items()
+        if laid_down.policy != policies.NONE and needs_daemon(laid_down.policy) or laid_down.slice_us
+    }
+    cause = silence() if needing else ""
+    return tuple(
+        f"{uuid}: {what} (not enforced: {cause}); {TO_START}" for uuid, what in needing.items() if cause
+    )
+
+
+def _effective(laid_down: DevicePolicy, asked: int) -> int:
+    return asked if laid_down.policy == policies.NONE else laid_down.policy
+
+
+def _too_much(uuid: str, laid_down: DevicePolicy, count: int, weight: int) -> list[str]:
+    told = []
+    if laid_down.max_instances and count > laid_down.max_instances:
+        told.append(f"{uuid}: {count} slices share it already; no more are let in until some have ended")
+    if laid_down.total_weight and weight > laid_down.total_weight:
+        told.append(
+            f"{uuid}: its slices have a weight of {weight} already; no more are let in until some ended"
+        )
+    return told
+
+
+def parse_duration(name: str, text: str) -> int:
+    """Microseconds of `10ms`, `5000us` or `1s`, within what a turn may last. Raises InputError."""
+    low, high = policies.SLICE_US
+    for unit, length in UNITS:
+        digits = text.removesuffix(unit)
+        if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:
+            if low <= int(digits) * length <= high:
+                return int(digits) * length
+    raise InputError(name, text, f"want {low // 1000}ms to {high // 1000}ms", "write 10ms")

@@ -1,0 +1,96 @@
+"""Checks whole slices: their processes, and the files that these could come to load."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import ContainerError
+from nvc.kernel import O_PATH
+from nvc.slices.admin.check import IDLE, Report, check_files, check_process
+from nvc.slices.store.tenants import find
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.slices.store.tenants import Tenant
+
+
+class Survey(Value):
+    """What was found."""
+
+    reports: tuple[Report, ...]
+    files: tuple[str, ...] = ()  # not covered, should a program load it
+
+    @property
+    def covered(self) -> bool:
+        """Whether nothing was found that the shim does not cover."""
+        return not self.files and not any(report.uncovered for report in self.reports)
+
+    def text(self) -> str:
+        """For people."""
+        lines = []
+        for report in self.reports:
+            why = " (neither libcuda nor libnvidia-ml)" if report.status == IDLE else ""
+            lines.append(f"{report.pid} {report.name}: {report.status}{why}")
+            lines += [f"  shim         {path}" for path in report.shims]
+            lines += [f"  not covered  {path}: {cause}" for path, cause in report.uncovered]
+        lines += [f"not covered, should a program load it: {path}" for path in self.files]
+        clean = ("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+        return "".join(f"{line}\n" for line in clean)
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "covered": self.covered,
+            "processes": [
+                {
+                    "pid": report.pid,
+                    "name": report.name,
+                    "status": report.status,
+                    "shims": list(report.shims),
+                    "uncovered": [{"path": path, "cause": cause} for path, cause in report.uncovered],
+                }
+                for report in self.reports
+            ],
+            "files": list(self.files),
+        }
+
+
+def survey(kernel: Kernel, everybody: tuple[Tenant, ...], names: tuple[str, ...]) -> Survey:
+    """Check the processes and slices that `names` mean, without names every slice that runs.
+
+    Raises InputError for a name that means nothing, ContainerError for a process that cannot be looked at.
+    """
+    wanted = [int(name) for name in names if _is_process(name)]
+    chosen = [find(everybody, name) for name in names if not _is_process(name)]
+    if not names:
+        chosen = [tenant for tenant in everybody if tenant.alive]
+    reports = [check_process(kernel, pid) for pid in wanted]
+    files: list[str] = []
+    for tenant in chosen:
+        files += _files(kernel, tenant)
+        for pid in tenant.pids:
+            try:
+                reports.append(check_process(kernel, pid))
+            except ContainerError:
+                if os.path.exists(f"/proc/{pid}/exe"):  # else it has ended meanwhile
+                    raise
+    return Survey(tuple({report.pid: report for report in reports}.values()), tuple(files))
+
+
+def _is_process(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}")
+
+
+def _files(kernel: Kernel, tenant: Tenant) -> list[str]:
+    for pid in tenant.pids[:1]:
+        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = check_files(kernel, root, tenant.entry.libs_dir)
+        finally:
+            os.close(root)
+        return [f"{tenant.name}: {path}" for path in found]
+    return []

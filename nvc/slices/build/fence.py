@@ -1,0 +1,84 @@
+"""Fences by MIG on request: a device of one's own, where the hardware keeps memory and time apart."""
+
+from __future__ import annotations
+
+from nvc.errors import DeviceError, InputError
+from nvc.selection import select
+from nvc.slices.store.census import census
+from nvc.slices.model.sizes import size_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.model import Gpu, HostFacts, MigDevice
+    from nvc.request import Request
+    from nvc.selection import Selection
+
+MIG, MPS = "mig", "mps"
+FENCES = (MIG, MPS)
+MIB = 1 << 20
+
+
+def parse_fence(name: str, text: str) -> str:
+    """The fence that `text` names. Raises InputError."""
+    if text not in FENCES:
+        raise InputError(name, text, f"want {' or '.join(FENCES)}")
+    return text
+
+
+def fenced(
+    kernel: Kernel, facts: HostFacts, selection: Selection, request: Request, key: str
+) -> tuple[Request, Selection]:
+    """The request for one MIG device in place of what `selection` has, and that device.
+
+    It is the smallest that is not in use by another slice and has the memory that was asked for, of those that were
+    selected or of the selected GPUs; or the one that the slice with this key has already. Raises DeviceError where
+    there is none, InputError for a request that one device cannot meet.
+    """
+    assert request.vgpu is not None
+    need = _need(request)
+    found = _candidates(selection)
+    if not found:
+        raise DeviceError(
+            "fence a slice", MIG, "none of the selected GPUs has MIG devices",
+            "make some with `nvidia-smi mig`, or use no fence",
+        )  # fmt: skip
+    known = census(kernel, locked=False)
+    owners = {
+        share.uuid: entry.key for entry, shares in known.slices for share in shares if share.memory_limit
+    }
+    unread = {device.uuid: one for _, device in found if (one := known.unread_on(device.uuid, key))}
+    owners |= {uuid: one.key for uuid, one in unread.items()}
+    large = [device for _, device in found if device.memory * MIB >= need]
+    mine = [device for device in large if key and owners.get(device.uuid) == key]
+    free = [device for device in large if device.uuid not in owners]
+    if not mine and not free and unread:
+        raise next(iter(unread.values())).error("fence a slice")
+    if not mine and not free:
+        cause = f"{len(found) - len(large)} are too small, {len(large)} are taken"
+        raise DeviceError(
+            "fence a slice", MIG, f"no free MIG device of at least {size_text(need)}: {cause}",
+            "wait, ask for less, or make more with `nvidia-smi mig`",
+        )  # fmt: skip
+    chosen = min(mine or free, key=lambda device: device.memory)
+    request = request.replace(devices=(chosen.uuid,), vgpu=request.vgpu.replace(devices=()))
+    return request, select(facts, request)
+
+
+def _need(request: Request) -> int:
+    """Bytes that the device must have."""
+    assert request.vgpu is not None
+    sizes = [*request.vgpu.memory, *(size for _, size in request.vgpu.memory_at)]
+    if len(sizes) > 1:
+        raise InputError(sizes[1].name, sizes[1].text, "a fence is one MIG device, which has one size")
+    for size in sizes:
+        if size.part:
+            raise InputError(size.name, size.text, "a part of which MIG device?", "write a size, like 10GiB")
+    return sizes[0].bytes if sizes else MIB
+
+
+def _candidates(selection: Selection) -> list[tuple[Gpu, MigDevice]]:
+    """The selected MIG devices, and all of a GPU that was selected as a whole."""
+    parents = {gpu.index for gpu, _ in selection.mig}
+    whole = [(gpu, device) for gpu in selection.gpus if gpu.index not in parents for device in gpu.mig]
+    return [*selection.mig, *whole]

@@ -1,0 +1,62 @@
+"""Whether nvcd runs, for slices whose policy only nvcd enforces. A start asks by one connect, and never waits."""
+
+from __future__ import annotations
+
+import errno
+import posix
+
+from nvc.errors import NvcError
+from nvc.rundir import runtime_directory
+from nvc.slices.model.shares import TO_START, needs_daemon, policy_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.model.slice import SliceDevice
+
+NOT_RUNNING = "nvcd is not running"
+
+
+class DaemonError(NvcError):
+    """The operator requires nvcd for a slice, and it does not run."""
+
+    code = "NVC-2107"
+    stage = "vgpu"
+    doctor = "vgpu"
+    hint = f"{TO_START}, or ask for a policy that works without it: fixed or native"
+
+
+def socket_path() -> str:
+    """Where nvcd is asked by root."""
+    return f"{runtime_directory()}/nvcd/nvcd.sock"
+
+
+def absence() -> str:
+    """Why nobody can be asked; "" where somebody listens, who may still hang."""
+    import _socket  # `socket` itself costs a container start 5 ms
+
+    with_flags = _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
+    connection = _socket.socket(_socket.AF_UNIX, with_flags)
+    try:
+        connection.connect(socket_path())
+    except OSError as error:
+        if error.errno == errno.EAGAIN:  # its queue is full: it is there
+            return ""
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+            return NOT_RUNNING
+        return f"nvcd cannot be reached: {posix.strerror(error.errno or 0).lower()}"
+    finally:
+        connection.close()
+    return ""
+
+
+def not_enforced(devices: tuple[SliceDevice, ...], required: bool) -> str:
+    """Why the policies of a slice that is to be made are not enforced; "" where they are, or need no daemon.
+
+    Raises DaemonError where `required`.
+    """
+    needing = [one for one in devices if not one.hidden and needs_daemon(one.policy)]
+    cause = absence() if needing else ""
+    if cause and required:
+        policy = policy_name(needing[0].policy)
+        raise DaemonError("make a slice", needing[0].uuid, f"the policy {policy} needs nvcd: {cause}")
+    return cause

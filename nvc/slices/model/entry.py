@@ -1,0 +1,153 @@
+"""One slice in the registry: the file `about` of its entry, which is lines of `name value`."""
+
+from __future__ import annotations
+
+import errno
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
+
+from nvc.errors import NvcError
+from nvc.slices.model import layout
+from nvc.value import Value
+
+ABOUT_LIMIT = 1 << 20
+REMOVE = "`nvc-cli vgpu rm` removes it"
+#: Fields of an entry from which its name follows; tenants.named says how.
+_NAMES = ("container", "bundle", "cgroup", "program")
+
+
+class RegistryError(NvcError):
+    """A slice cannot be found or changed."""
+
+    code = "NVC-2101"
+    doctor = "vgpu"
+    stage = "vgpu"
+
+
+class EntryDevice(Value):
+    """What does not change of a device of a slice."""
+
+    uuid: str
+    index: str
+    memory: int  # bytes; 0: not known
+    name: str
+    asked_policy: int = layout.POLICY_NATIVE  # holds where the device has no policy of its own
+
+
+class Entry(Value):
+    """One slice as it was made."""
+
+    key: str
+    directory: str  # of the entry, on the host
+    pid: int  # as /proc has it, of the process that the slice was made for
+    start: int  # when that process began, in clock ticks since boot
+    rootfs: str  # as the host calls it; "" for a plain process
+    libs_dir: str  # in the container
+    created: int  # seconds since the epoch
+    devices: tuple[EntryDevice, ...]
+    fence: str = ""  # of SliceRequest.fence
+    container: str = ""  # id of its runtime, where that said it
+    bundle: str = ""  # directory of its OCI configuration, likewise
+    cgroup: str = ""  # path of its process's, where no id was said
+    program: str = ""  # name of a program without a container
+    mounts: int = (
+        0  # of the mount namespace, a number that is never given again; 0: the kernel does not tell one
+    )
+
+    @property
+    def namespace(self) -> int:
+        """Inode of the mount namespace."""
+        return int(self.key.partition("-")[0], 16)
+
+    @property
+    def quota(self) -> str:
+        """Path of the quota file on the host."""
+        return f"{self.directory}/quota"
+
+
+def text_of(entry: Entry) -> str:
+    """An entry as its file `about`."""
+    lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
+    lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
+    lines += [f"fence {entry.fence}"] if entry.fence else []
+    lines += [f"mounts {entry.mounts}"] if entry.mounts else []
+    more = {name: getattr(entry, name) for name in _NAMES}
+    lines += [f"{name} {_quoted(value)}" for name, value in more.items() if value]
+    lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
+    lines += [
+        f"policy {place} {d.asked_policy}"
+        for place, d in enumerate(entry.devices)
+        if d.asked_policy != layout.POLICY_NATIVE
+    ]
+    return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
+
+
+def open_own(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file of the registry, which nobody else can have written. Raises OSError."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "not a file of root's alone", path)
+    return fd
+
+
+def read_entry(path: str) -> Entry:
+    """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
+    fields = {
+        "pid": "0",
+        "start": "0",
+        "created": "0",
+        "rootfs": "",
+        "libraries": "",
+        "fence": "",
+        "mounts": "0",
+    }
+    fields.update(dict.fromkeys(_NAMES, ""))
+    devices = []
+    try:
+        fd = open_own(f"{path}/about")
+        try:
+            text = os.pread(fd, ABOUT_LIMIT, 0).decode()
+        finally:
+            os.close(fd)
+        lines = text.split("\n")
+        # Slices that began under an older version have them uncounted.
+        counted = lines[0].startswith("lines ")
+        if lines.pop() or not lines or counted and lines[0] != f"lines {len(lines) - 1}":
+            raise ValueError("cut short")
+        for line in lines:
+            name, _, value = line.partition(" ")
+            if name == "device":
+                uuid, index, memory, device = value.split(" ", 3)
+                devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
+            elif name == "policy":
+                place, policy = (int(word) for word in value.split(" ", 1))
+                devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
+            elif name in fields:
+                fields[name] = value
+        entry = Entry(
+            path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
+            _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
+            mounts=int(fields["mounts"]),
+        )  # fmt: skip
+        named: Entry = entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
+        return named
+    except OSError as error:
+        raise RegistryError.of("read slice", f"{path}/about", error, REMOVE) from None
+    except (ValueError, IndexError) as error:
+        raise RegistryError("read slice", f"{path}/about", error, REMOVE) from None
+
+
+def _quoted(text: str) -> str:
+    """One line of ASCII for any name, file names with foreign bytes too: other bytes as %xx."""
+    raw = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02x}" for byte in raw)
+
+
+def _unquoted(text: str) -> str:
+    first, *rest = text.split("%")
+    raw = first.encode("ascii") + b"".join(
+        bytes.fromhex(part[:2]) + part[2:].encode("ascii") for part in rest
+    )
+    return raw.decode("utf-8", "surrogateescape")

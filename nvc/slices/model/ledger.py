@@ -1,0 +1,100 @@
+"""The ledger of a container, read from outside. The container can write whatever it likes there: nothing that is
+read here is believed beyond "this is what the tenant says".
+"""
+
+from __future__ import annotations
+
+from nvc.errors import NvcError
+from nvc.slices.model import layout
+from nvc.value import Value
+
+
+class LedgerError(NvcError):
+    """A container's ledger is no ledger (any more)."""
+
+    code = "NVC-2103"
+    doctor = "vgpu"
+    stage = "vgpu"
+    hint = "processes of the container wrote to it; what they hold is not known"
+
+
+class Account(Value):
+    """What one process says that it holds."""
+
+    slot: int
+    pid: int  # in the container's pid namespace
+    name: str
+    used: tuple[int, ...]  # bytes, by position of the device in the quota
+
+
+class Budget(Value):
+    """What the processes of a container together say of their time on one device; nanoseconds in all."""
+
+    charged: int = 0  # that they used the device
+    waited: int = 0  # that launches were held back
+    launches: int = 0
+
+
+def header() -> bytes:
+    """The beginning of an empty ledger; the rest of the file is zeros."""
+    return layout.LEDGER_HEADER.pack(
+        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 0, 0, 0
+    )
+
+
+def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
+    """The accounts of used slots, for the first `devices` devices. Raises LedgerError.
+
+    `live` are the slots whose lock is held; those of the dead do not count. None: all count.
+    """
+    if len(data) < layout.LEDGER_SIZE:
+        raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
+    return parse_slots(data, devices, live)
+
+
+def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
+    """The same for a ledger's beginning, `slots_size(devices)` bytes of it at least."""
+    magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
+    expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
+    if (magic, version, size, slots) != expected or high_water > layout.SLOTS:
+        raise LedgerError("read ledger", "", f"not a ledger of version {layout.VERSION}")
+    if len(data) < slots_size(devices):
+        raise LedgerError("read ledger", "", "cut short")
+    accounts = []
+    for slot in range(high_water):
+        offset = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
+        pid, _, _, name = layout.SLOT_HEADER.unpack_from(data, offset)
+        if pid == 0 or live is not None and slot not in live:
+            continue
+        used = []
+        for device in range(min(devices, layout.DEVICES)):
+            place = (device * layout.SLOTS + slot) * layout.AMOUNT.size
+            _, taken, _, inherited = layout.AMOUNT.unpack_from(data, layout.AMOUNTS_OFFSET + place)
+            used.append(min(taken + inherited, (1 << 63) - 1))
+        text = name.partition(b"\0")[0].decode("utf-8", "replace")
+        printable = "".join(c if c.isprintable() else "?" for c in text)
+        accounts.append(Account(slot, pid, printable, tuple(used)))
+    return tuple(accounts)
+
+
+def slots_size(devices: int) -> int:
+    """How much of a ledger has the accounts of the first devices, in bytes."""
+    return layout.AMOUNTS_OFFSET + min(devices, layout.DEVICES) * layout.SLOTS * layout.AMOUNT.size
+
+
+def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
+    """The budgets of the first devices, from what lies at layout.BUDGETS_OFFSET of a ledger. Raises LedgerError."""
+    if len(data) < devices * layout.BUDGET.size:
+        raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
+    found = []
+    for device in range(devices):
+        _, _, _, charged, waited, launches, _, _ = layout.BUDGET.unpack_from(
+            data, device * layout.BUDGET.size
+        )
+        found.append(Budget(charged, waited, launches))
+    return tuple(found)
+
+
+def totals(accounts: tuple[Account, ...], devices: int) -> tuple[int, ...]:
+    """Bytes that all accounts hold together, for each device."""
+    return tuple(sum(account.used[device] for account in accounts) for device in range(devices))

@@ -1,0 +1,81 @@
+"""Shares of a device's time as people and other systems write them: a cap, a weight, a policy. Pure.
+
+What is not plainly one is an error that names where it stands, like a size.
+"""
+
+from __future__ import annotations
+
+from nvc.errors import InputError
+from nvc.request import Share
+from nvc.slices.model.layout import POLICIES, POLICY_FIXED, POLICY_NATIVE, POLICY_WEIGHT
+from nvc.slices.model.sizes import parse_number
+
+WEIGHT_MAX = 1 << 16
+TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
+#: Policies by which slices take turns, which nvcd hands out.
+_TURNS = frozenset(map(POLICIES.index, ("fair", "preempt", "weight", "soft")))
+ALL = 100  # percent
+
+
+def parse_cores(name: str, text: str) -> Share:
+    """A cap on a device's time, `25` or `25%`; 100 is none, for which the value is 0. Raises InputError."""
+    return Share(name, text, parse_number(name, text, 1, ALL, "%") % ALL)
+
+
+def parse_weight(name: str, text: str) -> Share:
+    """A weight among the containers of a device; who says nothing has 1. Raises InputError."""
+    return Share(name, text, parse_number(name, text, 1, WEIGHT_MAX))
+
+
+def parse_policy(name: str, text: str) -> Share:
+    """How a device's time is shared: a policy's name, or its number, which is the value. Raises InputError."""
+    if text in POLICIES:
+        return Share(name, text, POLICIES.index(text))
+    if len(text) == 1 and text in "012345":
+        return Share(name, text, int(text))
+    names = ", ".join(f"{name} ({number})" for number, name in enumerate(POLICIES))
+    raise InputError(name, text, "no such policy", f"the policies are {names}")
+
+
+def default_policy(cores: int, weighted: bool) -> int:
+    """The policy of a slice for which none is named."""
+    if cores:
+        return POLICY_FIXED
+    return POLICY_WEIGHT if weighted else POLICY_NATIVE
+
+
+def check_together(cores: int, policy: int, name: str, text: str, where: str) -> None:
+    """Refuse a cap that nobody would keep, and a policy of caps without one. Raises InputError naming `name`."""
+    if cores and policy == POLICY_NATIVE:
+        raise InputError(name, text, f"under the policy native no cap holds, and {where} has one of {cores} %",
+                         "leave the cap or the policy out")  # fmt: skip
+    if policy == POLICY_FIXED and not cores:
+        raise InputError(
+            name, text, f"{where} has no cap for the policy fixed", "say how many percent it gets"
+        )
+
+
+def policy_name(policy: int) -> str:
+    """A policy's name, for one of a newer version its number."""
+    return POLICIES[policy] if policy < len(POLICIES) else str(policy)
+
+
+def needs_daemon(policy: int) -> bool:
+    """Whether only nvcd enforces the policy. The shim enforces the caps of `fixed`; `native` promises nothing."""
+    return policy in _TURNS
+
+
+def enforced_text(policy: int, cause: str) -> str:
+    """A policy's name for people, and the cause why it is not enforced, if it is not."""
+    name = policy_name(policy)
+    return f"{name} (not enforced: {cause})" if cause and needs_daemon(policy) else name
+
+
+def share_text(cores: int, weight: int, policy: int) -> str:
+    """What somebody gets of a device's time, for people."""
+    parts = [policy_name(policy)]
+    if cores:
+        parts.append(f"at most {cores}% of its time")
+    if weight != 1 or policy == POLICY_WEIGHT:
+        parts.append(f"weight {weight}")
+    return ", ".join(parts)

@@ -1,0 +1,265 @@
+"""From what was asked for to what each device of one container may be used for. Pure."""
+
+from __future__ import annotations
+
+from nvc.errors import DeviceError, InputError
+from nvc.model import Identity
+from nvc.request import Request, Size
+from nvc.selection import select
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.shares import ALL, check_together, default_policy, share_text
+from nvc.slices.model.sizes import size_text
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from nvc.compat import CompatLibrary
+    from nvc.model import HostFacts, OuterSlice
+    from nvc.request import Share, SliceRequest
+    from nvc.selection import Selection
+
+    T = TypeVar("T", Size, Share)
+
+MIB = 1 << 20
+
+
+class SliceDevice(Value):
+    """One device of a container and what of its memory it may use; amounts in bytes."""
+
+    uuid: str
+    index: str  # on the host: `0`, or `0:1` of a MIG device
+    name: str
+    memory: int  # all there is; 0 where NVML does not tell
+    limit: int  # NO_LIMIT: all of it
+    context_overhead: int = 0  # bytes that a process takes by its context alone
+    module_overhead: int = 0  # and by its first module
+    calibrated: bool = False  # that was measured on this host
+    cores: int = CORES_UNCAPPED  # percent of its time
+    weight: int = WEIGHT  # among the containers of the device
+    policy: int = POLICY_NATIVE  # place in layout.POLICIES
+    asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing of it may be used: it is in the quota for who looks behind CUDA_VISIBLE_DEVICES."""
+        return self.limit == 0
+
+    def text(self) -> str:
+        """The device and its limit, for people."""
+        of = f" of {size_text(self.memory)}" if self.memory else ""
+        share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
+        if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
+            share += f"; time: {share_text(self.cores, self.weight, self.policy)}"
+        return f"{self.uuid}  {share}"
+
+
+class Copy(Value):
+    """A file of the image that programs would load in place of the shim. It is covered with the shim."""
+
+    path: str
+    soname: str  # libcuda.so.1 or libnvidia-ml.so.1
+
+
+class Slice(Value):
+    """What a plan needs to know of a slice."""
+
+    devices: tuple[SliceDevice, ...]
+    shim_directory: str
+    shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
+    quota: str  # path on the host
+    copies: tuple[Copy, ...] = ()
+    links: tuple[str, ...] = ()  # directories of copies: each gets a link to the private directory
+    hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
+    uncounted: bool = False  # libraries that the shim does not see were asked for
+    left_out: tuple[str, ...] = ()  # names of such libraries that are not given
+    fence: str = ""  # the slice has its device for itself
+    mps: str = ""  # directory on the host with the pipes of its own MPS server
+    mps_percent: int = 100  # of the device's threads
+    not_enforced: str = ""  # why its policies are not, where they need nvcd
+    daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
+    label: str = ""  # of SELinux, for the ledger
+    compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
+    outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
+
+    def lines(self) -> list[str]:
+        """For people, one fact a line."""
+        lines = [device.text() for device in self.devices]
+        for library in self.compat:
+            if library.soname == "libcuda.so.1":
+                lines.append(f"with the image's {library.path}, for a newer CUDA than the driver's")
+        if self.outer is not None:
+            lines.append("shared with the container around it")
+        elif self.left_out:
+            lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
+        elif self.uncounted:
+            lines.append("with libraries whose memory is not counted, as asked for")
+        return lines
+
+    def document(self) -> dict[str, Any]:
+        """For programs; amounts in bytes."""
+        return {
+            "devices": [
+                {
+                    "uuid": device.uuid,
+                    "memory": device.memory,
+                    "limit": None if device.limit == NO_LIMIT else device.limit,
+                    "contextOverhead": device.context_overhead,
+                    "calibrated": device.calibrated,
+                    "cores": device.cores or None,
+                    "weight": device.weight,
+                    "policy": POLICIES[device.policy],
+                }
+                for device in self.devices
+            ],
+            "shim": self.shim_directory,
+            "uncounted": self.uncounted,
+            "shared": self.outer is not None,
+            "leftOut": list(self.left_out),
+        }
+
+
+def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
+    """The devices of a container in the order in which they were asked for, each with its limit and its share.
+
+    A device for which nothing is given is given whole, as far as the operator grants that.
+
+    Raises InputError naming the option or variable for a value that does not suit its device or that the operator
+    does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
+    """
+    devices = devices_of(selection)
+    sliced = _sliced(facts, wanted, devices)
+    sizes = _placed(wanted.memory, wanted.memory_at, devices, sliced, "sizes")
+    caps = _placed(wanted.cores, wanted.cores_at, devices, sliced, "caps")
+    return tuple(
+        _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
+        for place, device in enumerate(devices)
+    )
+
+
+def _placed(
+    given: tuple[T, ...],
+    given_at: tuple[tuple[int, T], ...],
+    devices: list[SliceDevice],
+    sliced: list[int],
+    what: str,
+) -> dict[int, T]:
+    """What was given for each place that something was given for."""
+    if len(given) > 1 and len(given) != len(sliced):
+        raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(sliced)} devices")
+    for place, value in given_at:
+        if place >= len(devices):
+            raise InputError(
+                value.name, value.text, f"the container has {len(devices)} devices, counted from 0"
+            )
+    found = {}
+    if given:
+        found = {place: given[number if len(given) > 1 else 0] for number, place in enumerate(sliced)}
+    return {**found, **dict(given_at)}
+
+
+def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
+    """Bytes that a device's slice has."""
+    most = granted(wanted.largest, device)
+    if asked is None:
+        return most  # whole, but nobody gets more than the operator grants
+    limit = amount(asked, device)
+    if limit > most:
+        allowed = wanted.largest.text if wanted.largest else ""
+        raise InputError(asked.name, asked.text, f"the operator grants {allowed}", "ask for less")
+    return limit
+
+
+def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> SliceDevice:
+    """The device with what is given of its time."""
+    cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
+    if (cores or ALL) > most:
+        assert asked is not None
+        raise InputError(asked.name, asked.text, f"the operator grants {most}", "ask for less")
+    weight = wanted.weight
+    if weight is not None and wanted.most_weight and weight.value > wanted.most_weight:
+        raise InputError(
+            weight.name, weight.text, f"the operator grants {wanted.most_weight}", "ask for less"
+        )
+    if wanted.policy is None:
+        policy = default_policy(cores, weight is not None)
+    else:
+        policy = wanted.policy.value
+        check_together(cores, policy, wanted.policy.name, wanted.policy.text, device.uuid)
+    shared: SliceDevice = device.replace(
+        cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy
+    )
+    return shared
+
+
+def granted(largest: Size | None, device: SliceDevice) -> int:
+    """What the operator lets anybody have of a device: NO_LIMIT, or bytes that it has."""
+    if largest is None or not largest.part and device.memory and largest.bytes >= device.memory:
+        return NO_LIMIT
+    return amount(largest, device)
+
+
+def amount(size: Size, device: SliceDevice) -> int:
+    """Bytes of `device` that `size` is, at least a MiB. Raises InputError when it has not as many."""
+    if not size.part:
+        if device.memory and size.bytes > device.memory:
+            raise InputError(
+                size.name, size.text, f"{device.uuid} has {device.memory // MIB} MiB", "ask for less"
+            )  # fmt: skip
+        return size.bytes
+    if not device.memory:
+        raise InputError(
+            size.name, size.text, f"NVML does not tell the memory of {device.uuid}", "write a size, like 10GiB"
+        )  # fmt: skip
+    return max(device.memory * size.part // size.whole // MIB * MIB, MIB)
+
+
+def shared_slice(facts: HostFacts) -> Slice:
+    """What a container gets that is nested in one with a slice: that slice, never more."""
+    assert facts.outer is not None
+    root = facts.driver_root.rstrip("/")
+    sonames = {library.soname for library in facts.outer.real}
+    shims = tuple(
+        (library.soname, root + library.path, library.identity)
+        for library in facts.libraries
+        if library.soname in sonames
+    )
+    daemon = root + facts.outer.daemon if facts.outer.daemon else ""
+    return Slice(
+        (), library_directory(facts), shims, root + facts.outer.quota, uncounted=True, daemon=daemon,
+        outer=facts.outer,
+    )  # fmt: skip
+
+
+def library_directory(facts: HostFacts) -> str:
+    """Where the driver root has libcuda, or libnvidia-ml where it has no libcuda; "" where it has neither."""
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        for library in facts.libraries:
+            if library.soname == soname:
+                return library.path[: library.path.rindex("/")]
+    return ""
+
+
+def devices_of(selection: Selection) -> list[SliceDevice]:
+    """Whole GPUs, and MIG devices in place of the GPU that they are a part of."""
+    found = []
+    for gpu in selection.gpus:
+        parts = [mig for parent, mig in selection.mig if parent.index == gpu.index]
+        for mig in parts:
+            index = f"{gpu.index}:{mig.index}"
+            found.append(SliceDevice(mig.uuid, index, gpu.name, mig.memory * MIB, NO_LIMIT))
+        if not parts:
+            found.append(SliceDevice(gpu.uuid, str(gpu.index), gpu.name, gpu.memory * MIB, NO_LIMIT))
+    return found
+
+
+def _sliced(facts: HostFacts, wanted: SliceRequest, devices: list[SliceDevice]) -> list[int]:
+    """The places of the devices that `wanted.memory` is for."""
+    if not wanted.devices:
+        return list(range(len(devices)))
+    chosen = {device.uuid for device in devices_of(select(facts, Request(devices=wanted.devices)))}
+    missing = chosen - {device.uuid for device in devices}
+    if missing:
+        raise DeviceError("make a slice", min(missing), "not a device of this container")
+    return [place for place, device in enumerate(devices) if device.uuid in chosen]

@@ -1,0 +1,178 @@
+"""What a container's variables say about slices: nvc's own names, HAMi's and cGPU's. Pure.
+
+The variables are those of the bundle's configuration, read on the host. Of memory, caps and weights each, the
+first system that says anything is believed: nvc, then HAMi, then cGPU. Within one, a name with an index wins over
+the name without. Indices count the container's devices in the order in which they were asked for. A value that
+makes no sense is an error that names it, never "no limit".
+"""
+
+from __future__ import annotations
+
+from nvc.errors import InputError
+from nvc.request import Share, Size, SliceRequest
+from nvc.slices.model.layout import DEVICES
+from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
+from nvc.slices.model.sizes import parse_gibibytes, parse_part, parse_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T", Size, Share)
+
+MEMORY = "NVC_VGPU_MEMORY"
+CORES = "NVC_VGPU_CORES"
+WEIGHT = "NVC_VGPU_WEIGHT"
+POLICY = "NVC_VGPU_POLICY"
+HAMI_MEMORY = "CUDA_DEVICE_MEMORY_LIMIT"
+HAMI_CORES = "CUDA_DEVICE_SM_LIMIT"
+HAMI_POLICY = "GPU_CORE_UTILIZATION_POLICY"
+CGPU_MEMORY = "ALIYUN_COM_GPU_MEM_CONTAINER"
+CGPU_WHOLE = "ALIYUN_COM_GPU_MEM_DEV"
+CGPU_WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
+CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
+CGPU_DISABLE = "CGPU_DISABLE"
+OWN = "NVC_VGPU_"
+FENCE = "NVC_VGPU_FENCE"
+_KNOWN = (MEMORY, CORES, WEIGHT, POLICY, FENCE)
+_PER_DEVICE = (MEMORY, CORES)
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
+VALUE_MAX = 80
+
+
+def slice_from(environment: dict[str, str]) -> SliceRequest | None:
+    """The slice that a container's variables ask for, None where they ask for none.
+
+    An empty value is as good as none. Raises InputError naming the variable.
+    """
+    # What is longer than any sound value is cut: it may have a megabyte, and be quoted in an error.
+    lists = ("LD_LIBRARY_PATH", CGPU_DEVICES)
+    environment = {name: text if name in lists else text[:VALUE_MAX] for name, text in environment.items()}
+    _check_own_names(environment)
+    cgpu = not _disabled(environment)
+    memory, at, devices = _memory(environment, cgpu)
+    cores, cores_at = _cores(environment)
+    weight = _weight(environment, cgpu)
+    policy = environment.get(POLICY, "")
+    fence = _fence(environment.get(FENCE, ""))
+    if not (memory or at or cores or cores_at or weight or policy or fence):
+        return None
+    return SliceRequest(
+        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, fence,
+        library_path=library_path(environment),
+    )  # fmt: skip
+
+
+def library_path(environment: dict[str, str]) -> tuple[str, ...]:
+    """Where the image's programs look for libraries first, as far as its configuration says."""
+    items = environment.get("LD_LIBRARY_PATH", "")[:65536].split(":")
+    return tuple(item for item in items if item.startswith("/"))[:64]
+
+
+def cgpu_devices(environment: dict[str, str]) -> tuple[str, ...]:
+    """The selectors of cGPU's own variable: these devices are given in slices, those of NVIDIA's variable whole.
+
+    () where it is not set, or where cGPU's variables do not count.
+    """
+    if _disabled(environment) or not environment.get(CGPU_MEMORY):
+        return ()
+    items = tuple(item for part in environment.get(CGPU_DEVICES, "").split(",") if (item := part.strip()))
+    return ("all",) if "all" in items else items
+
+
+def _check_own_names(environment: dict[str, str]) -> None:
+    """A name of ours that is misspelt would be a limit that is not there."""
+    for name, value in environment.items():
+        if not value or not name.startswith(OWN):
+            continue
+        base, _, index = name.rpartition("_")
+        indexed = base in _PER_DEVICE and _index(index) is not None
+        if name not in _KNOWN and not indexed and name != f"{OWN}LOG":
+            raise InputError(
+                name[:80], value, "no such variable", f"known are {', '.join(_KNOWN)}, NVC_VGPU_LOG"
+            )
+
+
+def _memory(
+    environment: dict[str, str], cgpu: bool
+) -> tuple[tuple[Size, ...], tuple[tuple[int, Size], ...], tuple[str, ...]]:
+    """Of the first system that says something: the size without an index, those with one, and cGPU's devices."""
+    for name in (MEMORY, HAMI_MEMORY):
+        everywhere, at = _indexed(environment, name, parse_size)
+        if everywhere or at:
+            return everywhere, at, ()
+    text = environment.get(CGPU_MEMORY, "") if cgpu else ""
+    if not text:
+        return (), (), ()
+    whole = environment.get(CGPU_WHOLE, "")
+    size = parse_part(CGPU_MEMORY, text, CGPU_WHOLE, whole) if whole else parse_gibibytes(CGPU_MEMORY, text)
+    return (size,), (), cgpu_devices(environment)
+
+
+def _cores(environment: dict[str, str]) -> tuple[tuple[Share, ...], tuple[tuple[int, Share], ...]]:
+    """The same for caps. HAMi's plugin says 0 where nobody wants one, which is then as if it said nothing."""
+    own = _indexed(environment, CORES, parse_cores)
+    hami = _indexed(environment, HAMI_CORES, _hami_cores)
+    if own[0] or own[1]:
+        return own
+    if _hami_disabled(environment) or not any(share.value for share in (*hami[0], *dict(hami[1]).values())):
+        return (), ()
+    return hami
+
+
+def _hami_cores(name: str, text: str) -> Share:
+    return Share(name, text, 0) if text == "0" else parse_cores(name, text)
+
+
+def _hami_disabled(environment: dict[str, str]) -> bool:
+    """Whether HAMi's variable says that its caps do not count. Raises InputError."""
+    value = environment.get(HAMI_POLICY, "").lower()
+    if value not in ("", "default", "force", "disable"):
+        raise InputError(HAMI_POLICY, environment[HAMI_POLICY], "want default, force or disable")
+    return value == "disable"
+
+
+def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
+    """nvc's weight, else cGPU's. Its 1 is what everybody has, so it asks for nothing."""
+    own, other = environment.get(WEIGHT, ""), environment.get(CGPU_WEIGHT, "") if cgpu else ""
+    found = parse_weight(CGPU_WEIGHT, other) if other else None
+    if own:
+        return parse_weight(WEIGHT, own)
+    return found if found is not None and found.value > 1 else None
+
+
+def _fence(text: str) -> str:
+    if text not in ("", "mig", "mps"):
+        raise InputError(FENCE, text, "want mig or mps")
+    return text
+
+
+def _indexed(
+    environment: dict[str, str], name: str, parse: Callable[[str, str], T]
+) -> tuple[tuple[T, ...], tuple[tuple[int, T], ...]]:
+    """The value without an index, and those with one in ascending order."""
+    everywhere = environment.get(name, "")
+    at = []
+    for variable, value in environment.items():
+        if value and variable != name and variable.startswith(f"{name}_"):
+            index = _index(variable[len(name) + 1 :])
+            if index is None:
+                raise InputError(variable[:80], value, f"want {name}_0 to {name}_{DEVICES - 1}")
+            at.append((index, parse(variable, value)))
+    at.sort(key=lambda item: item[0])
+    return ((parse(name, everywhere),) if everywhere else ()), tuple(at)
+
+
+def _index(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= 2) or (len(text) == 2 and text[0] == "0"):
+        return None
+    return int(text) if int(text) < DEVICES else None
+
+
+def _disabled(environment: dict[str, str]) -> bool:
+    value = environment.get(CGPU_DISABLE, "")
+    if value not in (*_TRUE, *_FALSE):
+        raise InputError(CGPU_DISABLE, value[:VALUE_MAX], "want true or false")
+    return value in _TRUE

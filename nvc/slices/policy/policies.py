@@ -1,0 +1,160 @@
+"""What the operator has laid down for each device: the policy for all its slices, how many there may be, the weight
+that they share, and the length of their turns.
+
+    /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
+
+nvcd reads these files too. A device without one has no policy of its own: each slice's holds. A file that makes no
+sense is an error, never "no policy".
+"""
+
+from __future__ import annotations
+
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
+
+from nvc.errors import InitializationError, InputError, NvcError
+from nvc.rundir import runtime_directory
+from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.shares import parse_policy
+from nvc.slices.model.sizes import parse_number
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.model.slice import SliceDevice
+
+NONE = -1
+INSTANCES_MAX = 64  # nvcd takes turns among so many
+TOTAL_WEIGHT_MAX = 1 << 20
+SLICE_US = (1_000, 1_000_000)  # least and most
+FILE_MAX = 4096
+UUID_MAX = 80
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+class PolicyError(NvcError):
+    """What was laid down for a device cannot be read or changed."""
+
+    code = "NVC-2106"
+    stage = "vgpu"
+    doctor = "vgpu"
+    hint = "`nvc-cli vgpu policy GPU --reset` removes it"
+
+
+class DevicePolicy(Value):
+    """What is laid down for one device."""
+
+    policy: int = NONE  # place in layout.POLICIES; NONE: each slice's own
+    max_instances: int = 0  # 0: any number
+    total_weight: int = 0  # 0: no bound
+    slice_us: int = 0  # microseconds; 0: as nvcd has it
+
+    @property
+    def bounds(self) -> bool:
+        """Whether there may be too many slices."""
+        return bool(self.max_instances or self.total_weight)
+
+    def text(self) -> str:
+        """The content of the file."""
+        lines = [f"policy {POLICIES[self.policy]}"] if self.policy != NONE else []
+        numbers = (
+            ("max-instances", self.max_instances),
+            ("total-weight", self.total_weight),
+            ("slice-us", self.slice_us),
+        )
+        lines += [f"{name} {number}" for name, number in numbers if number]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def directory() -> str:
+    """Where the files are; made if need be. Raises InitializationError where there is no such place."""
+    path = runtime_directory("vgpu-policy")
+    if not path:
+        raise InitializationError("read policies", "/run/nvc/vgpu-policy", "cannot be made", "run as root")
+    return path
+
+
+def parse(text: str) -> DevicePolicy:
+    """What the content of a file says. Raises InputError."""
+    found = DevicePolicy()
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "policy":
+            found = found.replace(policy=parse_policy(name, value).value)
+        elif name == "max-instances":
+            found = found.replace(max_instances=parse_number(name, value, 1, INSTANCES_MAX))
+        elif name == "total-weight":
+            found = found.replace(total_weight=parse_number(name, value, 1, TOTAL_WEIGHT_MAX))
+        elif name == "slice-us":
+            found = found.replace(slice_us=parse_number(name, value, *SLICE_US))
+        else:
+            raise InputError(name[:UUID_MAX], cause="no such setting")
+    return found
+
+
+def read(uuid: str) -> DevicePolicy:
+    """What is laid down for a device. Raises PolicyError."""
+    path = _path(uuid)
+    try:
+        fd = os.open(path, _READ)
+    except FileNotFoundError:
+        return DevicePolicy()
+    except OSError as error:
+        raise PolicyError.of("read policy", path, error) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PolicyError("read policy", path, "not a file of root's alone")
+        data = os.read(fd, FILE_MAX)
+    finally:
+        os.close(fd)
+    try:
+        return parse(data.decode("ascii"))
+    except (InputError, UnicodeDecodeError) as error:
+        raise PolicyError("read policy", path, error) from None
+
+
+def write(uuid: str, policy: DevicePolicy) -> None:
+    """Lay it down; the file is another one then, or none. The caller holds the registry's lock.
+
+    Raises PolicyError.
+    """
+    path = _path(uuid)
+    temporary = f"{path}.new"
+    try:
+        _unlink(temporary)
+        if not policy.text():
+            _unlink(path)
+            return
+        fd = os.open(temporary, _WRITE, 0o600)
+        try:
+            os.write(fd, policy.text().encode("ascii"))
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise PolicyError.of("write policy", path, error) from None
+
+
+def governed(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
+    """The devices of a slice, each with the policy that is laid down for it, if one is. Raises PolicyError."""
+    found = []
+    for device in devices:
+        own = NONE if device.hidden else read(device.uuid).policy
+        found.append(device if own == NONE else device.replace(policy=own))
+    return tuple(found)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _path(uuid: str) -> str:
+    if not uuid or len(uuid) > UUID_MAX or not _UUID.issuperset(uuid):
+        raise PolicyError("read policy", uuid[:UUID_MAX], "not a UUID", "ask for another device")
+    return f"{directory()}/{uuid}"

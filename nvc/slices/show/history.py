@@ -1,0 +1,144 @@
+"""What slices received of their devices' time over some seconds: readings, and what they come to."""
+
+from __future__ import annotations
+
+import time
+
+from nvc.slices.policy import policies
+from nvc.slices.policy.received import Reading, expected, received
+from nvc.slices.show.plot import Series
+from nvc.slices.store.living import budgets_of
+from nvc.slices.store.tenants import tenants
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.slices.store.tenants import Tenant
+
+
+class Track(Value):
+    """One slice on one device; parts of the time."""
+
+    key: str
+    name: str  # of slice and device
+    uuid: str
+    points: tuple[tuple[float, float], ...]  # seconds since the beginning, received since the point before
+    expected: tuple[tuple[float, float], ...]
+    mean: float
+
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "key": self.key,
+            "name": self.name,
+            "uuid": self.uuid,
+            "mean": self.mean,
+            "points": [list(point) for point in self.points],
+            "expected": [list(point) for point in self.expected],
+        }
+
+    @property
+    def series(self) -> Series:
+        """What is drawn of it."""
+        return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.expected)
+
+
+def maxima(everybody: tuple[Tenant, ...]) -> dict[str, int]:
+    """The largest numbers of slices that are laid down for devices. Raises PolicyError."""
+    uuids = {device.uuid for tenant in everybody for device in tenant.devices}
+    return {uuid: policies.read(uuid).max_instances for uuid in uuids}
+
+
+def watch(
+    kernel: Kernel,
+    keys: tuple[str, ...],
+    seconds: float,
+    interval: float,
+    tell: Callable[[float, int], None],
+) -> tuple[tuple[Track, ...], float]:
+    """Look at the slices with these keys, or at all, for so long; what they received in each interval.
+
+    Slices that come are taken in with the next second, since finding them costs more than asking them. Who
+    interrupts it has what was read until then: the seconds that were looked come back too. `tell` is called after
+    each reading with the seconds since the beginning and the number of slices that were measured until then.
+    """
+    begin = time.monotonic_ns()
+    old: Reading | None = None
+    everybody: tuple[Tenant, ...] = ()
+    parts: dict[tuple[str, str], float] = {}
+    names: dict[tuple[str, str], str] = {}
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    means: dict[tuple[str, str], list[int]] = {}
+    looked, count = 0.0, max(int(seconds / interval + 0.5), 1)
+    for number in range(count + 1):
+        try:
+            _rest(begin + int(number * interval * 1e9))
+        except KeyboardInterrupt:
+            seconds = max(round((number - 1) * interval, 3), interval)
+            break
+        if number == 0 or number * interval - looked >= 1:
+            looked = number * interval
+            everybody = tenants(kernel)[0]
+            parts = expected(everybody, maxima(everybody))
+            names.update(_names(everybody))
+        chosen = tuple(tenant for tenant in everybody if not keys or tenant.entry.key in keys)
+        new = _read(kernel, chosen)
+        if old is not None:
+            at = (new.at - begin) / 1e9
+            for place, had in received(old, new).items():
+                points.setdefault(place, []).append((at, had.share))
+                if place in parts:
+                    lines.setdefault(place, []).append((at, parts[place]))
+                means.setdefault(place, [0, 0])
+                means[place][0] += int(had.share * (new.at - old.at))
+                means[place][1] += new.at - old.at
+        old = new
+        tell(number * interval, len(points))
+    tracks = tuple(
+        Track(
+            key,
+            names[key, uuid],
+            uuid,
+            tuple(found),
+            tuple(lines.get((key, uuid), ())),
+            _mean(means[key, uuid]),
+        )
+        for (key, uuid), found in points.items()
+    )
+    return tracks, seconds
+
+
+def _mean(sums: list[int]) -> float:
+    return sums[0] / max(sums[1], 1)
+
+
+def _names(everybody: tuple[Tenant, ...]) -> dict[tuple[str, str], str]:
+    return {
+        (tenant.entry.key, device.uuid): f"{tenant.name} on {device.index}"
+        for tenant in everybody
+        for device in tenant.devices
+    }
+
+
+def _rest(until: int) -> None:
+    """Wait until CLOCK_MONOTONIC is so far."""
+    left = until - time.monotonic_ns()
+    if left > 0:
+        time.sleep(left / 1e9)
+
+
+def _read(kernel: Kernel, chosen: tuple[Tenant, ...]) -> Reading:
+    found = {}
+    for tenant in chosen:
+        uuids = [device.uuid for device in tenant.devices]
+        hidden = {device.uuid for device in tenant.devices if device.hidden}
+        use = budgets_of(kernel, tenant.entry, tenant.pids, len(uuids))
+        for uuid, budget in zip(uuids, use.budgets):
+            if uuid not in hidden:
+                found[tenant.entry.key, uuid] = budget
+    return Reading(time.monotonic_ns(), found)

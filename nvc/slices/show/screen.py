@@ -1,0 +1,266 @@
+"""The interactive `top` as lines of a terminal of any size. Pure."""
+
+from __future__ import annotations
+
+import time
+
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.policy.received import percent
+from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
+from nvc.slices.show.tables import age_text, asked_text, enforcement, policy_text, processes_text
+from nvc.slices.show.view import Row, rows_of
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.slices.show.bars import Characters, Line
+    from nvc.slices.show.view import Picture, View
+
+LEAST_WIDTH, LEAST_HEIGHT = 40, 8
+MOST_WARNINGS = 2
+KEYS = "q quit  ? help  m memory  t time  n name  r reverse  a gone  p processes"
+STATE_STYLES = {
+    "busy": "good",
+    "capped": "high",
+    "waiting": "high",
+    "paused": "bad",
+    "denied": "bad",
+    "gone": "dim",
+}
+HELP = """\
+q Esc Ctrl-C   quit               ? h   this help; any key goes back
+m   order by memory in use        a     show slices that are gone, or hide them
+t   by GPU time received          p     show processes, or hide them
+w   by time that launches waited  r     reverse the order
+n   by name                       s     next order
+g   by GPU                        arrows, j k, Page Up, Page Down, Home, End
+o   by age, the oldest first            scroll
+
+A bar of memory is as long as the slice's limit. A bar of time is all of the
+GPU's time; the mark in it is the part that the slice gets when all are busy.
+In the lines of a GPU, the marks are the sums over its slices.
+
+STATE   busy     has the GPU             paused   launches are held back
+        waiting  for its turn            denied   the slice may not use the GPU
+        capped   has reached its cap     idle     launches nothing
+        gone     no process is left      -        time is not measured:
+                                                  no cap, no nvcd, or native"""
+
+
+class Column(Value):
+    """One column of slices."""
+
+    title: str
+    rank: int  # those of lower rank stay where there is little room
+    least: int  # cells
+    most: int  # what it can make use of
+    cell: Callable[[Row, int], Line]
+
+
+def frame(picture: Picture, view: View, width: int, height: int) -> tuple[Line, ...]:
+    """At most `height` lines of at most `width` cells."""
+    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+        text = f"top needs {LEAST_WIDTH}x{LEAST_HEIGHT} characters"
+        return (((text[:width], "bad"),),) if height else ()
+    head = [_title(picture, view, width)]
+    notes = (*picture.warnings, *enforcement(picture.everybody).splitlines())
+    for warning in notes[:MOST_WARNINGS]:
+        head.append(((fitted_text(warning, width), "bad"),))
+    if view.help:
+        body: list[Line] = [((line, ""),) for line in HELP.splitlines()]
+        first = 0
+    else:
+        head += _devices(picture, view, width, (height - len(head)) // 2)
+        titles, body = _body(picture, view, width)
+        head += [(), titles] if body else []
+        first = view.first
+    room = height - len(head) - 1
+    body = body or [(), ((_nothing(picture), ""),)]
+    first = min(first, max(len(body) - 1, 0))
+    below = len(body) - first - room
+    shown = body[first : first + room]
+    if below > 0:
+        shown[-1:] = [((f"... {below + 1} lines more below", "dim"),)]
+    lines = [*head, *shown]
+    lines += [()] * (height - 1 - len(lines))
+    return (*(cut(line, width) for line in lines), ((fitted_text(KEYS, width), "selected"),))
+
+
+def body_length(picture: Picture, view: View) -> int:
+    """How many lines there are in which one may move."""
+    return len(_body(picture, view, LEAST_WIDTH)[1])
+
+
+def _title(picture: Picture, view: View, width: int) -> Line:
+    clock = time.strftime("%H:%M:%S", time.localtime(picture.now))
+    running = sum(tenant.alive for tenant in picture.everybody)
+    gone = len(picture.everybody) - running
+    text = f"nvc-cli vgpu top  {clock}  every {picture.interval:g} s  {running} running"
+    text += f", {gone} gone" if gone else ""
+    order = f"sorted by {view.sort}{', reversed' if view.reverse else ''}"
+    return ((fitted_text(text, width - len(order) - 2) + f"  {order}", "head"),)
+
+
+def _nothing(picture: Picture) -> str:
+    if picture.everybody:
+        return "No slice is running; `a` shows those that are gone."
+    return "There are no slices. `nvc-cli vgpu run --memory 4GiB -- nvc-spin` makes one."
+
+
+def _devices(picture: Picture, view: View, width: int, room: int) -> list[Line]:
+    """Two lines for each GPU with a slice that lives, one where that is too much, and none where that is."""
+    sharing: dict[str, list[Row]] = {}
+    for row in rows_of(picture, view.replace(sort="GPU", reverse=False, gone=False)):
+        sharing.setdefault(row.device.uuid, []).append(row)
+    lines: list[Line] = []
+    short = len(sharing) * 2 > room
+    for place, (uuid, rows) in enumerate(sharing.items()):
+        if short and place == room - 1 and len(sharing) > room:
+            lines.append(((f"... {len(sharing) - place} GPUs more", "dim"),))
+            break
+        lines += _device(rows, picture, view.chars, uuid, width, short)
+    return lines
+
+
+def _device(
+    rows: list[Row], picture: Picture, chars: Characters, uuid: str, width: int, short: bool
+) -> list[Line]:
+    device = rows[0].device
+    used = sum(row.used or 0 for row in rows)
+    promised = sum(device.memory if row.device.limit == NO_LIMIT else row.device.limit for row in rows)
+    had = [row.received for row in rows if row.received is not None]
+    expected = [row.expected for row in rows if row.expected is not None]
+    time_part = min(sum(had), 1.0) if had else None
+    memory_part = used / device.memory if device.memory else None
+    memory = f"{short_size(used)}/{short_size(device.memory) if device.memory else '?'}"
+    head = f"GPU {device.index}"
+    policy = picture.policies.get(uuid, "")
+    count = f"{len(rows)} slice{'s' if len(rows) > 1 else ''}"
+    if short:
+        cells = max((width - 45) // 2, 4)
+        ends = (f"{head:<8}", f" {memory:>11}  time ", f" {percent(time_part):>6}  {count}")
+        bars = cells, cells
+    else:
+        cells = (width - 42) // 3
+        ends = ("  memory ", f" {memory:<11}  time ", f" {percent(time_part):>6} ")
+        bars = cells, cells
+    line: Line = (
+        (ends[0], "head" if short else ""),
+        *bar(
+            memory_part,
+            promised / device.memory if device.memory else None,
+            bars[0],
+            _fullness(memory_part),
+            chars,
+        ),
+        (ends[1], ""),
+        *bar(time_part, sum(expected) if expected else None, bars[1], "good", chars),
+        (ends[2], ""),
+    )
+    if short:
+        return [line]
+    name = f"{head}  {device.name or '?'}  "
+    rest = (
+        f"{short_size(device.memory) if device.memory else '?'}, policy {policy or 'of each slice'}, {count}"
+    )
+    title = ((fitted_text(name, min(len(name), width - len(rest))), "head"), (rest, ""))
+    past = sparkline(picture.past.get(("", uuid), ()), cells, chars)
+    return [title, (*line, (past, "good"))]
+
+
+def _fullness(part: float | None) -> str:
+    return "bad" if part and part >= 0.95 else "high" if part and part >= 0.8 else "good"
+
+
+def _body(picture: Picture, view: View, width: int) -> tuple[Line, list[Line]]:
+    """Titles of the columns, and what can be moved: slices, then processes."""
+    rows = rows_of(picture, view)
+    columns = _chosen(_columns(rows, picture, view.chars), width)
+    titles = " ".join(fitted_text(column.title, cells) for column, cells in columns)
+    lines: list[Line] = []
+    for row in rows:
+        spans: list[tuple[str, str]] = []
+        for column, cells in columns:
+            spans += [*column.cell(row, cells), (" ", "")]
+        plain = "dim" if not row.tenant.alive else ""
+        lines.append(tuple((text, style or plain) for text, style in spans[:-1]))
+    if view.processes and rows:
+        lines += _processes(rows, width)
+    return ((titles, "head"),), lines
+
+
+def _processes(rows: list[Row], width: int) -> list[Line]:
+    found: list[Line] = []
+    seen = {row.tenant.entry.key: row.tenant for row in rows}
+    cells = max(len(tenant.name) for tenant in seen.values())
+    for tenant in seen.values():
+        for account in tenant.accounts:
+            for device, used in zip(tenant.devices, account.used):
+                if used:
+                    text = f"{account.pid:>7} {device.index:<4} {short_size(used):>6}  "
+                    text += f"{fitted_text(tenant.name, min(cells, width // 2))}  {account.name}"
+                    found.append(((fitted_text(text, width), ""),))
+    head = fitted_text(
+        f"{'PID':>7} {'GPU':<4} {'MEMORY':>6}  {'SLICE':<{min(cells, width // 2)}}  PROCESS", width
+    )
+    return [(), ((head, "head"),), *found] if found else []
+
+
+def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Column]:
+    """Every column there is, in their order."""
+
+    def plain(text: Callable[[Row], str], right: bool = False) -> Callable[[Row, int], Line]:
+        return lambda row, cells: (
+            ((text(row).rjust(cells) if right else fitted_text(text(row), cells))[:cells], ""),
+        )
+
+    def memory(row: Row, cells: int) -> Line:
+        part = row.used / row.limit if row.used is not None and row.limit else None
+        return bar(part, None, cells, _fullness(part), chars)
+
+    def gpu_time(row: Row, cells: int) -> Line:
+        style = "high" if row.state in ("capped", "waiting") else "good"
+        return bar(row.received, row.expected, cells, style, chars)
+
+    def doing(row: Row, cells: int) -> Line:
+        return ((fitted_text(row.state, cells), STATE_STYLES.get(row.state, "")),)
+
+    names = max((len(row.tenant.name) for row in rows), default=0)
+    origins = max((len(row.tenant.origin) for row in rows), default=0)
+    return [
+        Column("SLICE", 0, 10, max(min(names, 32), 10), plain(lambda row: row.tenant.name)),
+        Column("GPU", 1, 3, 5, plain(lambda row: row.device.index)),
+        Column("MEMORY", 4, 10, 30, memory),
+        Column("USED/LIMIT", 2, 11, 11, plain(lambda row: row.memory_text)),
+        Column("GPU TIME", 3, 10, 30, gpu_time),
+        Column("", 2, 6, 6, plain(lambda row: percent(row.received), True)),
+        Column("HISTORY", 5, 8, 60, lambda row, cells: ((sparkline(row.past, cells, chars), "good"),)),
+        Column("STATE", 1, 7, 7, doing),
+        Column("ASKED", 6, 9, 12, plain(lambda row: asked_text(row.device))),
+        Column("WAITED", 7, 6, 6, plain(lambda row: percent(row.had.waited if row.had else None), True)),
+        Column("POLICY", 8, 7, 15, plain(lambda row: policy_text(row.device))),
+        Column("PROCESSES", 9, 9, 9, plain(lambda row: processes_text(row.tenant))),
+        Column("AGE", 10, 4, 4, plain(lambda row: age_text(picture.now - row.tenant.entry.created), True)),
+        Column("CONTAINER", 11, 16, max(origins, 16), plain(lambda row: row.tenant.origin)),
+    ]
+
+
+def _chosen(columns: list[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns for which there is room, the more important ones first, and how wide they are."""
+    chosen: list[Column] = []
+    for column in sorted(columns, key=lambda column: column.rank):
+        if sum(one.least + 1 for one in (*chosen, column)) - 1 > width:
+            break
+        chosen.append(column)
+    cells = {column.title: column.least for column in chosen}
+    left = width - sum(column.least + 1 for column in chosen) + 1
+    growing = [column for column in chosen if column.most > column.least]
+    while left > 0 and growing:
+        for column in growing:
+            if left > 0 and cells[column.title] < column.most:
+                cells[column.title] += 1
+                left -= 1
+        growing = [column for column in growing if cells[column.title] < column.most]
+    return [(column, cells[column.title]) for column in columns if column in chosen]

@@ -1,0 +1,268 @@
+"""The tables of `nvc-cli vgpu top`, `ls` and `policy`: text from tenants. Nothing here looks at the host."""
+
+from __future__ import annotations
+
+import time
+
+from nvc.columns import fitted
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.shares import enforced_text, policy_name, share_text
+from nvc.slices.model.sizes import size_text
+from nvc.slices.policy.received import Received, percent, state
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.admin.govern import Governed
+    from nvc.slices.show.history import Track
+    from nvc.slices.store.tenants import Tenant, TenantDevice
+
+
+class Shares(Value):
+    """What slices received and may expect, by key and UUID."""
+
+    received: dict[tuple[str, str], Received]
+    expected: dict[tuple[str, str], float]
+
+
+def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
+    """One line for each device of each slice, in at most `width` columns unless that is 0."""
+    rows: list[tuple[str, ...]] = [
+        ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "CONTAINER")
+    ]  # fmt: skip
+    for tenant in everybody:
+        shown = [device for device in tenant.devices if not device.hidden] or tenant.devices[:1]
+        for place, device in enumerate(shown):
+            first = place == 0
+            rows.append(
+                (
+                    tenant.name if first else "",
+                    device.index,
+                    limit_text(device),
+                    used_text(tenant, device),
+                    use_text(tenant, device),
+                    f"{device.cores}%" if device.cores else "-",
+                    str(device.weight),
+                    policy_text(device),
+                    processes_text(tenant) if first else "",
+                    age_text(now - tenant.entry.created) if first else "",
+                    tenant.origin if first else "",
+                )
+            )
+    spare = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE")
+    return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
+
+
+def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
+    """One line for each process that holds something; ids are those inside its container."""
+    rows: list[tuple[str, ...]] = [("SLICE", "PID", "DEVICE", "USED", "NAME")]
+    for tenant in everybody:
+        for account in tenant.accounts:
+            for device, used in zip(tenant.devices, account.used):
+                if used:
+                    rows.append((tenant.name, str(account.pid), device.index, size_text(used), account.name))
+    return fitted(rows, width, middle=("SLICE",))
+
+
+def screen(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0, gone: int = 0) -> str:
+    """What `top` prints: devices with their tenants' sums, slices with what they received, processes.
+
+    `width` is that of the terminal, 0 where there is none. So many slices that are gone are left out.
+    """
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    running = sum(tenant.alive for tenant in everybody)
+    parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody) + gone} slices\n"]
+    everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
+    if everybody:
+        parts += [devices(everybody, shares, width), sharing(everybody, now, shares, width)]
+    parts += [enforcement(everybody)] if enforcement(everybody) else []
+    if any(tenant.accounts for tenant in everybody):
+        parts.append(processes(everybody, width))
+    return "\n".join(parts)
+
+
+def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> str:
+    """One line for each device: what its slices may take and do take together."""
+    rows: list[tuple[str, ...]] = [
+        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "EXPECTED", "RECEIVED")
+    ]
+    shown: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
+    for tenant in everybody:
+        for device in tenant.devices:
+            if tenant.alive and not device.hidden:
+                shown.setdefault(device.uuid, []).append((tenant, device))
+    for uuid, found in sorted(shown.items(), key=lambda item: item[1][0][1].index):
+        device = found[0][1]
+        keys = [(tenant.entry.key, uuid) for tenant, _ in found]
+        promised = sum(one.memory if one.limit == NO_LIMIT else one.limit for _, one in found)
+        expected = [shares.expected[key] for key in keys if key in shares.expected]
+        had = [shares.received[key].share for key in keys if key in shares.received]
+        rows.append(
+            (
+                device.index,
+                uuid,
+                size_text(device.memory) if device.memory else "?",
+                str(len(found)),
+                size_text(promised),
+                size_text(sum(one.used for _, one in found)),
+                percent(sum(expected) if expected else None),
+                percent(sum(had) if had else None),
+            )
+        )
+    return fitted(rows, width, ("MEMORY",), ("UUID",))
+
+
+def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0) -> str:
+    """One line for each device of each slice: what it asks for, what it may expect, and what it received."""
+    rows: list[tuple[str, ...]] = [
+        ("SLICE", "DEVICE", "ASKED", "EXPECTED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
+         "PROCESSES", "AGE", "CONTAINER")
+    ]  # fmt: skip
+    for tenant in everybody:
+        first = True
+        for device in tenant.devices:
+            if device.hidden:
+                continue
+            key = (tenant.entry.key, device.uuid)
+            had = shares.received.get(key)
+            rows.append(
+                (
+                    tenant.name if first else "",
+                    device.index,
+                    asked_text(device),
+                    percent(shares.expected.get(key)),
+                    percent(had.share if had else None),
+                    percent(had.waited if had else None),
+                    state(tenant, device, had),
+                    limit_text(device),
+                    used_text(tenant, device),
+                    use_text(tenant, device),
+                    policy_text(device),
+                    processes_text(tenant) if first else "",
+                    age_text(now - tenant.entry.created) if first else "",
+                    tenant.origin if first else "",
+                )
+            )
+            first = False
+    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "EXPECTED", "LIMIT")
+    return fitted(rows, width, spare, ("CONTAINER",))
+
+
+def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
+    """One line for each device: what is laid down for it, and what of that is taken."""
+    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "TURN")]
+    for device in governed:
+        own = device.laid_down
+        turn = "-"
+        if own.slice_us:
+            turn = f"{own.slice_us // 1000}ms" if own.slice_us % 1000 == 0 else f"{own.slice_us}us"
+        free = device.free_weight
+        rows.append(
+            (
+                device.index,
+                device.uuid,
+                policy_name(own.policy) if own.policy >= 0 else "-",
+                f"{len(device.sharers)} of {own.max_instances}"
+                if own.max_instances
+                else str(len(device.sharers)),
+                f"{device.weight} of {own.total_weight}" if own.total_weight else str(device.weight),
+                "-" if free is None else str(free),
+                turn,
+            )
+        )
+    return fitted(rows, width, tail=("UUID",))
+
+
+def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
+    """One line for each slice on each device of a report."""
+    rows: list[tuple[str, ...]] = [("SLICE", "EXPECTED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
+    for track in tracks:
+        shares = [share for _, share in track.points]
+        rows.append(
+            (
+                track.name,
+                percent(track.expected[-1][1] if track.expected else None),
+                percent(track.mean),
+                percent(min(shares)),
+                percent(max(shares)),
+                str(len(shares)),
+                track.uuid,
+            )
+        )
+    return fitted(rows, width, ("READINGS",), ("UUID",))
+
+
+def asked_text(device: TenantDevice) -> str:
+    """What a slice asks for of a device's time: a cap, a weight, or neither."""
+    if device.cores:
+        return f"{device.cores}%"
+    return f"weight {device.weight}" if policy_name(device.policy) in ("weight", "soft") else "-"
+
+
+def policy_text(device: TenantDevice) -> str:
+    """The policy for people, whether it is enforced, and whether it is paused."""
+    name = policy_name(device.policy) + (" (not enforced)" if device.not_enforced else "")
+    return f"{name}, paused" if device.paused else name
+
+
+def enforcement(everybody: tuple[Tenant, ...]) -> str:
+    """A line for each policy that is not enforced, with the cause; "" where all are."""
+    found = {
+        enforced_text(device.policy, device.not_enforced): None
+        for tenant in everybody
+        for device in tenant.devices
+        if device.not_enforced
+    }
+    return "".join(f"{text}\n" for text in found)
+
+
+def limit_text(device: TenantDevice) -> str:
+    """The limit for people."""
+    return "none" if device.limit == NO_LIMIT else size_text(device.limit)
+
+
+def time_text(device: TenantDevice) -> str:
+    """What the slice may have of the device's time."""
+    name, text = policy_name(device.policy), share_text(device.cores, device.weight, device.policy)
+    if device.not_enforced:
+        text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
+    return f"{text}, paused" if device.paused else text
+
+
+def received_text(device: TenantDevice, seconds: float) -> str:
+    """What the slice has had of the device's time since it was made, as its processes say."""
+    if device.budget is None:
+        return "received: not known"
+    budget = device.budget
+    had = budget.charged / 1e9
+    # Files tell when it was made: not where the clock was set back after that.
+    part = f", {percent(had / seconds)} of the time since it was made" if seconds > max(had, 1e-3) else ""
+    return f"received {had:.3f} s{part}; {budget.launches} launches, held back {budget.waited / 1e9:.3f} s"
+
+
+def used_text(tenant: Tenant, device: TenantDevice) -> str:
+    """What is in use, `?` where it is not known, `-` where nobody is left."""
+    if not tenant.alive:
+        return "-"
+    return "?" if tenant.problem else size_text(device.used)
+
+
+def use_text(tenant: Tenant, device: TenantDevice) -> str:
+    """Percent of the limit."""
+    if not tenant.alive or tenant.problem or device.limit in (0, NO_LIMIT):
+        return "-"
+    return f"{min(device.used * 100 // device.limit, 999)}%"
+
+
+def processes_text(tenant: Tenant) -> str:
+    """How many processes use a GPU, of all that there are."""
+    return f"{len(tenant.accounts)} of {len(tenant.pids)}" if tenant.alive else "gone"
+
+
+def age_text(seconds: float) -> str:
+    """`45s`, `12m`, `3h`, `9d`."""
+    whole = max(0, int(seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole >= length:
+            return f"{whole // length}{unit}"
+    return f"{whole}s"

@@ -1,0 +1,168 @@
+"""What the interactive `top` looks at, and what keys change of that. Pure."""
+
+from __future__ import annotations
+
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.policy.received import state
+from nvc.slices.show.bars import ASCII, short_size
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.policy.received import Received
+    from nvc.slices.show.bars import Characters
+    from nvc.slices.show.tables import Shares
+    from nvc.slices.store.tenants import Tenant, TenantDevice
+
+#: By the key that chooses it: a name, and whether most comes first.
+SORTS = {
+    "o": ("age", False),
+    "n": ("name", False),
+    "g": ("GPU", False),
+    "m": ("memory", True),
+    "t": ("time", True),
+    "w": ("waited", True),
+}
+QUIT = ("q", "Q", "escape")
+MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -10, "page down": 10}
+
+
+class View(Value):
+    """What the operator has chosen to see."""
+
+    sort: str = "age"
+    reverse: bool = False
+    gone: bool = False  # slices without a process too
+    processes: bool = True
+    help: bool = False
+    first: int = 0  # lines above what is shown
+    chars: Characters = ASCII
+
+
+class Picture(Value):
+    """Slices at one moment, and how it came to that."""
+
+    everybody: tuple[Tenant, ...]
+    shares: Shares
+    #: The last shares, by the slice's key and the device's UUID; for all of a device's slices the key is "".
+    past: dict[tuple[str, str], tuple[float, ...]]
+    policies: dict[str, str]  # what is laid down for devices, by UUID
+    now: float  # seconds since the epoch
+    interval: float  # seconds
+    warnings: tuple[str, ...] = ()  # what could not be read
+
+
+class Row(Value):
+    """One slice on one device."""
+
+    tenant: Tenant
+    device: TenantDevice
+    had: Received | None
+    expected: float | None
+    past: tuple[float, ...]
+
+    @property
+    def received(self) -> float | None:
+        """The part of the device's time that it had."""
+        return self.had.share if self.had else None
+
+    @property
+    def state(self) -> str:
+        """One word for what it does."""
+        return state(self.tenant, self.device, self.had)
+
+    @property
+    def limit(self) -> int:
+        """Bytes that it may have; 0: not known."""
+        return self.device.memory if self.device.limit == NO_LIMIT else self.device.limit
+
+    @property
+    def used(self) -> int | None:
+        """Bytes that it has; None: not known."""
+        return self.device.used if self.tenant.alive and not self.tenant.problem else None
+
+    @property
+    def memory_text(self) -> str:
+        """Used and limit."""
+        used = "?" if self.tenant.alive else "-"
+        if self.used is not None:
+            used = short_size(self.used)
+        return f"{used}/{short_size(self.limit) if self.limit else '?'}"
+
+
+def rows_of(picture: Picture, view: View) -> list[Row]:
+    """The rows that are shown, in their order: slices that live, then those that are gone."""
+    found = [
+        Row(
+            tenant,
+            device,
+            picture.shares.received.get((tenant.entry.key, device.uuid)),
+            picture.shares.expected.get((tenant.entry.key, device.uuid)),
+            picture.past.get((tenant.entry.key, device.uuid), ()),
+        )
+        for tenant in picture.everybody
+        if tenant.alive or view.gone
+        for device in tenant.devices
+        if not device.hidden
+    ]
+    most_first = next(most for name, most in SORTS.values() if name == view.sort)
+    found.sort(key=lambda row: _order(row, view.sort), reverse=most_first != view.reverse)
+    return sorted(found, key=lambda row: not row.tenant.alive)  # sorted() keeps the order of equals
+
+
+def _order(row: Row, sort: str) -> tuple[float | str, ...]:
+    if sort == "memory":
+        return (row.used or 0,)
+    if sort == "time":
+        return (row.received or 0.0,)
+    if sort == "waited":
+        return (row.had.waited if row.had else 0.0,)
+    if sort == "name":
+        return (row.tenant.name, row.device.index)
+    if sort == "GPU":
+        return (*_numbers(row.device.index), row.tenant.entry.created)
+    return (
+        row.tenant.entry.created,
+        row.tenant.entry.start,
+        row.tenant.entry.key,
+        *_numbers(row.device.index),
+    )
+
+
+def _numbers(index: str) -> tuple[int, int]:
+    """GPU and MIG device of an index such as `1` or `0:3`."""
+    gpu, _, mig = index.partition(":")
+    return (int(gpu) if gpu.isdigit() else 0, int(mig) if mig.isdigit() else -1)
+
+
+def pressed(view: View, key: str, lines: int) -> View | None:
+    """The view after a key: a character, or the name of another key. None: the operator wants to leave.
+
+    `lines` is how many there are to scroll in.
+    """
+    if key in QUIT:
+        return None
+    changed: View = view.replace(**_changes(view, key, lines))
+    return changed
+
+
+def _changes(view: View, key: str, lines: int) -> dict[str, object]:
+    if view.help:
+        return {"help": False}
+    if key in SORTS:
+        return {"sort": SORTS[key][0], "reverse": False, "first": 0}
+    if key in MOVES:
+        return {"first": max(min(view.first + MOVES[key], lines - 1), 0)}
+    if key == "s":
+        names = [name for name, _ in SORTS.values()]
+        return {"sort": names[(names.index(view.sort) + 1) % len(names)], "reverse": False, "first": 0}
+    changes: dict[str, dict[str, object]] = {
+        "?": {"help": True},
+        "h": {"help": True},
+        "r": {"reverse": not view.reverse},
+        "a": {"gone": not view.gone, "first": 0},
+        "p": {"processes": not view.processes, "first": 0},
+        "home": {"first": 0},
+        "end": {"first": max(lines - 1, 0)},
+    }
+    return changes.get(key, {})

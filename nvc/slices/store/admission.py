@@ -1,0 +1,90 @@
+"""Who shares each device now, and whether one more fits into what the operator has laid down for it."""
+
+from __future__ import annotations
+
+from nvc.errors import InputError
+from nvc.slices.model.layout import POLICIES, POLICY_FIXED
+from nvc.slices.policy import policies
+from nvc.slices.store.census import census
+from nvc.slices.store.registry import RegistryError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.slices.model.slice import Slice
+    from nvc.slices.store.census import Census
+
+
+class Sharer(Value):
+    """One slice on one device."""
+
+    key: str
+    cores: int
+    weight: int
+    fence: str = ""
+
+
+def sharers(known: Census, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
+    """Who shares a device, apart from the slice with the key `but`.
+
+    Raises RegistryError, for this `step`, where that is not known of some slice.
+    """
+    known.check(step, uuid, but)
+    return tuple(
+        Sharer(entry.key, share.cores, share.weight, entry.fence)
+        for entry, shares in known.slices
+        for share in shares
+        # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
+        if share.uuid == uuid and share.memory_limit and entry.key != but
+    )
+
+
+def admit(kernel: Kernel, key: str, slice: Slice) -> None:
+    """Refuse a slice that is one too many, or too heavy, for one of its devices. The caller holds the lock.
+
+    Raises RegistryError, PolicyError.
+    """
+    known: Census | None = None
+    for device in slice.devices:
+        if device.hidden:
+            continue
+        laid_down = policies.read(device.uuid)
+        if laid_down.policy == POLICY_FIXED:
+            check_cap(device.cores, device.uuid)
+        if not laid_down.bounds and ":" not in device.index:
+            continue
+        if known is None:
+            known = census(kernel, locked=True)
+        others = sharers(known, device.uuid, "make a slice", key)
+        if slice.fence and others or any(one.fence for one in others):
+            raise RegistryError(
+                "make a slice", device.uuid, "it is fenced off for one slice, and another has it",
+                "start it again, or ask for another device",
+            )  # fmt: skip
+        most = laid_down.max_instances
+        if most and len(others) >= most:
+            raise RegistryError(
+                "make a slice", device.uuid, f"{len(others)} slices share it, of at most {most}",
+                "`nvc-cli vgpu policy` shows that, and changes it with --max-instances",
+            )  # fmt: skip
+        check_weight("make a slice", device.uuid, device.weight, laid_down.total_weight, others)
+
+
+def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sharer, ...]) -> None:
+    """Refuse a weight that is more than what is free of a device's total. Raises RegistryError."""
+    free = max(total - sum(one.weight for one in others), 0)
+    if total and weight > free:
+        raise RegistryError(
+            step, uuid, f"a weight of {weight}, and {free} of {total} is free",
+            "`nvc-cli vgpu policy` shows that, and changes it with --total-weight",
+        )  # fmt: skip
+
+
+def check_cap(cores: int, what: str) -> None:
+    """Refuse to have no cap where the device's policy is that of caps. Raises InputError."""
+    if not cores:
+        raise InputError(
+            what, cause=f"its policy is {POLICIES[POLICY_FIXED]}, and the slice has no cap",
+            hint="say how many percent of its time it gets",
+        )  # fmt: skip

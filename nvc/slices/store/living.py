@@ -1,0 +1,243 @@
+"""Whether a slice lives, which processes it has, and what they say that they hold: by /proc, from the host.
+
+A slice lives as long as the host holds something of it, whatever its processes do to what they see:
+
+- the process that it was made for, the container's first, is there (its number with the time at which it began);
+- a process is in the mount namespace that it was made for;
+- the list of mounts of a process has the slice's very quota, wherever that lies by now.
+
+Nothing is looked up by a path in the container. What cannot be told counts as living: a slice that is wrongly kept
+denies somebody a start, one that is wrongly dropped gives its share away a second time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import sys
+
+from nvc.kernel import O_PATH
+from nvc.slices.model import layout, ledger
+from nvc.slices.model.ledger import Account, Budget, LedgerError
+from nvc.slices.store.origin import ENDED, is_here, namespace_id_of, namespace_link, start_of
+from nvc.slices.store.sight import Sight, is_quota
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.kernel import Kernel
+    from nvc.slices.store.registry import Entry
+
+#: fcntl(2): ask whether somebody else holds an open file description lock. Python 3.10 has no name for it.
+F_OFD_GETLK = 36
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit machines
+#: So many processes of a slice are asked for its ledger: one may have changed its root directory.
+TRIES = 16
+#: Bytes of a list of mounts: more than a tenant can make of 100,000 mounts (sysctl fs.mount-max) with usual names.
+MOUNTS_MAX = 64 << 20
+
+
+class Life(Value):
+    """Why a slice counts as living."""
+
+    pids: tuple[int, ...]  # its processes, as /proc numbers them
+    doubt: str = ""  # without any: what could not be read, for which it is taken to live
+
+
+class Use(Value):
+    """What the processes of a slice hold at one moment."""
+
+    accounts: tuple[Account, ...]
+    budgets: tuple[Budget, ...] = ()  # by position of the device in the quota
+    problem: str = ""  # why that is not known
+
+
+def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
+    """The slices that live, by key. All processes of the host are gone through."""
+    host = _Host(kernel)
+    found = {}
+    for entry in entries:
+        life = host.life_of(entry)
+        if life is not None:
+            found[entry.key] = life
+    return found
+
+
+def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> set[str]:
+    """Keys of the slices that live.
+
+    All processes of the host are gone through where the one that a slice was made for has ended, and not otherwise:
+    of some thousand that takes longer than others should wait for a turn.
+    """
+    found = {entry.key for entry in entries if is_here(entry.pid, entry.start)}
+    rest = tuple(entry for entry in entries if entry.key not in found)
+    return found | set(living(kernel, rest)) if rest else found
+
+
+class _Host:
+    """The processes of this host by their mount namespaces, at one moment."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        #: What could not be read, and when the process began that it is of.
+        self.doubts: list[tuple[int, str]] = []
+        self.pids: dict[int, list[int]] = {}
+        self._mounts: dict[int, list[bytes]] = {}  # lines of the lists of mounts, by process
+        try:
+            names = [name for name in os.listdir("/proc") if name.isdigit()]
+        except OSError as error:
+            names = []
+            self.doubts.append((sys.maxsize, f"/proc: {error.strerror}"))
+        for name in names:
+            try:
+                link, thread = namespace_link(int(name))
+            except OSError as error:
+                self._doubt(name, "ns/mnt", error)
+                continue
+            self.pids.setdefault(int(link[5:-1]), []).append(thread)
+        for pids in self.pids.values():
+            pids.sort()
+
+    def life_of(self, entry: Entry) -> Life | None:
+        """Why the slice lives; None: it does not."""
+        own = tuple(self.pids.get(entry.namespace, ()))
+        try:
+            device = os.stat(entry.quota).st_dev
+        except FileNotFoundError:
+            device = -1  # nobody can be found by it
+        except OSError as error:
+            return Life(own, f"{entry.quota}: {error.strerror}")
+        if own and self._is_of(own, entry, device):
+            return Life(own)
+        if is_here(entry.pid, entry.start):
+            return Life((entry.pid,))
+        if device >= 0:
+            for namespace, pids in self.pids.items():
+                one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
+                if one and namespace != entry.namespace and self._shows(one, entry, device):
+                    return Life(tuple(pids))
+        # Nobody is in a slice who began before the first process in it did.
+        doubt = next((text for began, text in self.doubts if began >= entry.start), "")
+        return Life((), doubt) if doubt else None
+
+    def _doubt(self, pid: str, name: str, error: OSError) -> None:
+        # Of one that has just ended the kernel says that its list of mounts is an invalid argument.
+        # And the first process of all is in no slice.
+        if error.errno in (*ENDED, errno.EINVAL) or pid == "1":
+            return
+        try:
+            began = start_of(f"/proc/{pid}")
+        except OSError as second:
+            if second.errno in ENDED:
+                return
+            began = sys.maxsize
+        self.doubts.append((began, f"/proc/{pid}/{name}: {error.strerror}"))
+
+    def _is_of(self, pids: tuple[int, ...], entry: Entry, device: int) -> bool:
+        """Whether the namespace of these processes is the one that the slice was made for, not a later one."""
+        for pid in pids:
+            try:
+                number = namespace_id_of(str(pid)) if entry.mounts else 0
+                if number:
+                    return number == entry.mounts
+                if device >= 0 and self._shows(pid, entry, device):
+                    return True
+                if self._may_be_inside(pid, entry):
+                    return True
+            except OSError as error:
+                if error.errno not in ENDED:
+                    return True
+        return False
+
+    def _shows(self, pid: int, entry: Entry, device: int) -> bool:
+        """Whether the process has the slice's quota among its mounts."""
+        end = f"/{entry.key}/quota".encode()
+        found = (line.split(b" ", 5) for line in self._lines(pid) if end in line)
+        return any(len(words) == 6 and is_quota(words, entry, device) for words in found)
+
+    def _lines(self, pid: int) -> list[bytes]:
+        """Of /proc/PID/mountinfo (proc(5)); none of a process that has ended."""
+        if pid not in self._mounts:
+            self._mounts[pid] = []
+            try:
+                with open(f"/proc/{pid}/mountinfo", "rb") as mounts:
+                    self._mounts[pid] = mounts.read(MOUNTS_MAX).splitlines()
+            except OSError as error:
+                self._doubt(str(pid), "mountinfo", error)
+        return self._mounts[pid]
+
+    def _may_be_inside(self, pid: int, entry: Entry) -> bool:
+        """Whether a process that does not show the quota may be of the slice. Raises OSError.
+
+        Asked where the kernel has no number for its namespace. It has the root directory that the slice was made
+        for, and the quota was unmounted; or one that is no mount, and sees only what is mounted below that. In the
+        host's own root directory only the host's root unmounts something.
+        """
+        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = self.kernel.identity(root)
+        finally:
+            os.close(root)
+        if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
+            here = os.stat("/")
+            return (found.device, found.inode) != (here.st_dev, here.st_ino)
+        return not any(line.split(b" ", 5)[4:5] == [b"/"] for line in self._lines(pid))
+
+
+def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+    """What the slice's processes say that they hold of its `devices` devices, and have used of their time."""
+
+    def whole(fd: int) -> Use:
+        data = os.pread(fd, layout.LEDGER_SIZE, 0)
+        live = frozenset(account.slot for account in ledger.parse(data, 0) if is_held(fd, account.slot))
+        budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
+        return Use(ledger.parse(data, devices, live), budgets)
+
+    return _asked(kernel, entry, pids, whole)
+
+
+def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+    """Of that only the time; a fraction of the work."""
+
+    def part(fd: int) -> Use:
+        data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
+        return Use((), ledger.parse_budgets(data, devices))
+
+    return _asked(kernel, entry, pids, part)
+
+
+def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], Use]) -> Use:
+    """What `read` makes of the ledger that the first process sees that can be asked."""
+    problem = "no process to ask"
+    for pid in pids[:TRIES]:
+        fd = -1
+        try:
+            with Sight(kernel, pid) as sight:
+                fd = sight.open_ledger(entry)
+            return read(fd)
+        except OSError as error:
+            problem = f"ledger: {(error.strerror or str(error)).lower()}"
+        except LedgerError as error:
+            problem = f"ledger: {error.cause}"
+        finally:
+            if fd >= 0:
+                os.close(fd)
+    return Use((), problem=problem)
+
+
+def is_held(fd: int, slot: int) -> bool:
+    """Whether a process holds the lock on the slot's byte."""
+    answer = fcntl.fcntl(fd, F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def is_remnant(path: str) -> bool:
+    """Whether the directory of an entry is what a removal left that was killed."""
+    try:
+        return not {"about", "quota"}.intersection(os.listdir(path))
+    except OSError:
+        return False

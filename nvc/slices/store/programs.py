@@ -1,0 +1,59 @@
+"""Names of programs that have a slice without a container."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.containers.files import text
+from nvc.errors import InputError
+from nvc.slices.store import registry
+from nvc.slices.store.tenants import tenants
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+
+NAME_MAX = 63
+_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_IN_NAME = _LETTERS | frozenset("_.-")
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for a name that no slice can have: a number would be the id of a process."""
+    sound = name[:1] in _LETTERS and name and _IN_NAME.issuperset(name) and not name.isdigit()
+    if not sound or len(name) > NAME_MAX:
+        raise InputError(
+            "--name", name, f"want up to {NAME_MAX} letters, digits, '_', '.' and '-', not a number"
+        )
+
+
+def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
+    """Call the entry with this key `name`, or by its command: its file name, with a number where that is taken.
+
+    Raises InputError where a slice that lives is called `name` already, RegistryError, OSError.
+    """
+    lock = registry.locked(kernel)
+    try:
+        path = f"{registry.base_directory()}/{key}"
+        others = [one for one in tenants(kernel, locked=True)[0] if one.alive and one.entry.key != key]
+        taken = {alias for one in others for alias in one.aliases}
+        if name in taken:
+            raise InputError(
+                "--name",
+                name,
+                "another slice is called so",
+                "choose another name; `nvc-cli vgpu ls` lists them",
+            )
+        entry = registry.read_entry(path)
+        registry.write_about(path, registry.text_of(entry.replace(program=name or _free(command, taken))))
+    finally:
+        os.close(lock)
+
+
+def _free(command: str, taken: set[str]) -> str:
+    base = text(os.path.basename(command))[:NAME_MAX] or "program"
+    number, found = 1, base
+    while found in taken:
+        number += 1
+        found = f"{base}-{number}"
+    return found

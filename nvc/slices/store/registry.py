@@ -1,0 +1,309 @@
+"""The slices of this host: for each container a directory with its quota and what is needed to find it again.
+
+    /run/nvc/vgpu/<key>/quota    bound into the container; changed in place
+    /run/nvc/vgpu/<key>/about    lines of `name value`
+
+The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
+Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.living says how.
+"""
+
+from __future__ import annotations
+
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
+import time
+
+from nvc.errors import InitializationError
+from nvc.kernel import O_PATH
+from nvc.rundir import runtime_directory
+from nvc.slices.model import layout, quota
+from nvc.slices.model.entry import Entry, EntryDevice, RegistryError, read_entry, text_of
+from nvc.slices.model.quota import QuotaDevice
+from nvc.slices.policy import policies
+from nvc.slices.store.origin import first_process, namespace_id, namespace_id_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvc.kernel import Kernel
+    from nvc.slices.model.slice import Slice, SliceDevice
+    from nvc.target import Target
+
+__all__ = [
+    "Entry", "EntryDevice", "Registration", "RegistryError", "about", "base_directory", "daemon_directory", "enter",
+    "entry_device", "entry_names", "is_bound", "key_of", "locked", "prune", "quota_device", "read_entry", "remove",
+    "text_of", "write_about",
+]  # fmt: skip
+
+LOCK_TIMEOUT = 10.0  # seconds
+#: With more entries than this, those of containers that are gone are removed when one is made.
+MANY = 64
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Registration:
+    """An entry that was made or changed; `undo` takes that back."""
+
+    def __init__(self, undo: Callable[[], None]) -> None:
+        self.undo = undo
+
+
+def base_directory() -> str:
+    """Where entries are; made if need be. Raises InitializationError where there is no such place."""
+    path = runtime_directory("vgpu")
+    if not path:
+        raise InitializationError("make a slice", "/run/nvc/vgpu", "cannot be made", "run as root")
+    return path
+
+
+def daemon_directory() -> str:
+    """Where nvcd's socket for containers is, whether nvcd runs or not; made if need be.
+
+    It is bound into containers, so it is never removed. Raises InitializationError.
+    """
+    path = runtime_directory("nvcd", "tenant")
+    if not path:
+        raise InitializationError("make a slice", "/run/nvc/nvcd/tenant", "cannot be made", "run as root")
+    os.chmod(path, 0o755)  # programs of any user connect
+    return path
+
+
+def key_of(kernel: Kernel, target: Target) -> str:
+    """The key of an open container."""
+    fd = target.mount_namespace
+    namespace = os.fstat(fd) if fd >= 0 else os.stat("/proc/self/ns/mnt")
+    return f"{namespace.st_ino:x}-{target.key(kernel)}"
+
+
+def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Registration:
+    """Write the quota of a container, new or already running, before it is bound.
+
+    In a running one each device keeps its position, and one that is no longer asked for its limit. Raises
+    RegistryError, also for a slice that is one too many for a device, InitializationError, PolicyError.
+    """
+    base, key = base_directory(), key_of(kernel, target)
+    path = f"{base}/{key}"
+    lock = _locked(kernel, base)
+    try:
+        # A MIG device may be fenced off for another slice.
+        if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
+            from nvc.slices.store.admission import admit
+
+            admit(kernel, key, slice)
+        # They were looked up before, but may have changed until the lock was held.
+        devices = tuple(quota_device(device) for device in policies.governed(slice.devices))
+        os.fchmod(lock, 0o711)
+        names = entry_names(base)
+        if len(names) > MANY:
+            prune(kernel, base)
+        if is_bound(kernel, target.rootfs, libs_dir, path):
+            return _change(path, devices, target, slice, libs_dir)
+        _remove(path)
+        _make(path, devices, about(key, target, slice, libs_dir))
+        return Registration(lambda: _remove(path))
+    except OSError as error:
+        raise RegistryError.of("make a slice", error.filename or path, error) from None
+    finally:
+        os.close(lock)
+
+
+def quota_device(device: SliceDevice) -> QuotaDevice:
+    """What the quota says of a device of a slice."""
+    return QuotaDevice(
+        device.uuid, device.limit, device.context_overhead, device.module_overhead,
+        cores=device.cores, weight=device.weight, policy=device.policy,
+    )  # fmt: skip
+
+
+def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
+    """Whether the root directory `rootfs` shows the quota of the entry at `path`."""
+    try:
+        wanted = os.stat(f"{path}/quota")
+        fd = kernel.open_in_root(rootfs, f"{libs_dir}/{layout.QUOTA_FILE}", O_PATH)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+
+
+def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
+    temporary = (
+        f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
+    )
+    _remove(temporary)
+    os.mkdir(temporary, 0o711)
+    os.chmod(temporary, 0o711)  # whatever the umask
+    fd = _create(f"{temporary}/quota", 0o644)
+    try:
+        quota.write(fd, devices)
+    finally:
+        os.close(fd)
+    write_about(temporary, text)
+    os.rename(temporary, path)
+
+
+def _create(path: str, mode: int) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    os.fchmod(fd, mode)
+    return fd
+
+
+def write_about(directory: str, text: str) -> None:
+    """Replace the file `about` of an entry. Raises OSError."""
+    temporary = f"{directory}/.about"
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    fd = _create(temporary, 0o600)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.rename(temporary, f"{directory}/about")
+
+
+def _change(
+    path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
+) -> Registration:
+    """A container that runs is asked to get something else, or the same again."""
+    old_entry = read_entry(path)
+    fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        quota.finish(fd)  # what a writer left that was killed: we hold the lock
+        old = quota.read(fd)
+        wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
+        merged = [wanted.pop(quota.uuid_bytes(device.uuid), device) for device in old]
+        merged += wanted.values()
+        quota.write(fd, tuple(merged))
+        known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}
+        known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
+        entry = old_entry.replace(devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged))
+        write_about(path, text_of(entry))
+    finally:
+        os.close(fd)
+
+    def undo() -> None:
+        again = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            quota.write(again, old)
+            write_about(path, text_of(old_entry))
+        finally:
+            os.close(again)
+
+    return Registration(undo)
+
+
+def entry_device(device: SliceDevice) -> EntryDevice:
+    """What the registry keeps of a device."""
+    return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
+
+
+def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
+    """The file `about` of a new entry."""
+    return text_of(
+        Entry(
+            key,
+            "",
+            *first_process(target),
+            target.rootfs_path,
+            libs_dir,
+            int(time.time()),
+            tuple(entry_device(device) for device in slice.devices),
+            slice.fence,
+            target.id,
+            target.bundle,
+            "" if target.id or target.proc < 0 else _cgroup_of(target.proc),
+            mounts=_namespace_id(target),
+        )  # fmt: skip
+    )
+
+
+def _namespace_id(target: Target) -> int:
+    if target.mount_namespace >= 0:
+        return namespace_id(target.mount_namespace)
+    return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
+
+
+def _cgroup_of(proc: int) -> str:
+    """A cgroup of the process with this directory of /proc that is not the root; "" where there is none."""
+    try:
+        fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return ""
+    try:
+        text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
+    return next((path for path in paths if path.strip("/")), "")
+
+
+def entry_names(base: str) -> list[str]:
+    """The keys of all entries."""
+    return sorted(name for name in os.listdir(base) if _is_key(name))
+
+
+def _is_key(name: str) -> bool:
+    parts = name.split("-")
+    return len(parts) == 4 and all(part and set(part) <= set("0123456789abcdef") for part in parts)
+
+
+def prune(kernel: Kernel, base: str) -> list[str]:
+    """Remove the entries of containers that are gone; their keys are returned. The caller holds the lock."""
+    from nvc.slices.store.living import is_remnant, living_of
+
+    entries, gone = [], []
+    for name in entry_names(base):
+        try:
+            entries.append(read_entry(f"{base}/{name}"))
+        except RegistryError:  # it stays: whether its container lives cannot be told
+            if is_remnant(f"{base}/{name}"):
+                gone.append(name)
+    living = living_of(kernel, tuple(entries))
+    gone += [entry.key for entry in entries if entry.key not in living]
+    for key in gone:
+        _remove(f"{base}/{key}")
+    return gone
+
+
+def remove(entry: Entry) -> None:
+    """Remove an entry. A container that still has it bound keeps the file, with the limits of now."""
+    _remove(entry.directory)
+
+
+def _remove(path: str) -> None:
+    for name in ("quota", "about", ".about"):
+        try:
+            os.unlink(f"{path}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+
+
+def _locked(kernel: Kernel, base: str, timeout: float = LOCK_TIMEOUT) -> int:
+    """A descriptor of the directory that holds the lock on all entries."""
+    fd = os.open(base, _DIRECTORY)
+    if not stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RegistryError("lock slices", base, "not a directory")
+    try:
+        kernel.lock(fd, timeout)
+    except OSError as error:
+        os.close(fd)
+        raise RegistryError.of("lock slices", base, error, "another nvc is at work") from None
+    return fd
+
+
+def locked(kernel: Kernel, timeout: float = LOCK_TIMEOUT) -> int:
+    """The same for other modules; closing it releases the lock."""
+    return _locked(kernel, base_directory(), timeout)

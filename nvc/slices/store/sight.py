@@ -1,0 +1,154 @@
+"""What a process of a slice sees of the slice's files, looked at from the host without waiting for anybody.
+
+A tenant may mount a file system over its own files whose server never answers (FUSE, or one over a network). Who
+looks up a name there, or asks for a file's attributes, waits without end. So names are looked up only where the
+kernel has them in its cache, as it has each place that something is mounted on; what was found is compared by what
+the kernel remembers of it; and it is opened when it lies in a tmpfs. Where a name is not in the cache, or is a
+link in an overlay, which is never taken from there, the kernel's list of mounts says where the quota is bound.
+Where the cache knows that there is nothing it says so too: what the cache happens to know must make no difference.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from nvc.kernel import O_PATH
+from nvc.slices.model import layout
+from nvc.slices.model.ledger import LedgerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.slices.store.registry import Entry
+
+MOUNTS_MAX = 1 << 20  # bytes of a list of mounts that are read
+MOUNTS_TIME = 2_000_000  # nanoseconds of a processor, for more than the first part of it
+_PART = 1 << 16
+#: What a look into the cache says: nothing is there, or it is not known.
+_NOT_THERE = (errno.ENOENT, errno.EAGAIN)
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def is_quota(words: list[bytes], entry: Entry, device: int) -> bool:
+    """Whether a line of a list of mounts (proc(5), mountinfo) is of the quota that lies on `device` on the host."""
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
+    return words[2] == number and words[3].endswith(f"/{entry.key}/quota".encode())
+
+
+class Effort:
+    """How much of a processor's time goes into something that a tenant can make long; nanoseconds."""
+
+    def __init__(self, most: int) -> None:
+        self._end = time.thread_time_ns() + most
+
+    def is_over(self) -> bool:
+        """Whether that was all."""
+        return time.thread_time_ns() > self._end
+
+
+class Sight:
+    """One process. Raises OSError when it has ended; to be used with `with`."""
+
+    def __init__(self, kernel: Kernel, pid: int) -> None:
+        self.kernel = kernel
+        self.pid = pid
+        self.root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._mounts: list[list[bytes]] | None = None
+
+    def __enter__(self) -> Sight:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.root)
+
+    def sees(self, entry: Entry) -> bool:
+        """Whether it sees the very quota of the entry, or has it among its mounts."""
+        try:
+            wanted = os.stat(f"{entry.directory}/quota")
+        except OSError:
+            return False
+        try:
+            fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")
+        except OSError:
+            return self._has_mount(entry, wanted.st_dev)
+        try:
+            found = self.kernel.identity(fd)
+        finally:
+            os.close(fd)
+        # It may have been moved, with its directory, and something else put in its place.
+        same = (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
+        return same or self._has_mount(entry, wanted.st_dev)
+
+    def open_ledger(self, entry: Entry, before: int = -1) -> int:
+        """A descriptor of the ledger that it sees: `before`, one from here, where that is of the same file.
+
+        Raises OSError, LedgerError.
+        """
+        below = f"{layout.LEDGER_DIRECTORY}/{layout.LEDGER_NAME}"
+        path = f"{entry.libs_dir}/{below}"
+        try:
+            fd = self.kernel.open_cached(self.root, path)
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+            if not self._is_inside(entry):  # that sees its mounts, but nobody in there has used them
+                raise LedgerError("read ledger", path, "the container has not been entered yet") from None
+            libs_dir = self._bound_at(entry, os.stat(f"{entry.directory}/quota").st_dev)
+            if libs_dir is None:
+                raise
+            fd = self.kernel.open_cached(self.root, f"{libs_dir}/{below}")
+        try:
+            found = self.kernel.identity(fd)
+            if not stat.S_ISREG(found.mode):
+                raise LedgerError("read ledger", path, "not a regular file")
+            # That is not opened again, which may wait for somebody in the container (FAN_OPEN_PERM of fanotify(7)).
+            status = os.fstat(before) if before >= 0 else None
+            if status is not None and (status.st_dev, status.st_ino) == (found.device, found.inode):
+                return before
+            if status is None or status.st_dev != found.device:
+                self._check_kind(found.mount, path)
+            return os.open(f"/proc/self/fd/{fd}", _OPEN)
+        finally:
+            os.close(fd)
+
+    def _is_inside(self, entry: Entry) -> bool:
+        """Whether its root directory is the one that the slice was made for, as the entry's key has it."""
+        found = self.kernel.identity(self.root)
+        return f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3])
+
+    def _check_kind(self, mount: int, path: str) -> None:
+        for one in self._list():
+            if int(one[0]) == mount and one[one.index(b"-", 6) + 1] == b"tmpfs":
+                return
+        raise LedgerError("read ledger", path, "not in a tmpfs")
+
+    def _has_mount(self, entry: Entry, device: int) -> bool:
+        return any(is_quota(words, entry, device) for words in self._list())
+
+    def _bound_at(self, entry: Entry, device: int) -> str | None:
+        """The directory of libraries in which the entry's quota is bound, by the process's list of mounts."""
+        below = f"/{layout.QUOTA_FILE}".encode()
+        for one in self._list():
+            if is_quota(one, entry, device) and one[4].endswith(below):
+                return one[4].removesuffix(below).decode("utf-8", "surrogateescape")
+        return None
+
+    def _list(self) -> list[list[bytes]]:
+        """The words of each line of /proc/PID/mountinfo (proc(5)); of a very long one, of its beginning."""
+        if self._mounts is None:
+            data = bytearray()
+            effort = Effort(MOUNTS_TIME)
+            fd = os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while len(data) < MOUNTS_MAX and (part := os.read(fd, _PART)):
+                    data += part
+                    if effort.is_over():  # a tenant may mount things by the ten thousand
+                        break
+            finally:
+                os.close(fd)
+            lines = [line.split(b" ") for line in bytes(data).split(b"\n")[:-1]]
+            self._mounts = [words for words in lines if words[0].isdigit() and b"-" in words[6:-1]]
+        return self._mounts

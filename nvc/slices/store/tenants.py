@@ -1,0 +1,303 @@
+"""The slices of this host as they are now: what was asked for, who is in them, and what those say they hold.
+
+A slice is called as users know it: by what an engine calls its container, by the program of `vgpu run`. Of several
+that would be called the same, the one that lives has the name, and otherwise each its id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nvc.containers import ContainerName
+from nvc.containers.lookup import Lookup, Trace
+from nvc.errors import InputError
+from nvc.slices.client.nvcd import silence
+from nvc.slices.model import ledger
+from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.ledger import Budget
+from nvc.slices.model.quota import QuotaError
+from nvc.slices.model.shares import needs_daemon, policy_name
+from nvc.slices.store import registry
+from nvc.slices.store.limits import sound_quota
+from nvc.slices.store.living import Life, living, use_of
+from nvc.slices.store.registry import Entry, RegistryError
+from nvc.value import Value
+
+#: So many are listed where a name means several.
+CANDIDATES = 8
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.slices.model.ledger import Account
+    from nvc.slices.model.quota import QuotaDevice
+
+
+class TenantDevice(Value):
+    """One device of a slice; amounts in bytes."""
+
+    uuid: str
+    index: str
+    name: str
+    memory: int  # all there is; 0: not known
+    limit: int  # NO_LIMIT: all of it
+    used: int  # as the processes say
+    cores: int = CORES_UNCAPPED  # percent of its time
+    weight: int = WEIGHT
+    policy: int = POLICY_NATIVE
+    paused: bool = False
+    denied: bool = False
+    budget: Budget | None = None  # of its time, as the processes say; None: not known
+    not_enforced: str = ""  # why the policy is not, where that was asked
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nothing of it may be used: it is there for who looks behind CUDA_VISIBLE_DEVICES."""
+        return self.limit == 0
+
+
+class Tenant(Value):
+    """One slice."""
+
+    entry: Entry
+    short: str  # of its key, as much as tells it from others
+    pids: tuple[int, ...]  # as /proc numbers them; none: the container is gone
+    devices: tuple[TenantDevice, ...]
+    accounts: tuple[Account, ...]
+    problem: str = ""  # why `used` is not known
+    name: str = ""  # for people and for the command line; no other slice has it
+    container: ContainerName = ContainerName()  # as its engine knows it; all "" for a program
+    doubt: str = ""  # without a process that is seen: why it counts as living all the same
+
+    @property
+    def alive(self) -> bool:
+        """Whether its container lives, as nvc.slices.store.living says."""
+        return bool(self.pids or self.doubt)
+
+    @property
+    def origin(self) -> str:
+        """What it is, for people: engine and id of a container, its root directory, or a program."""
+        where = " ".join(part for part in (self.container.engine, self.container.short_id) if part)
+        return where or self.entry.rootfs or "program"
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Everything that a user may call it, apart from beginnings and processes."""
+        own = (self.name, self.short, self.entry.key, self.entry.program, *self.container.aliases)
+        return tuple(alias for alias in own if alias)
+
+
+def tenants(
+    kernel: Kernel, names: Lookup | None = None, locked: bool = False
+) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    """Every slice, those that live first, and warnings about entries that cannot be read.
+
+    Who lists them again and again passes one Lookup, which keeps what it has found. `locked`: the caller holds the
+    registry's lock.
+    """
+    base = registry.base_directory()
+    entries, warnings = [], []
+    for name in registry.entry_names(base):
+        try:
+            entries.append(registry.read_entry(f"{base}/{name}"))
+        except RegistryError as error:
+            warnings.append(str(error))
+    lives = living(kernel, tuple(entries))
+    firsts = [entry.key.partition("-")[0] for entry in entries]
+    taken = [key.partition("-")[0] for key in lives]
+    found = []
+    for entry, first in zip(entries, firsts):
+        # The number of a namespace that is gone is given again: it then names the slice that lives.
+        alone = firsts.count(first) == 1 or entry.key in lives and taken.count(first) == 1
+        short = first if alone else entry.key
+        life = lives.get(entry.key)
+        try:
+            now, repaired = sound_quota(kernel, entry, locked)
+            if repaired:
+                warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
+            found.append(_tenant(kernel, entry, short, life, now))
+        except (QuotaError, OSError) as error:
+            warnings.append(f"{entry.directory}: {error}")
+    found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
+    names = names or Lookup()
+    found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
+    return named(tuple(found)), tuple(warnings)
+
+
+def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    """The same with names, none of which two of them have."""
+    wanted = [tenant.entry.program or tenant.container.label for tenant in found]
+    counts = Counter(wanted)
+    alive = Counter(name for tenant, name in zip(found, wanted) if tenant.alive)
+    made = []
+    for tenant, name in zip(found, wanted):
+        id = tenant.container.short_id
+        alone = counts[name] == 1 or tenant.alive and alive[name] == 1
+        if not alone:  # of one engine's container and another's, or of one after another
+            name = id if tenant.alive and counts[id] == 0 else ""
+        made.append(tenant.replace(name=name or tenant.short))
+    return tuple(made)
+
+
+def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    """The same, and of each device whose policy needs nvcd, why it is not enforced. Asks nvcd only for those."""
+    if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
+        return found
+    cause = silence()
+    return tuple(
+        tenant.replace(
+            devices=tuple(
+                device.replace(not_enforced=cause) if _needs(tenant, device) else device
+                for device in tenant.devices
+            )
+        )
+        for tenant in found
+    )
+
+
+def _needs(tenant: Tenant, device: TenantDevice) -> bool:
+    return tenant.alive and not device.hidden and needs_daemon(device.policy)
+
+
+def container_of(entry: Entry, names: Lookup) -> ContainerName:
+    """What the container of a slice is called. Never raises."""
+    if entry.program or not (entry.container or entry.cgroup):
+        return ContainerName()
+    return names.of(Trace(entry.container, entry.bundle, entry.cgroup))
+
+
+def _tenant(
+    kernel: Kernel, entry: Entry, short: str, life: Life | None, now: tuple[QuotaDevice, ...]
+) -> Tenant:
+    pids, doubt = (life.pids, life.doubt) if life else ((), "")
+    count = min(len(now), len(entry.devices))
+    use = use_of(kernel, entry, pids, count)
+    totals = ledger.totals(use.accounts, count)
+    budgets = use.budgets if use.budgets and pids else (None,) * count
+    devices = tuple(
+        TenantDevice(
+            device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
+            limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
+        )
+        for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
+    )  # fmt: skip
+    problem = doubt or (use.problem if pids else "")
+    return Tenant(entry, short, pids, devices, use.accounts, problem, doubt=doubt)
+
+
+def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
+    """The slice that `name` means. Raises InputError, which lists the candidates where there are several.
+
+    That is its name or one that an engine has for its container, a process in it, or the beginning of its key or of
+    the container's id. Of several that have had the same name, the one that lives is meant.
+    """
+    named = [tenant for tenant in everybody if name in tenant.aliases]
+    living = [tenant for tenant in named if tenant.alive]
+    called = [tenant for tenant in everybody if name and tenant.name == name]
+    by_pid = [tenant for tenant in everybody if name.isdigit() and int(name[:20]) in tenant.pids]
+    begins = [
+        tenant
+        for tenant in everybody
+        if name and (tenant.entry.key.startswith(name) or tenant.container.id.startswith(name))
+    ]
+    for found in (called, living, named, by_pid, begins):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(
+                "find slice", name, f"{len(found)} slices are meant: {_candidates(found)}",
+                "write one of these names, or more of the id",
+            )  # fmt: skip
+    raise InputError(
+        "find slice", name, "no such slice, container or process in one",
+        "`nvc-cli vgpu ls --all` lists them",
+    )  # fmt: skip
+
+
+def _candidates(found: list[Tenant]) -> str:
+    shown = [f"{one.name} ({one.container.short_id or one.short})" for one in found[:CANDIDATES]]
+    return ", ".join(shown) + (f" and {len(found) - CANDIDATES} more" if found[CANDIDATES:] else "")
+
+
+def gone(tenant: Tenant) -> tuple[str, ...]:
+    """What is to be told to who changes a slice that nobody has any more."""
+    return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
+
+
+def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
+    """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them.
+
+    Of one whose `about` cannot be read nothing but its key is known.
+    """
+    base = registry.base_directory()
+    found = {}
+    for key in {*registry.entry_names(base)} - {tenant.entry.key for tenant in everybody}:
+        try:
+            found[key] = registry.read_entry(f"{base}/{key}")
+        except RegistryError:
+            found[key] = Entry(key, f"{base}/{key}", 0, 0, "", "", 0, ())
+    return found
+
+
+def document(tenant: Tenant) -> dict[str, Any]:
+    """One slice for programs; amounts in bytes, times in seconds since the epoch."""
+    return {
+        "key": tenant.entry.key,
+        "name": tenant.name,
+        "state": "running" if tenant.alive else "gone",
+        "running": tenant.alive,
+        "container": container_document(tenant.container),
+        "program": tenant.entry.program or None,
+        "rootfs": tenant.entry.rootfs or None,
+        "libraries": tenant.entry.libs_dir,
+        "quota": tenant.entry.quota,
+        "created": tenant.entry.created,
+        "pids": list(tenant.pids),
+        "problem": tenant.problem or None,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "index": device.index,
+                "name": device.name,
+                "memory": device.memory or None,
+                "limit": None if device.limit == NO_LIMIT else device.limit,
+                "cores": device.cores or None,
+                "weight": device.weight,
+                "policy": policy_name(device.policy),
+                "notEnforced": device.not_enforced or None,
+                "paused": device.paused,
+                "denied": device.denied,
+                "time": _time(device),
+                "used": None if tenant.problem or not tenant.alive else device.used,
+            }
+            for device in tenant.devices
+        ],
+        "processes": [
+            {"pid": account.pid, "name": account.name, "used": list(account.used)}
+            for account in tenant.accounts
+        ],
+    }
+
+
+def container_document(container: ContainerName) -> dict[str, str | None] | None:
+    """A container as its engine knows it, for programs; None where nothing is known of it."""
+    if not container.id:
+        return None
+    return {
+        "engine": container.engine or None,
+        "id": container.id,
+        "name": container.name or None,
+        "pod": container.pod or None,
+        "namespace": container.namespace or None,
+        "realm": container.realm or None,
+    }
+
+
+def _time(device: TenantDevice) -> dict[str, Any] | None:
+    """What the slice has had of a device's time, in all; None: not known."""
+    if device.budget is None:
+        return None
+    budget = device.budget
+    return {"usedNs": budget.charged, "waitedNs": budget.waited, "launches": budget.launches}

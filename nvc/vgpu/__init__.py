@@ -1,1 +1,0 @@
-"""Slices of GPUs: a limit on memory that the container's own libcuda, the shim, keeps. See docs/vgpu.md."""
