@@ -11,7 +11,6 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import CONTROL, Fenced, Servers
 from nvc.daemon.names import Names
-from nvc.daemon.schedule.ahead import Ahead
 from nvc.daemon.schedule.book import Book
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.server import Server
@@ -60,7 +59,6 @@ class Daemon:
         self._soon = False
         self._problem = ""
         self.driver = ""  # its version, "" while it was not found
-        self.loop.wait = Ahead(self.loop, self.board, self.server).wait
         self.loop.deadlines = self.board.deadline
         self.loop.on_time = self.board.tick
         self.loop.after = self.server.after

@@ -139,7 +139,7 @@ class Server:
 
     def _ready(self, client: Client, now: int) -> None:
         buffer = self._buffer
-        if client.tokens > 0:  # turns on several devices at once may have taken one too many
+        if client.tokens:
             client.tokens -= 1
         elif not self._afford(client, now):
             return

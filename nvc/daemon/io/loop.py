@@ -35,7 +35,6 @@ class Loop:
         self.paused: set[int] = set()
         self.timed: list[Timed] = []
         self.following = 0  # when the next of them is due
-        self.wait: Callable[[int], list[tuple[int, int]]] = self.poll
         self.deadlines: Callable[[], int | None] = lambda: None  # of what must be on time
         self.on_time: Callable[[int], None] = lambda now: None
         self.after: Callable[[int], None] = lambda now: None  # while there is something in
@@ -100,7 +99,7 @@ class Loop:
         while not self.stopped:
             if due is None or due > self.following:
                 due = self.following
-            events = self.wait(due)
+            events = self.poll(due)
             self.wakes += 1
             now = clock()
             for fd, _ in events:

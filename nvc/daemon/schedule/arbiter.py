@@ -228,7 +228,6 @@ class Arbiter(Accounts):
         self.deadline = None
         if lease is not None and lease.tenant is not None:
             tenant = lease.tenant
-            tenant.over = max(0, now - lease.end) if lease.end else 0
             if not lease.end:  # it was not bounded meanwhile, but saved nothing either
                 tenant.budget, tenant.refilled = float(self.length(tenant)), now
             tenant.since = now if tenant.key in self.wanting else 0
@@ -317,24 +316,16 @@ class Arbiter(Accounts):
         holders = {member for member in tenant.members if member.wants and member not in tenant.late}
         lease = Lease(tenant, self.new_round(), now, end, holders)
         lease.gang = gang
-        self.begin(lease, now)
+        self.lease = lease
+        # The holder knows when its lease ends, and is told only when it is late by half a quantum.
+        self.deadline = end + self.policy.slice // 2 if end else None
+        self.turns += 1
+        tenant.grants += 1
+        if tenant.since:
+            tenant.waited += now - tenant.since
+            tenant.since = 0
         for member in holders:
             self._hand(member, lease.round, kind, length)
-
-    def begin(self, lease: Lease, now: int) -> None:
-        """From now on the device has this lease."""
-        self.lease, tenant = lease, lease.tenant
-        self.deadline = lease.end + self.patience() if lease.end else None
-        self.turns += 1
-        if tenant is not None:
-            tenant.grants += 1
-            if tenant.since:
-                tenant.waited += now - tenant.since
-                tenant.since = 0
-
-    def patience(self) -> int:
-        """Who holds a lease knows when it ends. It is told so when it is late by that many nanoseconds."""
-        return self.policy.slice // 2
 
     def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
         member.round = round

@@ -27,7 +27,7 @@ class Tenant:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "budget", "refilled",
-        "held", "waited", "since", "grants", "lates", "over",
+        "held", "waited", "since", "grants", "lates",
     )  # fmt: skip
 
     def __init__(self, key: str, terms: Terms, account: int, now: int) -> None:
@@ -44,7 +44,6 @@ class Tenant:
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
         self.lates = 0
-        self.over = 0  # by so much its last turn was longer than it should have been
 
 
 class Lease:
