@@ -8,12 +8,12 @@ from nvc.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.outer import refuse_slices
 from nvc.slices.build import calibration, shim
-from nvc.slices.store import registry
 from nvc.slices.build.copies import find_copies
-from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
-from nvc.slices.policy.policies import governed
 from nvc.slices.client.presence import not_enforced
+from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
+from nvc.slices.policy.policies import governed
+from nvc.slices.store import registry
 
 #: Mounted where SELinux is enabled.
 SELINUX = "/sys/fs/selinux/enforce"

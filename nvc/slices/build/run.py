@@ -14,23 +14,23 @@ from nvc.errors import ContainerError, InputError, MountError, NvcError, Permiss
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.model import HostFacts
 from nvc.plan.ops import BindHostFile, Ledger, Plan, Symlink, Tmpfs
+from nvc.plan.slices import not_enforced
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
-from nvc.target import Layout, Target
-from nvc.value import Value
 from nvc.slices.build import shim
-from nvc.slices.client import presence
-from nvc.slices.model import layout, ledger
-from nvc.slices.store import registry
 from nvc.slices.build.confine import die_with, no_new_privileges
 from nvc.slices.build.copies import find_copies
 from nvc.slices.build.fence import fenced
-from nvc.slices.store.living import living_of
-from nvc.plan.slices import not_enforced
-from nvc.slices.policy.policies import governed
 from nvc.slices.build.prepare import by_mps, measured, start_mps
-from nvc.slices.store.programs import check_name, claim
+from nvc.slices.client import presence
+from nvc.slices.model import layout, ledger
 from nvc.slices.model.slice import Slice, SliceDevice, resolve
+from nvc.slices.policy.policies import governed
+from nvc.slices.store import registry
+from nvc.slices.store.living import living_of
+from nvc.slices.store.programs import check_name, claim
+from nvc.target import Layout, Target
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
