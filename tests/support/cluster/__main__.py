@@ -1,0 +1,47 @@
+"""A cluster from a shell, for whoever wants to look at one.
+
+up DIR              start it; prints the KUBECONFIG
+load DIR ARCHIVE    give every node the images of an OCI archive
+exec DIR NODE ...   run a program in a node's mounts: its sockets and /etc/cdi at their usual paths
+down DIR            end it, and remove DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from . import Cluster
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="cluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("call", choices=("up", "load", "exec", "down"))
+    parser.add_argument("directory")
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    parser.add_argument("--nodes", type=int, default=1, choices=range(1, 9))
+    given = parser.parse_args()
+    if given.call == "up":
+        cluster = Cluster(given.directory, given.nodes)
+        cluster.up()
+        print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.state.programs}:$PATH")
+        return
+    try:
+        cluster = Cluster.found(given.directory)
+    except FileNotFoundError:
+        sys.exit(f"cluster: no cluster at {given.directory}")
+    if given.call == "load":
+        cluster.load(given.words[0])
+    elif given.call == "exec":
+        keeper = cluster.state.nodes[given.words[0]].keeper
+        command = ["nsenter", "-m", "-t", str(keeper), "--wd=/", "--", *given.words[1:]]
+        sys.exit(subprocess.run(command, env=cluster.state.environment, check=False).returncode)
+    else:
+        cluster.down()
+
+
+if __name__ == "__main__":
+    main()

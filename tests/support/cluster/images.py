@@ -1,0 +1,31 @@
+"""The images that tests run: busybox, with this machine's glibc for driver libraries, and `pause` for sandboxes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .. import REPO, run
+from ..rootfs import make_rootfs
+
+BUSYBOX = "localhost/busybox:1"
+PAUSE = "localhost/pause:1"
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def archive(path: str, name: str, root: str, *command: str) -> str:
+    """Make an OCI archive of a root directory; its path is returned."""
+    words = [sys.executable, os.path.join(REPO, "packaging/oci.py"), path, root, "--name", name, "--env", PATH]
+    run(*words, *(f"--command={word}" for word in command))
+    return path
+
+
+def base(directory: str) -> list[str]:
+    """The archives of BUSYBOX and PAUSE, made in `directory`."""
+    roots = {name: os.path.join(directory, name) for name in ("busybox", "pause")}
+    make_rootfs(roots["busybox"])
+    make_rootfs(roots["pause"], glibc=False)
+    return [
+        archive(f"{directory}/busybox.tar", BUSYBOX, roots["busybox"], "sh"),
+        archive(f"{directory}/pause.tar", PAUSE, roots["pause"], "/bin/sleep", "infinity"),
+    ]
