@@ -22,14 +22,14 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages fuzz faults stress clean
+.PHONY: help setup build native stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
 $(if $(WHY_NOT),$(error $(WHY_NOT)))
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(BUILD)/.packages-test $(VENV)/.ready ## install missing packages (apt, as root) and the Python environment
 
@@ -129,6 +129,15 @@ bundle: stage ## build/bundle: all that a host without a network needs
 
 packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: for aarch64 too, in build/packages/aarch64
 	$(RUN) packaging/package.py $(BUILD)/packages $(if $(VERSION),--version "$(VERSION)") $(if $(ARCH),--arch "$(ARCH)")
+
+image: stage ## build/kubernetes/nvc.tar: the OCI image for Kubernetes nodes, without a container engine; IMAGE=registry.example/nvc
+	$(RUN) packaging/image.py $(BUILD)/kubernetes/nvc.tar $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--name "$(IMAGE)")
+
+chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nvc.yaml, which HELM makes (helm)
+	$(RUN) packaging/chart.py $(BUILD)/kubernetes $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--image "$(IMAGE)") $(if $(HELM),--helm "$(HELM)")
+
+test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time
+	$(PYTEST) tests/kubernetes
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz

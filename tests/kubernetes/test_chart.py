@@ -1,0 +1,100 @@
+"""The chart and the manifest: the API server takes what they say, and Helm refuses values that mean nothing."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import pytest
+import yaml
+from support import run
+from support.cluster import Cluster, programs
+
+from nvc.config import load
+
+
+def template(made: str, *words: str, check: bool = True) -> tuple[int, str]:
+    """What Helm says to these values, and its exit code."""
+    (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
+    command = (os.path.join(programs(), "helm"), "template", "nvc", chart, "--namespace", "nvc")
+    done = run(*command, "--kube-version=1.36.0", *words, check=check)
+    return done.returncode, done.stdout + done.stderr
+
+
+def rendered(made: str, *words: str) -> list[dict[str, object]]:
+    return [each for each in yaml.safe_load_all(template(made, *words)[1]) if each]
+
+
+def of_kind(documents: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
+    return [each for each in documents if each["kind"] == kind]
+
+
+DRA = "--api-versions=resource.k8s.io/v1"
+EVERY = [
+    (DRA,),
+    ("--set=mode=device-plugin",),
+    (DRA, "--set=driverRoot=/run/nvidia/driver"),
+    (DRA, "--set=driverRoot=/opt/driver,privileged=false,nvcd.enabled=false,metrics.enabled=false"),
+    (DRA, "--set=metrics.dashboard=true,deviceClasses.sliceParameters.policy=weight"),
+    (DRA, "--set=uninstall=true"),
+]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=lambda words: words[-1])
+def test_the_api_server_takes_it(made: str, cluster: Cluster, words: tuple[str, ...]) -> None:
+    """Each object by a dry run on the server, where an unknown field is an error."""
+    cluster.kubectl("create", "namespace", "nvc", check=False)
+    text = template(made, *words)[1]
+    done = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=text)
+    assert done.stdout.count("(server dry run)") == len([each for each in yaml.safe_load_all(text) if each])
+
+
+def test_the_manifest_is_the_chart(made: str, cluster: Cluster) -> None:
+    with open(os.path.join(made, "nvc.yaml"), encoding="utf-8") as text:
+        documents = [each for each in yaml.safe_load_all(text) if each]
+    assert documents[0]["kind"] == "Namespace"
+    assert documents[1:] == rendered(made, DRA)
+
+
+def test_a_device_plugin_asks_for_neither_rights_nor_classes(made: str) -> None:
+    documents = rendered(made, "--set=mode=device-plugin")
+    assert "--mode=device-plugin" in str(of_kind(documents, "DaemonSet"))
+    assert not [each for each in documents if each["kind"] in ("DeviceClass", "ClusterRole")]
+
+
+WRONG = [
+    "driverRoot=driver",
+    "mode=both",
+    "sizes[0].memory=10GiB",
+    "sizes[0].name=small,sizes[0].core=3",
+    "image.pullPolicy=Sometimes",
+    "metrics.nvcdPort=0",
+    "deviceClasses.sliceParameters.polcy=fair",
+    "driverroot=/",
+]
+
+
+@pytest.mark.parametrize("values", WRONG)
+def test_wrong_values_are_refused(made: str, values: str) -> None:
+    code, said = template(made, f"--set={values}", check=False)
+    name = values.split("=")[0].split("[")[0].split(".")[-1]
+    assert code != 0 and "don't meet the specifications of the schema" in said, said
+    assert name.split(".")[0] in said
+
+
+def test_the_configuration_is_one_that_nvc_reads(made: str, scratch: str) -> None:
+    sizes = "sizes[0].name=small,sizes[0].memory=10GiB,sizes[0].cores=25"
+    more = "config.nvc.timeout=20,config.nvc.require-nvcd=true,config.nvcd.on-excess=stop"
+    (found,) = of_kind(rendered(made, DRA, f"--set={sizes},{more}"), "ConfigMap")
+    path = os.path.join(scratch, "config.toml")
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(found["data"]["config.toml"])  # type: ignore[index]
+    config = load(path)
+    assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, ""),)
+    assert (config.timeout, config.require_nvcd, config.nvcd_metrics) == (20, True, "0.0.0.0:9394")
+
+
+def test_openshift_gets_a_constraint(made: str) -> None:
+    found = of_kind(rendered(made, DRA, "--api-versions=security.openshift.io/v1"), "SecurityContextConstraints")
+    assert [each["users"] for each in found] == [["system:serviceaccount:nvc:nvc"]]
+    assert not of_kind(rendered(made, DRA), "SecurityContextConstraints")
