@@ -22,7 +22,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
+.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -53,6 +53,13 @@ nvc/_syscalls.abi3.so: $(wildcard native/core/* native/core/*/*) native/vgpu/pro
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
+# Messages of kubelet's interfaces, for nvc-kubelet-plugin.
+stubs: $(BUILD)/.stubs
+
+$(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto) $(VENV)/.ready
+	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/kubernetes/protocol/*.proto
+	@touch $@
+
 $(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h native/launcher/runtime.h | $(BUILD)/.packages-build
 	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
 
@@ -69,7 +76,7 @@ shim: | $(BUILD)/.packages-build ## the libcuda and libnvidia-ml of containers w
 	@mkdir -p $(BUILD)/vgpu
 	@$(MAKE) -s --no-print-directory -C native/vgpu OUT=../../$(BUILD)/vgpu
 
-stage: native $(STAGE)/lib/nvc/launch.conf simdriver shim
+stage: native stubs $(STAGE)/lib/nvc/launch.conf simdriver shim
 	@$(RUN) packaging/shim.py $(BUILD)/vgpu $(STAGE)/lib/nvc/vgpu
 	@$(RUN) -m compileall -q nvc cli hooks
 
@@ -155,5 +162,5 @@ stress: $(BUILD)/.packages-test stage ## kill processes of a slice at random for
 	NVC_STRESS_SECONDS=$(or $(STRESS),60) $(PYTEST) -m nightly tests/native/test_vgpu_stress.py
 
 clean: ## remove what was built; the Python environment stays
-	rm -rf $(BUILD) nvc/_syscalls.abi3.so *.egg-info
+	rm -rf $(BUILD) nvc/_syscalls.abi3.so nvc/kubernetes/protocol/*_pb2.py* *.egg-info
 	find nvc cli hooks tests packaging native -name __pycache__ -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ programs from the same places. `nvc.pth` has Python find the packages there.
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -35,6 +36,13 @@ def make_native() -> None:
     )
 
 
+def make_stubs() -> None:
+    """Messages of kubelet's interfaces, for nvc-kubelet-plugin."""
+    protocol = glob.glob("nvc/kubernetes/protocol/*.proto", root_dir=REPO)
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=."]
+    subprocess.run([*command, *protocol], check=True, cwd=REPO)
+
+
 def launch_conf() -> str:
     """The interpreter of the environment that pip installs into, and its directories of packages beside lib/nvc."""
     paths = sysconfig.get_paths()
@@ -48,6 +56,7 @@ class Build(build):
     """Lays out the tree, and hands its files to the command that packs data files."""
 
     def run(self) -> None:
+        make_stubs()
         super().run()
         root = os.path.join(os.path.abspath(self.build_base), "pip/tree")
         library = os.path.join(root, "lib/nvc")

@@ -33,6 +33,9 @@ static const struct rule RULES[] = {
     {"LISTEN_FDNAMES", TEXT, 256},
     {"NOTIFY_SOCKET", TEXT, 256},
     {"WATCHDOG_USEC", WORD, 32},
+    /* Where a pod finds the API server. */
+    {"KUBERNETES_SERVICE_HOST", TEXT, 256},
+    {"KUBERNETES_SERVICE_PORT", WORD, 16},
     {"_NVC_CLI_COMPLETE", WORD, 32},
     {"COMP_WORDS", TEXT, 16384},
     {"COMP_CWORD", TEXT, 4096}, /* a number, but in fish the word that was begun */

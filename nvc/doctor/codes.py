@@ -180,6 +180,28 @@ EXPLANATIONS = (
         "", ("Choose another name.",),
     ),
     Explanation(
+        "NVC-2401", "ClaimError", "kubernetes",
+        "A claim of a pod, or a device that kubelet asks for, cannot be prepared.",
+        ("A parameter of the claim or of its class is misspelled or out of bounds; the message names it.",
+         "The device is gone since the scheduler chose it.",
+         "The cluster does not count capacity, which Kubernetes does by default from 1.36."),
+        "", ("Correct what the message names, and delete the pod: its claim is allocated again.",),
+    ),
+    Explanation(
+        "NVC-2402", "ApiError", "kubernetes",
+        "The API server refuses a request of nvc-kubelet-plugin, or cannot be reached.",
+        ("The API server is away or overloaded: requests are repeated.",
+         "The plugin's account lacks a right: HTTP 403."),
+        "", ("`kubectl get --raw /readyz` shows whether the API server is well.",
+             "`kubectl auth can-i --list --as SERVICEACCOUNT` shows what the account may do."),
+    ),
+    Explanation(
+        "NVC-2403", "CheckpointError", "kubernetes",
+        "What nvc-kubelet-plugin keeps of a claim on the disk cannot be used.",
+        ("The disk is full or fails.", "A newer version of the plugin has written it."),
+        "", ("Make room, or remove the file that the message names once its pod is gone.",),
+    ),
+    Explanation(
         "NVC-9001", "InternalError", "internal", "A bug of nvc.", ("It is never the fault of the call.",), "",
         ("Please report it with the traceback, and with the archive of `nvc-cli doctor --bundle FILE`.",),
     ),

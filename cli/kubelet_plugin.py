@@ -1,0 +1,147 @@
+"""`nvc-kubelet-plugin`: GPUs and slices of them for the pods of a node, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nvc.errors import InputError
+from nvc_cli.boot import INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvc.kubernetes.settings import Settings
+
+USAGE = """Usage: nvc-kubelet-plugin --node-name NAME [options]
+
+Publishes the GPUs of a Kubernetes node, and prepares them for pods: whole, as
+MIG devices, or as slices with limits of memory and time. Runs in the foreground,
+as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
+
+  --node-name NAME       this node's name in the cluster
+  --kubeconfig FILE      how to reach the API server; default: the pod's account
+  --mode LIST            dra, device-plugin, or both; default: dra where the API
+                         server has resource.k8s.io/v1, else device-plugin
+  --driver-name NAME     default: gpu.nvc.dev
+  --root DIR             driver root; default: as configured
+  --config FILE          settings; default: the first of /etc/nvc/config.toml and
+                         /etc/nvidia-container-runtime/config.toml
+  --cdi-dir DIR          default: /var/run/cdi
+  --hook-path FILE       nvc-cdi-hook as the container runtime finds it; default:
+                         beside this program
+  --state-dir DIR        default: /var/lib/nvc/kubernetes
+  --kubelet-plugins-dir DIR
+                         default: /var/lib/kubelet/plugins
+  --registry-dir DIR     default: /var/lib/kubelet/plugins_registry
+  --device-plugin-dir DIR
+                         default: /var/lib/kubelet/device-plugins
+  --metrics-listen ADDR:PORT
+                         serve metrics for Prometheus
+  --dcgm-metrics         with it, GPU metrics under the names of dcgm-exporter
+  --version              print the version
+  -h, --help             print this
+"""
+
+PATHS = (
+    "kubeconfig", "root", "config", "cdi-dir", "hook-path", "state-dir", "kubelet-plugins-dir", "registry-dir",
+    "device-plugin-dir",
+)  # fmt: skip
+OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", *PATHS)
+NAME_MAX, DRIVER_MAX = 253, 63
+_IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
+
+
+def main(program: str = "nvc-kubelet-plugin") -> NoReturn:
+    """Run until a signal ends it; the exit code is 0 then."""
+    try:
+        code = _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        from nvc_cli.output import report
+
+        code = report(program, error)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    from nvc_cli.output import write
+
+    if any(word in ("-h", "-?", "--help") for word in words):
+        write(USAGE)
+        return 0
+    if words == ["--version"]:
+        from nvc_cli.version import version_text
+
+        write(version_text())
+        return 0
+    values = parsed(words)
+    from nvc.config import load
+    from nvc.request import place
+
+    settings = settings_of(values)
+    config = load(values.get("config", ""))
+    if values.get("root"):
+        root, ldcache = place(values["root"], "")
+        config = config.replace(root=root, ldcache=ldcache)
+    try:
+        from nvc.kubernetes.main import run
+    except ImportError as error:
+        from nvc.errors import InitializationError
+
+        raise InitializationError(
+            "load gRPC", error.name or "", error.msg, "install the Python packages grpcio and protobuf"
+        ) from None
+    run(settings, config, dict(os.environ))
+    return 0
+
+
+def parsed(words: list[str]) -> dict[str, str]:
+    """Options by name. Raises InputError."""
+    values: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word == "--dcgm-metrics":
+            values[name] = "yes"
+            continue
+        if not word.startswith("--") or name not in OPTIONS:
+            raise InputError(
+                "unknown argument", cause=word, hint="`nvc-kubelet-plugin --help` shows what there is"
+            )
+        if not equals:
+            if not rest:
+                raise InputError(f"--{name}", cause="wants a value")
+            value = rest.pop(0)
+        if name in PATHS and not value.startswith("/"):
+            raise InputError(f"--{name}", value, "want an absolute path")
+        values[name] = value
+    return values
+
+
+def settings_of(values: dict[str, str]) -> Settings:
+    """The settings of the plugin. Raises InputError for names and modes that cannot be."""
+    from nvc.kubernetes.settings import MODES, Settings
+
+    for name, most in (("node-name", NAME_MAX), ("driver-name", DRIVER_MAX)):
+        value = values.get(name)
+        if name == "node-name" and not value:
+            hint = "name the node as `kubectl get nodes` shows it"
+            raise InputError("--node-name", cause="is missing", hint=hint)
+        sound = (
+            value is None or 0 < len(value) <= most and _IN_NAME.issuperset(value) and value[0] not in ".-"
+        )
+        if not sound:
+            raise InputError(f"--{name}", str(value), f"want a DNS name of at most {most} characters")
+    modes = tuple(dict.fromkeys(filter(None, values.get("mode", "").split(","))))
+    if not set(modes) <= set(MODES):
+        raise InputError("--mode", values["mode"], f"want {' or '.join(MODES)}, or both")
+    listen = values.get("metrics-listen", "")
+    if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
+        raise InputError("--metrics-listen", listen, "want ADDR:PORT")
+    apart = ("root", "config", "mode", "dcgm-metrics")
+    known = {name.replace("-", "_"): value for name, value in values.items() if name not in apart}
+    return Settings(**known, mode=modes, dcgm_metrics="dcgm-metrics" in values)

@@ -1,0 +1,217 @@
+"""From a ResourceClaim to what a pod gets: for each result of its allocation a whole device or a slice. Pure.
+
+What holds is the allocation, which the scheduler made and the API server keeps: the amounts in `consumedCapacity`.
+Nothing of a pod, its environment or its image is looked at.
+"""
+
+from __future__ import annotations
+
+from nvc.errors import InputError, NvcError
+from nvc.kubernetes.devices import ALL_CORES, MIG
+from nvc.kubernetes.errors import ClaimError
+from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
+from nvc.kubernetes.parameters import Parameters, merged
+from nvc.kubernetes.quantity import MIB, parse_quantity
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, WEIGHT
+from nvc.slices.model.shares import check_together, default_policy
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kubernetes.devices import Device
+
+RESULTS_MAX, CONFIGS_MAX = 32, 64
+STEP = "prepare claim"
+
+
+class Given(Value):
+    """One device, or a part of it, for one request of a claim."""
+
+    request: str  # without a subrequest
+    pool: str
+    device: str  # its name in the pool
+    share: str  # shareID; "": the device is not shared
+    uuid: str
+    whole: bool  # nothing is measured
+    limit: int = NO_LIMIT  # bytes
+    cores: int = CORES_UNCAPPED  # percent of its time
+    weight: int = WEIGHT
+    policy: int = 0  # place in layout.POLICIES
+    uncounted: bool = False
+    capabilities: tuple[str, ...] = ()
+
+
+class Consumer(Value):
+    """A pod that may use a claim."""
+
+    name: str
+    uid: str
+
+
+class Allocation(Value):
+    """A claim as it is to be prepared on this node."""
+
+    uid: str
+    namespace: str
+    name: str
+    given: tuple[Given, ...]
+    pods: tuple[Consumer, ...] = ()
+
+
+def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[str, Device]) -> Allocation:
+    """What a claim gets of this driver's `devices`, by name.
+
+    Raises ClaimError, which names the claim and what of it is wrong: another claim by now, not allocated, a device
+    that is gone, amounts that are not counted, parameters that make no sense.
+    """
+    meta = _table(claim.get("metadata"))
+    namespace, name = str(meta.get("namespace", "")), str(meta.get("name", ""))
+    path = f"{namespace}/{name}"
+    if meta.get("uid") != uid:
+        raise ClaimError(
+            STEP, path, f"its UID is {meta.get('uid')} by now, not {uid}", "the pod starts again"
+        )
+    status = _table(claim.get("status"))
+    allocated = _table(_table(status.get("allocation")).get("devices"))
+    results = [one for one in _list(allocated.get("results")) if one.get("driver") == driver]
+    if not results:
+        raise ClaimError(STEP, path, f"nothing of {driver} is allocated to it")
+    if len(results) > RESULTS_MAX:
+        raise ClaimError(STEP, path, f"{len(results)} devices, at most {RESULTS_MAX}")
+    requests = _requests(claim)
+    configs = _configs(allocated, driver)
+    given = []
+    for result in results:
+        where = f"{path}: request {str(result.get('request', ''))[:128]}"
+        try:
+            given.append(_given(result, requests, configs, devices, where))
+        except InputError as error:
+            raise ClaimError(STEP, where, _cause(error), error.hint) from None
+    pods = tuple(
+        Consumer(str(one.get("name", "")), str(one.get("uid", "")))
+        for one in _list(status.get("reservedFor"))
+        if one.get("resource") == "pods"
+    )
+    return Allocation(uid, namespace, name, tuple(given), pods)
+
+
+def _given(
+    result: dict[str, Any],
+    requests: dict[str, dict[str, Any]],
+    configs: list[tuple[str, list[str], object]],
+    devices: dict[str, Device],
+    where: str,
+) -> Given:
+    request, name = str(result.get("request", "")), str(result.get("device", ""))
+    pool, share = str(result.get("pool", "")), str(result.get("shareID") or "")
+    main = request.partition("/")[0]
+    device = devices.get(name)
+    if device is None:
+        hint = "delete the pod: its claim is allocated again"
+        raise InputError("device", name, f"the node has no such device any more, of pool {pool}", hint)
+    wanted = requests.get(request)
+    if wanted is None:
+        raise InputError("request", request, "the claim has no such request")
+    asked = _table(_table(wanted.get("capacity")).get("requests"))
+    consumed = _table(result.get("consumedCapacity"))
+    whole = _is_whole(device, asked, consumed, result.get("adminAccess") is True)
+    objects = tuple(
+        (label, value) for label, names, value in configs if not names or request in names or main in names
+    )
+    found = merged(GPU_PARAMETERS if whole else SLICE_PARAMETERS, objects)
+    made = Given(main, pool, name, share, device.uuid, whole, capabilities=found.capabilities)
+    if whole:
+        return made
+    limit, cores = _amounts(device, consumed)
+    return _shared(made, found, device, limit, cores)
+
+
+def _is_whole(device: Device, asked: dict[str, Any], consumed: dict[str, Any], admin: bool) -> bool:
+    """Whether a result is all of a device. Raises InputError where amounts were asked for, and nobody counted."""
+    if admin:  # only in namespaces that the cluster's administrator has chosen; nothing is consumed
+        return True
+    if not consumed:
+        if asked:
+            raise InputError(
+                "consumedCapacity", cause="amounts were asked for, and the scheduler has counted none",
+                hint="the cluster needs the feature gate DRAConsumableCapacity (on by default from 1.36)",
+            )  # fmt: skip
+        return True  # without that gate the API server drops what says that a device may be shared
+    if asked:
+        return False
+    return _amounts(device, consumed) == (device.memory, CORES_UNCAPPED)
+
+
+def _amounts(device: Device, consumed: dict[str, Any]) -> tuple[int, int]:
+    """Bytes and percent of a device that a result has. Raises InputError."""
+    unknown = set(consumed) - {MEMORY, CORES}
+    if unknown or MEMORY not in consumed or CORES not in consumed:
+        names = ", ".join(sorted(map(str, consumed)))
+        raise InputError("consumedCapacity", names, f"want {MEMORY} and {CORES}, which {device.name} has")
+    memory = parse_quantity(f"consumedCapacity.{MEMORY}", consumed[MEMORY])
+    cores = parse_quantity(f"consumedCapacity.{CORES}", consumed[CORES])
+    if not MIB <= memory <= device.memory:
+        cause = f"want 1Mi to {device.memory // MIB}Mi of {device.name}"
+        raise InputError(f"consumedCapacity.{MEMORY}", str(consumed[MEMORY]), cause)
+    if not 1 <= cores <= ALL_CORES:
+        raise InputError(f"consumedCapacity.{CORES}", str(consumed[CORES]), f"want 1 to {ALL_CORES}")
+    return memory, cores % ALL_CORES
+
+
+def _shared(made: Given, found: Parameters, device: Device, limit: int, cores: int) -> Given:
+    """The slice with its share of the device's time. Raises InputError for parameters that contradict it."""
+    if found.isolation == MIG and device.kind != MIG:
+        raise InputError(
+            "isolation",
+            MIG,
+            f"{device.name} is not a MIG device",
+            "use a class of MIG devices, or leave it out",
+        )
+    if found.policy:
+        policy = POLICIES.index(found.policy)
+        check_together(cores, policy, "policy", found.policy, device.name)
+    else:
+        policy = default_policy(cores, bool(found.weight))
+    slice: Given = made.replace(
+        limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted
+    )
+    return slice
+
+
+def _requests(claim: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The requests of a claim, and subrequests as MAIN/SUB, each with what it asks for."""
+    found: dict[str, dict[str, Any]] = {}
+    for request in _list(_table(_table(claim.get("spec")).get("devices")).get("requests")):
+        name = str(request.get("name", ""))
+        found[name] = _table(request.get("exactly"))
+        for sub in _list(request.get("firstAvailable")):
+            found[f"{name}/{sub.get('name', '')}"] = sub
+    return found
+
+
+def _configs(allocated: dict[str, Any], driver: str) -> list[tuple[str, list[str], object]]:
+    """Parameters for this driver: where they stand, the requests they are for, the object; the class's first."""
+    found = []
+    for place, config in enumerate(_list(allocated.get("config"))[:CONFIGS_MAX]):
+        opaque = _table(config.get("opaque"))
+        if opaque.get("driver") == driver:
+            names = config.get("requests")
+            source = "class" if config.get("source") == "FromClass" else "claim"
+            label = f"parameters of the {source} (config {place})"
+            found.append((label, names if type(names) is list else [], opaque.get("parameters")))
+    # The API server has them in this order; what a claim says must win in any.
+    return sorted(found, key=lambda one: "of the claim" in one[0])
+
+
+def _cause(error: NvcError) -> str:
+    return ": ".join(str(part) for part in (error.step, error.path, error.cause) if part != "")
+
+
+def _table(value: object) -> dict[str, Any]:
+    return value if type(value) is dict else {}
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if type(one) is dict] if type(value) is list else []

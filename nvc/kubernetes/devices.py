@@ -1,0 +1,158 @@
+"""The devices of a node as the scheduler sees them. Pure.
+
+A GPU, or a MIG device of one in MIG mode, is one device. Any number of claims may have a part of it: its memory and
+its cores are counted. A claim that asks for no amount gets all of both, and so the device for itself.
+"""
+
+from __future__ import annotations
+
+from nvc.kubernetes.names import CORES, MEMORY
+from nvc.kubernetes.quantity import MIB, mib_text
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.model import Gpu, HostFacts, MigDevice
+
+ALL_CORES = 100
+STRING_MAX = 64  # characters of an attribute
+GPU, MIG = "gpu", "mig"
+#: The domain of attributes that all drivers share.
+STANDARD = "resource.kubernetes.io"
+TAINTS_MAX = 16
+TAINT_PREFIX = "gpu.nvc.dev/"
+
+
+class Place(Value):
+    """Where a GPU is in the machine."""
+
+    numa_node: int = -1  # -1: not known
+    pcie_root: str = ""  # pci0000:00
+
+
+class Taint(Value):
+    """Why new pods, or all, are kept from a device."""
+
+    key: str  # without the domain: xid, lost, ecc, remapping
+    value: str
+    effect: str  # NoSchedule or NoExecute
+
+
+class Device(Value):
+    """One device of the node."""
+
+    name: str  # in the pool: gpu-0, gpu-0-mig-7-0
+    kind: str  # gpu or mig
+    uuid: str
+    index: str  # as nvc names it on the host: 0, or 0:1
+    memory: int  # bytes, whole MiB
+    attributes: tuple[tuple[str, str, object], ...]  # name, type of its value, value
+    bus_id: str  # of the GPU
+    numa_node: int = -1
+    parent: str = ""  # UUID of the GPU that a MIG device is of
+    taints: tuple[Taint, ...] = ()
+
+
+def devices_of(facts: HostFacts, places: dict[str, Place], profiles: dict[str, str]) -> tuple[Device, ...]:
+    """All devices in the host's order. `places` by bus id; `profiles` of MIG devices by UUID, as far as known.
+
+    A device whose memory NVML does not tell is left out: the scheduler could not count it.
+    """
+    found = []
+    for gpu in facts.gpus:
+        place = places.get(gpu.bus_id, Place())
+        common = _common(facts, gpu, place)
+        if gpu.mig_enabled:
+            parts = [_mig(gpu, part, place, common, profiles.get(part.uuid, "")) for part in gpu.mig]
+            found += [part for part in parts if part.memory]
+        elif gpu.memory:
+            own = (("type", "string", GPU), ("uuid", "string", gpu.uuid))
+            name = f"gpu-{gpu.minor}"
+            found.append(
+                Device(name, GPU, gpu.uuid, str(gpu.index), gpu.memory * MIB, (*own, *common), gpu.bus_id,
+                       place.numa_node)
+            )  # fmt: skip
+    return tuple(found)
+
+
+def _mig(gpu: Gpu, part: MigDevice, place: Place, common: Any, profile: str) -> Device:
+    name = f"gpu-{gpu.minor}-mig-{part.gpu_instance}-{part.compute_instance}"
+    own: list[tuple[str, str, object]] = [
+        ("type", "string", MIG), ("uuid", "string", part.uuid), ("parentUUID", "string", gpu.uuid),
+    ]  # fmt: skip
+    if profile:
+        own.append(("profile", "string", profile[:STRING_MAX]))
+    return Device(
+        name, MIG, part.uuid, f"{gpu.index}:{part.index}", part.memory * MIB, (*own, *common), gpu.bus_id,
+        place.numa_node, gpu.uuid,
+    )  # fmt: skip
+
+
+def _common(facts: HostFacts, gpu: Gpu, place: Place) -> tuple[tuple[str, str, object], ...]:
+    """Attributes of a GPU and its parts, under the names that NVIDIA's driver uses too."""
+    found: list[tuple[str, str, object]] = [
+        ("productName", "string", gpu.name[:STRING_MAX]),
+        ("brand", "string", gpu.brand[:STRING_MAX]),
+        ("cudaComputeCapability", "version", semantic(gpu.architecture)),
+        ("driverVersion", "version", semantic(facts.driver_version)),
+        ("cudaDriverVersion", "version", semantic(facts.cuda_version)),
+        ("index", "int", gpu.index),
+        ("minor", "int", gpu.minor),
+        (f"{STANDARD}/pciBusID", "string", pci_bus_id(gpu.bus_id)),
+    ]
+    if place.pcie_root:
+        found.append((f"{STANDARD}/pcieRoot", "string", place.pcie_root))
+    if place.numa_node >= 0:
+        found.append((f"{STANDARD}/numaNode", "int", place.numa_node))
+    return tuple(one for one in found if one[2] != "")
+
+
+def semantic(version: str) -> str:
+    """A version with three numbers, as the API server wants it: `13.0` is 13.0.0, 580.159.04 is 580.159.4.
+
+    "" where it is none.
+    """
+    parts = version.split(".")[:3]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        return ""
+    return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
+
+
+def pci_bus_id(bus_id: str) -> str:
+    """`0000:3b:00.0`, as the kernel writes it: NVML's domain has eight digits."""
+    domain, _, rest = bus_id.partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
+def document(device: Device) -> dict[str, Any]:
+    """A device as an entry of a ResourceSlice."""
+    total = mib_text(device.memory)
+    found: dict[str, Any] = {
+        "name": device.name,
+        "attributes": {name: {kind: value} for name, kind, value in device.attributes},
+        "allowMultipleAllocations": True,
+        "capacity": {
+            MEMORY: {
+                "value": total,
+                "requestPolicy": {
+                    "default": total,
+                    "validRange": {"min": "1Mi", "max": total, "step": "1Mi"},
+                },
+            },
+            CORES: {
+                "value": str(ALL_CORES),
+                "requestPolicy": {
+                    "default": str(ALL_CORES),
+                    "validRange": {"min": "1", "max": str(ALL_CORES), "step": "1"},
+                },
+            },
+        },
+    }
+    if device.taints:
+        found["taints"] = [
+            {"key": f"{TAINT_PREFIX}{taint.key}", "value": taint.value[:63], "effect": taint.effect}
+            for taint in device.taints[:TAINTS_MAX]
+        ]
+    return found

@@ -1,0 +1,167 @@
+"""The DRA driver for kubelet: a socket to register at, and one that prepares claims and tells of health."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from nvc.errors import one_line, unforeseen
+from nvc.kubernetes import give
+from nvc.kubernetes.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2
+from nvc.kubernetes.rpc import Method, Socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import grpc
+
+    from nvc.kubernetes.board import Board
+    from nvc.kubernetes.devices import Device
+    from nvc.kubernetes.metrics import Counts
+    from nvc.kubernetes.prepare import Preparer
+
+TYPE = "DRAPlugin"
+#: What is told at registration; kubelet takes the newest that it knows.
+SERVICES = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
+#: Seconds after which kubelet takes a device's health to be unknown, and between two messages.
+HEALTH_TIMEOUT, HEALTH_AGAIN = 120, 30.0
+_MESSAGE_MAX = 1024
+_HEALTH = {HEALTHY: health_pb2.HEALTHY, UNHEALTHY: health_pb2.UNHEALTHY}
+
+
+class Driver:
+    """The services of one driver."""
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        preparer: Preparer,
+        board: Board,
+        devices: Callable[[], tuple[Device, ...]],
+        counts: Counts,
+        log: Callable[[str], None],
+        registered: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.preparer = preparer
+        self.board = board
+        self.devices = devices
+        self.counts = counts
+        self.log = log
+        self.registered = registered
+        self._sockets: list[Socket] = []
+
+    def start(self, plugins: str, registry: str) -> None:
+        """Serve, then register: kubelet calls at once. Raises InitializationError."""
+        endpoint = f"{plugins}/{self.name}/dra.sock"
+        methods = (
+            Method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
+            Method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
+        )
+        watch = Method("NodeWatchResources", health_pb2.NodeWatchResourcesRequest, self.watch, stream=True)
+        self._sockets.append(Socket(endpoint, {SERVICE: methods, HEALTH_SERVICE: (watch,)}))
+
+        def info(_: object, __: object) -> registration_pb2.PluginInfo:
+            return registration_pb2.PluginInfo(
+                type=TYPE, name=self.name, endpoint=endpoint, supported_versions=SERVICES
+            )
+
+        registration = (
+            Method("GetInfo", registration_pb2.InfoRequest, info),
+            Method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
+        )
+        path = f"{registry}/{self.name}-reg.sock"
+        self._sockets.append(Socket(path, {"pluginregistration.Registration": registration}))
+
+    def stop(self) -> None:
+        """Unregister, then end the services."""
+        while self._sockets:
+            self._sockets.pop().stop()
+
+    def told(
+        self, status: registration_pb2.RegistrationStatus, _: object
+    ) -> registration_pb2.RegistrationStatusResponse:
+        """What kubelet says of the registration; it registers anew whenever it starts."""
+        if status.plugin_registered:
+            self.counts.registrations += 1
+            self.log(f"kubelet has registered the driver {self.name}")
+            self.registered()
+        else:
+            self.log(f"kubelet has refused the driver {self.name}: {one_line(status.error)}")
+        return registration_pb2.RegistrationStatusResponse()
+
+    def prepare(
+        self, request: dra_pb2.NodePrepareResourcesRequest, _: grpc.ServicerContext
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        """Prepare claims; each has an entry in the reply, with its devices or what is wrong."""
+        reply = dra_pb2.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            began = time.monotonic()
+            entry = reply.claims[claim.uid]
+            try:
+                found = self.preparer.prepare(claim.namespace, claim.name, claim.uid)
+            except Exception as error:
+                entry.error = self._failed("prepare", claim, error)
+                continue
+            for place, one in enumerate(found.given):
+                device = entry.devices.add(
+                    request_names=[one.request], pool_name=one.pool, device_name=one.device,
+                    cdi_device_ids=[give.device_name(found, place)],
+                )  # fmt: skip
+                if one.share:
+                    device.share_id = one.share
+            self.counts.prepared(time.monotonic() - began)
+        return reply
+
+    def unprepare(
+        self, request: dra_pb2.NodeUnprepareResourcesRequest, _: grpc.ServicerContext
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        """Undo preparations; each claim has an entry in the reply."""
+        reply = dra_pb2.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            entry = reply.claims[claim.uid]
+            try:
+                self.preparer.unprepare(claim.uid)
+            except Exception as error:
+                entry.error = self._failed("unprepare", claim, error)
+        return reply
+
+    def _failed(self, what: str, claim: dra_pb2.Claim, error: Exception) -> str:
+        """The text for kubelet's event on the pod, which the log has too."""
+        self.counts.failed(what)
+        found = error if hasattr(error, "line") else unforeseen(error)
+        text = found.line()
+        self.log(f"{what} claim {one_line(claim.namespace)}/{one_line(claim.name)}: {text}")
+        return str(text)
+
+    def watch(
+        self, _: health_pb2.NodeWatchResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[health_pb2.NodeWatchResourcesResponse]:
+        """The health of all devices: now, at each change, and often enough that kubelet believes it."""
+        alive = threading.Event()
+        alive.set()
+
+        def ended() -> None:
+            alive.clear()
+            self.board.touch()
+
+        context.add_callback(ended)
+        for _nothing in self.board.changes(HEALTH_AGAIN, alive):
+            now = int(time.time())
+            reply = health_pb2.NodeWatchResourcesResponse()
+            for device in self.devices():
+                condition = self.board.of(device.parent or device.uuid)
+                reply.devices.add(
+                    device=health_pb2.DeviceIdentifier(pool_name=self.node, device_name=device.name),
+                    health=_HEALTH.get(condition.health, health_pb2.UNKNOWN),
+                    last_updated_time=now,
+                    health_check_timeout_seconds=HEALTH_TIMEOUT,
+                    message=condition.text[:_MESSAGE_MAX],
+                )
+            yield reply

@@ -1,0 +1,181 @@
+"""How a claim reaches containers: CDI documents, one for its whole devices and one for its slices.
+
+This is the one place where the plugin meets nvc's builders. A slice of a claim comes from the same document and the
+same hook as a slice of `config.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.cdi.document import DocumentOptions
+from nvc.cdi.generate import document_of
+from nvc.cdi.hookspec import STEP
+from nvc.cdi.sliced import SliceSize, Slicing
+from nvc.cdi.store import open_directory, text_of, write_in
+from nvc.errors import of_host
+from nvc.kubernetes.names import CDI_CLASS, CDI_SLICE_CLASS, CDI_VENDOR, MEMORY
+from nvc.model import CAPABILITIES
+from nvc.request import Request, Size
+from nvc.slices.build import shim
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kernel import Kernel
+    from nvc.kubernetes.claim import Allocation, Given
+    from nvc.model import HostFacts
+    from nvc.request import DriverOptions
+
+#: Everything but compat32, as documents of `cdi generate` have it.
+_DEFAULT = tuple(name for name in CAPABILITIES if name != "compat32")
+_SUFFIX = ".json"
+
+
+class Outlet(Value):
+    """Where documents are written, and what their hooks call."""
+
+    directory: str  # of CDI
+    hook_path: str  # nvc-cdi-hook, as the container runtime finds it
+
+
+def device_name(allocation: Allocation, place: int) -> str:
+    """The qualified name of the CDI device for one result of a claim. It is never given to anything else."""
+    kind = CDI_CLASS if allocation.given[place].whole else CDI_SLICE_CLASS
+    return f"{CDI_VENDOR}/{kind}={allocation.uid}-{place}"
+
+
+def _file(kind: str, uid: str) -> str:
+    return f"{CDI_VENDOR}-{kind}-{uid}{_SUFFIX}"
+
+
+def documents(
+    kernel: Kernel, facts: HostFacts, options: DriverOptions, outlet: Outlet, allocation: Allocation
+) -> dict[str, dict[str, Any]]:
+    """The documents of a claim by class: one for whole devices, one for slices, as far as it has any.
+
+    Raises NvcError where a device is gone, or the installation has no shim.
+    """
+    found = {}
+    for kind in (CDI_CLASS, CDI_SLICE_CLASS):
+        places = [place for place, one in enumerate(allocation.given) if one.whole == (kind == CDI_CLASS)]
+        if places:
+            found[kind] = _document(kernel, facts, options, outlet, allocation, places, kind)
+    return found
+
+
+def _document(
+    kernel: Kernel,
+    facts: HostFacts,
+    options: DriverOptions,
+    outlet: Outlet,
+    allocation: Allocation,
+    places: list[int],
+    kind: str,
+) -> dict[str, Any]:
+    given = {place: allocation.given[place] for place in places}
+    sliced = kind == CDI_SLICE_CLASS
+    uuids = tuple(dict.fromkeys(one.uuid for one in given.values()))
+    request = Request(devices=uuids, capabilities=_capabilities(tuple(given.values())))
+    how = DocumentOptions(
+        outlet.hook_path, CDI_VENDOR, kind, ("uuid",), all_device=False,
+        # Variables of a container must not make a slice of a whole device.
+        disabled_hooks=() if sliced else (STEP,),
+    )  # fmt: skip
+    slicing = (
+        Slicing(_sizes(given), _shims(), any(one.uncounted for one in given.values())) if sliced else None
+    )
+    document = document_of(kernel, facts, request, how, options, slicing)
+    edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
+    document["devices"] = [
+        {
+            "name": f"{allocation.uid}-{place}",
+            "containerEdits": edits[f"{one.uuid}:{_size_name(place)}" if sliced else one.uuid],
+        }
+        for place, one in given.items()
+    ]
+    return document
+
+
+def _sizes(given: dict[int, Given]) -> tuple[SliceSize, ...]:
+    return tuple(
+        SliceSize(
+            _size_name(place), Size(MEMORY, str(one.limit), one.limit), (one.uuid,), one.cores, one.weight,
+            one.policy,
+        )
+        for place, one in given.items()
+    )  # fmt: skip
+
+
+def _size_name(place: int) -> str:
+    return f"r{place}"
+
+
+def _shims() -> tuple[tuple[str, str, Any], ...]:
+    """By the link to the newest version, so that an upgrade leaves documents valid. Raises InitializationError."""
+    current = f"{shim.directory()}/{shim.CURRENT}"
+    return tuple(
+        (soname, f"{current}/{os.path.basename(path)}", identity)
+        for soname, path, identity in shim.installed().files
+    )
+
+
+def _capabilities(given: tuple[Given, ...]) -> tuple[str, ...]:
+    """What containers get of the driver: all that any of the devices was asked for."""
+    wanted = {name for one in given for name in one.capabilities or _DEFAULT}
+    return tuple(name for name in CAPABILITIES if name in wanted)
+
+
+def write(outlet: Outlet, allocation: Allocation, made: dict[str, dict[str, Any]]) -> None:
+    """Write the documents of a claim; those that it has no longer are removed. Raises CdiError."""
+    fd = open_directory(outlet.directory, create=True, private=True)
+    try:
+        for kind in (CDI_CLASS, CDI_SLICE_CLASS):
+            name = _file(kind, allocation.uid)
+            if kind in made:
+                data = text_of(made[kind], "json").encode("utf-8", "surrogateescape")
+                write_in(fd, name, data, f"{outlet.directory}/{name}")
+            else:
+                _remove(fd, name)
+    finally:
+        os.close(fd)
+
+
+def remove(outlet: Outlet, uid: str) -> None:
+    """Remove the documents of a claim, if there are any. Raises OSError, HostError."""
+    try:
+        fd = os.open(outlet.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        for kind in (CDI_CLASS, CDI_SLICE_CLASS):
+            _remove(fd, _file(kind, uid))
+    finally:
+        os.close(fd)
+
+
+def _remove(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+
+
+def uids_there(outlet: Outlet) -> set[str]:
+    """Of the claims that have documents. Raises OSError, HostError."""
+    try:
+        names = os.listdir(outlet.directory)
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        of_host(error, "list specifications", outlet.directory)
+        raise
+    prefixes = tuple(f"{CDI_VENDOR}-{kind}-" for kind in (CDI_CLASS, CDI_SLICE_CLASS))
+    return {
+        name[len(prefix) : -len(_SUFFIX)]
+        for name in names
+        for prefix in prefixes
+        if name.startswith(prefix) and name.endswith(_SUFFIX)
+    }

@@ -1,0 +1,174 @@
+"""The life of nvc-kubelet-plugin: its parts are made and started, and ended in the opposite order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import nvc
+from nvc.cdi.generate import installed_hook
+from nvc.config import driver_options
+from nvc.discovery import discover
+from nvc.errors import InitializationError, NvcError, PermissionDenied
+from nvc.kernel import LinuxKernel
+from nvc.kubernetes.access import by_kubeconfig, in_cluster
+from nvc.kubernetes.api import Api
+from nvc.kubernetes.board import Board
+from nvc.kubernetes.devices import Device, devices_of
+from nvc.kubernetes.dra import Driver
+from nvc.kubernetes.give import Outlet
+from nvc.kubernetes.metrics import Counts
+from nvc.kubernetes.prepare import Host, Preparer
+from nvc.kubernetes.publish import Publisher
+from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
+from nvc.kubernetes.topology import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.config import Config
+    from nvc.kernel import Kernel
+    from nvc.kubernetes.settings import Settings
+    from nvc.model import HostFacts
+    from nvc.request import DriverOptions
+
+#: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
+LOOK, COLLECT = 30.0, 600.0
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+def log(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"nvc-kubelet-plugin: {text}\n")
+    sys.stderr.flush()
+
+
+class Plugin:
+    """All parts of the process."""
+
+    def __init__(self, settings: Settings, config: Config, environment: dict[str, str]) -> None:
+        """Nothing is served yet. Raises NvcError."""
+        self.settings = settings
+        self.kernel: Kernel = LinuxKernel()
+        self.options: DriverOptions = driver_options(config).replace(load_kmods=False)
+        self.board = Board()
+        self.counts = Counts()
+        server = by_kubeconfig(settings.kubeconfig) if settings.kubeconfig else in_cluster(environment)
+        self.api = Api(server, f"nvc-kubelet-plugin/{nvc.__version__}")
+        self.outlet = Outlet(settings.cdi_dir, settings.hook_path or installed_hook())
+        self.host = Host(self.kernel, self.options, discover, self._devices_of)
+        self._known: tuple[Device, ...] = ()
+        self._problem = ""
+        self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
+        self.preparer = Preparer(self.host, self.api, settings.driver_name, settings.state_dir, self.outlet)
+        self.driver = Driver(
+            settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
+            self.publisher.look,
+        )  # fmt: skip
+        self._end = threading.Event()
+
+    def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
+        return devices_of(facts, places(facts), {})
+
+    def devices(self) -> tuple[Device, ...]:
+        """Those of the last look."""
+        return self._known
+
+    def modes(self) -> tuple[str, ...]:
+        """What is to be served. Raises ApiError."""
+        if self.settings.mode:
+            return self.settings.mode
+        from nvc.kubernetes.errors import ApiError
+
+        try:
+            self.api.get(RESOURCES)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return (DEVICE_PLUGIN,)
+        return (DRA,)
+
+    def look(self) -> None:
+        """See which devices the node has now, and have them published."""
+        try:
+            facts, devices = self.host.look()
+        except NvcError as error:
+            # Not "no devices": pods that have some would be evicted for a driver that is just being replaced.
+            self._say(f"look for devices: {error.line()}")
+            return
+        self._say("")
+        found = tuple(devices.values())
+        if found != self._known or not self.publisher.published:
+            names = ", ".join(device.name for device in found) or "none"
+            if found != self._known:
+                log(f"driver {facts.driver_label}, devices: {names}")
+            self._known = found
+            self.publisher.want(found)
+            self.board.touch()
+
+    def _say(self, problem: str) -> None:
+        """Log a problem of the host when it is new."""
+        if problem and problem != self._problem:
+            log(problem)
+        self._problem = problem
+
+    def _published(self, error: NvcError | None) -> None:
+        if error is not None:
+            self.counts.failed("publish")
+            log(error.line())
+
+    def start(self) -> None:
+        """Serve. Raises NvcError."""
+        settings = self.settings
+        for problem in self.preparer.adopt():
+            log(problem.line())
+        self.look()
+        if DRA in self.modes():
+            self.driver.start(settings.kubelet_plugins_dir, settings.registry_dir)
+            self.publisher.start()
+
+    def run(self) -> None:
+        """Until `end` is called."""
+        waited = 0.0
+        while not self._end.wait(LOOK):
+            self.look()
+            waited += LOOK
+            if waited >= COLLECT:
+                waited = 0.0
+                self._collect()
+
+    def _collect(self) -> None:
+        try:
+            for uid in self.preparer.collect():
+                log(f"claim {uid} is gone from the API server: what was made for it is removed")
+        except NvcError as error:
+            log(error.line())
+
+    def end(self) -> None:
+        """Have `run` return."""
+        self._end.set()
+
+    def stop(self) -> None:
+        """Unregister. What is prepared stays: pods use it, and the next process goes on with it."""
+        self.board.close()
+        self.driver.stop()
+        if self.publisher.running:
+            self.publisher.stop()
+
+
+def run(settings: Settings, config: Config, environment: dict[str, str]) -> None:
+    """Be the plugin until SIGTERM or SIGINT. Raises NvcError when it cannot begin."""
+    if os.geteuid() != 0:
+        raise PermissionDenied("start nvc-kubelet-plugin", cause="only root can")
+    if not settings.node_name:
+        raise InitializationError("start nvc-kubelet-plugin", "--node-name", "is missing")
+    plugin = Plugin(settings, config, environment)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: plugin.end())
+    try:
+        plugin.start()
+        log(f"version {nvc.__version__}, node {settings.node_name}, driver {settings.driver_name}: ready")
+        plugin.run()
+    finally:
+        plugin.stop()

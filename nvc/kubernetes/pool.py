@@ -1,0 +1,120 @@
+"""The ResourceSlices of a node: what they are to say, and what has to be done to those that are there. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from nvc.kubernetes.devices import document
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.kubernetes.devices import Device
+
+API_VERSION = "resource.k8s.io/v1"
+#: Devices of one object: the API server takes fewer where any of them has a taint.
+MOST, MOST_WITH_TAINTS = 128, 64
+NAME_MAX = 253
+#: What the plugin wrote, so that what the API server fills in or drops is not taken for a change.
+DIGEST = "gpu.nvc.dev/digest"
+
+
+class Owner(Value):
+    """Who publishes for which node."""
+
+    driver: str
+    node: str
+    uid: str  # of the Node object
+
+
+class Changes(Value):
+    """Requests that bring the objects of a pool up to date, in this order."""
+
+    create: tuple[dict[str, Any], ...]
+    update: tuple[dict[str, Any], ...]
+    delete: tuple[str, ...]  # names
+
+    def __bool__(self) -> bool:
+        return bool(self.create or self.update or self.delete)
+
+
+def parts_of(devices: tuple[Device, ...]) -> list[tuple[Device, ...]]:
+    """The devices of each object. The first one is there even without a device: it says that the node has none."""
+    most = MOST_WITH_TAINTS if any(device.taints for device in devices) else MOST
+    return [devices[at : at + most] for at in range(0, len(devices), most)] or [()]
+
+
+def changes(owner: Owner, devices: tuple[Device, ...], there: list[dict[str, Any]]) -> Changes:
+    """What has to be done, given the objects that the API server has of this driver and node.
+
+    Objects are changed in place as long as each keeps its devices. Otherwise the pool gets a new generation, and
+    the scheduler takes no device of it until all its objects are there.
+    """
+    parts = parts_of(devices)
+    known = {slice["metadata"]["name"]: slice for slice in there}
+    names = [name_of(owner, place) for place in range(len(parts))]
+    generations = [_generation(slice) for slice in there]
+    same = sorted(known) == sorted(names) and len(set(generations)) == 1 and all(
+        _names(known[name]) == [device.name for device in part] for name, part in zip(names, parts)
+    )  # fmt: skip
+    generation = generations[0] if same else max(generations, default=0) + 1
+    create, update = [], []
+    for name, part in zip(names, parts):
+        wanted = _object(owner, name, part, generation, len(parts))
+        old = known.get(name)
+        if old is None:
+            create.append(wanted)
+        elif _digest_of(old) != wanted["metadata"]["annotations"][DIGEST]:
+            wanted["metadata"]["resourceVersion"] = old["metadata"].get("resourceVersion", "")
+            update.append(wanted)
+    gone = tuple(name for name in known if name not in names)
+    return Changes(tuple(create), tuple(update), gone)
+
+
+def name_of(owner: Owner, place: int) -> str:
+    """The name of one object: in the order of the pool, since the scheduler takes the first device that fits."""
+    digest = hashlib.sha256(f"{owner.driver} {owner.node}".encode()).hexdigest()[:8]
+    text = f"{place:02x}-{digest}-{owner.driver}-{owner.node}"
+    return text[:NAME_MAX].rstrip("-.")
+
+
+def _object(
+    owner: Owner, name: str, part: tuple[Device, ...], generation: int, count: int
+) -> dict[str, Any]:
+    spec = {
+        "driver": owner.driver,
+        "nodeName": owner.node,
+        "pool": {"name": owner.node, "generation": generation, "resourceSliceCount": count},
+        "devices": [document(device) for device in part],
+    }
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:32]
+    reference = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": owner.node,
+        "uid": owner.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceSlice",
+        "metadata": {"name": name, "annotations": {DIGEST: digest}, "ownerReferences": [reference]},
+        "spec": spec,
+    }
+
+
+def _digest_of(slice: dict[str, Any]) -> str:
+    found = (slice["metadata"].get("annotations") or {}).get(DIGEST)
+    return found if type(found) is str else ""
+
+
+def _generation(slice: dict[str, Any]) -> int:
+    found = slice.get("spec", {}).get("pool", {}).get("generation")
+    return found if type(found) is int else 0
+
+
+def _names(slice: dict[str, Any]) -> list[str]:
+    return [device["name"] for device in slice.get("spec", {}).get("devices") or ()]

@@ -1,0 +1,188 @@
+"""Preparing claims: idempotent, one at a time, and right again after the process was killed at any point.
+
+The order of a preparation is: remember the claim, write its CDI documents. That of the reverse is: remove the
+documents, forget the claim. Whatever a killed plugin left is thus either complete, or found by what is remembered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+
+from nvc.errors import NvcError
+from nvc.kubernetes import give
+from nvc.kubernetes.checkpoint import Checkpoint, is_uid
+from nvc.kubernetes.claim import STEP, allocation_of
+from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nvc.kernel import Kernel
+    from nvc.kubernetes.api import Api
+    from nvc.kubernetes.claim import Allocation
+    from nvc.kubernetes.devices import Device
+    from nvc.kubernetes.give import Outlet
+    from nvc.model import HostFacts
+    from nvc.request import DriverOptions
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
+_IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
+_NAME_MAX = 253
+#: Answers that say nothing about the claim.
+_UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
+
+
+class Host:
+    """The node's driver: facts and devices of now."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        options: DriverOptions,
+        discover: Callable[[Kernel, DriverOptions], HostFacts],
+        devices: Callable[[HostFacts], tuple[Device, ...]],
+    ) -> None:
+        self.kernel = kernel
+        self.options = options
+        self._discover = discover
+        self._devices = devices
+
+    def look(self) -> tuple[HostFacts, dict[str, Device]]:
+        """Facts, and devices by name. Raises NvcError."""
+        facts = self._discover(self.kernel, self.options)
+        return facts, {device.name: device for device in self._devices(facts)}
+
+
+class Preparer:
+    """Prepares the claims of one driver on this node. Its methods may be called from any thread."""
+
+    def __init__(self, host: Host, api: Api, driver: str, state: str, outlet: Outlet) -> None:
+        """Raises CheckpointError."""
+        self.host = host
+        self.api = api
+        self.driver = driver
+        self.outlet = outlet
+        self.checkpoint = Checkpoint(state)
+        self._lock = threading.Lock()
+        self._lock_path = f"{state}/lock"
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One at a time in this process, and in another one that an update has started beside it."""
+        with self._lock:
+            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(fd)
+
+    def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
+        """Have the devices of a claim ready for its containers, which name them by `give.device_name`.
+
+        Raises NvcError, after which nothing is given to anybody.
+        """
+        if not is_uid(uid) or not _is_name(namespace) or not _is_name(name):
+            where, cause = f"{namespace}/{name}"[:300], f"no name of a claim, or its UID {uid[:80]} is none"
+            raise ClaimError(STEP, where, cause)
+        with self._alone():
+            facts, devices = self.host.look()
+            allocation = self._allocation(namespace, name, uid, devices)
+            documents = give.documents(self.host.kernel, facts, self.host.options, self.outlet, allocation)
+            self.checkpoint.write(allocation)
+            give.write(self.outlet, allocation, documents)
+            return allocation
+
+    def _allocation(self, namespace: str, name: str, uid: str, devices: dict[str, Device]) -> Allocation:
+        """As the API server has it now; while that does not answer, as it was prepared before. Raises NvcError."""
+        kept = self._kept(uid)
+        try:
+            claim = self.api.get(CLAIMS.format(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                raise ClaimError(STEP, f"{namespace}/{name}", "the API server has no such claim") from None
+            if error.status in _UNSETTLED and kept is not None:
+                return kept
+            raise
+        return allocation_of(claim, uid, self.driver, devices)
+
+    def _kept(self, uid: str) -> Allocation | None:
+        try:
+            return self.checkpoint.read(uid)
+        except CheckpointError:
+            return None  # it is written anew from what the API server says, or the preparation fails
+
+    def unprepare(self, uid: str) -> None:
+        """Undo what was made for a claim. The API server is not asked, and a claim that is not known is well.
+
+        Raises NvcError, OSError.
+        """
+        if not is_uid(uid):
+            return  # nothing was ever prepared for it
+        with self._alone():
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        give.remove(self.outlet, uid)
+        self.checkpoint.remove(uid)
+
+    def adopt(self) -> list[NvcError]:
+        """Go on with what an earlier process has prepared: documents are written for the driver of now.
+
+        What it has left half done is removed. Returned is what went wrong; those claims are prepared again when
+        kubelet asks for them.
+        """
+        problems: list[NvcError] = []
+        with self._alone():
+            known = set(self.checkpoint.uids())
+            for uid in give.uids_there(self.outlet) - known:
+                if is_uid(uid):
+                    give.remove(self.outlet, uid)
+            if not known:
+                return problems
+            try:
+                facts, _ = self.host.look()
+            except NvcError as error:
+                return [error]
+            for found in self.checkpoint.all():
+                if isinstance(found, CheckpointError):
+                    problems.append(found)
+                    continue
+                try:
+                    made = give.documents(self.host.kernel, facts, self.host.options, self.outlet, found)
+                    give.write(self.outlet, found, made)
+                except NvcError as error:
+                    problems.append(error)
+        return problems
+
+    def collect(self) -> list[str]:
+        """Forget claims that the API server has no longer, which nobody will unprepare; their UIDs.
+
+        Raises NvcError where the API server does not say.
+        """
+        gone = []
+        for found in list(self.checkpoint.all()):
+            if isinstance(found, CheckpointError):
+                continue  # `adopt` has said so; it goes when kubelet unprepares the claim
+            if self._is_gone(found):
+                self.unprepare(found.uid)
+                gone.append(found.uid)
+        return gone
+
+    def _is_gone(self, allocation: Allocation) -> bool:
+        try:
+            claim = self.api.get(CLAIMS.format(allocation.namespace, allocation.name))
+        except ApiError as error:
+            if error.status == 404:
+                return True
+            raise
+        return bool(claim.get("metadata", {}).get("uid") != allocation.uid)
+
+
+def _is_name(name: str) -> bool:
+    """Whether this can be the name of an object: it becomes part of a URL."""
+    return 0 < len(name) <= _NAME_MAX and _IN_NAME.issuperset(name) and name not in (".", "..")

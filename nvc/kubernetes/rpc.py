@@ -1,0 +1,131 @@
+"""gRPC over sockets of this node: servers of the services in protocol/*.proto, and calls of kubelet's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from nvc.errors import InitializationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from google.protobuf.message import Message
+
+#: A stream occupies a thread as long as kubelet listens; there is one for each resource.
+THREADS = 48
+#: Characters of a path of a socket (unix(7)).
+PATH_MAX = 107
+#: Bytes of a message that kubelet takes.
+MESSAGE_MAX = 4 << 20
+CALL_TIMEOUT = 10.0  # seconds
+
+
+class Method:
+    """One method of a service: what it is called, what it takes, and who answers."""
+
+    def __init__(
+        self,
+        name: str,
+        request: type[Message],
+        answer: Callable[[Any, grpc.ServicerContext], Message | Iterator[Message]],
+        stream: bool = False,
+    ) -> None:
+        self.name = name
+        make = grpc.unary_stream_rpc_method_handler if stream else grpc.unary_unary_rpc_method_handler
+        self.handler: grpc.RpcMethodHandler[Any, Any] = make(
+            answer,
+            request_deserializer=request.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+
+
+class Socket:
+    """A server at a path, in place of whatever socket an earlier process has left there."""
+
+    def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
+        """Serves from here on. Raises InitializationError, which names the path."""
+        if len(os.fsencode(path)) > PATH_MAX:
+            raise InitializationError(
+                "open socket", path, f"longer than {PATH_MAX} characters", "choose a shorter directory"
+            )
+        self.path = path
+        try:
+            os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
+            self._clear()
+        except OSError as error:
+            raise InitializationError.of("open socket", path, error) from None
+        self._server = grpc.server(
+            ThreadPoolExecutor(THREADS, "grpc"), options=(("grpc.max_send_message_length", -1),)
+        )
+        for name, methods in services.items():
+            handlers = {method.name: method.handler for method in methods}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        before = os.umask(0o077)
+        try:
+            self._server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise InitializationError("open socket", path, error) from None
+        finally:
+            os.umask(before)
+        self._server.start()
+        self._identity = self._found()
+
+    def _clear(self) -> None:
+        """Remove a socket that is in the way; nothing else is."""
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(status.st_mode):
+            raise InitializationError("open socket", self.path, "is there and not a socket", "remove it")
+        os.unlink(self.path)
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this server: a kubelet that starts removes sockets of device plugins."""
+        return self._identity is not None and self._found() == self._identity
+
+    def stop(self, grace: float = 0.5) -> None:
+        """End all calls and remove the socket, unless another process has put its own there."""
+        if self.is_there():
+            os.unlink(self.path)
+        self._server.stop(grace).wait()
+
+
+def is_served(path: str) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def call(
+    path: str, method: str, request: Message, reply: type[Message], timeout: float = CALL_TIMEOUT
+) -> Any:
+    """One call of `/service/Method` at a socket. Raises grpc.RpcError."""
+    # Servers in Go refuse what grpc makes of a path in place of a host's name.
+    options = (("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20))
+    with grpc.insecure_channel(f"unix:{path}", options) as channel:
+        ask: Any = channel.unary_unary(
+            method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        return ask(request, timeout=timeout)

@@ -1,0 +1,26 @@
+"""What the command line says."""
+
+from __future__ import annotations
+
+from nvc.kubernetes.names import DRIVER
+from nvc.value import Value
+
+DRA, DEVICE_PLUGIN = "dra", "device-plugin"
+MODES = (DRA, DEVICE_PLUGIN)
+
+
+class Settings(Value):
+    """Every option; paths are absolute."""
+
+    node_name: str
+    kubeconfig: str = ""  # "": the account of the pod
+    driver_name: str = DRIVER
+    kubelet_plugins_dir: str = "/var/lib/kubelet/plugins"
+    registry_dir: str = "/var/lib/kubelet/plugins_registry"
+    device_plugin_dir: str = "/var/lib/kubelet/device-plugins"
+    cdi_dir: str = "/var/run/cdi"
+    state_dir: str = "/var/lib/nvc/kubernetes"
+    metrics_listen: str = ""  # ADDR:PORT; "": nowhere
+    mode: tuple[str, ...] = ()  # of MODES; (): DRA where the API server has it, else the device plugin
+    hook_path: str = ""  # "": beside this program
+    dcgm_metrics: bool = False

@@ -1,0 +1,312 @@
+"""nvc-kubelet-plugin as a process: a kubelet that speaks the real protocol, an API server, a simulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import run, until
+from support.apiserver import CLAIMS, CLOSE, ApiServer, claim, parameters, result
+from support.cdi import schema_problems
+from support.kubelet import DRIVER, NODE, Kubelet, Plugin
+from support.vgpu import ensure_shim
+
+from nvc.cdi.store import read_spec
+from nvc.kubernetes.rbac import RULES
+
+UUID_AND_PLACE = "k8s.gpu.nvc.dev/{}={}-{}"
+
+
+@pytest.fixture
+def api(scratch: str) -> Iterator[ApiServer]:
+    server = ApiServer(f"{scratch}/api")
+    server.node(NODE)
+    yield server
+    server.close()
+    needed = {(rule.group, rule.resource, verb) for rule in RULES for verb in rule.verbs}
+    assert {right for right in map(right_of, server.requests) if right} <= needed
+
+
+def right_of(request: str) -> tuple[str, str, str] | None:
+    """Group, resource and verb of `METHOD PATH`; None: everybody may do that."""
+    method, path = request.split(" ")
+    parts = path.strip("/").split("/")
+    group = "" if parts[0] == "api" else parts[1]
+    rest = parts[2 if parts[0] == "api" else 3 :]
+    rest = rest[2:] if rest[:1] == ["namespaces"] else rest
+    verb = {
+        "GET": "get" if len(rest) > 1 else "list",
+        "POST": "create",
+        "PUT": "update",
+        "DELETE": "delete",
+    }[method]
+    return (group, rest[0], verb) if rest else None
+
+
+@pytest.fixture
+def kubelet(scratch: str) -> Iterator[Kubelet]:
+    found = Kubelet(f"{scratch}/kubelet")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def plugin(stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet) -> Iterator[Plugin]:
+    """A plugin that runs, and that kubelet has registered."""
+    ensure_shim(stage, scratch)
+    found = Plugin(stage, scratch, driver, kubelet, api)
+    found.start()
+    found.said(": ready")
+    kubelet.register()
+    yield found
+    found.close()
+
+
+def add(api: ApiServer, made: dict[str, Any]) -> dict[str, Any]:
+    """Have the API server know a claim."""
+    path = CLAIMS.format(made["metadata"]["namespace"])
+    return api.put(f"{path}/{made['metadata']['name']}", made)
+
+
+def documents(plugin: Plugin) -> list[dict[str, Any]]:
+    """The CDI documents, each as an engine would accept it."""
+    found = []
+    for name in plugin.files():
+        spec = read_spec(f"{plugin.cdi}/{name}")
+        assert spec.problems == () and schema_problems(spec.document) == [], name
+        found.append(spec.document)
+    return found
+
+
+def test_registration_and_what_is_published(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    info = kubelet.register()
+    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+    assert info.endpoint == f"{kubelet.plugins}/{DRIVER}/dra.sock"
+    (slice,) = api.wait(api.slices)
+    spec = slice["spec"]
+    assert (spec["driver"], spec["nodeName"]) == (DRIVER, NODE)
+    assert spec["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    assert [device["name"] for device in spec["devices"]] == ["gpu-0", "gpu-1"]
+    (reference,) = slice["metadata"]["ownerReferences"]
+    assert reference["uid"] == api.objects[f"/api/v1/nodes/{NODE}"]["metadata"]["uid"]
+    first = spec["devices"][0]
+    assert first["allowMultipleAllocations"] is True
+    assert first["capacity"]["cores"]["value"] == "100"
+    assert first["attributes"]["type"] == {"string": "gpu"}
+
+
+def test_a_slice_a_whole_gpu_and_back(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    part = add(api, claim("part", [result("gpu", "gpu-0", "4Gi", "25")], config=[parameters(weight=3)]))
+    whole = add(api, claim("whole", [result("gpu", "gpu-1")]))
+    reply = kubelet.prepare(part, whole)
+    uid = part["metadata"]["uid"]
+    (device,) = reply[uid].devices
+    assert reply[uid].error == "" and list(device.request_names) == ["gpu"]
+    assert (device.pool_name, device.device_name) == (NODE, "gpu-0")
+    assert device.share_id == part["status"]["allocation"]["devices"]["results"][0]["shareID"]
+    assert list(device.cdi_device_ids) == [UUID_AND_PLACE.format("slice", uid, 0)]
+    (other,) = reply[whole["metadata"]["uid"]].devices
+    assert list(other.cdi_device_ids) == [UUID_AND_PLACE.format("claim", whole["metadata"]["uid"], 0)]
+    assert not other.HasField("share_id")
+    by_kind = {document["kind"]: document for document in documents(plugin)}
+    words = json.dumps(by_kind["k8s.gpu.nvc.dev/slice"])
+    assert f"={4 << 30},25,3,3" in words and "slice-memory" in words and "/vgpu/" in words
+    words = json.dumps(by_kind["k8s.gpu.nvc.dev/claim"])
+    assert "slice-memory" not in words and "/vgpu/" not in words
+    nodes = [
+        node["path"]
+        for node in by_kind["k8s.gpu.nvc.dev/claim"]["devices"][0]["containerEdits"]["deviceNodes"]
+    ]
+    assert nodes == ["/dev/nvidia1"]
+    before = plugin.files()
+    assert kubelet.prepare(part)[uid] == reply[uid] and plugin.files() == before
+    answer = kubelet.unprepare(part, whole)
+    assert [entry.error for entry in answer.values()] == ["", ""] and len(answer) == 2
+    assert plugin.files() == [] and plugin.claims() == []
+    assert kubelet.unprepare(part)[uid].error == ""
+
+
+def test_killed_and_started_again(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """What was prepared is still there; documents are made anew; what nobody remembers goes."""
+    part = add(api, claim("part", [result("gpu", "gpu-0", "4Gi", "25")]))
+    uid = part["metadata"]["uid"]
+    first = kubelet.prepare(part)[uid]
+    plugin.kill()
+    (name,) = plugin.files()
+    os.unlink(f"{plugin.cdi}/{name}")
+    leaked = f"{plugin.cdi}/k8s.gpu.nvc.dev-slice-0b2e2f0e-0000-4000-8000-000000000000.json"
+    foreign = f"{plugin.cdi}/nvidia.com-gpu.json"
+    for path in (leaked, foreign):
+        with open(path, "w", encoding="ascii") as file:
+            file.write("{}")
+    plugin.start()
+    until(lambda: name in plugin.files() and not os.path.exists(leaked))
+    assert os.path.exists(foreign)
+    kubelet.register()
+    assert kubelet.prepare(part)[uid] == first
+    # The claim is gone, and the API server with it: what was made is removed all the same.
+    api.fail("GET", 503)
+    assert kubelet.unprepare(part)[uid].error == "" and plugin.claims() == []
+    assert plugin.files() == [os.path.basename(foreign)]
+
+
+def test_an_api_server_that_does_not_answer(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """A claim that was prepared is prepared again without it; another one fails, and says why."""
+    known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi")]))
+    new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi")]))
+    first = kubelet.prepare(known)[known["metadata"]["uid"]]
+    for status in (429, 500, 503, CLOSE):
+        api.fail("GET .*/resourceclaims/", status)
+        reply = kubelet.prepare(known, new)
+        assert reply[known["metadata"]["uid"]] == first
+        failed = reply[new["metadata"]["uid"]]
+        assert not failed.devices and "resourceclaims/new" in failed.error and "NVC-2402" in failed.error
+        assert ("no answer" if status == CLOSE else f"HTTP {status}") in failed.error
+    api.fail("", 0)
+    assert plugin.claims() == [known["metadata"]["uid"]]
+    assert kubelet.prepare(new)[new["metadata"]["uid"]].error == ""
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("amounts that nobody has counted", {"result": {"consumedCapacity": None}}, "DRAConsumableCapacity"),
+    ("more than the device has", {"memory": "900Gi"}, "consumedCapacity.memory: 900Gi: want 1Mi to"),
+    ("less than a MiB", {"memory": "4Ki"}, "consumedCapacity.memory: 4Ki: want 1Mi to"),
+    ("no core", {"cores": "0"}, "consumedCapacity.cores: 0: want 1 to 100"),
+    ("no quantity", {"memory": "lots"}, "consumedCapacity.memory: lots: not a quantity"),
+    ("a device that is gone", {"device": "gpu-7"}, "device: gpu-7: the node has no such device any more"),
+    (
+        "a version to come",
+        {"config": {"apiVersion": "gpu.nvc.dev/v9"}},
+        "apiVersion: gpu.nvc.dev/v9: unknown version",
+    ),
+    ("another kind", {"config": {"kind": "GpuConfig"}}, "kind: GpuConfig: unknown kind"),
+    ("an unknown parameter", {"config": {"polcy": "fair"}}, "polcy: no such field of SliceParameters"),
+    ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
+    ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a number from 1 to 65536"),
+    ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
+    ("a cap that nobody keeps", {"config": {"policy": "native"}}, "policy: native: under the policy native"),
+]
+
+
+@pytest.mark.parametrize("wrong, said", [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_claims(
+    plugin: Plugin, kubelet: Kubelet, api: ApiServer, wrong: dict[str, Any], said: str
+) -> None:
+    """Each is one error for kubelet's event, which names the claim and what is wrong, and gives nothing."""
+    one = result("gpu", wrong.get("device", "gpu-0"), wrong.get("memory", "4Gi"), wrong.get("cores", "50"))
+    made = claim("bad", [one])
+    one.update(wrong.get("result", {}))
+    if "config" in wrong:
+        made["status"]["allocation"]["devices"]["config"] = [parameters(**wrong["config"])]
+    add(api, made)
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert said in entry.error and "ml/bad" in entry.error and "NVC-2401" in entry.error, entry.error
+    assert not entry.devices and plugin.files() == [] and plugin.claims() == []
+
+
+def test_names_of_253_characters(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    made = add(api, claim("c" * 253, [result("r" * 63, "gpu-0", "4Gi")], namespace="n" * 63, pod="p" * 253))
+    uid = made["metadata"]["uid"]
+    assert kubelet.prepare(made)[uid].error == ""
+    assert len(documents(plugin)) == 1
+    assert kubelet.unprepare(made)[uid].error == ""
+    # What could leave the directory is the name of nothing.
+    made["metadata"]["uid"] = "../../etc/passwd"
+    assert "its UID ../../etc/passwd is none" in kubelet.prepare(made)["../../etc/passwd"].error
+    made["metadata"].update(uid=uid, name="../nodes")
+    assert "no name of a claim" in kubelet.prepare(made)[uid].error
+
+
+def test_another_claim_of_the_same_name(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
+    old = {"metadata": {**made["metadata"], "uid": "0b2e2f0e-0000-4000-8000-000000000000"}}
+    assert "its UID is" in kubelet.prepare(old)[old["metadata"]["uid"]].error
+    del made["status"]
+    assert "nothing of gpu.nvc.dev is allocated" in kubelet.prepare(made)[made["metadata"]["uid"]].error
+
+
+def test_32_requests_and_two_of_one_device(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    made = add(api, claim("many", [result(f"r{n}", f"gpu-{n % 2}", "1Gi", "3") for n in range(32)]))
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert entry.error == "" and len({device.cdi_device_ids[0] for device in entry.devices}) == 32
+    (document,) = documents(plugin)
+    assert len(document["devices"]) == 32
+
+
+def test_a_cdi_directory_that_others_can_change(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    os.makedirs(plugin.cdi)
+    os.chmod(plugin.cdi, 0o777)
+    made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert plugin.cdi in entry.error and "can be changed by others" in entry.error and not entry.devices
+    os.chmod(plugin.cdi, 0o755)
+    assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+
+
+def test_a_full_disk_below_the_cdi_directory(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    os.makedirs(plugin.cdi)
+    run("mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", plugin.cdi)
+    try:
+        made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
+        uid = made["metadata"]["uid"]
+        entry = kubelet.prepare(made)[uid]
+        assert plugin.cdi in entry.error and "no space left on device" in entry.error and not entry.devices
+        assert plugin.files() == []
+        assert kubelet.unprepare(made)[uid].error == "" and plugin.claims() == []
+    finally:
+        run("umount", plugin.cdi)
+
+
+@pytest.mark.parametrize("status", [409, 410, 429, 500, CLOSE])
+def test_publishing_goes_on_after(
+    stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet, status: int
+) -> None:
+    plugin = Plugin(stage, scratch, driver, kubelet, api)
+    # A connection that was kept, and is closed, is tried anew without a word.
+    api.make_up("POST .*/resourceslices", *[status] * (2 if status == CLOSE else 1))
+    try:
+        plugin.start("--mode=dra")
+        api.wait(api.slices)
+        settled = status in (409, 410)  # by looking again, without a word
+        assert settled or "NVC-2402" in plugin.said("NVC-2402")
+    finally:
+        assert plugin.close() == 0
+
+
+def test_slices_that_somebody_removed_come_back(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """kubelet removes them when it starts and does not find the driver, and then registers it."""
+    (slice,) = api.wait(api.slices)
+    api.remove(f"/apis/resource.k8s.io/v1/resourceslices/{slice['metadata']['name']}")
+    kubelet.register()
+    api.wait(api.slices)
+
+
+def test_two_kubelets_in_a_row_and_the_end(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """A kubelet that registers twice changes nothing; the plugin's end leaves what is prepared."""
+    kubelet.register()
+    kubelet.register()
+    made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
+    assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+    before = plugin.files()
+    assert plugin.close() == 0
+    assert os.listdir(kubelet.registry) == [] and os.listdir(f"{kubelet.plugins}/{DRIVER}") == []
+    assert plugin.files() == before and len(api.slices()) == 1
+
+
+@pytest.mark.driver(gpus=2, mig=("", "7x1g.10gb"))
+def test_mig_devices(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    (slice,) = api.wait(api.slices)
+    names = [device["name"] for device in slice["spec"]["devices"]]
+    assert (
+        names[0] == "gpu-0" and len(names) == 8 and all(name.startswith("gpu-1-mig-") for name in names[1:])
+    )
+    made = claim("mig", [result("a", names[1]), result("b", names[2], "2Gi", "50")])
+    made["status"]["allocation"]["devices"]["config"] = [parameters(isolation="mig", requests=("b",))]
+    add(api, made)
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert entry.error == "" and len(entry.devices) == 2
+    assert {document["kind"].partition("/")[2] for document in documents(plugin)} == {"claim", "slice"}

@@ -1,0 +1,211 @@
+"""kubelet as a plugin meets it: it finds registrations, calls services, and takes device plugins in."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from nvc.kubernetes.protocol import deviceplugin_pb2, dra_pb2, health_pb2, registration_pb2
+
+from . import CLEAN_ENV, PATIENCE, until
+from .apiserver import ApiServer
+
+DRIVER = "gpu.nvc.dev"
+NODE = "node-a"
+
+
+def raw(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+class Kubelet:
+    """One kubelet with its directories below `directory`. To be closed."""
+
+    def __init__(self, directory: str) -> None:
+        self.plugins = f"{directory}/plugins"
+        self.registry = f"{directory}/plugins_registry"
+        self.device_plugins = f"{directory}/device-plugins"
+        for path in (self.plugins, self.registry, self.device_plugins):
+            os.makedirs(path, exist_ok=True)
+        self.registered: queue.Queue[deviceplugin_pb2.RegisterRequest] = queue.Queue()
+        self._channels: list[grpc.Channel] = []
+        self._server: grpc.Server | None = None
+        self.streams: list[Any] = []
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.cancel()
+        for channel in self._channels:
+            channel.close()
+        if self._server is not None:
+            self._server.stop(None).wait()
+
+    def channel(self, path: str) -> grpc.Channel:
+        found = grpc.insecure_channel(f"unix:{path}", (("grpc.default_authority", "localhost"),))
+        self._channels.append(found)
+        return found
+
+    def call(self, path: str, method: str, request: Any, reply: Any) -> Any:
+        """One call at a socket."""
+        ask: Any = self.channel(path).unary_unary(
+            method, request_serializer=raw, response_deserializer=reply.FromString
+        )
+        return ask(request, timeout=PATIENCE, wait_for_ready=True)
+
+    def stream(self, path: str, method: str, request: Any, reply: Any) -> Any:
+        """The messages of a stream, as they come."""
+        ask: Any = self.channel(path).unary_stream(
+            method, request_serializer=raw, response_deserializer=reply.FromString
+        )
+        found = ask(request, wait_for_ready=True)
+        self.streams.append(found)
+        return found
+
+    def register(self) -> registration_pb2.PluginInfo:
+        """Find the driver's registration, as kubelet does at its start and when the socket comes."""
+        path = f"{self.registry}/{DRIVER}-reg.sock"
+        until(lambda: os.path.exists(path), lambda: f"no {path}")
+        service = "/pluginregistration.Registration"
+        info: registration_pb2.PluginInfo = self.call(
+            path, f"{service}/GetInfo", registration_pb2.InfoRequest(), registration_pb2.PluginInfo
+        )
+        status, reply = registration_pb2.RegistrationStatus, registration_pb2.RegistrationStatusResponse
+        self.call(path, f"{service}/NotifyRegistrationStatus", status(plugin_registered=True), reply)
+        self.endpoint = info.endpoint
+        return info
+
+    def _claims(self, method: str, request: Any, reply: Any, claims: tuple[dict[str, Any], ...]) -> Any:
+        for claim in claims:
+            meta = claim["metadata"]
+            request.claims.add(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"])
+        return self.call(
+            self.endpoint, f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}", request, reply
+        ).claims
+
+    def prepare(self, *claims: dict[str, Any]) -> Any:
+        """The entries of the reply by UID."""
+        return self._claims(
+            "NodePrepareResources",
+            dra_pb2.NodePrepareResourcesRequest(),
+            dra_pb2.NodePrepareResourcesResponse,
+            claims,
+        )
+
+    def unprepare(self, *claims: dict[str, Any]) -> Any:
+        """The same the other way round."""
+        request, reply = dra_pb2.NodeUnprepareResourcesRequest(), dra_pb2.NodeUnprepareResourcesResponse
+        return self._claims("NodeUnprepareResources", request, reply, claims)
+
+    def health(self) -> Iterator[dict[str, Any]]:
+        """The health of devices by name, at each message."""
+        method = "/v1alpha1.DRAResourceHealth/NodeWatchResources"
+        request, reply = health_pb2.NodeWatchResourcesRequest(), health_pb2.NodeWatchResourcesResponse
+        for message in self.stream(self.endpoint, method, request, reply):
+            yield {one.device.device_name: one for one in message.devices}
+
+    def serve(self) -> None:
+        """Start anew: sockets of device plugins go, and they may register."""
+        if self._server is not None:
+            self._server.stop(None).wait()
+        for name in os.listdir(self.device_plugins):
+            os.unlink(f"{self.device_plugins}/{name}")
+
+        def register(request: Any, _: object) -> Any:
+            self.registered.put(request)
+            return deviceplugin_pb2.Empty()
+
+        handler = grpc.unary_unary_rpc_method_handler(
+            register,
+            request_deserializer=deviceplugin_pb2.RegisterRequest.FromString,
+            response_serializer=raw,
+        )
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        self._server.add_insecure_port(f"unix:{self.device_plugins}/kubelet.sock")
+        self._server.start()
+
+
+class Plugin:
+    """nvc-kubelet-plugin as a process, for one kubelet, API server and simulated driver. To be closed."""
+
+    def __init__(self, stage: str, directory: str, root: str, kubelet: Kubelet, api: ApiServer) -> None:
+        self.program = f"{stage}/bin/nvc-kubelet-plugin"
+        self.directory = directory
+        self.root = root
+        self.kubelet = kubelet
+        self.api = api
+        self.cdi = f"{directory}/cdi"
+        self.state = f"{directory}/state"
+        self.log = f"{directory}/plugin.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *words: str) -> None:
+        """Start it, or another one after it has ended."""
+        options = {
+            "node-name": NODE,
+            "kubeconfig": self.api.kubeconfig(),
+            "root": self.root,
+            "cdi-dir": self.cdi,
+            "state-dir": self.state,
+            "kubelet-plugins-dir": self.kubelet.plugins,
+            "registry-dir": self.kubelet.registry,
+            "device-plugin-dir": self.kubelet.device_plugins,
+        }
+        argv = [self.program, *(f"--{name}={value}" for name, value in options.items()), *words]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                argv, env=CLEAN_ENV, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def said(self, text: str) -> str:
+        """The log, once it has this."""
+
+        def found() -> str:
+            with open(self.log, encoding="utf-8", errors="replace") as file:
+                data = file.read()
+            assert self.process is not None and (text in data or self.process.poll() is None), data
+            return data if text in data else ""
+
+        return until(found, lambda: f"never said: {text}")
+
+    def kill(self) -> None:
+        """End it at once."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> int:
+        """End it as kubelet does a pod; its exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(PATIENCE)
+        self.process = None
+        return code
+
+    def files(self) -> list[str]:
+        """Names in the directory of CDI."""
+        return sorted(os.listdir(self.cdi)) if os.path.isdir(self.cdi) else []
+
+    def claims(self) -> list[str]:
+        """UIDs of the claims that it remembers."""
+        directory = f"{self.state}/claims"
+        return (
+            sorted(name.removesuffix(".json") for name in os.listdir(directory))
+            if os.path.isdir(directory)
+            else []
+        )
+
+
+Starts = Callable[..., Plugin]
