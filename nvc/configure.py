@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Plan
     from nvc.request import DriverOptions, Request
     from nvc.selection import Selection
+    from nvc.slices.model.slice import Slice
     from nvc.target import Target
 
     class Log(Protocol):
@@ -133,38 +134,17 @@ def _configure(
     plan, target = plan_target(kernel, options, request, opened, log, repair=True, last=last)
     from nvc.apply.executor import apply_plan
 
-    try:
-        if plan.slice is not None and plan.slice.outer is None:
-            return _apply_slice(kernel, plan, target, options, log, oci_devices, last)
+    def apply() -> Outcome:
         return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
+
+    try:
+        if plan.slice is None or plan.slice.outer is not None:
+            return apply()
+        from nvc.slices.build.builder import install_slice
+
+        return install_slice(kernel, target, plan.slice, target.layout.libs_dir, options.timeout, apply)
     finally:
         target.close()
-
-
-def _apply_slice(
-    kernel: Kernel,
-    plan: Plan,
-    target: Target,
-    options: DriverOptions,
-    log: Log,
-    oci_devices: list[dict[str, object]] | None,
-    last: bool,
-) -> Outcome:
-    """Apply a plan whose quota has to be there first."""
-    from nvc.apply.executor import apply_plan
-    from nvc.slices.store.registry import enter
-
-    assert plan.slice is not None
-    registration = enter(kernel, target, plan.slice, target.layout.libs_dir)
-    try:
-        if plan.slice.mps:
-            from nvc.slices.build.prepare import start_mps
-
-            start_mps(kernel, target, plan.slice, options.timeout)
-        return apply_plan(kernel, plan, target, options.timeout, oci_devices, log.done, last)
-    except BaseException:
-        registration.undo()
-        raise
 
 
 def _load_the_rest() -> None:
@@ -217,15 +197,8 @@ def plan_target(
         repair_container(kernel, target, options.timeout)
     wants_compat = request.cuda_compat_mode != "disabled" and "compute" in request.capabilities
     slice = None
-    if request.vgpu is not None or facts.outer is not None:
-        from nvc.slices.build.prepare import prepare
-
-        if request.vgpu is not None and request.vgpu.fence == "mig" and facts.outer is None:
-            from nvc.slices.build.fence import fenced
-            from nvc.slices.store.registry import key_of
-
-            request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
-        slice = prepare(kernel, facts, selection, request.vgpu, target, wants_compat)
+    if facts.outer is not None or request.vgpu is not None:
+        request, selection, slice = _slice(kernel, facts, selection, request, target, wants_compat)
     compat: tuple[CompatLibrary, ...] = ()
     if wants_compat and slice is None:
         compat = compat_libraries(kernel, target.rootfs, facts.driver_version)
@@ -233,3 +206,32 @@ def plan_target(
     log.done("plan")
     log.plan(plan)
     return plan, target
+
+
+def _slice(
+    kernel: Kernel,
+    facts: HostFacts,
+    selection: Selection,
+    request: Request,
+    target: Target,
+    compat: bool,
+) -> tuple[Request, Selection, Slice | None]:
+    """The container's slice; None where it has no device. What MIG isolation chooses is in the other two."""
+    from nvc.discovery.outer import refuse_slices
+    from nvc.slices.build.builder import build_slice, nested_slice
+    from nvc.slices.model.slice import resolve
+
+    if request.vgpu is None:
+        return request, selection, nested_slice(kernel, facts, target)
+    refuse_slices(facts)
+    if request.vgpu.fence == "mig":
+        from nvc.slices.build.fence import fenced
+        from nvc.slices.store.registry import key_of
+
+        request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
+    assert request.vgpu is not None
+    devices = resolve(facts, selection, request.vgpu)
+    slice = None
+    if devices:
+        slice = build_slice(kernel, facts, devices, target, target.layout.libs_dir, request.vgpu, compat)
+    return request, selection, slice

@@ -51,8 +51,22 @@ class Share(Value):
     value: int
 
 
+class Part(Value):
+    """A slice of one device with all its numbers, as a CDI device or a Kubernetes claim has it."""
+
+    uuid: str  # of the GPU or MIG device
+    limit: int  # bytes of its memory; slices.model.layout.NO_LIMIT: all of it
+    cores: int  # percent of its time; 0: not given
+    weight: int  # among the slices of the device
+    policy: int  # place in slices.model.layout.POLICIES
+
+
 class SliceRequest(Value):
-    """A part of each device in place of all of it. What is not given is not limited."""
+    """A part of each device in place of all of it. What is not given is not limited.
+
+    What the operator grants at most (`largest`, `most_cores`, `most_weight`) has one meaning everywhere: what asks
+    for more is refused, what asks for nothing gets that much. `slices.model.slice.resolve` applies it.
+    """
 
     # `memory` and `cores`: one for every device, or one for each in the order in which they were asked for.
     # `..._at`: for the device at this place in that order; wins over the others.
@@ -71,6 +85,7 @@ class SliceRequest(Value):
     most_weight: int = 0
     require_daemon: bool = False  # the operator refuses slices that only nvcd can keep where it does not run
     label: str = ""  # of SELinux: what is mounted for the container alone gets it
+    parts: tuple[Part, ...] = ()  # for the devices with these UUIDs; win over all others
 
 
 class Request(Value):

@@ -228,7 +228,8 @@ static void note_stretch(struct meter *meter, const struct stream *stream, const
         busy = all * (part < 1024 ? part : 1024) / 1024;
     } else if (mark->sampled && mark->first > before) {
         /* From the call to the first instruction. */
-        busy -= least(meter->overhead == UINT64_MAX ? 0 : meter->overhead / 2, busy / 2);
+        uint64_t latency = atomic_load(&meter->latency);
+        busy -= least(latency == UINT64_MAX ? 0 : latency / 2, busy / 2);
     }
     if (mark->sampled)
         learn(&meter->density, busy, all, now);

@@ -12,8 +12,7 @@ enum {
     PROMPT_NS = 2500000, /* so long may launches wait behind others, */
     LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
     QUIET_NS = 10000000,
-    DOUBTS = 64,
-    CALL_NS = 1000 /* what is left of the driver's call when the kernel may begin */
+    DOUBTS = 64
 };
 
 struct meter *meter_of(int position)
@@ -34,7 +33,7 @@ struct meter *meter_make(int position)
         return NULL;
     made->position = position;
     made->allowed = 2;
-    made->overhead = UINT64_MAX;
+    made->latency = UINT64_MAX;
     syscall(SYS_getrandom, &made->density.random, sizeof(made->density.random), GRND_NONBLOCK);
     made->density.random |= 1;
     if (atomic_compare_exchange_strong(&process()->meters[position], &have, made)) {
@@ -151,7 +150,8 @@ bool meter_begin(struct launch *launch)
     return true;
 }
 
-/* The lock is held. A kernel on an idle device begins when the driver's call is all but over. */
+/* The lock is held. A kernel on an idle device begins when the driver's call is over:
+ * what passes between is of the latency that is measured. */
 static void begin_later(struct meter *meter, struct stream *stream, uint64_t at)
 {
     if (at <= stream->since)
@@ -180,7 +180,7 @@ void meter_end(struct launch *launch, bool launched)
         SHARED_ADD(meter->budget.shared->launches, 1);
         due = mark_is_due(meter, stream, launch->now);
         if (launch->prompt && meter->under_way == 1 && atomic_load(&meter->busy) == launch->now)
-            begin_later(meter, stream, now_ns(CLOCK_MONOTONIC) - CALL_NS);
+            begin_later(meter, stream, now_ns(CLOCK_MONOTONIC));
     } else if (stream) {
         stream->begun--;
         meter->under_way -= meter->under_way != 0;

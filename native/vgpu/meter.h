@@ -84,13 +84,15 @@ struct meter {
     _Atomic uint64_t serial;      /* calls of launches that have returned */
     uint32_t under_way;           /* launches that are not shown to have ended */
     uint32_t allowed;             /* so many may be */
-    uint32_t doubts;     /* since launches had to wait too long: so many more in time, and there is none */
-    uint64_t progress;   /* when something was last shown to have ended, or let through for want of that */
-    uint64_t latest;     /* when the last of the work that has ended, ended */
-    uint64_t overhead;   /* of a launch that is waited for: see waits.c; UINT64_MAX: not measured */
-    uint64_t pace;       /* time of one launch, lately: to guess when what is under way will have ended */
-    uint32_t closing;    /* contexts that are about to end with unfinished work */
-    uint32_t used, room; /* of `streams` */
+    uint32_t doubts;   /* since launches had to wait too long: so many more in time, and there is none */
+    uint64_t progress; /* when something was last shown to have ended, or let through for want of that */
+    uint64_t latest;   /* when the last of the work that has ended, ended */
+    _Atomic uint64_t latency; /* of a launch that is waited for: see latency.c; UINT64_MAX: not measured */
+    _Atomic uint64_t measure_at; /* when that may be tried again */
+    _Atomic bool measuring;
+    uint64_t pace;          /* time of one launch, lately: to guess when what is under way will have ended */
+    uint32_t closing;       /* contexts that are about to end with unfinished work */
+    uint32_t used, room;    /* of `streams` */
     struct stream *streams; /* found by a hash; moves when it grows */
     uint64_t weighed;       /* when credit was last looked at */
     struct density density;
@@ -134,6 +136,9 @@ void meter_close_stream(CUstream stream);
 
 /* Compares the device's clock with ours, if that is due. The device is idle. */
 void marks_set_clock(struct meter *meter, CUstream handle, uint64_t context, uint64_t now);
+
+/* Measures the latency, if that is due and the device is the current context's. The device is idle. */
+void latency_measure(struct meter *meter);
 
 /* Makes a thread that looks now and then while there is unfinished work, if there is none. */
 void watch_start(void);

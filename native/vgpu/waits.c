@@ -1,11 +1,6 @@
-/* Calls by which a program waits for the device, or asks about it: what they answer shows what has ended.
- *
- * From a launch into an idle device to the end of the wait passes a little more than the kernel takes: the way there and
- * back. That is measured for each device and process, and taken off. */
-#include "log.h"
+/* Calls by which a program waits for the device, or asks about it: what they answer shows what has ended, the latency of
+ * the answer ago: see latency.c. */
 #include "meter.h"
-
-enum { ROUNDS = 5, MOST_NS = 15000, HOST_MAPPED = 2 };
 
 /* Positions with a meter. */
 static uint64_t metered(void)
@@ -42,33 +37,6 @@ static void before(struct asked *asked)
     asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
 }
 
-/* A write of the device's to the host's memory takes the place of a kernel: it has the same way there and back. */
-static uint64_t once(CUstream stream, CUdeviceptr word)
-{
-    if (REAL(cuStreamWriteValue32_v2)(stream, word, 1, 0) != CUDA_SUCCESS)
-        return UINT64_MAX;
-    uint64_t start = now_ns(CLOCK_MONOTONIC);
-    if (REAL(cuStreamSynchronize)(stream) != CUDA_SUCCESS)
-        return UINT64_MAX;
-    return now_ns(CLOCK_MONOTONIC) - start;
-}
-
-static void measure(struct meter *meter)
-{
-    void *page;
-    CUdeviceptr word;
-    uint64_t shortest = MOST_NS;
-    meter->overhead = 0;
-    if (REAL(cuMemHostAlloc)(&page, sizeof(uint32_t), HOST_MAPPED) != CUDA_SUCCESS)
-        return;
-    if (REAL(cuMemHostGetDevicePointer_v2)(&word, page, 0) == CUDA_SUCCESS)
-        for (int i = 0; i < ROUNDS; i++)
-            shortest = least(shortest, once((CUstream)(uintptr_t)2, word));
-    REAL(cuMemFreeHost)(page);
-    meter->overhead = shortest < MOST_NS ? shortest : 0;
-    log_line("device %d: a wait takes %u ns by itself", meter->position, (unsigned)meter->overhead);
-}
-
 #define NOWHERE UINT64_MAX /* no context, and no stream: which of them have ended is to be asked */
 
 /* What was launched before the call has ended, in a context, or in a stream of one; zero means any. */
@@ -80,14 +48,14 @@ static void after(const struct asked *asked, uint64_t context, uint64_t stream)
         struct meter *meter = unfinished(i);
         if (!meter)
             continue;
-        uint64_t since = atomic_load(&meter->busy), overhead = meter->overhead;
-        uint64_t off = overhead == UINT64_MAX || since > now ? 0 : least(overhead, (now - since) / 2);
+        uint64_t since = atomic_load(&meter->busy), latency = atomic_load(&meter->latency);
+        uint64_t off = latency == UINT64_MAX || since > now ? 0 : least(latency, (now - since) / 2);
         if (context != NOWHERE)
             meter_ended(meter, context, stream, thread, asked->serial[i], now - off);
         if (unfinished(i)) /* in other streams, which may have ended too */
             meter_look(meter, now, off);
-        if (overhead == UINT64_MAX && !unfinished(i))
-            measure(meter);
+        if (latency == UINT64_MAX && !unfinished(i))
+            latency_measure(meter);
     }
 }
 

@@ -188,7 +188,7 @@ def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> bool:
 
 
 def _failure(report: ApplyReport, program: Program) -> NvcError:
-    cause = strerror(report.error)
+    cause = _CAUSES.get(report.error) or strerror(report.error)
     if report.step.startswith("decode"):
         return InternalError(report.step, report.path, cause)
     op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
@@ -202,6 +202,7 @@ def _failure(report: ApplyReport, program: Program) -> NvcError:
 _REPAIR = "repair an interrupted run"  # as native/core/apply/apply.c calls it
 _REPAIR_HINT = "remove what is mounted there, or make the container anew"
 _NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
+_CAUSES = {66: "the volume there is shared with the host: what is mounted on it would appear on the host"}
 _HINTS = {
     2: "a directory or link on that path leads nowhere; mend the image",
     17: "something of another kind is in the way; remove it from the image",
@@ -209,4 +210,5 @@ _HINTS = {
     21: "a directory is where a file should be; remove it from the image",
     30: "the image, or a volume at that path, cannot be written; use one with a writable layer",
     40: "the image has a symlink loop at that path",
+    66: "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.cdi.hookspec import OPTION
 from nvc.errors import InputError
-from nvc.request import Request, Size
+from nvc.request import Part, Request, Size
 from nvc.selection import select
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.shares import default_policy
@@ -82,13 +82,13 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
     return found
 
 
-def written(device: SliceDevice) -> str:
+def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}"
 
 
-def parsed(text: str) -> tuple[str, int, int, int, int]:
-    """UUID, limit, cores, weight and policy of an argument. Raises InputError."""
+def parsed(text: str) -> Part:
+    """The slice of a device that an argument names. Raises InputError."""
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
@@ -96,4 +96,4 @@ def parsed(text: str) -> tuple[str, int, int, int, int]:
         raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY")
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
-    return uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1)
+    return Part(uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1))

@@ -8,11 +8,15 @@ from nvc.slices.model.shares import TO_START, enforced_text, needs_daemon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from nvc.compat import CompatLibrary
     from nvc.model import Library
     from nvc.plan.ops import Op
     from nvc.slices.model.slice import Slice, SliceDevice
 
+#: Where CUDA looks for an MPS server when no variable names another place.
+MPS_PIPES = "/tmp/nvidia-mps"
 #: Libraries that take memory without libcuda. The other classes are left out as a whole.
 UNCOUNTED = ("libnvidia-opencl.", "libnvidia-allocator.")
 UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
@@ -54,16 +58,33 @@ def is_shim(library: CompatLibrary, slice: Slice) -> bool:
     return any(library.identity == identity for _, _, identity in slice.shims)
 
 
-def slice_ops(directory: str, slice: Slice) -> list[Op]:
-    """Quota and ledger beside the shim in the library directory, and what of the image is covered."""
+def shim_ops(
+    libraries: Iterable[Library], place: Callable[[str], str], libs_dir: str, slice: Slice, mps: str = MPS_PIPES
+) -> tuple[Op, ...]:
+    """A slice where the driver's `libraries` are there already: the shim over each that it stands for, and more.
+
+    `place` says what the container, or the host, calls a directory of the driver root.
+    """
+    ops: list[Op] = []
+    for library in libraries:
+        if is_shimmed(library, slice):
+            ops += library_ops(library, place(library.path.rpartition("/")[0]), libs_dir, slice)
+    return tuple(dict.fromkeys((*ops, *slice_ops(libs_dir, slice, mps))))
+
+
+def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
+    """Quota and ledger beside the shim in the library directory, and what of the image is covered.
+
+    `mps` is where the pipes of the slice's own MPS server are to be.
+    """
     ops: list[Op] = [BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None)]
     place = f"{directory}/{layout.LEDGER_DIRECTORY}"
     if slice.outer is not None:
         ops.append(BindSocket(slice.outer.ledger, place, True))
     else:
         ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
-    if slice.mps:  # where CUDA looks when no variable names another place
-        ops.append(BindHostFile(slice.mps, "/tmp/nvidia-mps", None, True, True))
+    if slice.mps:
+        ops.append(BindHostFile(slice.mps, mps, None, True, True))
     if slice.daemon:  # a directory, so that a socket that is made later is seen
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, run
 from support.bundle import Bundle
 from support.configure import Configure
 from support.hook import Hook
@@ -64,6 +65,19 @@ def hook(stage: str, scratch: str, sim_root: Callable[..., str]) -> Callable[...
         return Hook(stage, scratch, sim_root(**{"gpus": 2, **wanted}), settings)
 
     return make
+
+
+@pytest.fixture
+def shared(scratch: str) -> Iterator[str]:
+    """A directory of the host that is a shared mount."""
+    path = f"{scratch}/shared"
+    os.makedirs(path)
+    run("mount", "-t", "tmpfs", "volume", path)
+    run("mount", "--make-shared", path)
+    for name, minor in {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}.items():
+        os.mknod(f"{path}/{name}", 0o20666, os.makedev(1, minor))  # it may be a container's /dev
+    yield path
+    run("umount", "--recursive", "--lazy", path)
 
 
 @pytest.fixture

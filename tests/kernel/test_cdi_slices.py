@@ -11,7 +11,7 @@ import pytest
 from support import until
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
-from support.plans import mounts
+from support.plans import mounts, on_host
 from support.rootfs import LIBS
 from support.vgpu import GIB, Inside, ensure_shim, entry_of, limits_of
 
@@ -174,6 +174,21 @@ def test_a_node_that_is_mounted_is_refused(
     ask(bundle, NVC_VGPU_MEMORY="")  # without limits it is what was asked for
     with bundle.created("runc"):
         pass
+
+
+def test_a_slice_is_not_mounted_where_the_host_would_see_it(
+    runc_bundle: Any, give: Any, shared: str
+) -> None:
+    """A volume over the slice's own directory that is shared with the host."""
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    words = {"type": "bind", "source": shared, "options": ["rbind", "rshared"]}
+    bundle.config["mounts"].append({"destination": f"{LIBS}/nvc", **words})
+    bundle.config["linux"]["rootfsPropagation"] = "rshared"
+    before = on_host(shared), os.listdir(registry.base_directory())
+    done = bundle.run("runc", "true", check=False)
+    assert done.returncode != 0 and "the volume there is shared with the host" in done.stderr
+    assert (on_host(shared), os.listdir(registry.base_directory())) == before
 
 
 def test_without_its_hooks_the_shim_gives_nothing(runc_bundle: Any, give: Any, tool: str) -> None:

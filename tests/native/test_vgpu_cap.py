@@ -97,14 +97,17 @@ def test_long_kernels_make_debt(world: World, capped: Callable[..., Capped], cap
     assert Shares(world, slice_, 20).total == approx(cap / 100, abs=0.04 / 20)  # a kernel more or less
 
 
-def test_waiting_for_the_host_is_not_charged(world: World, capped: Callable[..., Capped]) -> None:
-    """A program that launches and waits keeps the device busy for a part of the time: only that counts."""
+@pytest.mark.parametrize(("ns", "least", "seconds"), [(50_000, 0.8, 2), (5000, 0.3, 0.4)])
+def test_waiting_for_the_host_is_not_charged(
+    world: World, capped: Callable[..., Capped], ns: int, least: float, seconds: float
+) -> None:
+    """A program that launches and waits keeps the device busy for a part of the time: all of that counts."""
     slice_ = capped()
     slice_.cap(90)
-    slice_.worker(ns=50_000, batch=1, **LONG)
-    got = Shares(world, slice_, 2)
-    assert 0.8 < got.total < 0.95
-    assert got.charged == approx(got.total, rel=0.02)  # of each wait, what it takes by itself is taken off
+    slice_.worker(ns=ns, batch=1, **LONG)
+    got = Shares(world, slice_, seconds)
+    assert least < got.total < 0.95
+    assert got.charged == approx(got.total, abs=3e-7 * got.total * 1e9 / ns)  # 0.3 us a wait
 
 
 def test_processes_share_one_budget(world: World, capped: Callable[..., Capped]) -> None:
@@ -275,7 +278,7 @@ def test_nonsense_in_the_budget(world: World, capped: Callable[..., Capped]) -> 
             world.run(0.000531)
     got = Shares(world, slice_, 2, 0.1)
     assert got.charged == approx(0.5, abs=PERIOD / 2 * 0.5)
-    assert 0.35 < got.total < got.charged  # of what overlaps, some is charged twice
+    assert 0.35 < got.total <= got.charged + POINTS  # of what overlaps, some is charged twice
     assert worker.started().result().longest < 1000
 
 

@@ -61,6 +61,11 @@ def mounts(pid: int) -> list[str]:
         return [" ".join(line.split()[2:]) for line in lines]
 
 
+def on_host(path: str) -> tuple[Any, ...]:
+    """The mounts at and below a path of the host, and the files."""
+    return [line for line in mounts(os.getpid()) if f" {path}" in line], snapshot(path)
+
+
 def mount_at(pid: int, path: str) -> str:
     """The only one that ends with `path`."""
     found = [line for line in mounts(pid) if line.split()[2].endswith(path)]

@@ -18,7 +18,7 @@ from nvc.cdi.validate import problems
 from nvc.config.file import parse
 from nvc.errors import ContainerError, DeviceError, InputError
 from nvc.model import HostFacts
-from nvc.request import Request
+from nvc.request import Part, Request
 from nvc.selection import select
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import SliceDevice
@@ -67,8 +67,9 @@ def test_all_of_a_size_is_one_hook_of_every_device() -> None:
     (hook,) = device(document(size("small", "5GiB", cores=50, weight=2, policy=3)), "all:small")["hooks"]
     assert hook["args"].count("--driver-root=/") == 1
     found = [parsed(word[8:]) for word in hook["args"] if word.startswith("--slice=")]
-    assert len(found) == 3 and {values[1:] for values in found} == {(5 * GIB, 50, 2, 3)}
-    assert [values[0] for values in found][1] == MIG_UUID_0
+    numbers = {(part.limit, part.cores, part.weight, part.policy) for part in found}
+    assert len(found) == 3 and numbers == {(5 * GIB, 50, 2, 3)}
+    assert found[1].uuid == MIG_UUID_0
 
 
 def test_steps_of_two_devices_do_not_mix() -> None:
@@ -112,17 +113,18 @@ def test_the_configuration_says_which() -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    part = SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30, weight=7, policy=2)
-    assert parsed(written(part)) == (UUID_0, GIB, 30, 7, 2)
+    part = Part(UUID_0, GIB, cores=30, weight=7, policy=2)
+    assert parsed(written(part)) == part
+    assert parsed(written(SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30))).cores == 30
 
 
 @given(st.text(max_size=300))
 def test_any_argument_is_read_or_refused(text: str) -> None:
     try:
-        uuid, limit, cores, weight, policy = parsed(text)
+        part = parsed(text)
     except InputError:
         return
-    assert uuid and limit >= 1 << 20 and cores <= 100 and weight >= 1 and policy <= 5
+    assert part.uuid and part.limit >= 1 << 20 and part.cores <= 100 and part.weight >= 1 and part.policy <= 5
 
 
 def entry(*words: Any) -> dict[str, Any]:

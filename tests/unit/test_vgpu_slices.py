@@ -8,7 +8,7 @@ import pytest
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
 from nvc.errors import DeviceError, InputError
-from nvc.request import Request, Share, Size, SliceRequest
+from nvc.request import Part, Request, Share, Size, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.layout import POLICY_FIXED as FIXED
@@ -151,6 +151,42 @@ def test_what_the_operator_grants_of_the_time() -> None:
             shares(("0",), cores=(cores(text),), most_cores=40)
     with pytest.raises(InputError, match="WEIGHT: 3: the operator grants 2"):
         shares(("0",), weight=parse_weight("WEIGHT", "3"), most_weight=2)
+
+
+def part(uuid: str = UUID_0, limit: int = GIB, **more: int) -> Part:
+    return Part(uuid, limit, **{"cores": 0, "weight": 1, "policy": NATIVE, **more})
+
+
+def test_a_part_wins_over_what_is_given_for_every_device() -> None:
+    wanted = {"memory": (size("2g"),), "parts": (part(limit=GIB, cores=30, policy=FIXED),)}
+    assert limits(("0", "1:0"), **wanted) == {UUID_0: GIB, MIG_UUID_0: 2 * GIB}
+    assert shares(("0", "1:0"), **wanted) == [(30, 1, FIXED), (0, 1, NATIVE)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "bounds", "cause"),
+    [
+        (part(limit=5 * GIB), {"largest": size("4g")}, "5 GiB is asked for, the operator grants 4g"),
+        (part(limit=NO_LIMIT), {"largest": size("4g")}, "all of it is asked for, the operator grants 4g"),
+        (part(cores=50, policy=FIXED), {"most_cores": 40}, "50% of its time is asked for, .* grants 40%"),
+        (part(weight=3, policy=WEIGHT), {"most_weight": 2}, "a weight of 3 is asked for, .* grants 2"),
+    ],
+)
+def test_a_part_that_the_operator_does_not_grant_is_refused(asked: Part, bounds: Any, cause: str) -> None:
+    """As it is for options and variables: nothing is made smaller than what was asked for."""
+    with pytest.raises(InputError, match=f"{UUID_0}: {cause}"):
+        shares(("0",), parts=(asked,), **bounds)
+
+
+def test_a_part_without_a_cap_gets_what_the_operator_grants() -> None:
+    assert shares(("0",), parts=(part(),), most_cores=40) == [(40, 1, FIXED)]
+    assert shares(("0",), parts=(part(weight=2, policy=WEIGHT),), most_cores=40) == [(40, 2, WEIGHT)]
+    assert shares(("0",), parts=(part(),), most_cores=100) == [(0, 1, NATIVE)]
+
+
+def test_a_part_of_a_device_that_is_not_there() -> None:
+    with pytest.raises(DeviceError, match=f"{MIG_UUID_0}: no such device any more"):
+        limits(("0",), parts=(part(MIG_UUID_0),))
 
 
 def test_no_device_no_slice() -> None:

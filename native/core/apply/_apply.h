@@ -24,15 +24,22 @@ struct records {
     size_t size, capacity;
 };
 
+struct numbers {
+    uint64_t *at;
+    size_t count, room;
+};
+
 struct applier {
     const struct nvc_apply_target *target;
     struct nvc_report *report;
     struct op *ops;
     size_t count;
     struct records records;
-    int descriptors;   /* the host's /proc/self/fd of this process: the container may have another /proc */
-    int tmpfs;         /* directory of the tmpfs being filled */
-    bool tmpfs_is_new; /* not attached yet */
+    int descriptors; /* the host's /proc/self/fd of this process: the container may have another /proc */
+    char *inside;    /* the container's list of mounts, NULL: not read yet (propagation.c) */
+    struct numbers outside; /* groups of mounts of other namespaces, none: not read yet */
+    int tmpfs;              /* directory of the tmpfs being filled */
+    bool tmpfs_is_new;      /* not attached yet */
     const char *tmpfs_path;
     const char *first_tmpfs; /* path of the first one attached, or NULL */
     int old_cache;           /* directory that still holds the old loader cache, -1 */
@@ -73,6 +80,9 @@ int cover_with_clone(struct applier *a, struct place *place, int tree);
 #define MOUNT_IDENTITY 64
 int mount_identity(int fd, char text[MOUNT_IDENTITY]);
 int attach(struct applier *a, int tree, struct place *place, int target);
+
+/* propagation.c */
+int stays_inside(struct applier *a, const struct place *place, int target);
 
 /* tmpfs.c */
 int op_tmpfs(struct applier *a, struct op *op);

@@ -101,6 +101,8 @@ int attach(struct applier *a, int tree, struct place *place, int target)
 {
     char data[MOUNT_IDENTITY];
 
+    if (stays_inside(a, place, target) < 0)
+        return -1;
     if (mount_identity(tree, data) < 0)
         return fail(a, errno, "stat mount", place->path);
     if (record(a, RECORD_MOUNT, place->path, data) < 0)

@@ -87,14 +87,13 @@ def _run(
         log(describe(plan))
     if build.limits is None:
         return build, apply_plan(kernel, plan, target, last=True)
-    from nvc.slices.store.registry import enter
+    from nvc.slices.build.builder import install_slice
 
-    registration = enter(kernel, target, build.limits.slice, build.limits.libs_dir)
-    try:
-        return build, apply_plan(kernel, plan, target, last=True)
-    except BaseException:
-        registration.undo()
-        raise
+    outcome = install_slice(
+        kernel, target, build.limits.slice, build.limits.libs_dir, 10.0,
+        lambda: apply_plan(kernel, plan, target, last=True),
+    )  # fmt: skip
+    return build, outcome
 
 
 def _container(kernel: Kernel, call: Call) -> tuple[Target, Asked | None, bool]:

@@ -15,7 +15,7 @@ from nvc.cdi.hookspec import OPTION, STEP
 from nvc.cdi.sliced import parsed
 from nvc.config import driver_options, load
 from nvc.environment import slice_request
-from nvc.errors import DeviceError, InputError
+from nvc.errors import InputError
 from nvc.kernel import O_PATH
 from nvc.request import SliceRequest
 from nvc.value import Value
@@ -28,20 +28,19 @@ if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.model import Gpu, HostFacts, Library, MigDevice
+    from nvc.model import Gpu, HostFacts, MigDevice
     from nvc.oci import Container
     from nvc.plan.ops import Op
-    from nvc.request import DriverOptions
+    from nvc.request import DriverOptions, Part
     from nvc.selection import Selection
-    from nvc.slices.model.slice import Slice, SliceDevice
+    from nvc.slices.model.slice import Slice
     from nvc.target import Target
 
 
 class Asked(Value):
     """What a container is to be limited to."""
 
-    slices: tuple[str, ...]  # by CDI devices, as their hooks have them
-    wanted: SliceRequest  # by its variables, or the operator's defaults
+    wanted: SliceRequest  # by its CDI devices, else by its variables or the operator's defaults
     options: DriverOptions
     compat: bool  # whether the image's forward-compatibility libraries may be used
     nodes: tuple[tuple[int, int], ...]  # its character devices, in the order in which it was given them
@@ -72,20 +71,26 @@ def asked(
     slices = dict.fromkeys(value for step in steps if step.name == STEP for value in step.all(OPTION))
     slices.update(dict.fromkeys(slices_of(document)))
     config = load()
-    wanted = _bounds(container, config) if slices else slice_request(container, config)
+    wanted = _parts(tuple(slices), container, config) if slices else slice_request(container, config)
     if wanted is None:
         return None
     mounted = mounted_nodes(bundle, container.mounts)
     compat = config.cuda_compat_mode in ("ldconfig", "mount")
-    return Asked(tuple(slices), wanted, _options(config, own), compat, device_nodes(document), mounted)
+    return Asked(wanted, _options(config, own), compat, device_nodes(document), mounted)
 
 
-def _bounds(container: Container, config: Config) -> SliceRequest:
-    """What holds for every slice of a container, whatever its devices say."""
+def _parts(slices: tuple[str, ...], container: Container, config: Config) -> SliceRequest:
+    """What the CDI devices of a container ask for, and what holds for every container. Raises InputError."""
     from nvc.slices.model.sizes import parse_size
     from nvc.slices.model.variables import library_path
 
+    parts: dict[str, Part] = {}
+    for part in map(parsed, slices):
+        if part.uuid in parts:
+            raise InputError("nvidia.com/vgpu", part.uuid, "two slices of one device", "ask for one of them")
+        parts[part.uuid] = part
     return SliceRequest(
+        parts=tuple(parts.values()),
         largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
         most_cores=config.vgpu_cores_max,
         most_weight=config.vgpu_weight_max,
@@ -114,49 +119,20 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     from nvc.discovery import discover
     from nvc.discovery.outer import refuse_slices
     from nvc.plan.build import beside_shims
-    from nvc.slices.build.prepare import slice_of
-    from nvc.slices.model.slice import library_directory
+    from nvc.slices.build.builder import build_slice
+    from nvc.slices.model.slice import library_directory, resolve
 
     facts = discover(kernel, asked.options)
     refuse_slices(facts)
-    devices = _devices(facts, asked)
+    own = frozenset(part.uuid for part in asked.wanted.parts)
+    devices = resolve(facts, _selection(facts, asked.nodes, own), asked.wanted)
     refuse_mounted(facts, asked.mounted, frozenset(device.uuid for device in devices if not device.hidden))
     libs_dir = library_directory(facts)
     if not devices or not libs_dir:
         return None
-    slice = slice_of(kernel, facts, devices, target, libs_dir, asked.wanted, asked.compat)
+    slice = build_slice(kernel, facts, devices, target, libs_dir, asked.wanted, asked.compat)
     ops, hidden = _ops(kernel, target, facts, slice, libs_dir)
     return Limits(facts, slice, libs_dir, tuple(ops), beside_shims(slice), hidden)
-
-
-def _devices(facts: HostFacts, asked: Asked) -> tuple[SliceDevice, ...]:
-    """The container's devices with their limits. Raises InputError, DeviceError."""
-    from nvc.slices.model.shares import ALL
-    from nvc.slices.model.slice import resolve
-
-    slices: dict[str, tuple[int, int, int, int]] = {}
-    for text in asked.slices:
-        uuid, *values = parsed(text)
-        if uuid in slices:
-            raise InputError("nvidia.com/vgpu", uuid, "two slices of one device", "ask for one of them")
-        slices[uuid] = values[0], values[1], values[2], values[3]
-    found = []
-    for device in resolve(facts, _selection(facts, asked.nodes, frozenset(slices)), asked.wanted):
-        part = slices.pop(device.uuid, None)
-        if part is None:
-            found.append(device)
-            continue
-        limit, cores, weight, policy = part
-        # What the operator grants at most holds for sizes that were defined before it, too.
-        limit = min(limit, device.limit)
-        if device.cores and (cores or ALL) > device.cores:
-            cores, policy = device.cores, device.policy
-        weight = min(weight, asked.wanted.most_weight or weight)
-        shared = {"cores": cores, "weight": weight, "policy": policy, "asked_policy": policy}
-        found.append(device.replace(limit=limit, **shared))
-    if slices:
-        raise DeviceError(min(slices), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
-    return tuple(found)
 
 
 def _selection(facts: HostFacts, nodes: tuple[tuple[int, int], ...], slices: frozenset[str]) -> Selection:
@@ -191,20 +167,16 @@ def _ops(
 ) -> tuple[list[Op], frozenset[str]]:
     """The shim over what the document has mounted, what lies beside it, and a cover for what is not counted."""
     from nvc.plan.ops import BindHostFile
-    from nvc.plan.slices import is_counted, is_shimmed, library_ops, slice_ops
-    from nvc.slices.build.prepare import empty_file
+    from nvc.plan.slices import is_counted, is_shimmed, shim_ops
+    from nvc.slices.build.builder import empty_file
 
-    ops: list[Op] = []
-    covered: list[Library] = []
-    for library in facts.libraries + facts.libraries32:
-        if not _is_there(kernel, target.rootfs, library.path):
-            continue
-        directory = os.path.dirname(library.path)
-        if library in facts.libraries and is_shimmed(library, slice):
-            ops += library_ops(library, directory, libs_dir, slice)
-        elif not slice.uncounted and (library in facts.libraries32 or not is_counted(library)):
-            covered.append(library)
-    ops += slice_ops(libs_dir, slice)
+    there = [library for library in facts.libraries if _is_there(kernel, target.rootfs, library.path)]
+    there32 = [library for library in facts.libraries32 if _is_there(kernel, target.rootfs, library.path)]
+    covered = []
+    if not slice.uncounted:
+        shimless = [library for library in there if not is_shimmed(library, slice)]
+        covered = [*(library for library in shimless if not is_counted(library)), *there32]
+    ops = [*shim_ops(there, lambda directory: directory, libs_dir, slice)]
     if covered:
         path, identity = empty_file()
         ops += [BindHostFile(path, library.path, identity) for library in covered]

@@ -11,10 +11,10 @@ import os
 import signal
 
 from nvc.errors import PermissionDenied
-from nvc.value import Value
 from nvc.slices.build.calibration import CalibrationError, Measurement
 from nvc.slices.build.confine import become_nobody
 from nvc.slices.model.slice import resolve
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

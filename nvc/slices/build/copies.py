@@ -14,8 +14,8 @@ from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.errors import MountError, NvcError, of_host
 from nvc.kernel import O_PATH
 from nvc.request import clean_path
-from nvc.value import Value
 from nvc.slices.model.slice import Copy
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nvc.errors import DeviceError, InputError
 from nvc.selection import select
-from nvc.slices.store.census import census
 from nvc.slices.model.sizes import size_text
+from nvc.slices.store.census import census
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,49 +8,37 @@ import signal
 
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
-from nvc.discovery.hostroot import identity_of
 from nvc.discovery.outer import refuse_slices
 from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.model import HostFacts
-from nvc.plan.ops import BindHostFile, Ledger, Plan, Symlink, Tmpfs
+from nvc.plan.ops import Plan
+from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
-from nvc.target import Layout, Target
-from nvc.value import Value
 from nvc.slices.build import shim
-from nvc.slices.client import presence
-from nvc.slices.model import layout, ledger
-from nvc.slices.store import registry
+from nvc.slices.build.builder import build_slice, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
-from nvc.slices.build.copies import find_copies
 from nvc.slices.build.fence import fenced
+from nvc.slices.model import layout
+from nvc.slices.model.slice import SliceDevice, library_directory, resolve
+from nvc.slices.store import registry
 from nvc.slices.store.living import living_of
-from nvc.plan.slices import not_enforced
-from nvc.slices.policy.policies import governed
-from nvc.slices.build.prepare import by_mps, measured, start_mps
 from nvc.slices.store.programs import check_name, claim
-from nvc.slices.model.slice import Slice, SliceDevice, resolve
+from nvc.target import Target
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.kernel import Kernel
-    from nvc.plan.ops import Op
 
 #: Forwarded to the program; the terminal sends others to it by itself.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 IGNORED = (signal.SIGINT, signal.SIGQUIT)
 _MESSAGE_MAX = 4096
 MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
-
-
-class Fence(Value):
-    """How a program is fenced off."""
-
-    kind: str  # "", mig or mps
-    percent: int  # of the device's threads, for mps
 
 
 class Program(Value):
@@ -90,9 +78,6 @@ def run(
     chosen = resolve(facts, selection, request.vgpu or wanted)
     if not chosen:
         raise InputError("make a slice", cause="no device", hint="`nvc-cli info` shows the devices")
-    percent = 100
-    if wanted.fence == "mps":
-        chosen, _, percent = by_mps(chosen, "")
     every = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest())
     uuids = {device.uuid for device in chosen}
     others = tuple(device.replace(limit=0) for device in every if device.uuid not in uuids)
@@ -100,9 +85,6 @@ def run(
     environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(device.uuid for device in chosen))
     if facts.simulated:
         _find_simulated(facts, environment)
-    ruled = governed(chosen)
-    told = not_enforced(ruled, presence.not_enforced(ruled, wanted.require_daemon))
-    slice_devices = measured((*ruled, *others), facts.driver_label)
 
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -110,10 +92,9 @@ def run(
     if pid == 0:
         os.close(read)
         program = program.replace(environment=environment)
-        fence = Fence(wanted.fence, percent)
-        _child(kernel, facts, slice_devices, fence, program, parent, write)
+        _child(kernel, facts, (*chosen, *others), wanted, program, parent, write)
     os.close(write)
-    return _wait(kernel, pid, read, lambda: warn(told))
+    return _wait(kernel, pid, read, warn)
 
 
 def _find_simulated(facts: HostFacts, environment: dict[str, str]) -> None:
@@ -132,18 +113,19 @@ def _child(
     kernel: Kernel,
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
-    fence: Fence,
+    wanted: SliceRequest,
     program: Program,
     parent: int,
     out: int,
 ) -> None:
-    """Become the program. What goes wrong before is told through `out`; never returns."""
+    """Become the program; never returns. `out` gets warnings, a zero byte, and why the program does not run."""
     try:
         die_with(parent)
         try:
-            program.environment.update(_enter_slice(kernel, facts, devices, fence, program))
+            told = _enter_slice(kernel, facts, devices, wanted, program)
         except OSError as error:  # not the program's, as those below are
             raise ContainerError.of("make a slice", str(error.filename or ""), error) from None
+        os.write(out, "\n".join(told).encode("utf-8", "replace")[:_MESSAGE_MAX] + b"\0")
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
@@ -168,50 +150,44 @@ def _become(program: Program) -> None:
 
 
 def _enter_slice(
-    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], fence: Fence, program: Program
-) -> dict[str, str]:
-    """Give this process a mount namespace in which it has the slice; variables that it needs are returned.
+    kernel: Kernel,
+    facts: HostFacts,
+    devices: tuple[SliceDevice, ...],
+    wanted: SliceRequest,
+    program: Program,
+) -> tuple[str, ...]:
+    """Give this process a mount namespace in which it has the slice; warnings are returned.
 
     Raises NvcError, OSError.
     """
-    private_mounts()
-    target = own_target()
-    files = shim.installed()
-    libraries = [
-        (library.soname, posixpath.normpath(f"{facts.driver_root}/{library.path}"))
-        for library in facts.libraries
-        if library.soname in [soname for soname, _, _ in files.files]
-    ]
-    if not libraries:
+    directory = library_directory(facts)
+    if not directory:
         raise ContainerError(
             "make a slice", facts.driver_root, "the driver has neither libcuda nor libnvidia-ml"
         )
-    libs_dir = posixpath.dirname(libraries[-1][1])  # of libcuda, where there is one
-    known = tuple(identity for _, _, identity in files.files)
-    found = find_copies(kernel, target.rootfs, libs_dir, (), known)
-    places = {libs_dir, *(posixpath.dirname(path) for _, path in libraries), *found.links}
-    for place in sorted(places):
-        writable_over(place)
-    mps = ""
-    if fence.kind == "mps":
-        _, mps, _ = by_mps(devices, registry.key_of(kernel, target))
-    slice = Slice(
-        devices, files.directory, files.files,
-        f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
-        found.copies, tuple(sorted(places - {libs_dir})), found.hidden, fence=fence.kind,
-        mps=mps, mps_percent=fence.percent, daemon=registry.daemon_directory(),
-    )  # fmt: skip
-    target.layout = Layout("", libs_dir, "", False)
-    registration = registry.enter(kernel, target, slice, libs_dir)
-    try:
+    private_mounts()
+    target = own_target()
+    libs_dir = _on_host(facts, directory)
+    slice = build_slice(kernel, facts, devices, target, libs_dir, wanted)
+    mps = f"{libs_dir}/{layout.PRIVATE}/{MPS}"
+    ops = shim_ops(facts.libraries, lambda path: _on_host(facts, path), libs_dir, slice, mps)
+    plan = Plan(facts.driver_root, "/", "/", facts.driver_label, (), ops, (), slice)
+    shimmed = [library.path for library in facts.libraries if is_shimmed(library, slice)]
+    places = {libs_dir, *slice.links, *(posixpath.dirname(_on_host(facts, path)) for path in shimmed)}
+
+    def apply() -> None:
         claim(kernel, registry.key_of(kernel, target), program.name, program.words[0])
-        if mps:
-            start_mps(kernel, target, slice, program.timeout)
-        _apply(kernel, target, _plan(facts, slice, libraries, libs_dir), program.timeout)
-    except BaseException:
-        registration.undo()
-        raise
-    return {"CUDA_MPS_PIPE_DIRECTORY": f"{libs_dir}/{layout.PRIVATE}/{MPS}"} if mps else {}
+        _apply(kernel, target, plan, sorted(places), program.timeout)
+
+    install_slice(kernel, target, slice, libs_dir, program.timeout, apply)
+    if slice.mps:
+        program.environment["CUDA_MPS_PIPE_DIRECTORY"] = mps
+    return not_enforced(slice.devices, slice.not_enforced)
+
+
+def _on_host(facts: HostFacts, path: str) -> str:
+    """A path of the driver root as the host calls it."""
+    return posixpath.normpath(f"{facts.driver_root}/{path}")
 
 
 def own_target() -> Target:
@@ -225,32 +201,17 @@ def own_target() -> Target:
     return target
 
 
-def _plan(facts: HostFacts, slice: Slice, libraries: list[tuple[str, str]], libs_dir: str) -> Plan:
-    shims = {soname: (path, identity) for soname, path, identity in slice.shims}
-    ops: list[Op] = []
-    for soname, path in libraries:
-        source, identity = shims[soname]
-        ops.append(BindHostFile(source, path, identity))
-        # Under the overlay it is another file than the one that discovery saw.
-        real = os.path.realpath(path)
-        ops.append(BindHostFile(real, f"{libs_dir}/{layout.REAL}{soname}", identity_of(os.stat(real))))
-    ops.append(BindHostFile(slice.quota, f"{libs_dir}/{layout.QUOTA_FILE}", None))
-    if slice.mps:
-        ops.append(BindHostFile(slice.mps, f"{libs_dir}/{layout.PRIVATE}/{MPS}", None, True, True))
-    ops.append(BindHostFile(slice.daemon, f"{libs_dir}/{layout.DAEMON_DIRECTORY}", None, True))
-    ops.append(Ledger(f"{libs_dir}/{layout.LEDGER_DIRECTORY}", ledger.header(), layout.LEDGER_SIZE))
-    ops += [BindHostFile(shims[copy.soname][0], copy.path, shims[copy.soname][1]) for copy in slice.copies]
-    private = f"{libs_dir}/{layout.PRIVATE}"
-    ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links]
-    ops += [Tmpfs(path) for path in slice.hidden]
-    return Plan(facts.driver_root, "/", "/", facts.driver_label, (), tuple(dict.fromkeys(ops)), (), slice)
+def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeout: float) -> None:
+    """Apply the plan, for which the directories `places` get a writable layer.
 
-
-def _apply(kernel: Kernel, target: Target, plan: Plan, timeout: float) -> None:
-    """Without a journal: what is done is seen by this process alone and goes with it."""
+    Without a journal: what is done is seen by this process alone and goes with it.
+    """
     sources = Sources(kernel, plan)
     try:
         program = build_program(plan, sources, b"")
+        # Sources are open: what is mounted over their directories now does not hide them.
+        for directory in places:
+            writable_over(directory)
         place = ApplyTarget(-1, target.rootfs, -1, timeout, target.fsuid, target.fsgid)
         try:
             report = kernel.apply(program.packed(), place)
@@ -262,16 +223,16 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, timeout: float) -> None:
         sources.close()
 
 
-def _wait(kernel: Kernel, pid: int, read: int, started: Callable[[], None]) -> int:
-    """The exit code of the program, signals being passed on meanwhile. `started` is called once it runs."""
+def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:
+    """The exit code of the program, signals being passed on meanwhile. `warn` is called once it runs."""
     for number in FORWARDED:
         signal.signal(number, lambda caught, _: os.kill(pid, caught))
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     with os.fdopen(read, "rb") as reply:
-        problem = reply.read(_MESSAGE_MAX).decode("utf-8", "replace")
+        told, _, problem = reply.read(3 * _MESSAGE_MAX).decode("utf-8", "replace").rpartition("\0")
     if not problem:
-        started()
+        warn(tuple(told.splitlines()))
     status = os.waitpid(pid, 0)[1]
     _forget(kernel, pid)
     if problem:

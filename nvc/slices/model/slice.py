@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nvc.compat import CompatLibrary
     from nvc.model import HostFacts, OuterSlice
-    from nvc.request import Share, SliceRequest
+    from nvc.request import Part, Share, SliceRequest
     from nvc.selection import Selection
 
     T = TypeVar("T", Size, Share)
@@ -123,17 +123,25 @@ class Slice(Value):
 def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
     """The devices of a container in the order in which they were asked for, each with its limit and its share.
 
-    A device for which nothing is given is given whole, as far as the operator grants that.
+    A device for which nothing is given is given whole, as far as the operator grants that. This is the one place
+    where the operator's bounds are applied.
 
-    Raises InputError naming the option or variable for a value that does not suit its device or that the operator
-    does not grant, DeviceError for a selector of `wanted.devices` that matches nothing.
+    Raises InputError naming the option, variable or device for a value that does not suit its device or that the
+    operator does not grant, DeviceError for a selector of `wanted.devices` that matches nothing and for a part of a
+    device that is not there.
     """
     devices = devices_of(selection)
     sliced = _sliced(facts, wanted, devices)
     sizes = _placed(wanted.memory, wanted.memory_at, devices, sliced, "sizes")
     caps = _placed(wanted.cores, wanted.cores_at, devices, sliced, "caps")
+    parts = {part.uuid: part for part in wanted.parts}
+    missing = parts.keys() - {device.uuid for device in devices}
+    if missing:
+        raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
     return tuple(
-        _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
+        _part(wanted, device, parts[device.uuid])
+        if device.uuid in parts
+        else _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
         for place, device in enumerate(devices)
     )
 
@@ -191,6 +199,30 @@ def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> S
         cores=cores, weight=weight.value if weight else WEIGHT, policy=policy, asked_policy=policy
     )
     return shared
+
+
+def _part(wanted: SliceRequest, device: SliceDevice, part: Part) -> SliceDevice:
+    """The device with a part of it. Raises InputError for more than the operator grants."""
+    if part.limit > granted(wanted.largest, device):
+        allowed = wanted.largest.text if wanted.largest else ""
+        raise _too_much(device, "all of it" if part.limit == NO_LIMIT else size_text(part.limit), allowed)
+    cores, policy = part.cores, part.policy
+    if cores > (wanted.most_cores or ALL):
+        raise _too_much(device, f"{cores}% of its time", f"{wanted.most_cores}%")
+    if not cores and wanted.most_cores % ALL:
+        cores = wanted.most_cores
+        policy = default_policy(cores, False) if policy == POLICY_NATIVE else policy
+    if wanted.most_weight and part.weight > wanted.most_weight:
+        raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
+    made: SliceDevice = device.replace(
+        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy
+    )
+    return made
+
+
+def _too_much(device: SliceDevice, what: str, allowed: str) -> InputError:
+    return InputError("make a slice", device.uuid, f"{what} is asked for, the operator grants {allowed}",
+                      "ask for a smaller size")  # fmt: skip
 
 
 def granted(largest: Size | None, device: SliceDevice) -> int:

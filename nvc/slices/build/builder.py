@@ -1,4 +1,13 @@
-"""What a plan with a slice rests on: the shim, measurements, the image's copies of libcuda, the quota's place."""
+"""Builds slices: the one way from what was asked to what a plan needs, for `configure`, hooks, CDI and `vgpu run`.
+
+    devices = model.slice.resolve(facts, selection, wanted)    pure; refuses what the operator does not grant
+    slice = build_slice(kernel, facts, devices, target, libs_dir, wanted)
+    plan = ...                                                 pure: nvc.plan
+    install_slice(kernel, target, slice, libs_dir, timeout, lambda: apply_plan(...))
+
+What is asked comes as a SliceRequest: from the command line, from a container's variables, or with a slice for each
+device that a CDI device names (SliceRequest.parts, which is what a Kubernetes claim becomes, too).
+"""
 
 from __future__ import annotations
 
@@ -6,71 +15,49 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
-from nvc.discovery.outer import refuse_slices
 from nvc.slices.build import calibration, shim
-from nvc.slices.store import registry
 from nvc.slices.build.copies import find_copies
-from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
-from nvc.slices.policy.policies import governed
 from nvc.slices.client.presence import not_enforced
-from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
+from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
+from nvc.slices.model.slice import Slice, SliceDevice, shared_slice
+from nvc.slices.policy.policies import governed
+from nvc.slices.store import registry
 
 #: Mounted where SELinux is enabled.
 SELINUX = "/sys/fs/selinux/enforce"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model import HostFacts, Identity
     from nvc.request import SliceRequest
-    from nvc.selection import Selection
     from nvc.target import Target
 
-
-def prepare(
-    kernel: Kernel,
-    facts: HostFacts,
-    selection: Selection,
-    wanted: SliceRequest | None,
-    target: Target,
-    compat: bool = False,
-) -> Slice | None:
-    """The slice of an open container, None where it has no device to have a slice of. Nothing is changed.
-
-    `compat`: the image's forward-compatibility libraries may be used. In a container that has a slice itself a
-    nested one shares that, and can have no other.
-
-    Raises InputError for sizes that cannot be, InitializationError without a shim, MountError for an image with too
-    many copies of libcuda.
-    """
-    if wanted is None:
-        shared = shared_slice(facts)
-        known = tuple(identity for _, _, identity in shared.shims)
-        found = find_copies(kernel, target.rootfs, target.layout.libs_dir, (), known)
-        nested: Slice = shared.replace(copies=found.copies, links=found.links, hidden=found.hidden)
-        return nested
-    refuse_slices(facts)
-    devices = resolve(facts, selection, wanted)
-    if not devices:
-        return None
-    return slice_of(kernel, facts, devices, target, target.layout.libs_dir, wanted, compat)
+    T = TypeVar("T")
 
 
-def slice_of(
+def build_slice(
     kernel: Kernel,
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
     target: Target,
     libs_dir: str,
     wanted: SliceRequest,
-    compat: bool,
+    compat: bool = False,
 ) -> Slice:
-    """The slice of an open container that has these devices and the driver's libraries in `libs_dir`.
+    """The slice of an open container, or of this process, with these devices. Nothing is changed.
 
-    Of `wanted` only counts what does not concern devices. Nothing is changed. Raises InitializationError without a
-    shim, DaemonError where nvcd is required and does not run, MountError for an image with too many copies
-    of libcuda.
+    `devices` come from `resolve`; those with a limit of 0 are hidden. `libs_dir` is the directory of the driver's
+    libraries as the container has it. With `compat`, the image's forward-compatibility libraries may be used.
+    The slice has everything that a plan prints: each device's policy in force, overheads and what is not enforced.
+
+    Raises DeviceError for an MPS server of more than one device, InitializationError without a shim, PolicyError
+    for a device's policy that cannot be read, DaemonError where nvcd is required and does not run, MountError for
+    an image with too many copies of libcuda.
     """
     files = shim.installed()
     known = tuple(identity for _, _, identity in files.files)
@@ -79,16 +66,17 @@ def slice_of(
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
     found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
+    key = registry.key_of(kernel, target)
     mps, percent = "", 100
     if wanted.fence == "mps":
-        devices, mps, percent = by_mps(devices, registry.key_of(kernel, target))
+        devices, mps, percent = _by_mps(devices, key)
     ruled = governed(devices)
     return Slice(
         devices=measured(ruled, facts.driver_label),
         not_enforced=not_enforced(ruled, wanted.require_daemon),
         shim_directory=files.directory,
         shims=files.files,
-        quota=f"{registry.base_directory()}/{registry.key_of(kernel, target)}/quota",
+        quota=f"{registry.base_directory()}/{key}/quota",
         copies=found.copies,
         links=found.links,
         hidden=found.hidden,
@@ -102,6 +90,43 @@ def slice_of(
     )
 
 
+def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
+    """The slice of a container inside one that has a slice: it shares that one, and can have no other.
+
+    Raises MountError for an image with too many copies of libcuda.
+    """
+    shared = shared_slice(facts)
+    known = tuple(identity for _, _, identity in shared.shims)
+    found = find_copies(kernel, target.rootfs, target.layout.libs_dir, (), known)
+    nested: Slice = shared.replace(copies=found.copies, links=found.links, hidden=found.hidden)
+    return nested
+
+
+def install_slice(
+    kernel: Kernel, target: Target, slice: Slice, libs_dir: str, timeout: float, apply: Callable[[], T]
+) -> T:
+    """Register a slice, start its MPS server if it has one, then `apply` the plan; all of it or nothing.
+
+    Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start.
+    """
+    registration = registry.enter(kernel, target, slice, libs_dir)
+    try:
+        if not slice.mps:
+            return apply()
+        from nvc.slices.client import mps
+
+        key = registry.key_of(kernel, target)
+        try:
+            mps.start(key, mps.only_device(slice.devices), slice.mps_percent, timeout)
+            return apply()
+        except BaseException:
+            mps.stop(key)
+            raise
+    except BaseException:
+        registration.undo()
+        raise
+
+
 def _has_selinux() -> bool:
     """Whether the kernel knows labels: one without refuses them as a mount option."""
     try:
@@ -111,10 +136,10 @@ def _has_selinux() -> bool:
     return True
 
 
-def by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevice, ...], str, int]:
-    """The devices of a slice that MPS fences, its server's directory, and its percentage of the device's threads.
+def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevice, ...], str, int]:
+    """The devices of a slice that has an MPS server, that server's directory, and its percentage of threads.
 
-    That stands for a cap of the time, which the shim would keep a second time. Raises DeviceError.
+    The percentage stands for a cap of the time, which the shim would enforce a second time. Raises DeviceError.
     """
     from nvc.slices.client import mps
 
@@ -126,18 +151,6 @@ def by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevic
         for device in devices
     )
     return found, mps.directory(key, fenced.uuid), fenced.cores or 100
-
-
-def start_mps(kernel: Kernel, target: Target, slice: Slice, timeout: float) -> None:
-    """Have the server started of a slice that is in the registry. Raises DeviceError."""
-    from nvc.slices.client import mps
-
-    key = registry.key_of(kernel, target)
-    try:
-        mps.start(key, mps.only_device(slice.devices), slice.mps_percent, timeout)
-    except BaseException:
-        mps.stop(key)
-        raise
 
 
 def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:

@@ -1,0 +1,214 @@
+/* Where else a new mount would appear. A mount that is attached below a shared one is copied to every peer of that one
+ * and to what receives from it (mount_namespaces(7)): below a volume that is shared with the host it would appear on the
+ * host, and stay there when the container is gone. */
+#include "_apply.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LIST_MAX                                                                                            \
+    (64u << 20) /* bytes of a list of mounts: more than 100,000 mounts (sysctl fs.mount-max) have */
+#define LIST_STEP (1u << 16)
+#define FIRST_PROCESS "1"
+
+/* What one line of a list of mounts says; 0: no such group. */
+struct line {
+    uint64_t id, shared, master;
+};
+
+/* A list of mounts (proc(5), mountinfo) as text; NULL with errno where it cannot be had. */
+static char *read_list(int directory, const char *path)
+{
+    size_t have = 0, room = 0;
+    char *text = NULL;
+    ssize_t got = -1;
+    int fd = openat(directory, path, O_RDONLY | O_CLOEXEC);
+
+    while (fd >= 0) {
+        if (room - have < LIST_STEP) {
+            room = room ? room * 2 : 2 * LIST_STEP;
+            char *larger = room > LIST_MAX ? NULL : realloc(text, room);
+            if (larger == NULL) {
+                errno = ENOMEM;
+                break;
+            }
+            text = larger;
+        }
+        got = read(fd, text + have, room - have - 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        have += (size_t)got;
+    }
+    int saved = errno;
+    if (fd >= 0)
+        close(fd);
+    if (got == 0)
+        text[have] = '\0';
+    else {
+        free(text);
+        text = NULL;
+    }
+    errno = saved;
+    return text;
+}
+
+static uint64_t number_after(const char *from, const char *end, const char *name)
+{
+    const char *at = memmem(from, (size_t)(end - from), name, strlen(name));
+    return at ? strtoull(at + strlen(name), NULL, 10) : 0;
+}
+
+/* The line at `*text`, which goes on to the next one; false at the end. Paths have no blanks: the kernel escapes them. */
+static bool next_line(const char **text, struct line *found)
+{
+    const char *start = *text, *fields = start, *end = strchr(start, '\n');
+
+    if (end == NULL)
+        return false;
+    for (int blanks = 0; blanks < 6 && fields < end; fields++)
+        blanks += *fields == ' ';
+    const char *last = memmem(fields, (size_t)(end - fields), "- ", 2); /* behind the optional fields */
+    last = last ? last : end;
+    found->id = strtoull(start, NULL, 10);
+    found->shared = number_after(fields, last, "shared:");
+    found->master = number_after(fields, last, "master:");
+    *text = end + 1;
+    return true;
+}
+
+static bool find_mount(const char *text, uint64_t id, struct line *found)
+{
+    while (text != NULL && next_line(&text, found))
+        if (found->id == id)
+            return true;
+    return false;
+}
+
+/* The container's mount with that number. The list is read again where it does not have it: the mount may be new. */
+static bool find_inside(struct applier *a, uint64_t id, struct line *found)
+{
+    if (find_mount(a->inside, id, found))
+        return true;
+    free(a->inside);
+    a->inside = read_list(a->descriptors, "../mountinfo");
+    errno = a->inside == NULL ? errno : ENOENT;
+    return find_mount(a->inside, id, found);
+}
+
+static bool has(const struct numbers *set, uint64_t number)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->at[i] == number)
+            return true;
+    return false;
+}
+
+static int add(struct numbers *set, uint64_t number)
+{
+    if (set->count == set->room) {
+        size_t room = set->room ? set->room * 2 : 64;
+        uint64_t *larger = realloc(set->at, room * sizeof(*larger));
+        if (larger == NULL)
+            return -1;
+        set->at = larger;
+        set->room = room;
+    }
+    set->at[set->count++] = number;
+    return 0;
+}
+
+/* Adds the groups of one process's mounts. A list that has `root`, the container's own, is the container's. What only
+ * receives is counted on the host: elsewhere it may be a namespace that the container has made itself. */
+static int add_groups(struct applier *a, int proc, const char *name, uint64_t root,
+                      struct numbers *namespaces)
+{
+    char path[64];
+    struct line line;
+    int result = 0;
+    bool first = strcmp(name, FIRST_PROCESS) == 0;
+
+    snprintf(path, sizeof(path), "%.32s/mountinfo", name);
+    char *text = read_list(proc, path);
+    if (text == NULL) /* what the kernel says of a process that has ended */
+        return !first && (errno == ENOENT || errno == ESRCH || errno == EINVAL) ? 0 : -1;
+    const char *at = text;
+    /* A mount is in one namespace: so the first one tells which. */
+    if (next_line(&at, &line) && !has(namespaces, line.id)) {
+        result = add(namespaces, line.id);
+        at = find_mount(text, root, &line) ? "" : text;
+        while (result == 0 && next_line(&at, &line)) {
+            if (line.shared && !has(&a->outside, line.shared))
+                result = add(&a->outside, line.shared);
+            if (first && line.master && result == 0)
+                result = add(&a->outside, line.master);
+        }
+    }
+    free(text);
+    return result;
+}
+
+/* Collects the groups that mounts of other namespaces are in; once, when they are first needed. */
+static int look_outside(struct applier *a, uint64_t root)
+{
+    struct numbers namespaces = {0};
+    struct dirent *entry;
+    int fd = a->outside.at ? -1 : openat(a->descriptors, "../..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *proc = fd < 0 ? NULL : fdopendir(fd);
+
+    if (a->outside.at != NULL)
+        return 0;
+    int result = proc == NULL ? -1 : add(&a->outside, 0);
+    if (result == 0)
+        result = add_groups(a, fd, FIRST_PROCESS, root, &namespaces);
+    while (result == 0 && (errno = 0, entry = readdir(proc)) != NULL)
+        if (isdigit((unsigned char)entry->d_name[0]) && strcmp(entry->d_name, FIRST_PROCESS) != 0)
+            result = add_groups(a, fd, entry->d_name, root, &namespaces);
+    result = result == 0 && errno ? -1 : result;
+    int saved = errno;
+    free(namespaces.at);
+    if (proc != NULL)
+        closedir(proc);
+    errno = saved;
+    return result;
+}
+
+static int mount_of(int fd, uint64_t *id)
+{
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &sx) < 0)
+        return -1;
+    *id = sx.stx_mnt_id;
+    return 0;
+}
+
+/* Refuses, with EREMOTE, to mount where others would get the mount too. The rootfs's own mount may be shared, and so may
+ * what shares with it: there the runtime has decided. */
+int stays_inside(struct applier *a, const struct place *place, int target)
+{
+    uint64_t here, root;
+    struct line line, own;
+
+    if (a->target->keep) /* no container: the host's mounts are meant */
+        return 0;
+    if (mount_of(target, &here) < 0 || mount_of(a->target->rootfs, &root) < 0)
+        return fail(a, errno, "stat mount", place->path);
+    if (here == root)
+        return 0;
+    if (!find_inside(a, here, &line))
+        return fail(a, errno, "read the container's mounts", place->path);
+    if (!line.shared || (find_inside(a, root, &own) && own.shared == line.shared))
+        return 0;
+    if (look_outside(a, root) < 0)
+        return fail(a, errno, "read the host's mounts", place->path);
+    return has(&a->outside, line.shared) ? fail(a, EREMOTE, "mount operation failed", place->path) : 0;
+}

@@ -1,0 +1,117 @@
+/* How much longer than its work a launch takes that is waited for: the way to the device, and that of the answer back. It
+ * is the same for whatever is launched, so a write of one word is timed on an idle device, from the end of the call to
+ * that of the wait. Of that goes what one of many such writes in a full queue takes: the device's own part.
+ *
+ * It is measured once for each device and process. What the program launches meanwhile would make it look longer, so then,
+ * and where it is too long to be believed, it is measured again later. */
+#include "log.h"
+#include "meter.h"
+
+enum { ROUNDS = 9, QUEUED_ROUNDS = 3, QUEUED = 32, MOST_NS = 15000, AGAIN_NS = 1000000, PART = 100 };
+enum { HOST_MAPPED = 2, UNTIL_AT_LEAST = 0 };
+
+struct tools {
+    CUstream stream;
+    _Atomic uint32_t *words; /* two, on a page that the device sees at `at`: one to write, one to wait for */
+    CUdeviceptr at;
+    CUevent begin, end;
+};
+
+static bool open_tools(struct tools *tools)
+{
+    void *page = NULL;
+    if (REAL(cuMemHostAlloc)(&page, 2 * sizeof(uint32_t), HOST_MAPPED) != CUDA_SUCCESS)
+        return false;
+    tools->words = page;
+    return REAL(cuMemHostGetDevicePointer_v2)(&tools->at, page, 0) == CUDA_SUCCESS &&
+           REAL(cuEventCreate)(&tools->begin, 0) == CUDA_SUCCESS &&
+           REAL(cuEventCreate)(&tools->end, 0) == CUDA_SUCCESS;
+}
+
+static void close_tools(struct tools *tools)
+{
+    if (tools->begin)
+        REAL(cuEventDestroy_v2)(tools->begin);
+    if (tools->end)
+        REAL(cuEventDestroy_v2)(tools->end);
+    if (tools->words)
+        REAL(cuMemFreeHost)((void *)tools->words);
+}
+
+static bool write_word(const struct tools *tools)
+{
+    return REAL(cuMemsetD32Async)(tools->at, 1, 1, tools->stream) == CUDA_SUCCESS;
+}
+
+/* Of one that is waited for, nanoseconds. */
+static uint64_t alone(const struct tools *tools)
+{
+    if (!write_word(tools))
+        return UINT64_MAX;
+    uint64_t start = now_ns(CLOCK_MONOTONIC);
+    if (REAL(cuStreamSynchronize)(tools->stream) != CUDA_SUCCESS)
+        return UINT64_MAX;
+    return now_ns(CLOCK_MONOTONIC) - start;
+}
+
+/* Of one of many that the device finds in its queue: it waits until all are there. */
+static uint64_t queued(const struct tools *tools)
+{
+    float milliseconds = 0;
+    CUdeviceptr gate = tools->at + sizeof(uint32_t);
+    bool good = true;
+    atomic_store(&tools->words[1], 0);
+    if (REAL(cuStreamWaitValue32_v2)(tools->stream, gate, 1, UNTIL_AT_LEAST) != CUDA_SUCCESS)
+        return UINT64_MAX;
+    good &= REAL(cuEventRecord)(tools->begin, tools->stream) == CUDA_SUCCESS;
+    for (int i = 0; i < QUEUED; i++)
+        good &= write_word(tools);
+    good &= REAL(cuEventRecord)(tools->end, tools->stream) == CUDA_SUCCESS;
+    atomic_store(&tools->words[1], 1);
+    good &= REAL(cuStreamSynchronize)(tools->stream) == CUDA_SUCCESS;
+    if (!good || REAL(cuEventElapsedTime)(&milliseconds, tools->begin, tools->end) != CUDA_SUCCESS)
+        return UINT64_MAX;
+    return (uint64_t)((double)milliseconds * 1e6) / QUEUED;
+}
+
+/* UINT64_MAX: it cannot be told. */
+static uint64_t measure(const struct tools *tools)
+{
+    uint64_t found[ROUNDS], own = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t next = alone(tools);
+        int at = i;
+        for (; at > 0 && found[at - 1] > next; at--)
+            found[at] = found[at - 1];
+        found[at] = next;
+    }
+    for (int i = 0; i < QUEUED_ROUNDS; i++) {
+        uint64_t next = queued(tools);
+        own = next > own ? next : own;
+    }
+    uint64_t all = found[ROUNDS / 2];
+    return all == UINT64_MAX || own == UINT64_MAX ? UINT64_MAX : all > own ? all - own : 0;
+}
+
+void latency_measure(struct meter *meter)
+{
+    struct tools tools = {.stream = (CUstream)(uintptr_t)2};
+    struct target to;
+    uint64_t began = now_ns(CLOCK_MONOTONIC), serial = atomic_load(&meter->serial), found = UINT64_MAX;
+    if (began < atomic_load(&meter->measure_at) || !target_current(&to) || to.position != meter->position ||
+        atomic_exchange(&meter->measuring, true))
+        return;
+    int mode = capture_leave();
+    if (open_tools(&tools))
+        found = measure(&tools);
+    close_tools(&tools);
+    capture_return(mode);
+    uint64_t ended = now_ns(CLOCK_MONOTONIC);
+    bool alone_then = !atomic_load(&meter->busy) && atomic_load(&meter->serial) == serial;
+    if (alone_then && found <= MOST_NS)
+        atomic_store(&meter->latency, found);
+    atomic_store(&meter->measure_at, ended + AGAIN_NS + PART * (ended - began));
+    atomic_store(&meter->measuring, false);
+    log_line("device %d: a wait takes %u ns by itself%s", meter->position,
+             (unsigned)least(found, UINT32_MAX), alone_then ? "" : ", not alone");
+}
