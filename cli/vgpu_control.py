@@ -157,28 +157,29 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.slices.store import registry
-    from nvc.slices.store.living import living
-    from nvc.slices.store.tenants import find, unreadable
+    from nvc.slices.store.living import Life
+    from nvc.slices.store.snapshot import snapshot
+    from nvc.slices.store.tenants import find, tenants_of, warnings_of
 
     kernel = operator_kernel()
     lock = registry.locked(kernel)
     try:
+        known = snapshot(kernel, locked=True, processes=True)
+        all_slices = tenants_of(kernel, known)
         if gone:
-            names_of = {tenant.entry.key: tenant.name for tenant in everybody(ctx, kernel)}
+            names_of = {tenant.entry.key: tenant.name for tenant in all_slices}
             removed = registry.prune(kernel, registry.base_directory())
             output.write("".join(f"{names_of.get(key, key)}\n" for key in removed))
             return
-        all_slices = everybody(ctx, kernel)
-        broken = unreadable(all_slices)
-        removed_too = [broken[name] for name in names if name in broken]
+        output.warn(program_of(ctx), warnings_of(known))
+        broken = {one.entry.key: one for one in known.broken}
+        removed_too = [broken[name].entry for name in names if name in broken]
         chosen = [find(all_slices, name) for name in names if name not in broken]
-        users = {tenant.name: tenant.pids for tenant in chosen}
-        doubts = {tenant.name: tenant.doubt for tenant in chosen}
-        for key, life in living(kernel, tuple(removed_too)).items():
-            users[key], doubts[key] = life.pids, life.doubt
-        for name, pids in users.items():
-            if (pids or doubts[name]) and not force:
-                cause = f"runs: process {pids[0]}" if pids else f"may run: {doubts[name]}"
+        lives = {tenant.name: Life(tenant.pids, tenant.doubt) for tenant in chosen if tenant.alive}
+        lives.update((name, life) for name in names if name in broken and (life := broken[name].life))
+        for name, life in lives.items():
+            if not force:
+                cause = f"runs: process {life.pids[0]}" if life.pids else f"may run: {life.doubt}"
                 raise InputError("remove slice", name, cause, "use --force")
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
             registry.remove(entry)

@@ -144,7 +144,7 @@ class Look:
 
             try:
                 os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
-                self._kept["tenants"] = tenants(self.kernel)
+                self._kept["tenants"] = tenants(self.kernel, repair=False)
             except FileNotFoundError:
                 self._kept["tenants"] = (), ()
         return self._kept["tenants"]  # type: ignore[return-value]

@@ -18,9 +18,7 @@ from nvc.slices.model import layout
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.shares import needs_daemon
 from nvc.slices.policy import policies
-from nvc.slices.store import registry
-from nvc.slices.store.limits import read_quota
-from nvc.slices.store.registry import RegistryError
+from nvc.slices.store.snapshot import snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,30 +98,25 @@ def quotas(look: Look) -> Iterator[Finding]:
     """Whether each slice's files can be read."""
     base = f"{look.runtime_directory}/vgpu"
     try:
-        names = registry.entry_names(base)
+        known = snapshot(look.kernel, locked=False, repair=False, base=base)
     except FileNotFoundError:
         yield ok("there are no slices")
         return
     except PermissionError:
         yield unknown(f"{base} cannot be read", advice=AS_ROOT)
         return
-    for name in names:
-        path = f"{base}/{name}"
-        try:
-            read_quota(registry.read_entry(path))
-        except (RegistryError, OSError, ValueError) as error:
-            yield _broken(path, error)
-        except NvcError as error:
-            yield _broken(path, f"quota: {error.cause}")
-    yield ok(f"{len(names)} slices")
-
-
-def _broken(path: str, cause: object) -> Finding:
-    return failed(
-        f"the slice in {path} is broken: {getattr(cause, 'cause', cause)}",
-        commands=(aside(path),),
-        advice="then start its container again: while it runs, its programs are denied memory",
-    )
+    for one in known.broken:
+        path = one.entry.directory
+        said = f"the slice in {path} is broken: {one.path.rpartition('/')[2]}: {one.cause}"
+        if one.torn:
+            yield failed(said, commands=("nvc-cli vgpu ls",), advice="the command ends that change")
+        else:
+            yield failed(
+                said,
+                commands=(aside(path),),
+                advice="then start its container again: while it runs, its programs are denied memory",
+            )
+    yield ok(f"{len(known.slices) + len(known.broken)} slices")
 
 
 def ledgers(look: Look) -> Iterator[Finding]:
@@ -280,15 +273,12 @@ def _silent() -> str:
 
 
 def _with_policy(look: Look) -> list[str]:
-    names = []
-    for tenant in look.tenants()[0]:
-        try:
-            limits = read_quota(tenant.entry) if tenant.alive else ()
-        except (NvcError, OSError):
-            continue
-        if any(needs_daemon(limit.policy) for limit in limits):
-            names.append(tenant.name)
-    return names
+    """Names of the slices whose policies only nvcd enforces."""
+    return [
+        tenant.name
+        for tenant in look.tenants()[0]
+        if tenant.alive and any(needs_daemon(device.policy) for device in tenant.devices)
+    ]
 
 
 CHECKS = (

@@ -27,9 +27,9 @@ from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers
-from nvc.slices.store.census import census
 from nvc.slices.store.living import living
 from nvc.slices.store.origin import start_of
+from nvc.slices.store.snapshot import snapshot
 
 OUT_OF_MEMORY = 2
 
@@ -92,7 +92,7 @@ def test_a_slice_lives_wherever_its_container_moves_its_files(
         assert living(kernel, (changed,))[entry.key].pids == (container.pid,)
         assert entry.key not in registry.prune(kernel, base) and os.path.exists(entry.quota)
         uuid = entry.devices[0].uuid
-        found = sharers(census(kernel, locked=False), uuid, "test")
+        found = sharers(snapshot(kernel, locked=False), uuid, "test")
         assert entry.key in [one.key for one in found]
     until(lambda: living(kernel, (changed,)) == {})  # its last process may still be ending
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -71,6 +72,7 @@ class Programs:
     """Programs in slices."""
 
     def __init__(self, launcher: str, driver: str) -> None:
+        self.root = driver
         self.command = [launcher, f"--root={driver}", "vgpu", "run"]
         self.processes: list[subprocess.Popen[str]] = []
 
@@ -134,6 +136,43 @@ def test_of_a_slice(programs: Programs, bounded: str, launcher: str, name: str, 
                 os.unlink(f"{entry.directory}/{left}.away")
         cli(launcher, "rm", "--force", entry.key)
     programs.start("--device=1", "--memory=1g")
+
+
+@pytest.mark.parametrize("name", ["about", "quota"])
+def test_every_reader_names_it(programs: Programs, launcher: str, name: str) -> None:
+    """Listing, pruning, the names of programs and doctor, each beside a slice that is sound."""
+    broken = entry_of(programs.start("--device=1", "--memory=1g"))
+    os.truncate(f"{broken.directory}/{name}", 3)
+    sound = entry_of(programs.start("--device=1", "--memory=1g"))
+    listed = cli(launcher, "ls", "--format=json")
+    assert [one["key"] for one in json.loads(listed.stdout)["slices"]] == [sound.key]
+    assert listed.stderr.count("\n") == 1 and f"{broken.directory}/{name}: " in listed.stderr
+    cli(launcher, "rm", "--gone")
+    assert os.path.exists(f"{broken.directory}/{name}") and os.path.exists(sound.quota)
+    assert "runs: process" in cli(launcher, "rm", broken.key, check=False).stderr
+    (said,) = doctor(launcher, programs.root)
+    assert said.startswith(f"the slice in {broken.directory} is broken: {name}: ")
+    programs.end()
+    cli(launcher, "rm", broken.key)
+    assert not os.path.exists(broken.directory) and doctor(launcher, programs.root) == []
+
+
+def test_doctor_ends_no_change(programs: Programs, launcher: str) -> None:
+    """It looks, and says which command does."""
+    entry = entry_of(programs.start("--device=1", "--memory=1g"))
+    overwrite(entry.quota, layout.SEQUENCE_OFFSET, layout.SEQUENCE.pack(7))
+    for _ in range(2):
+        (said,) = doctor(launcher, programs.root)
+        assert said == f"the slice in {entry.directory} is broken: quota: a change of it was never finished"
+    assert "whoever changed it was killed" in cli(launcher, "ls").stderr
+    assert doctor(launcher, programs.root) == []
+
+
+def doctor(launcher: str, root: str) -> list[str]:
+    """What the check of quotas finds wrong."""
+    done = run(launcher, f"--root={root}", "doctor", "--format=json", "vgpu.quotas", check=False)
+    (check,) = json.loads(done.stdout)["checks"]
+    return [one["text"] for one in check["findings"] if one["status"] == "failed"]
 
 
 def test_a_change_whose_writer_was_killed_is_ended_by_who_is_next(programs: Programs, bounded: str) -> None:

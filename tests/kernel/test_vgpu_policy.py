@@ -176,7 +176,7 @@ def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Tenants, launcher:
     entry = entry_of(tenants.start("--memory=1g"))
     with open(f"{entry.directory}/about", "a", encoding="ascii") as about:
         about.write("device\n")
-    assert "`nvc-cli vgpu rm` removes it" in cli(launcher, "ls").stderr
+    assert f"`nvc-cli vgpu rm --force {entry.key}`" in cli(launcher, "ls").stderr
     done = cli(launcher, "rm", entry.key, check=False)  # its quota is bound
     assert done.returncode == 1 and f"runs: process {entry.pid}; use --force" in done.stderr
     tenants.end()

@@ -9,7 +9,7 @@ from support.sources import read, sources
 
 #: Functions that read what nvc has written for itself: entries, quotas, policies, ledgers, all slices.
 READERS = frozenset(
-    "read_entry read_quota sound_quota living living_of census sharers use_of budgets_of tenants "
+    "read_entry read_quota sound_quota living living_of snapshot sharers use_of budgets_of tenants "
     "quota.read quota.unpack quota.finish policies.read policies.parse "
     "ledger.parse ledger.parse_slots ledger.parse_budgets known.read".split()
 )
@@ -18,8 +18,6 @@ REASONS = {
     "nvc/slices/store/limits.py finish":
         "what could not be ended is as torn as before for the caller, which denies",
     "nvc/doctor/archive.py _tenants": "the archive has the findings of the checks, which name the cause",
-    "nvc/slices/build/run.py _forget": "removes what is one's own; of another's it decides nothing",
-    "nvc/doctor/slices.py _with_policy": "the check vgpu.quotas names it; this one is about nvcd",
 }
 
 

@@ -15,9 +15,9 @@ from nvc.slices.model.slice import SliceDevice, amount
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_weight, sharers
-from nvc.slices.store.census import census
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.registry import RegistryError
+from nvc.slices.store.snapshot import snapshot
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -127,7 +127,7 @@ def _shared(
     named = wanted.policy or cap or Share("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
     if weight > share.weight:  # less is never too much, also where all together have too much
-        known = census(kernel, locked=True)
+        known = snapshot(kernel, locked=True)
         others = sharers(known, share.uuid, "change limits", tenant.entry.key)
         check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
     policy = asked if laid_down.policy == policies.NONE else laid_down.policy

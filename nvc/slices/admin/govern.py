@@ -15,9 +15,9 @@ from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
 from nvc.slices.store.admission import Sharer, sharers
-from nvc.slices.store.census import census
 from nvc.slices.store.limits import edit
 from nvc.slices.store.registry import RegistryError
+from nvc.slices.store.snapshot import snapshot
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -75,7 +75,7 @@ def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tu
 
     Raises DeviceError, PolicyError, RegistryError for a slice that cannot be read.
     """
-    known = census(kernel, locked=False)
+    known = snapshot(kernel, locked=False)
     return tuple(
         Governed(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
         for d in devices_named(facts, selectors)
@@ -101,8 +101,8 @@ def lay_down(
     """
     lock = registry.locked(kernel)
     try:
-        known = census(kernel, locked=True)
-        slices = known.slices
+        known = snapshot(kernel, locked=True)
+        slices = known.living
         for uuid in uuids if change else ():
             known.check("change policy", uuid)
         new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nvc.errors import DeviceError, InputError
 from nvc.selection import select
 from nvc.slices.model.sizes import size_text
-from nvc.slices.store.census import census
+from nvc.slices.store.snapshot import snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ def fenced(
             "fence a slice", MIG, "none of the selected GPUs has MIG devices",
             "make some with `nvidia-smi mig`, or use no fence",
         )  # fmt: skip
-    known = census(kernel, locked=False)
+    known = snapshot(kernel, locked=False)
     owners = {
-        share.uuid: entry.key for entry, shares in known.slices for share in shares if share.memory_limit
+        share.uuid: entry.key for entry, shares in known.living for share in shares if share.memory_limit
     }
-    unread = {device.uuid: one for _, device in found if (one := known.unread_on(device.uuid, key))}
-    owners |= {uuid: one.key for uuid, one in unread.items()}
+    broken = {device.uuid: one for _, device in found if (one := known.broken_on(device.uuid, key))}
+    owners |= {uuid: one.entry.key for uuid, one in broken.items()}
     large = [device for _, device in found if device.memory * MIB >= need]
     mine = [device for device in large if key and owners.get(device.uuid) == key]
     free = [device for device in large if device.uuid not in owners]
-    if not mine and not free and unread:
-        raise next(iter(unread.values())).error("fence a slice")
+    if not mine and not free and broken:
+        raise next(iter(broken.values())).error("fence a slice")
     if not mine and not free:
         cause = f"{len(found) - len(large)} are too small, {len(large)} are taken"
         raise DeviceError(

@@ -23,8 +23,8 @@ from nvc.slices.build.fence import fenced
 from nvc.slices.model import layout
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
-from nvc.slices.store.living import living_of
 from nvc.slices.store.programs import check_name, claim
+from nvc.slices.store.snapshot import snapshot
 from nvc.target import Target
 from nvc.value import Value
 
@@ -258,15 +258,10 @@ class RunError(NvcError):
 
 def _forget(kernel: Kernel, pid: int) -> None:
     """Remove the entry of a program that has ended, unless processes of it go on."""
-    base = registry.base_directory()
     lock = registry.locked(kernel)
     try:
-        for name in registry.entry_names(base):
-            try:
-                entry = registry.read_entry(f"{base}/{name}")
-            except registry.RegistryError:
-                continue  # it is not this program's, or cannot be told from others: `vgpu prune` names it
-            if entry.pid == pid and not entry.rootfs and not living_of(kernel, (entry,)):
-                registry.remove(entry)
+        for one in snapshot(kernel, locked=True).slices:
+            if one.entry.pid == pid and not one.entry.rootfs and one.life is None:
+                registry.remove(one.entry)
     finally:
         os.close(lock)

@@ -22,6 +22,10 @@ class QuotaError(NvcError):
     hint = "`nvc-cli vgpu rm` removes what is left of a container; start it again"
 
 
+class TornQuota(QuotaError):
+    """A change of a quota was never finished: whoever made it was killed."""
+
+
 class QuotaDevice(Value):
     """The limits of one device; amounts in bytes."""
 
@@ -103,7 +107,7 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
         after = os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET)
         if sequence % 2 == 0 and after == layout.SEQUENCE.pack(sequence):
             return devices
-    raise QuotaError("read quota", "", "a change of it was never finished")
+    raise TornQuota("read quota", "", "a change of it was never finished")
 
 
 def finish(fd: int) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.slices.model.layout import POLICIES, POLICY_FIXED
 from nvc.slices.policy import policies
-from nvc.slices.store.census import census
 from nvc.slices.store.registry import RegistryError
+from nvc.slices.store.snapshot import snapshot
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.slices.model.slice import Slice
-    from nvc.slices.store.census import Census
+    from nvc.slices.store.snapshot import Snapshot
 
 
 class Sharer(Value):
@@ -25,7 +25,7 @@ class Sharer(Value):
     fence: str = ""
 
 
-def sharers(known: Census, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
+def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
     """Who shares a device, apart from the slice with the key `but`.
 
     Raises RegistryError, for this `step`, where that is not known of some slice.
@@ -33,7 +33,7 @@ def sharers(known: Census, uuid: str, step: str, but: str = "") -> tuple[Sharer,
     known.check(step, uuid, but)
     return tuple(
         Sharer(entry.key, share.cores, share.weight, entry.fence)
-        for entry, shares in known.slices
+        for entry, shares in known.living
         for share in shares
         # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
         if share.uuid == uuid and share.memory_limit and entry.key != but
@@ -45,7 +45,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
 
     Raises RegistryError, PolicyError.
     """
-    known: Census | None = None
+    known: Snapshot | None = None
     for device in slice.devices:
         if device.hidden:
             continue
@@ -55,7 +55,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         if not laid_down.bounds and ":" not in device.index:
             continue
         if known is None:
-            known = census(kernel, locked=True)
+            known = snapshot(kernel, locked=True)
         others = sharers(known, device.uuid, "make a slice", key)
         if slice.fence and others or any(one.fence for one in others):
             raise RegistryError(

@@ -67,15 +67,15 @@ def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
     return found
 
 
-def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> set[str]:
-    """Keys of the slices that live.
+def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
+    """The slices that live, by key, with at least one process of each.
 
     All processes of the host are gone through where the one that a slice was made for has ended, and not otherwise:
     of some thousand that takes longer than others should wait for a turn.
     """
-    found = {entry.key for entry in entries if is_here(entry.pid, entry.start)}
+    found = {entry.key: Life((entry.pid,)) for entry in entries if is_here(entry.pid, entry.start)}
     rest = tuple(entry for entry in entries if entry.key not in found)
-    return found | set(living(kernel, rest)) if rest else found
+    return found | living(kernel, rest) if rest else found
 
 
 class _Host:
@@ -240,4 +240,4 @@ def is_remnant(path: str) -> bool:
     try:
         return not {"about", "quota"}.intersection(os.listdir(path))
     except OSError:
-        return False
+        return False  # it counts as a slice

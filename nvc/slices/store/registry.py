@@ -256,18 +256,17 @@ def _is_key(name: str) -> bool:
 
 
 def prune(kernel: Kernel, base: str) -> list[str]:
-    """Remove the entries of containers that are gone; their keys are returned. The caller holds the lock."""
-    from nvc.slices.store.living import is_remnant, living_of
+    """Remove the entries of containers that are gone, and what a removal left that was killed.
 
-    entries, gone = [], []
-    for name in entry_names(base):
-        try:
-            entries.append(read_entry(f"{base}/{name}"))
-        except RegistryError:  # it stays: whether its container lives cannot be told
-            if is_remnant(f"{base}/{name}"):
-                gone.append(name)
-    living = living_of(kernel, tuple(entries))
-    gone += [entry.key for entry in entries if entry.key not in living]
+    Their keys are returned. An entry whose file `about` cannot be read stays: a container may have its quota bound.
+    The caller holds the lock.
+    """
+    from nvc.slices.store.snapshot import snapshot
+
+    known = snapshot(kernel, locked=True, base=base)
+    kept = {one.entry.key for one in known.slices if one.life}
+    kept |= {one.entry.key for one in known.broken if one.life or not one.entry.devices}
+    gone = [name for name in entry_names(base) if name not in kept]
     for key in gone:
         _remove(f"{base}/{key}")
     return gone

@@ -15,12 +15,10 @@ from nvc.slices.client.nvcd import silence
 from nvc.slices.model import ledger
 from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.ledger import Budget
-from nvc.slices.model.quota import QuotaError
 from nvc.slices.model.shares import needs_daemon, policy_name
-from nvc.slices.store import registry
-from nvc.slices.store.limits import sound_quota
-from nvc.slices.store.living import Life, living, use_of
-from nvc.slices.store.registry import Entry, RegistryError
+from nvc.slices.store.living import Life, use_of
+from nvc.slices.store.registry import Entry
+from nvc.slices.store.snapshot import Snapshot, snapshot
 from nvc.value import Value
 
 #: So many are listed where a name means several.
@@ -90,40 +88,36 @@ class Tenant(Value):
 
 
 def tenants(
-    kernel: Kernel, names: Lookup | None = None, locked: bool = False
+    kernel: Kernel, names: Lookup | None = None, locked: bool = False, repair: bool = True
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """Every slice, those that live first, and warnings about entries that cannot be read.
+    """Every slice, those that live first, and warnings about those that cannot be read.
 
-    Who lists them again and again passes one Lookup, which keeps what it has found. `locked`: the caller holds the
-    registry's lock.
+    Who lists them again and again passes one Lookup, which keeps what it has found. `locked` and `repair` are those
+    of `snapshot`.
     """
-    base = registry.base_directory()
-    entries, warnings = [], []
-    for name in registry.entry_names(base):
-        try:
-            entries.append(registry.read_entry(f"{base}/{name}"))
-        except RegistryError as error:
-            warnings.append(str(error))
-    lives = living(kernel, tuple(entries))
-    firsts = [entry.key.partition("-")[0] for entry in entries]
-    taken = [key.partition("-")[0] for key in lives]
+    known = snapshot(kernel, locked, processes=True, repair=repair)
+    return tenants_of(kernel, known, names), warnings_of(known)
+
+
+def warnings_of(known: Snapshot) -> tuple[str, ...]:
+    """What is to be told to whoever lists slices."""
+    ended = (f"{path}: whoever changed it was killed; what it says now holds" for path in known.repaired)
+    return (*(str(one.error("list slices")) for one in known.broken), *ended)
+
+
+def tenants_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> tuple[Tenant, ...]:
+    """The slices of a snapshot, taken with their processes, that can be read."""
+    firsts = [one.entry.key.partition("-")[0] for one in known.slices]
+    taken = [one.entry.key.partition("-")[0] for one in known.slices if one.life]
     found = []
-    for entry, first in zip(entries, firsts):
+    for one, first in zip(known.slices, firsts):
         # The number of a namespace that is gone is given again: it then names the slice that lives.
-        alone = firsts.count(first) == 1 or entry.key in lives and taken.count(first) == 1
-        short = first if alone else entry.key
-        life = lives.get(entry.key)
-        try:
-            now, repaired = sound_quota(kernel, entry, locked)
-            if repaired:
-                warnings.append(f"{entry.quota}: whoever changed it was killed; what it says now holds")
-            found.append(_tenant(kernel, entry, short, life, now))
-        except (QuotaError, OSError) as error:
-            warnings.append(f"{entry.directory}: {error}")
+        alone = firsts.count(first) == 1 or one.life and taken.count(first) == 1
+        found.append(_tenant(kernel, one.entry, first if alone else one.entry.key, one.life, one.limits))
     found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
     names = names or Lookup()
     found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
-    return named(tuple(found)), tuple(warnings)
+    return named(tuple(found))
 
 
 def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
@@ -224,21 +218,6 @@ def _candidates(found: list[Tenant]) -> str:
 def gone(tenant: Tenant) -> tuple[str, ...]:
     """What is to be told to who changes a slice that nobody has any more."""
     return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
-
-
-def unreadable(everybody: tuple[Tenant, ...]) -> dict[str, Entry]:
-    """The entries that `tenants` has left out, by key: there is nothing to be done with them but to remove them.
-
-    Of one whose `about` cannot be read nothing but its key is known.
-    """
-    base = registry.base_directory()
-    found = {}
-    for key in {*registry.entry_names(base)} - {tenant.entry.key for tenant in everybody}:
-        try:
-            found[key] = registry.read_entry(f"{base}/{key}")
-        except RegistryError:
-            found[key] = Entry(key, f"{base}/{key}", 0, 0, "", "", 0, ())
-    return found
 
 
 def document(tenant: Tenant) -> dict[str, Any]:

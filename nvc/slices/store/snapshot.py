@@ -1,0 +1,121 @@
+"""One look at all slices of this host: those that can be read, and those that cannot.
+
+Whoever decides about slices, lists, checks or removes them starts here. A slice that cannot be read denies what
+depends on it: `Snapshot.check` comes before every decision about a device.
+"""
+
+from __future__ import annotations
+
+from nvc.slices.model.quota import QuotaError, TornQuota, uuid_bytes
+from nvc.slices.store import registry
+from nvc.slices.store.limits import read_quota, sound_quota
+from nvc.slices.store.living import Life, is_remnant, living, living_of
+from nvc.slices.store.registry import Entry, RegistryError
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.slices.model.quota import QuotaDevice
+
+
+class Record(Value):
+    """One slice."""
+
+    entry: Entry
+    limits: tuple[QuotaDevice, ...]  # of now
+    life: Life | None  # None: its container is gone
+
+
+class Broken(Value):
+    """One slice of which something cannot be read."""
+
+    entry: Entry  # only its key and directory, where the file `about` cannot be read
+    uuids: frozenset[bytes]  # its devices; none: it may have any
+    path: str  # of the file
+    cause: str
+    life: Life | None  # None: its container is gone
+    torn: bool = False  # a change of its quota was never finished
+
+    def error(self, step: str) -> RegistryError:
+        """Why this `step` is denied."""
+        key = self.entry.key
+        hint = f"stop its container, then `nvc-cli vgpu rm --force {key}`" if self.life else ""
+        return RegistryError(
+            step, self.path, f"{self.cause}, so what slice {key} has is not known",
+            hint or f"its container is gone: `nvc-cli vgpu rm {key}`",
+        )  # fmt: skip
+
+
+class Snapshot(Value):
+    """All slices at one moment."""
+
+    slices: tuple[Record, ...]
+    broken: tuple[Broken, ...]
+    repaired: tuple[str, ...] = ()  # quotas of which a change was ended whose writer was killed
+
+    @property
+    def living(self) -> tuple[tuple[Entry, tuple[QuotaDevice, ...]], ...]:
+        """Those that live, each with its limits."""
+        return tuple((one.entry, one.limits) for one in self.slices if one.life)
+
+    def broken_on(self, uuid: str, but: str = "") -> Broken | None:
+        """One that cannot be read, may live, and may have this device; `but` is a key that does not count."""
+        for one in self.broken:
+            if one.life and one.entry.key != but and (not one.uuids or uuid_bytes(uuid) in one.uuids):
+                return one
+        return None
+
+    def check(self, step: str, uuid: str, but: str = "") -> None:
+        """Raise RegistryError, for this `step`, where not everything is known of who has this device."""
+        one = self.broken_on(uuid, but)
+        if one is not None:
+            raise one.error(step)
+
+
+def snapshot(
+    kernel: Kernel, locked: bool, processes: bool = False, repair: bool = True, base: str = ""
+) -> Snapshot:
+    """Read all slices below `base`, by default the registry.
+
+    `locked`: the caller holds the registry's lock. With `processes`, each life has all processes of its slice,
+    which takes a look at every process of the host. With `repair`, a change of a quota is ended whose writer was
+    killed; without the lock that waits for it a little. The remains of a removal that was killed are no slice.
+
+    Raises OSError for the registry itself.
+    """
+    base = base or registry.base_directory()
+    entries: list[Entry] = []
+    wrong: dict[str, RegistryError] = {}
+    for name in registry.entry_names(base):
+        path = f"{base}/{name}"
+        try:
+            entries.append(registry.read_entry(path))
+        except RegistryError as error:
+            if not is_remnant(path):
+                wrong[name] = error
+                entries.append(Entry(name, path, 0, 0, "", "", 0, ()))
+    lives = (living if processes else living_of)(kernel, tuple(entries))
+    found: list[Record] = []
+    broken: list[Broken] = []
+    repaired: list[str] = []
+    for entry in entries:
+        life, cause, torn = lives.get(entry.key), wrong.get(entry.key), False
+        limits: tuple[QuotaDevice, ...] = ()
+        try:
+            if repair:
+                limits, ended = sound_quota(kernel, entry, locked)
+                repaired += [entry.quota] if ended else []
+            else:
+                limits = read_quota(entry)
+        except (OSError, QuotaError) as error:
+            torn = isinstance(error, TornQuota)
+            text = error.strerror if isinstance(error, OSError) else str(error.cause)
+            cause = cause or RegistryError("read slice", entry.quota, text)
+        if cause is None:
+            found.append(Record(entry, limits, life))
+            continue
+        names = [device.uuid for device in entry.devices] + [device.uuid for device in limits]
+        uuids = frozenset(map(uuid_bytes, names))
+        broken.append(Broken(entry, uuids, cause.path, str(cause.cause), life, torn))
+    return Snapshot(tuple(found), tuple(broken), tuple(repaired))
