@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.errors import InputError
+from nvc.slices.model.policy import WITHOUT_NVCD
 from nvc.value import Value
 
 
@@ -166,8 +167,8 @@ EXPLANATIONS = (
     ),
     Explanation(
         "NVC-2107", "DaemonError", "vgpu", "A slice needs nvcd, which does not run.",
-        ("`require-nvcd` is set in config.toml, and the slice's policy is fair, preempt, weight or soft.",),
-        "vgpu", ("Start nvcd: `systemctl start nvcd`.", "Ask for the policy fixed or native."),
+        ("`require-nvcd` is set in config.toml, and only nvcd enforces the slice's policy.",),
+        "vgpu", ("Start nvcd: `systemctl start nvcd`.", f"Ask for the policy {WITHOUT_NVCD}."),
     ),
     Explanation(
         "NVC-2201", "OutputError", "output", "Standard output does not take what was to be printed.",
