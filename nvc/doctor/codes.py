@@ -150,9 +150,10 @@ EXPLANATIONS = (
         "vgpu", ("Start the container again.",),
     ),
     Explanation(
-        "NVC-2104", "CalibrationError", "vgpu", "What a context takes cannot be measured or kept.",
-        ("The command was called without root.", "/var/lib/nvc is not there and cannot be made."),
-        "", ("Call it as root, on the host.",),
+        "NVC-2104", "CalibrationError", "vgpu", "What a context takes cannot be measured, kept or read.",
+        ("The command was called without root.", "/var/lib/nvc is not there and cannot be made.",
+         "/var/lib/nvc/calibration is damaged, or somebody else could have written it."),
+        "vgpu.calibration", ("Call `nvc-cli vgpu calibrate` as root, on the host.",),
     ),
     Explanation(
         "NVC-2105", "RunError", "vgpu", "A program could not be started with a slice.",

@@ -189,7 +189,15 @@ def measured(look: Look) -> Iterator[Finding]:
     if not any(tenant.alive for tenant in look.tenants()[0]):
         return
     facts = look.facts
-    known = {one.driver for one in calibration.load()}
+    try:
+        known = {one.driver for one in calibration.load()}
+    except NvcError as error:
+        yield failed(
+            f"what contexts take cannot be read, so no slice can be made: {error.cause}",
+            calibration.PATH,
+            commands=(f"{look.nvc_cli} vgpu calibrate",),
+        )
+        return
     if facts.driver_label not in known:
         yield warning(
             f"what a context takes was not measured with driver {facts.driver_label}: more is assumed",

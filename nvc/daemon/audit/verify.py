@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.audit.accountant import Accountant
     from nvc.daemon.audit.overuse import Verdict
-    from nvc.daemon.mps import Fenced
+    from nvc.daemon.mps_records import Fenced
     from nvc.daemon.schedule.book import Known
     from nvc.daemon.schedule.gang import Board
     from nvc.slices.model.quota import QuotaDevice
@@ -95,7 +95,7 @@ class Verifier:
         if self.accountant.use_is_new:
             self._hold_use(fenced, now)
         found = self._bypasses() | self._excesses() | self._overuses()
-        found |= self._strangers({one.pid for one in fenced.values()})
+        found |= self._strangers({one.pid for one in fenced.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
         self._acted &= set(found)
         for offence, since in self._since.items():
