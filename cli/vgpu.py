@@ -61,7 +61,9 @@ def run_command(
     other than the standard ones are closed. The driver's other libraries stay usable: what they take (OpenCL,
     graphics, video) is not counted.
     """
+    from nvc import inventory
     from nvc.discovery import discover
+    from nvc.errors import SourceChanged
     from nvc.slices.build.run import Program, run
 
     wanted = wanted_slice(given)
@@ -75,7 +77,16 @@ def run_command(
     output.warn(program_of(ctx), facts.warnings)
     program = Program(words, environment, uid, gid, options.timeout, name)
     sys.stdout.flush()
-    ctx.exit(run(kernel, facts, selectors, wanted, program, lambda told: output.warn(program_of(ctx), told)))
+
+    def warn(told: tuple[str, ...]) -> None:
+        output.warn(program_of(ctx), told)
+
+    try:
+        code = run(kernel, facts, selectors, wanted, program, warn)
+    except SourceChanged:  # before the program was started
+        inventory.forget(options)
+        code = run(kernel, discover(kernel, options), selectors, wanted, program, warn)
+    ctx.exit(code)
 
 
 @command("calibrate", "nvc-cli vgpu calibrate", "nvc-cli vgpu calibrate --device 0 --format json")

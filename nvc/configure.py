@@ -96,10 +96,9 @@ def configure_target(
     try:
         return _configure(kernel, options, request, opened, log, oci_devices, last)
     except SourceChanged as change:  # raised before anything was done
-        if not options.inventory:
-            raise
-        log.step(f"{change}; what an earlier run found is stale, looking again")
-        inventory.forget(options)
+        log.step(f"{change}; what was found is stale, looking again")
+        if options.inventory:
+            inventory.forget(options)
         return _configure(kernel, options, request, opened, log, oci_devices, last)
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML

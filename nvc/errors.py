@@ -6,7 +6,7 @@
     |- InitializationError  initialization  driver helper, driver root, kernel floor, unsafe installation
     |- ContainerError       container     pid, namespaces, rootfs
     |- DetectionError       detection     driver files, NVML, device nodes
-    |  `- SourceChanged     detection     a file is not the one that was found
+    |  `- SourceChanged     detection     what a plan rests on has changed
     |- DeviceError          device        a selector matches nothing
     |- MigConfigError       mig-config
     |- MigMonitorError      mig-monitor
@@ -95,7 +95,7 @@ class DetectionError(NvcError):
 
 
 class SourceChanged(DetectionError):
-    """A file is not the one that discovery found: the inventory is stale."""
+    """What a plan rests on has changed: a file is not the one that discovery found, or a device's policy."""
 
     code = "NVC-1402"
     hint = "the driver was changed meanwhile; run again, or with --no-inventory"

@@ -73,8 +73,9 @@ EXPLANATIONS = (
     ),
     Explanation(
         "NVC-1402", "SourceChanged", "detection",
-        "A file of the driver is not the one that was found: it was replaced meanwhile.",
-        ("The driver was upgraded in this moment.", "The inventory is stale."),
+        "What a plan rests on changed while it was made: a file of the driver, or the policy of a device.",
+        ("The driver was upgraded in this moment.", "The inventory is stale.",
+         "`nvc-cli vgpu policy` ran in this moment."),
         "inventory", ("Try again.", "`nvc-cli --no-inventory info` asks the driver anew."),
     ),
     Explanation(

@@ -245,3 +245,10 @@ def test_a_simulated_driver_is_found_without_a_variable(launcher: str, driver: s
     env = {**CLEAN_ENV, "LD_LIBRARY_PATH": "/own"}
     shown = run(*head, "sh", "-c", 'echo "$LD_LIBRARY_PATH $PATH"', env=env).stdout.split()
     assert shown[0].startswith(f"/own:{driver}{LIBS}") and shown[1] == f"{env['PATH']}:{driver}/usr/bin"
+
+
+def test_a_driver_that_was_replaced_meanwhile_is_found_again(sliced: Any, driver: str) -> None:
+    """What an earlier run found of it is stale then."""
+    sliced("--", "true")
+    os.utime(f"{driver}{LIBS}/libcuda.so.580.159.04")
+    assert sliced("--", "echo", "runs").stdout == "runs\n"

@@ -9,7 +9,7 @@ import signal
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
 from nvc.discovery.outer import refuse_slices
-from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied
+from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
 from nvc.model import HostFacts
 from nvc.plan.ops import Plan
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 IGNORED = (signal.SIGINT, signal.SIGQUIT)
 _MESSAGE_MAX = 4096
+_CHANGED = "\1"  # begins the message of a SourceChanged
 MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
 
 
@@ -64,7 +65,8 @@ def run(
 
     `warn` is told when it has started of what its slice does not keep.
 
-    A program that a signal ended gives 128 and the signal's number. Raises NvcError when it cannot be started.
+    A program that a signal ended gives 128 and the signal's number. Raises NvcError when it cannot be started,
+    SourceChanged when `facts` or a device's policy are not what they were.
     """
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
@@ -129,6 +131,8 @@ def _child(
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
         os.execvpe(program.words[0], list(program.words), program.environment)
+    except SourceChanged as error:
+        text = f"{_CHANGED}{error}"
     except NvcError as error:
         text = str(error)
     except OSError as error:
@@ -235,6 +239,8 @@ def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]],
         warn(tuple(told.splitlines()))
     status = os.waitpid(pid, 0)[1]
     _forget(kernel, pid)
+    if problem.startswith(_CHANGED):
+        raise SourceChanged("make a slice", cause=problem.removeprefix(_CHANGED))
     if problem:
         raise RunError(problem)
     code = os.waitstatus_to_exitcode(status)

@@ -20,10 +20,7 @@ class QuotaError(NvcError):
     doctor = "vgpu"
     stage = "vgpu"
     hint = "`nvc-cli vgpu rm` removes what is left of a container; start it again"
-
-
-class TornQuota(QuotaError):
-    """A change of a quota was never finished: whoever made it was killed."""
+    torn = False  # a change was never finished: whoever made it was killed
 
 
 class QuotaDevice(Value):
@@ -107,7 +104,9 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
         after = os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET)
         if sequence % 2 == 0 and after == layout.SEQUENCE.pack(sequence):
             return devices
-    raise TornQuota("read quota", "", "a change of it was never finished")
+    error = QuotaError("read quota", "", "a change of it was never finished")
+    error.torn = True
+    raise error
 
 
 def finish(fd: int) -> bool:

@@ -96,6 +96,10 @@ class Slice(Value):
             lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
         elif self.uncounted:
             lines.append("with libraries whose memory is not counted, as asked for")
+        if self.fence == "mig":
+            lines.append("isolated by MIG: the smallest free MIG device that fits, chosen when the plan was made")
+        if self.fence == "mps":
+            lines.append(f"isolated by an MPS server of its own, with {self.mps_percent}% of the threads")
         return lines
 
     def document(self) -> dict[str, Any]:
@@ -117,6 +121,7 @@ class Slice(Value):
             "shim": self.shim_directory,
             "uncounted": self.uncounted,
             "shared": self.outer is not None,
+            "fence": self.fence or None,
             "leftOut": list(self.left_out),
         }
 

@@ -13,7 +13,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 import time
 
-from nvc.errors import InitializationError
+from nvc.errors import InitializationError, SourceChanged
 from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.slices.model import layout, quota
@@ -80,7 +80,8 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     """Write the quota of a container, new or already running, before it is bound.
 
     In a running one each device keeps its position, and one that is no longer asked for its limit. Raises
-    RegistryError, also for a slice that is one too many for a device, InitializationError, PolicyError.
+    RegistryError, also for a slice that is one too many for a device, InitializationError, PolicyError, and
+    SourceChanged where the policy of a device is not the planned one any more.
     """
     base, key = base_directory(), key_of(kernel, target)
     path = f"{base}/{key}"
@@ -91,8 +92,10 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
             from nvc.slices.store.admission import admit
 
             admit(kernel, key, slice)
-        # They were looked up before, but may have changed until the lock was held.
-        devices = tuple(quota_device(device) for device in policies.governed(slice.devices))
+        for planned, now in zip(slice.devices, policies.governed(slice.devices)):
+            if now.policy != planned.policy:
+                raise SourceChanged("make a slice", planned.uuid, "its policy was changed meanwhile", "run again")
+        devices = tuple(quota_device(device) for device in slice.devices)
         os.fchmod(lock, 0o711)
         names = entry_names(base)
         if len(names) > MANY:

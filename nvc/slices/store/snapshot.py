@@ -6,7 +6,7 @@ depends on it: `Snapshot.check` comes before every decision about a device.
 
 from __future__ import annotations
 
-from nvc.slices.model.quota import QuotaError, TornQuota, uuid_bytes
+from nvc.slices.model.quota import QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
 from nvc.slices.store.living import Life, is_remnant, living, living_of
@@ -109,7 +109,7 @@ def snapshot(
             else:
                 limits = read_quota(entry)
         except (OSError, QuotaError) as error:
-            torn = isinstance(error, TornQuota)
+            torn = isinstance(error, QuotaError) and error.torn
             text = error.strerror if isinstance(error, OSError) else str(error.cause)
             cause = cause or RegistryError("read slice", entry.quota, text)
         if cause is None:

@@ -1,0 +1,90 @@
+"""What a plan with a slice says is what is applied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.vgpu import GIB, entry_of
+
+import nvc
+from nvc.api import Quiet
+from nvc.errors import SourceChanged
+from nvc.plan.describe import describe
+from nvc.plan.ops import Plan
+from nvc.request import Request, SliceRequest
+from nvc.sim.report import report
+from nvc.slices.build import shim as shims
+from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.policy import policies
+from nvc.slices.store.limits import read_quota
+
+FAIR, WEIGHT, NATIVE = (POLICIES.index(name) for name in ("fair", "weight", "native"))
+
+
+@pytest.fixture(autouse=True)
+def installed(shim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process finds the shim where an installed nvc does."""
+    monkeypatch.setattr(shims, "directory", lambda: os.path.dirname(shim))
+
+
+@pytest.fixture
+def uuid(driver: str) -> Iterator[str]:
+    """GPU 0, without a policy in the end."""
+    found = report(driver).gpus[0].uuid
+    yield found
+    policies.write(found, policies.DevicePolicy())
+
+
+def asked(**more: Any) -> Request:
+    wanted = SliceRequest(memory=(parse_size("--memory", "4GiB"),), **more)
+    return Request(devices=("0",), capabilities=("compute",), vgpu=wanted, cgroups=False)
+
+
+class Changing(Quiet):
+    """Another operator, who gives a GPU another policy each time that a plan has been made."""
+
+    def __init__(self, uuid: str, *changes: int) -> None:
+        self.uuid = uuid
+        self.changes = list(changes)
+        self.planned: list[int] = []
+
+    def plan(self, plan: Plan) -> None:
+        assert plan.slice is not None
+        self.planned.append(plan.slice.devices[0].policy)
+        if self.changes:
+            policies.write(self.uuid, policies.DevicePolicy(policy=self.changes.pop(0)))
+
+
+def test_a_policy_that_changes_meanwhile_is_planned_again(
+    runc_bundle: Any, debian: str, driver: str, uuid: str
+) -> None:
+    log, bundle = Changing(uuid, FAIR), runc_bundle(debian)
+    with bundle.created("runc") as container, nvc.Driver(nvc.DriverOptions(root=driver), log=log) as found:
+        found.configure(nvc.Container(container.pid, bundle.rootfs), asked())
+        (device,) = read_quota(entry_of(container.pid))
+    assert log.planned == [NATIVE, FAIR] and device.policy == FAIR
+
+
+def test_one_that_changes_again_is_told(runc_bundle: Any, debian: str, driver: str, uuid: str) -> None:
+    log, bundle = Changing(uuid, FAIR, WEIGHT), runc_bundle(debian)
+    with bundle.created("runc") as container, nvc.Driver(nvc.DriverOptions(root=driver), log=log) as found:
+        with pytest.raises(SourceChanged, match=f"{uuid}: its policy was changed meanwhile"):
+            found.configure(nvc.Container(container.pid, bundle.rootfs), asked())
+        assert entry_of(container.pid) is None
+
+
+@pytest.mark.driver(gpus=1, mig=("7g.80gb",))
+def test_the_plan_says_what_isolation_chose(runc_bundle: Any, debian: str, driver: str) -> None:
+    bundle = runc_bundle(debian)
+    with bundle.created("runc") as container, nvc.Driver(nvc.DriverOptions(root=driver)) as found:
+        held = nvc.Container(container.pid, bundle.rootfs)
+        plan = found.plan(held, asked(fence="mig"))
+        assert "isolated by MIG: the smallest free MIG device that fits" in " ".join(describe(plan).split())
+        found.configure(held, asked(fence="mig"))
+        (device,) = read_quota(entry_of(container.pid))
+    assert plan.slice is not None
+    assert [device.uuid] == [one.uuid for one in plan.slice.devices] and device.memory_limit == 4 * GIB
