@@ -58,7 +58,7 @@ class Part(Value):
     limit: int  # bytes of its memory; slices.model.layout.NO_LIMIT: all of it
     cores: int  # percent of its time; 0: not given
     weight: int  # among the slices of the device
-    policy: int  # place in slices.model.layout.POLICIES
+    policy: int  # place in slices.model.policy.TABLE
 
 
 class SliceRequest(Value):

@@ -21,7 +21,8 @@ from nvc.kubernetes.errors import CheckpointError, ClaimError
 from nvc.kubernetes.parameters import KINDS, Parameters, merged
 from nvc.kubernetes.pool import NAME_MAX, Owner, changes, name_of, parts_of
 from nvc.kubernetes.quantity import BINARY, DECIMAL, mib_text, parse_quantity
-from nvc.slices.model.layout import NO_LIMIT, POLICIES
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.policy import POLICIES
 
 GIB = 1 << 30
 OWNER = Owner("gpu.nvc.dev", "node-a", "1")
