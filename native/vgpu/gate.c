@@ -33,6 +33,7 @@ struct wait {
     uint32_t served; /* when the turn was looked at */
     uint32_t dead;   /* whose turn passed while nothing happened, one after the other */
     uint64_t sleep;
+    bool counted; /* as one that goes on as soon as it may: the lease is wanted */
 };
 
 /* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
@@ -177,20 +178,27 @@ static bool wait_for(const char *what, struct wait *wait, uint64_t now)
     return true;
 }
 
-/* Until the launch may be made. `meter` is NULL where it need not be known. */
-static CUresult pass(struct launch *launch, int position)
+static void count(struct wait *wait, int position, bool counted)
 {
-    struct wait wait = {0};
+    if (wait->counted != counted)
+        lease_wanted(position, counted);
+    wait->counted = counted;
+}
+
+/* Until the launch may be made. `meter` is NULL where it need not be known. */
+static CUresult wait_at(struct launch *launch, int position, struct wait *wait)
+{
     for (;;) {
         struct window window = window_of(position);
         uint64_t now = launch->now = now_ns(CLOCK_MONOTONIC);
         bool turn = window.unknown || !window.shared || lease_held(position);
         if (window.unknown || window.paused || !turn) {
             leave_queue(launch);
-            if (window.unknown && !wait_for("the quota cannot be read", &wait, now))
+            if (window.unknown && !wait_for("the quota cannot be read", wait, now))
                 return CUDA_ERROR_OPERATING_SYSTEM;
-            if (!wait.held_since)
-                wait.held_since = now;
+            if (!wait->held_since)
+                wait->held_since = now;
+            count(wait, position, !window.paused && !turn);
             if (window.paused)
                 pause_for(STEP_NS);
             else if (!turn)
@@ -199,7 +207,7 @@ static CUresult pass(struct launch *launch, int position)
         }
         if (!window.cores && !(window.shared && lease_is_active(position))) {
             leave_queue(launch);
-            note_wait(position, &wait, now);
+            note_wait(position, wait, now);
             launch->meter = NULL;
             return CUDA_SUCCESS;
         }
@@ -209,31 +217,41 @@ static CUresult pass(struct launch *launch, int position)
             if (atomic_load(&meter->busy) &&
                 now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
                 meter_look(meter, now, 0);
-            verdict = try_once(launch, window.cores, &wait);
+            bool full = window.shared && lease_takes_turns(position) && lease_is_full(position);
+            verdict = full ? WAIT_WORK : try_once(launch, window.cores, wait);
         }
         if (verdict == OPEN && (!window.shared || lease_held(position))) {
-            note_wait(position, &wait, now);
+            note_wait(position, wait, now);
             return CUDA_SUCCESS;
         }
         if (verdict == OPEN) {
             meter_end(launch, false); /* the turn ended meanwhile */
             continue;
         }
-        if (!wait.held_since && verdict != WAIT_MEMORY) /* so that it is known when what runs has ended */
+        if (!wait->held_since && verdict != WAIT_MEMORY) /* so that it is known when what runs has ended */
             mark_put(launch->meter, launch->handle, (uintptr_t)launch->handle, launch->to.context,
                      launch->thread);
-        if (!wait.held_since)
-            wait.held_since = now;
+        if (!wait->held_since)
+            wait->held_since = now;
+        count(wait, position, verdict == WAIT_WORK);
         if (verdict == WAIT_MEMORY) {
-            if (!wait_for("no memory to know what is launched", &wait, now))
+            if (!wait_for("no memory to know what is launched", wait, now))
                 return CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
         if (verdict != WAIT_WORK && !atomic_load(&launch->meter->busy))
             marks_set_clock(launch->meter, launch->handle, launch->to.context, now);
-        rest(launch, verdict, &wait);
+        rest(launch, verdict, wait);
         meter_look(launch->meter, now_ns(CLOCK_MONOTONIC), 0);
     }
+}
+
+static CUresult pass(struct launch *launch, int position)
+{
+    struct wait wait = {0};
+    CUresult result = wait_at(launch, position, &wait);
+    count(&wait, position, false);
+    return result;
 }
 
 /* By the explicit name of a default stream, since the entries for programs with one for each thread take NULL for it. */

@@ -10,13 +10,17 @@
 #include <sys/prctl.h>
 
 enum {
-    RETRY_NS = 1000000000, /* between two attempts to reach nvcd */
-    IDLE_NS = 1000000,     /* without work for so long, the lease is given back */
-    DRAIN_STEP_NS = 20000, /* between two looks at whether the last work has ended */
-    HELD_STEP_NS = 500000, /* between two looks at whether there is work */
+    RETRY_NS = 1000000000,   /* between two attempts to reach nvcd */
+    IDLE_NS = 1000000,       /* without work for so long, the lease is given back */
+    DRAIN_STEP_NS = 20000,   /* between two looks at whether the last work has ended, */
+    DRAIN_SPIN_NS = 100000,  /* but without a pause when it is to end within so long, */
+    DRAIN_LOOKS_NS = 300000, /* and not for longer than that: guesses may be wrong */
+    OVERRUN_NS = 5000000,    /* work may end so long after the lease, at most */
+    HELD_STEP_NS = 500000,   /* between two looks at whether there is work */
     REST_STEP_NS = 1000000000,
     END_STEP_US = 100,
     END_STEPS = 1000,
+    AT_ONCE = 1 /* a step, of no time */
 };
 
 /* An nvcd that lets a launch wait so long without a word is not working: nothing is asked of it before it says something
@@ -88,6 +92,7 @@ static bool granted(struct process *in, int position, const struct nvcd_message 
     uint32_t unasked = UNASKED;
     lease->round = message->round;
     lease->charged = meter_charged(position);
+    lease->spun = 0;
     lease->granted = now_ns(CLOCK_MONOTONIC);
     lease->length = message->a;
     /* What was given back when this came, nvcd takes for ours, and for wanted. */
@@ -116,27 +121,44 @@ static bool obey(struct process *in, const struct nvcd_message *message)
     return true;
 }
 
-/* Whoever waited for the lease needs a moment to launch once it has come. */
+/* Whoever waited for the lease, or for its work, needs a moment to launch once that has come. */
 static bool is_quiet(const struct lease *lease, int position, uint64_t now)
 {
-    uint64_t last = meter_last_launch(position);
+    bool idle = meter_is_idle(position);
+    uint64_t last = meter_last_work(position);
     if (last < lease->granted)
         last = lease->granted;
-    return now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters) && meter_is_idle(position);
+    return idle && now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters);
 }
 
-/* Until the next look at what runs: half of what is left, since guesses are wrong in proportion. */
-static long drain_step(uint64_t left)
+/* Until the next look at what runs: half of what is left, since guesses are wrong in proportion. Being woken takes a good
+ * part of what the device would be idle between two turns. */
+static long drain_step(struct lease *lease, int position, uint64_t now)
 {
+    uint64_t left = meter_left(position);
+    if (left < DRAIN_SPIN_NS && !lease->spun)
+        lease->spun = now;
+    if (lease->spun && now - lease->spun < DRAIN_LOOKS_NS)
+        return AT_ONCE;
     return left < 2 * DRAIN_STEP_NS  ? DRAIN_STEP_NS
            : left < 2 * HELD_STEP_NS ? (long)(left / 2)
                                      : HELD_STEP_NS;
 }
 
+bool lease_is_full(int position)
+{
+    struct process *in = process();
+    const struct lease *lease = &in->leases[position];
+    uint64_t length = lease->length, late = length / 2 < OVERRUN_NS ? length / 2 : OVERRUN_NS;
+    uint64_t granted = lease->granted, now = now_ns(CLOCK_MONOTONIC), next = meter_pace(position);
+    return next > late && atomic_load(&lease->state) == GRANTED && meter_last_launch(position) > granted &&
+           now > granted && now - granted + meter_left(position) + next > length + late;
+}
+
 /* How long until a lease that is held may be over, or unused. */
 static long next_look(const struct lease *lease, int position, uint64_t now)
 {
-    uint64_t held = now - lease->granted, idle = meter_last_launch(position) + IDLE_NS;
+    uint64_t held = now - lease->granted, idle = meter_last_work(position) + IDLE_NS;
     uint64_t left = lease->length > held ? lease->length - held : 0;
     uint64_t next = idle > now && idle - now < IDLE_NS ? idle - now : HELD_STEP_NS;
     return (long)(next < left ? next : left) + 1;
@@ -153,13 +175,14 @@ static long look_after(struct process *in)
         bool good = true;
         long step = REST_STEP_NS;
         uint64_t held = now - lease->granted;
-        if (state == GRANTED && (held >= lease->length || is_quiet(lease, i, now)) &&
+        bool quiet = (state == GRANTED || state == DRAINING) && is_quiet(lease, i, now);
+        if (state == GRANTED && (quiet || held >= lease->length || lease_is_full(i)) &&
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
         if (state == DRAINING && !meter_is_idle(i)) {
-            step = drain_step(meter_left(i));
+            step = drain_step(lease, i, now);
         } else if (state == DRAINING) {
-            good = release(in, i, is_quiet(lease, i, now));
+            good = release(in, i, quiet);
             state = atomic_load(&lease->state);
         }
         if (state == GRANTED)
@@ -188,6 +211,8 @@ static void *attend(void *argument)
     for (;;) {
         struct pollfd wait = {.fd = channel_descriptor(in), .events = POLLIN};
         struct timespec timeout = {.tv_sec = step / 1000000000, .tv_nsec = step % 1000000000};
+        if (step == AT_ONCE)
+            timeout.tv_nsec = 0;
         if (wait.fd < 0)
             break;
         if (ppoll(&wait, 1, &timeout, NULL) > 0) {
@@ -303,12 +328,16 @@ bool lease_takes_turns(int position)
     return state != UNASKED && state != FREE && is_connected(in);
 }
 
+void lease_wanted(int position, bool wanted)
+{
+    atomic_fetch_add(&process()->leases[position].waiters, wanted ? 1 : UINT32_MAX);
+}
+
 bool lease_await(int position, uint64_t until)
 {
     struct process *in = process();
     struct lease *lease = &in->leases[position];
     bool held;
-    atomic_fetch_add(&lease->waiters, 1);
     while (!(held = lease_held(position))) {
         uint64_t now = now_ns(CLOCK_MONOTONIC);
         uint32_t state = atomic_load(&lease->state);
@@ -319,6 +348,5 @@ bool lease_await(int position, uint64_t until)
         if (state == WAITING || state == DRAINING)
             syscall(SYS_futex, &lease->state, FUTEX_WAIT_PRIVATE, state, &timeout, NULL, 0);
     }
-    atomic_fetch_sub(&lease->waiters, 1);
     return held;
 }

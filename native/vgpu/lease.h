@@ -20,10 +20,18 @@ bool lease_is_active(int position);
 /* Whether others have turns on it as well: what a cap allows then comes in pieces. */
 bool lease_takes_turns(int position);
 
+/* A launch waits until it may be made, or does no longer: meanwhile the lease is not given back as one that is not used. */
+void lease_wanted(int position, bool wanted);
+
+/* Whether one more launch, that is a long one, would end so late that the next one's turn could begin before. The first of a turn does not. */
+bool lease_is_full(int position);
+
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
 bool meter_is_idle(int position);     /* what this process launched on the device is shown to have ended */
 uint64_t meter_left(int position);    /* how long that will take, nanoseconds, as a guess */
+uint64_t meter_pace(int position);    /* what one launch takes, likewise */
 uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
 uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
+uint64_t meter_last_work(int position);   /* likewise: when that was, or its end */
 
 #endif

@@ -222,7 +222,7 @@ static void note_stretch(struct meter *meter, const struct stream *stream, const
         return;
     uint64_t all = reached - before, busy = reached > from ? reached - from : 0;
     uint64_t launches = mark->launches > stream->ended ? mark->launches - stream->ended : 1;
-    meter->pace = (3 * meter->pace + busy / launches) / 4;
+    note_pace(meter, busy / launches);
     if (reached < mark->recorded + BACKLOG_NS && !mark->sampled) {
         uint64_t part = density_of(&meter->density, now) * meter->used;
         busy = all * (part < 1024 ? part : 1024) / 1024;

@@ -77,6 +77,11 @@ static void open_if_idle(struct meter *meter, uint64_t now)
     watch_start();
 }
 
+void note_pace(struct meter *meter, uint64_t launch)
+{
+    meter->pace = (3 * meter->pace + launch) / 4;
+}
+
 /* By how long launches wait for those before them it is decided how many there may be. */
 static void adapt(struct meter *meter, uint64_t waited)
 {
@@ -99,6 +104,9 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
                   uint64_t waited)
 {
     if (launches > stream->ended) {
+        /* It began when it was launched. Of others, marks say how long they took. */
+        if (launches == stream->ended + 1 && launches == stream->begun && stream->entered >= meter->latest)
+            note_pace(meter, end > stream->entered ? end - stream->entered : 0);
         adapt(meter, waited);
         meter->under_way -= (uint32_t)least(launches - stream->ended, meter->under_way);
         stream->ended = launches;
@@ -291,6 +299,12 @@ uint64_t meter_left(int position)
     return left;
 }
 
+uint64_t meter_pace(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter ? atomic_load_explicit(&meter->pace, memory_order_relaxed) : 0;
+}
+
 uint64_t meter_charged(int position)
 {
     struct meter *meter = meter_of(position);
@@ -301,4 +315,11 @@ uint64_t meter_last_launch(int position)
 {
     struct meter *meter = meter_of(position);
     return meter ? atomic_load(&meter->last_launch) : 0;
+}
+
+uint64_t meter_last_work(int position)
+{
+    struct meter *meter = meter_of(position);
+    uint64_t launch = meter_last_launch(position), end = meter ? atomic_load(&meter->latest) : 0;
+    return end > launch ? end : launch;
 }

@@ -86,11 +86,11 @@ struct meter {
     uint32_t allowed;             /* so many may be */
     uint32_t doubts;   /* since launches had to wait too long: so many more in time, and there is none */
     uint64_t progress; /* when something was last shown to have ended, or let through for want of that */
-    uint64_t latest;   /* when the last of the work that has ended, ended */
+    _Atomic uint64_t latest;  /* when the last of the work that has ended, ended */
     _Atomic uint64_t latency; /* of a launch that is waited for: see latency.c; UINT64_MAX: not measured */
     _Atomic uint64_t measure_at; /* when that may be tried again */
     _Atomic bool measuring;
-    uint64_t pace;          /* time of one launch, lately: to guess when what is under way will have ended */
+    _Atomic uint64_t pace;  /* time of one launch, lately: to guess when what is under way will have ended */
     uint32_t closing;       /* contexts that are about to end with unfinished work */
     uint32_t used, room;    /* of `streams` */
     struct stream *streams; /* found by a hash; moves when it grows */
@@ -158,6 +158,7 @@ struct stream *stream_at(struct meter *meter, uint64_t handle, uint32_t step);
 struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
                   uint64_t waited);
+void note_pace(struct meter *meter, uint64_t launch); /* so long one took */
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);
 bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread);

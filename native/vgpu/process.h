@@ -28,6 +28,7 @@ struct lease {
     uint64_t granted; /* CLOCK_MONOTONIC, nanoseconds */
     uint64_t length;  /* nanoseconds */
     uint64_t charged; /* at that time */
+    uint64_t spun;    /* since when it is looked without a pause whether its work has ended; 0: it is not */
     uint8_t uuid[16];
 };
 

@@ -46,6 +46,19 @@ def test_policies_of_slices(
     assert shares(world, driver, workers) == approx(list(wanted), abs=POINTS)
 
 
+@pytest.mark.parametrize("weights", [(1, 1), (1, 15)])
+def test_kernels_as_long_as_a_turn(
+    timed: Place, driver: str, tenant: Callable[..., Worker], world: World, weights: tuple[int, int]
+) -> None:
+    """Nobody keeps the device into another's turn, and what one waits for is not lost."""
+    timed.start(f"--root={driver}")
+    workers = [tenant(f"--weight={weight}", "--policy=weight", ns=10_000_000) for weight in weights]
+    world.run(1)
+    wanted = [weight / sum(weights) for weight in weights]
+    assert shares(world, driver, workers) == approx(wanted, abs=POINTS)
+    assert sum(one["late"] for one in ask(timed)["devices"][0]["tenants"]) <= len(weights)  # at first
+
+
 def test_policies_one_after_another(
     timed: Place, driver: str, tenant: Callable[..., Worker], world: World, launcher: str
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from pytest import approx
-from support.turngiver import Talk, TurnGiver
+from support.turngiver import Message, Talk, TurnGiver
 from support.vgpucap import Capped
 from support.virtual import World, device_time
 
@@ -19,16 +19,17 @@ MS = 1_000_000
 TURNS, LENGTH = 20, 10 * MS
 
 
-def give_turns(talk: Talk) -> None:
-    """So many, each when it is wanted; then no more."""
-    ended = 0
+def give_turns(talk: Talk, length: int = LENGTH) -> list[Message]:
+    """So many, each when it is wanted; then no more. What was said at their ends."""
+    ends: list[Message] = []
     while True:
         message = talk.receive()
-        ended += message.kind == RELEASE
-        if ended == TURNS:
-            return
+        if message.kind == RELEASE:
+            ends.append(message)
+        if len(ends) == TURNS:
+            return ends
         if message.kind == WANT or not message.b:
-            talk.send(GRANT, ended + 1, message.uuid, LENGTH)
+            talk.send(GRANT, len(ends) + 1, message.uuid, length)
 
 
 def switches(pid: int) -> int:
@@ -67,3 +68,23 @@ def test_what_runs_at_the_end_of_a_turn_is_charged_for(turned: Capped, world: Wo
         assert TURNS * LENGTH <= used * 1e9 <= TURNS * (LENGTH + 5 * MS)
         assert turned.budget()[5] == round(used * 1e3)  # launches that were looked at
         assert turned.charged() == approx(used, rel=0.01)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_who_waits_for_its_own_kernels_wants_more(turned: Capped, batch: int) -> None:
+    """One that launches again as soon as it may: as one that has enough, it would lose what nvcd owes it."""
+    with TurnGiver(turned) as nvcd:
+        turned.worker(ns=10 * MS, batch=batch, seconds=60, warm=0)
+        ends = give_turns(nvcd.accept())
+        assert [end.b for end in ends] == [0] * TURNS
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_long_kernel_is_not_begun_at_the_end_of_a_turn(turned: Capped, world: World, batch: int) -> None:
+    """It would go on into the next one's turn. The first of a turn is begun, however long it takes."""
+    with TurnGiver(turned) as nvcd:
+        worker = turned.worker(ns=12 * MS, batch=batch, seconds=60, warm=0)
+        give_turns(nvcd.accept(), 14 * MS)
+        world.run(1)
+        kernels = device_time(turned.root).of(worker.process.pid) * 1e9 / (12 * MS)
+        assert TURNS <= kernels <= TURNS + 2  # at first it is not known how long they are
