@@ -254,6 +254,16 @@ static CUresult pass(struct launch *launch, int position)
     return result;
 }
 
+/* The quota has no such device, or cannot be read: what may be launched there is not known. */
+static CUresult pass_unknown(struct launch *launch)
+{
+    struct wait wait = {0};
+    while (wait_for("the quota does not have the device", &wait, now_ns(CLOCK_MONOTONIC)))
+        if (target_stream(launch->handle, &launch->to) && launch->to.position != NO_POSITION)
+            return pass(launch, launch->to.position);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 /* By the explicit name of a default stream, since the entries for programs with one for each thread take NULL for it. */
 static CUstream explicit_stream(CUstream stream, bool per_thread)
 {
@@ -303,8 +313,8 @@ static CUresult enter(struct launch *launch, CUstream stream, bool per_thread, i
     launch->thread = (uintptr_t)launch->handle == 2 ? this_thread() : 0;
     if (find_target(launch)) {
         int at = position == NO_POSITION ? launch->to.position : position;
-        if (at != NO_POSITION && !is_capturing(launch->handle))
-            result = pass(launch, at);
+        if (!is_capturing(launch->handle))
+            result = at != NO_POSITION ? pass(launch, at) : pass_unknown(launch);
     }
     if (result != CUDA_SUCCESS)
         launch->meter = NULL;
