@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from support.realslice import RealSlice, native, smi
+from support.gpus import smi
+from support.realslice import RealSlice, native
 from support.vgpushim import GIB, MIB, OUT_OF_MEMORY, Process
 
 from nvc.slices.model import layout

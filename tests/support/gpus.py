@@ -6,9 +6,11 @@ So several sessions can run side by side on a host with several GPUs. NVC_BENCH_
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
+import tempfile
 
 from . import CLEAN_ENV, need, run
 
@@ -24,6 +26,11 @@ def chosen() -> str:
 def simulated() -> bool:
     """Whether the driver root is one that `nvc-cli sim create` has made."""
     return os.path.exists(os.path.join(ROOT, "proc/driver/nvidia/sim/description"))
+
+
+def place_of_slice(wanted: str) -> str:
+    """Where a slice's libraries can lie: the simulated driver's look for it above themselves."""
+    return tempfile.mkdtemp(prefix="slice-", dir=ROOT) if simulated() else wanted
 
 
 @functools.cache
@@ -54,3 +61,20 @@ def uuid() -> str:
 def visible() -> dict[str, str]:
     """Variables with which a program sees that GPU alone, with a slice or without."""
     return {"CUDA_VISIBLE_DEVICES": uuid()}
+
+
+@functools.cache
+def _nvml() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """NVML, and its handle of the GPU."""
+    library, handle = ctypes.CDLL(os.path.join(libraries(), "libnvidia-ml.so.1")), ctypes.c_void_p()
+    assert library.nvmlInit_v2() == 0
+    assert library.nvmlDeviceGetHandleByUUID(uuid().encode(), ctypes.byref(handle)) == 0
+    return library, handle
+
+
+def memory_used() -> int:
+    """Bytes of the GPU's memory that are in use, whoever has them, as NVML says."""
+    library, handle = _nvml()
+    total_free_used = (ctypes.c_ulonglong * 3)()
+    assert library.nvmlDeviceGetMemoryInfo(handle, total_free_used) == 0
+    return int(total_free_used[2])

@@ -8,15 +8,16 @@ import shutil
 from typing import Any
 
 from . import CLEAN_ENV, gpus
-from .gpus import smi
-from .vgpushim import GIB, MIB, Slice
+from .vgpushim import GIB, Slice
 
 
 class RealSlice(Slice):
     """10 GiB of the GPU, with the context's size as it is measured here."""
 
+    roughly = 64 << 20  # what the driver takes for itself
+
     def __init__(self, root: str, shims: str, tool: str) -> None:
-        self.make(root, shims, tool, gpus.libraries(), [gpus.uuid()])
+        self.make(gpus.place_of_slice(root), shims, tool, gpus.libraries(), [gpus.uuid()])
         context = self.taken()
         process = self.start()
         self.context = self.taken() - context
@@ -28,10 +29,10 @@ class RealSlice(Slice):
         self.limit(10 * GIB, context_overhead=self.context)
 
     def environment(self, **variables: str) -> dict[str, str]:
-        return super().environment(**gpus.visible(), **variables)
+        return super().environment(**{**gpus.visible(), **variables})
 
     def taken(self, device: int = 0) -> int:
-        return int(smi("memory.used")) * MIB
+        return gpus.memory_used()
 
 
 def native(slice_: Slice) -> dict[str, str]:

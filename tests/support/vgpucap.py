@@ -157,13 +157,10 @@ class RealCapped(Capped):
 
     def __init__(self, root: str, shims: str, program: str) -> None:
         self.workers = []
-        if gpus.simulated():  # its libraries look for it above themselves
-            root = gpus.ROOT
-            shutil.rmtree(os.path.join(root, "slice"), ignore_errors=True)
-        self.make(root, shims, program, gpus.libraries(), [gpus.uuid()])
+        self.make(gpus.place_of_slice(root), shims, program, gpus.libraries(), [gpus.uuid()])
 
     def environment(self, **variables: str) -> dict[str, str]:
-        return super().environment(**gpus.visible(), **variables)
+        return super().environment(**{**gpus.visible(), **variables})
 
 
 @pytest.fixture(scope="session")
