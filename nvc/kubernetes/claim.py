@@ -12,8 +12,7 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
 from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
-from nvc.slices.model.policy import POLICIES
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, WEIGHT
 from nvc.slices.model.shares import check_together, default_policy
 from nvc.value import Value
 
@@ -39,7 +38,7 @@ class Given(Value):
     limit: int = NO_LIMIT  # bytes
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT
-    policy: int = 0  # place in policy.TABLE
+    policy: int = 0  # place in layout.POLICIES
     uncounted: bool = False
     capabilities: tuple[str, ...] = ()
 

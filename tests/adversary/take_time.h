@@ -3,6 +3,7 @@
 #define NVC_TAKE_TIME_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,34 +11,51 @@ typedef int CUresult;
 typedef void *Handle;
 typedef unsigned long long Address;
 
-extern Handle context;
-extern _Atomic double used_us;
+#define LAUNCH                                                                                              \
+    (Handle kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,           \
+     unsigned shared, Handle stream, void **values, void **extra)
+
+enum { BLOCKS = 264, THREADS = 1024, NOT_READY = 600, NOT_SUPPORTED = 801 };
+
+struct way {
+    const char *name;
+    void (*run)(void);
+    bool before_init; /* each of its processes calls `begin` itself */
+};
+
+extern const struct way launch_ways[], wait_ways[], graph_ways[], process_ways[],
+    lack_ways[]; /* end with {0} */
+
+extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
+extern Handle context, function;
+extern CUresult(*launcher) LAUNCH; /* with which `launch` launches; NULL: cuLaunchKernel */
+extern double rounds_a_us;
 
 void *entry(const char *name);
+void begin(void); /* the driver, a context, the kernel; the first one's moment is when the program began */
+double now(void); /* seconds */
 bool more(void);
+void used(double us);                           /* GPU time, of all processes together */
+void failed(const char *name, CUresult result); /* ends the program */
 void launch(Handle stream, double us);
+Handle new_module(void);
+Handle function_of(Handle module);
 Handle new_stream(void);
 void wait_for(Handle stream);
 void wait_for_all(void);
+void pause_for(double us);
 void honest(void);
+int new_child(void);               /* fork(2); it ends with its parent, and when the time is long over */
+void start_over(const char *name); /* the program again, in the same process, for the time that is left */
 
 #define CU(name, types, ...)                                                                                \
     do {                                                                                                    \
-        static CUresult(*call) types;                                                                       \
-        if (!call)                                                                                          \
-            call = (CUresult(*) types)entry(#name);                                                         \
-        CUresult result = call(__VA_ARGS__);                                                                \
-        if (result)                                                                                         \
-            fprintf(stderr, "%s: %d\n", #name, result), exit(4);                                            \
+        static CUresult(*call_) types;                                                                      \
+        if (!call_)                                                                                         \
+            call_ = (CUresult(*) types)entry(#name);                                                        \
+        CUresult result_ = call_(__VA_ARGS__);                                                              \
+        if (result_)                                                                                        \
+            failed(#name, result_);                                                                         \
     } while (0)
-
-void without_descriptors(void);
-void without_memory(void);
-void short_threads(void);
-void null_stream(void);
-void by_callback(void);
-void waited_for_by_another(void);
-void beside_a_capture(void);
-void long_behind_short(void);
 
 #endif

@@ -10,65 +10,39 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from support.adversary_time import WAYS, Way
 from support.vgpucap import Capped
 from support.virtual import World, device_time
 
 SECONDS = 10
-#: The longest work, in seconds, that a program has under way when its cap is reached: it is paid for later.
-BURST = {
-    "honest": 0.001,
-    "queue": 0.001,
-    "event": 0.003,
-    "copy": 0.003,
-    "no-context": 0.005,
-    "no-wait": 0.005,
-    "new-streams": 0.005,
-    "streams": 0.005,
-    "graphs": 0.02,
-    "threads": 0.02,
-    "random": 0.02,
-    "alternate": 0.1,
-    "alternate-queued": 0.04,
-    "new-contexts": 0.05,
-    "short-threads": 0.04,
-    "null-stream": 0.005,
-    "callback": 0.003,
-    "another-waits": 0.005,
-    "capture": 0.005,
-    "long-behind-short": 0.03,
-}
-
-#: What takes most of its time for contexts, or has something taken from it that it needs.
-FOR_LITTLE = {"new-contexts"}
+POINTS = 0.003  # what the credit of one period is in that time, and more
 
 
-@pytest.mark.parametrize("cap", [10, pytest.param(50, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("way", BURST)
+def cases() -> list[object]:
+    """Each way at 10 %, and at night at 50 %."""
+    nightly = pytest.mark.nightly
+    return [
+        pytest.param(way, cap, id=f"{way.name}-{cap}", marks=[nightly] if way.nightly or cap != 10 else [])
+        for cap in (10, 50)
+        for way in WAYS
+    ]
+
+
+@pytest.mark.parametrize("way, cap", cases())
 def test_none_has_more_than_its_cap(
-    world: World, capped: Callable[..., Capped], take_time: str, way: str, cap: int
+    world: World, capped: Callable[..., Capped], take_time: str, way: Way, cap: int
 ) -> None:
     slice_ = capped(program=take_time)
     slice_.cap(cap)
-    process = world.start([take_time, way, "1000"], slice_.environment(), stdout=subprocess.DEVNULL)
+    words = [take_time, way.name, "1000", "1000"]
+    process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
     world.run(1)
     before = device_time(slice_.root).total
     world.run(SECONDS)
     share = (device_time(slice_.root).total - before) / SECONDS
     world.kill(process)
-    assert share <= cap / 100 + 0.003 + BURST[way] / SECONDS
-    assert share >= 0.6 * cap / 100 or way in FOR_LITTLE
-
-
-@pytest.mark.parametrize("way", ["no-descriptors", "no-memory"])
-def test_what_the_shim_lacks_is_no_way_around_it(
-    world: World, capped: Callable[..., Capped], take_time: str, way: str
-) -> None:
-    """Launches have their share, or are denied."""
-    slice_ = capped(program=take_time)
-    slice_.cap(10)
-    process = world.start([take_time, way, "5"], slice_.environment(), stderr=subprocess.DEVNULL)
-    world.finish(process)
-    assert device_time(slice_.root).total <= 0.1 * 5 + 0.03
+    assert share <= cap / 100 + POINTS + way.burst / SECONDS
+    assert share >= way.least * cap / 100
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -80,7 +54,7 @@ def test_starting_over_is_of_no_use(
     slice_.cap(10)
     began = world.now
     for _ in range(6):
-        words = [take_time, "once", "1" if waits else "0"]
+        words = [take_time, "once", "1" if waits else "0", "1000"]
         process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
         world.finish(process)
     assert device_time(slice_.root).total <= 0.1 * (world.now - began) + 0.2 + 0.01

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, STAGE, run
+from support.adversary_table import Cells, Note, pivot, shard
 from support.gpucap import Sliced
 from support.realslice import RealSlice
 from support.vgpucap import compile_work, end_workers
 from support.vgpushim import compile_tool
 
 FIGURES = pytest.StashKey[list[tuple[str, str, str]]]()
+HAD = pytest.StashKey[Cells]()
 OUTCOMES = pytest.StashKey[list[tuple[str, str, float, str]]]()
 
 
@@ -25,6 +27,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a real NVIDIA driver and GPU")
     config.stash[FIGURES] = []
     config.stash[OUTCOMES] = []
+    config.stash[HAD] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the programs that try to have more, those of this shard."""
+    index, count = shard()
+    tried = [item for item in items if "test_adversary" in item.name]
+    left = [item for at, item in enumerate(tried) if at % count != index]
+    config.hook.pytest_deselected(items=left)
+    gone = set(left)
+    items[:] = [item for item in items if item not in gone]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -57,6 +70,7 @@ def report(config: pytest.Config) -> str:
     if figures:
         lines += ["", "| measured | value | in |", "| --- | --- | --- |"]
         lines += [f"| {name} | {value} | {test} |" for name, value, test in figures]
+    lines += pivot(config.stash[HAD])
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +99,16 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
         request.config.stash[FIGURES].append((name, str(value), request.node.name))
 
     return note
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Note:
+    """`note(program, column, value)` puts what a program had into a table of the report."""
+
+    def put(program: str, column: str, value: str) -> None:
+        request.config.stash[HAD].setdefault(program, {})[column] = value
+
+    return put
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 struct handover {
@@ -125,6 +126,8 @@ CUresult beyond(char **word)
         *kept_number(word[1]) = (uint64_t)dup((int)*kept_number(word[2]));
         return 0;
     }
+    if (IS("rlimit")) /* number, value */
+        return setrlimit((unsigned int)number(word[1]), &(struct rlimit){number(word[2]), number(word[2])});
     int value = -1;
     if (IS("dmabuf"))
         return CU(cuMemGetHandleForAddressRange)(&value, *kept_number(word[1]), 8 << 20, 1, 0);

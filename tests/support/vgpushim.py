@@ -77,6 +77,8 @@ class Slice:
     """A directory with the shim as a container of a simulated driver has it."""
 
     time: Time = REAL  # of its processes
+    context = CONTEXT  # bytes that a context takes
+    roughly = 0  # bytes by which the account may be off
 
     def __init__(self, root: str, shims: str, tool: str) -> None:
         gpus = report(root).gpus
@@ -94,9 +96,14 @@ class Slice:
             shutil.copy(os.path.join(shims, name), self.path(f"{name}.1"))
             shutil.copy(os.path.join(real, f"{name}.1"), self.path(f"nvc/real-{name}.1"))
         self.limit(*[2 * GIB] * len(self.uuids))
-        with open(self.path("nvc/ledger/ledger"), "wb") as file:
+        self.new_ledger()
+
+    def new_ledger(self) -> None:
+        """An account in which nothing is."""
+        with open(self.path("nvc/ledger/new"), "wb") as file:
             file.write(ledger.header())
             file.truncate(layout.LEDGER_SIZE)
+        os.rename(file.name, self.path("nvc/ledger/ledger"))
 
     def path(self, name: str) -> str:
         return os.path.join(self.libraries, name)

@@ -8,7 +8,6 @@ import stat
 
 from nvc.errors import NvcError
 from nvc.slices.model import layout
-from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
@@ -124,7 +123,7 @@ def read_entry(path: str) -> Entry:
                 devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
             elif name == "policy":
                 place, policy = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(asked_policy=range(len(POLICIES))[policy])
+                devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
             elif name in fields:
                 fields[name] = value
         entry = Entry(

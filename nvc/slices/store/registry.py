@@ -120,11 +120,11 @@ def quota_device(device: SliceDevice) -> QuotaDevice:
 
 
 def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
-    """Whether the root directory `rootfs` shows the quota of the entry at `path`. Raises OSError."""
+    """Whether the root directory `rootfs` shows the quota of the entry at `path`."""
     try:
         wanted = os.stat(f"{path}/quota")
         fd = kernel.open_in_root(rootfs, f"{libs_dir}/{layout.QUOTA_FILE}", O_PATH)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return False
     try:
         found = os.fstat(fd)

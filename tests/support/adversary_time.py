@@ -1,0 +1,115 @@
+"""The programs of the catalogue that try to have more of a GPU's time: the ways of tests/adversary/take_time*.c."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from . import REPO, run
+from .builds import kept
+from .simdriver import WARN
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of take_time's ways."""
+
+    name: str
+    tries: str
+    burst: float = (
+        0.005  # seconds of its work that can be under way when its share is reached: paid for later
+    )
+    least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
+    gpu: bool = True  # it runs on a real GPU too
+    nightly: bool = False  # it takes a second of a processor, and is left out of `make test`
+
+
+WAYS = (
+    Way("honest", "kernels of 1 ms, each waited for", 0.001),
+    # What is launched, where, and by which call.
+    Way("queue", "kernels of 5 µs in a queue that is never waited for", 0.001),
+    Way("alternate", "60 kernels of 1 µs, wait, one of 100 ms of the same shape, wait", 0.1),
+    Way("alternate-queued", "60 kernels of 1 µs and one of 20 ms of the same shape, in a queue", 0.04),
+    Way("streams", "4,000 streams"),
+    Way("no-context", "a kernel of a library in an explicit stream, without a current context"),
+    Way("new-streams", "a stream for each kernel, destroyed at once"),
+    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0),
+    Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
+    Way("null-stream", "the default stream, waiting for ten kernels at a time"),
+    Way("random", "three streams, three lengths, pauses, by chance", 0.02),
+    Way("long-behind-short", "20 short ones that are waited for, and a long one in another stream", 0.03),
+    Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
+    Way("cooperative", "cuLaunchCooperativeKernel"),
+    Way("old-calls", "cuLaunchGridAsync", least=0),
+    Way("proc-address", "a launch that cuGetProcAddress found, in the thread's default stream"),
+    Way("ptsz", "cuLaunchKernel_ptsz"),
+    Way("new-modules", "a module for each kernel of 20 ms, unloaded at once", 0.02),
+    Way("functions", "600 functions, the last of which is long", 0.02),
+    Way("shapes", "a grid of another size for each launch", 0.006),
+    Way("failures", "50 launches that fail in front of one that does not", 0.01),
+    Way("signal", "launches from the handler of a signal"),
+    Way("priorities", "a long kernel in a stream of low priority beside short ones in one of high", 0.016),
+    Way("green", "a green context, and a stream of its own", least=0),
+    # How it waits.
+    Way("no-wait", "kernels of 5 ms, never waiting"),
+    Way("sleep", "it sleeps for as long as its kernel takes, and asks nobody"),
+    Way("event", "it asks an event again and again", 0.003),
+    Way("blocking-event", "it sleeps until an event has come", 0.003),
+    Way("early-event", "it waits for an event behind a short kernel, with a long one behind that", 0.018),
+    Way("query", "it asks a stream again and again", 0.003),
+    Way("copy", "it waits by a copy", 0.003),
+    Way("free", "it waits by freeing memory", 0.003),
+    Way("watch-memory", "it watches memory that the stream writes", 0.003),
+    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0, gpu=False),
+    Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
+    Way("events", "20,000 events"),
+    Way("callback", "it waits for a function that the stream calls", 0.003),
+    Way("another-waits", "another thread waits, and this one never stops launching", nightly=True),
+    # Graphs.
+    Way("graphs", "graphs of 100 kernels of 100 µs in a queue", 0.02),
+    Way("replay", "a graph captured in one stream, launched in another thread's own", 0.008),
+    Way("capture", "launches while another stream captures"),
+    Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06),
+    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06),
+    Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04),
+    Way("many-graphs", "1,500 graphs"),
+    Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
+    Way("short-lived-graphs", "a graph is cloned, uploaded, launched and destroyed", 0.02),
+    Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08),
+    # Threads and processes.
+    Way("threads", "16 threads with default streams of their own", 0.032),
+    Way("many-threads", "200 threads with default streams of their own", 0.4, nightly=True),
+    Way("short-threads", "a thread for each kernel, which ends at once", 0.04),
+    Way("cancelled-threads", "threads that are cancelled while they launch", 0.01),
+    Way("processes", "four processes, each with kernels of 1 ms", 0.004),
+    Way("queues-of-processes", "three processes that never wait", 0.03),
+    Way("forking", "children come and go while it launches", 0.004),
+    Way("child-of-fork", "a child of fork launches with what the parent had", 0.002),
+    Way("exec", "each program becomes the next one while its kernel of 30 ms runs", 0.03, least=0),
+    Way("leaving", "each process leaves 50 ms of kernels behind", 0.05, least=0),
+    # Something is taken from the shim.
+    Way("no-descriptors", "no descriptor is open, and none can be opened", least=0, gpu=False),
+    Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),
+    Way("no-memory", "no memory can be had", least=0, gpu=False),
+    Way("no-limits", "all other resource limits are 0", least=0),
+    Way("unmapped-ledger", "the slice's account is unmapped while kernels run", least=0),
+    Way("cut-ledger", "the file of the account is cut short while kernels run", least=0),
+    Way(
+        "copied-shim", "two copies of the shim in a process, each knows half of the launches", 0.012, least=0
+    ),
+    Way("lone-shim", "the same, and the second finds no quota", 0.012, least=0),
+)
+
+
+def compile_take_time(directory: str) -> str:
+    """take_time*.c as a program in the directory."""
+    program = os.path.join(directory, "take_time")
+    folder = os.path.join(REPO, "tests/adversary")
+    sources = sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(".c"))
+    run("gcc", *WARN, "-O2", "-o", program, *sources, "-ldl", "-lpthread", timeout=300)
+    return program
+
+
+def take_time() -> str:
+    """The program, compiled once for all tests."""
+    return kept("take_time", compile_take_time)

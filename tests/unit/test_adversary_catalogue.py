@@ -1,0 +1,50 @@
+"""The catalogue of programs that try to have more: docs/security.md shows it, and each has a test."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+from support import REPO
+from support.adversary_rights import RIGHTS
+from support.adversary_table import PAGE, TAKERS, cells_of, page, pivot
+from support.adversary_time import WAYS
+
+
+def test_the_page_shows_it() -> None:
+    """`PYTHONPATH=.:tests python3 -m support.adversary_table` writes it."""
+    with open(PAGE, encoding="utf-8") as file:
+        text = file.read()
+    assert page(text) == text
+
+
+def test_it_is_large_and_no_name_is_there_twice() -> None:
+    names = [one.name for one in (*WAYS, *TAKERS, *RIGHTS)]
+    assert len(names) == len(set(names)) >= 60
+    assert len(WAYS) >= 30 and len(TAKERS) >= 30
+
+
+def test_rights_have_their_tests() -> None:
+    for one in RIGHTS:
+        path, _, name = one.test.partition("::")
+        with open(os.path.join(REPO, "tests", path), encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)], one.test
+
+
+def test_ways_are_those_of_the_program() -> None:
+    """Every way of take_time is in the catalogue, and the other way round."""
+    folder, found = os.path.join(REPO, "tests/adversary"), set()
+    for name in os.listdir(folder):
+        if name.endswith(".c"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                ways = file.read().partition("const struct way ")[2].partition("};")[0]
+            found |= {part.split('"')[1] for part in ways.split("{") if part.startswith('"')}
+    assert found - {"once", "calibrate"} == {way.name for way in WAYS}
+
+
+def test_reports_of_shards_complete_each_other() -> None:
+    first = {"queue": {"alone, 10 %": "9.9", "charged, 10 %": "10.0"}, "killed": {"memory": "5 of 6 MiB"}}
+    other = {"queue": {"beside, 50 %": "49.9"}}
+    merged = cells_of([*pivot(first), "", "| test | outcome |", "| queue | 1 |", "", *pivot(other)])
+    assert merged == {"queue": {**first["queue"], **other["queue"]}, "killed": first["killed"]}
