@@ -22,7 +22,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
+.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -102,6 +102,9 @@ JOBS   ?= $(shell expr 2 \* $$(nproc))
 
 test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+test-fresh: ## the README's commands in ROUNDS (3) containers that have just started, the last with busy processors
+	@$(PYTHON) tests/support/fresh.py --rounds $(or $(ROUNDS),3)
 
 nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, packages, faults, fuzzing, stress; an hour at most
 	@$(MAKE) -j1 -k --no-print-directory nightly-shares nightly-packages nightly-explore stress fuzz nightly-faults

@@ -54,8 +54,12 @@ overlay() {
 overlay "$1" /etc etc /etc
 overlay "$1" /var/lib lib /var/lib
 overlay "$1" "$2:/usr/local" local /usr/local
+mkdir "$1/checkout"
+mount --rbind "$3" "$1/checkout"
 mount -t tmpfs -o mode=755 tmpfs /run
 mount -t tmpfs -o mode=755 tmpfs /srv
+# The stage refers to the checkout by its path, which may be below one of these.
+[ -e "$3" ] || { mkdir -p "$3" && mount --move "$1/checkout" "$3"; }
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mkdir -p /run/lock /usr/local/sbin
 for name in docker dockerd containerd ctr runc crun podman conmon systemctl; do
@@ -84,7 +88,7 @@ class Host:
     def __enter__(self) -> Host:
         command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh"]
         self._holder = subprocess.Popen(
-            [*command, self.directory, STAGE],
+            [*command, self.directory, STAGE, REPO],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -37,9 +37,11 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -252,9 +254,12 @@ def compile_library(directory: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def virtual() -> str:
-    """The library with which programs are in virtual time."""
-    return kept("virtual", compile_library)
+def virtual() -> Iterator[str]:
+    """The library with which programs are in virtual time, at a path that LD_PRELOAD can hold: without spaces."""
+    with tempfile.TemporaryDirectory(prefix="virtual-") as directory:
+        library = os.path.join(directory, "virtual.so")
+        shutil.copy(kept("virtual", compile_library), library)
+        yield library
 
 
 @pytest.fixture

@@ -1,0 +1,233 @@
+"""A machine that has just started, as far as programs can tell: `make test-fresh`.
+
+    python3 tests/support/fresh.py [--rounds 3] [COMMAND...]
+
+Each round starts a container of this host's root, clones HEAD into it under a path with a space, and runs there the
+commands that README.md begins with, or each COMMAND. In the last of several rounds each processor has a busy loop.
+The last lines say how long everything took.
+
+The container has namespaces of its own for mounts, processes, IPC, names and cgroups, and clocks that say a minute
+of uptime. Its changes to the root are a layer that goes with it; /run, /tmp, /var/tmp, /srv, the engines' storage
+and root's caches are empty. It has the host's network, devices and kernel settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from support import REPO, need, run
+
+#: Seconds for which the container's kernel claims to run when it starts.
+UPTIME = 60
+#: A checkout may be anywhere.
+CLONE = "/srv/a clone/nvc"
+#: Lines of output that say how tests ended.
+CLOSING = re.compile(r"fresh: |\d+ (passed|failed|error).* in |(FAILED|ERROR) |.*\*\*\* ")
+CGROUPS = "/sys/fs/cgroup"
+#: Empty, and on the disk itself: an overlay takes no other overlay as the layer that it writes.
+EMPTY = "tmp var/tmp srv var/lib/docker var/lib/containers var/lib/containerd root/.cache"
+NAMES = {"empty": EMPTY, "cgroups": CGROUPS}
+
+#: The first process of the namespaces. Standard input is the caller's socket.
+START = """
+set -e
+echo started >&0
+read -r answer
+exec </dev/null
+place=$1 root=$1/root
+shift
+mkdir "$place/upper" "$place/work" "$root"
+mount -t overlay -o "lowerdir=/,upperdir=$place/upper,workdir=$place/work" overlay "$root"
+for name in %(empty)s; do
+    mkdir -p "$place/disk/$name" "$root/$name"
+    mount --bind "$place/disk/$name" "$root/$name"
+done
+chmod 1777 "$root/tmp" "$root/var/tmp"
+mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
+mount -t sysfs -o nosuid,nodev,noexec sysfs "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t devpts -o newinstance,mode=620,ptmxmode=666 devpts "$root/dev/pts"
+mount --bind "$root/dev/pts/ptmx" "$root/dev/ptmx"
+mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$root/dev/shm"
+mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
+mkdir "$root/run/lock"
+# The host's hierarchies of cgroups, at the same places: this group is the root of each.
+findmnt -rn -R -o TARGET,FSTYPE,FS-OPTIONS %(cgroups)s | while read -r at kind options; do
+    case $kind in
+    tmpfs)
+        mount -t tmpfs -o mode=755 tmpfs "$root$at"
+        find "$at" -maxdepth 1 -type l -exec cp -P '{}' "$root$at" ';' ;;
+    cgroup)
+        mkdir "$root$at"
+        options=$(echo "$options" | tr , '\\n' | grep -vxE 'rw|xattr|clone_children' | sed 's/^name=/none,&/')
+        mount -t cgroup -o "$(echo "$options" | paste -sd ,)" cgroup "$root$at" ;;
+    cgroup2)
+        mkdir -p "$root$at"
+        mount -t cgroup2 cgroup2 "$root$at" ;;
+    esac
+done
+hostname fresh
+cd "$root"
+pivot_root . mnt
+exec chroot . /bin/sh -ec '
+    umount -l /mnt
+    # A group of version 2 gives controllers to the groups below only while no process is in it.
+    if [ -s %(cgroups)s/cgroup.controllers ]; then
+        mkdir %(cgroups)s/init
+        echo $$ >%(cgroups)s/init/cgroup.procs
+        sed "s/[^ ]*/+&/g" %(cgroups)s/cgroup.controllers >%(cgroups)s/cgroup.subtree_control
+    fi
+    "$@" || exit $? # process 1 stays a shell, which waits for orphans
+' sh "$@"
+"""
+
+
+def _hierarchies() -> list[str]:
+    """Where this host has its cgroups."""
+    lines = run(need("findmnt"), "-rn", "-R", "-o", "FSTYPE,TARGET", CGROUPS).stdout.splitlines()
+    return [line.split()[1] for line in lines if line.startswith("cgroup")]
+
+
+def _enter(groups: list[str], pid: int) -> None:
+    for group in groups:
+        with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(str(pid))
+
+
+@contextlib.contextmanager
+def _group() -> Iterator[tuple[list[str], list[str]]]:
+    """The roots of all hierarchies of cgroups, and a new group below each."""
+    roots = _hierarchies()
+    groups = [os.path.join(root, f"nvc-fresh-{os.getpid()}") for root in roots]
+    try:
+        for root, group in zip(roots, groups, strict=True):
+            os.mkdir(group)
+            if os.path.basename(root) == "cpuset":  # in version 1 a new group has no processor
+                for name in ("cpuset.cpus", "cpuset.mems"):
+                    shutil.copyfile(os.path.join(root, name), os.path.join(group, name))
+        yield roots, groups
+    finally:
+        for group in groups:
+            for directory, _, _ in os.walk(group, topdown=False):
+                os.rmdir(directory)
+
+
+def _uptime() -> float:
+    with open("/proc/uptime", encoding="ascii") as file:
+        return float(file.read().split()[0])
+
+
+def _offset() -> int:
+    """Seconds that the clock of this time namespace is ahead of the kernel's own, to which others are relative."""
+    with open("/proc/self/timens_offsets", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("boottime"))
+
+
+def run_in_container(place: str, *argv: str) -> tuple[int, list[str]]:
+    """Run a program in a new container, whose files are in the empty directory `place`.
+
+    Returns its exit status, and what it printed that sums up: the rest was shown.
+    """
+    offset = str(_offset() + UPTIME - int(_uptime()))
+    namespaces = ("--mount", "--propagation=private", "--pid", "--ipc", "--uts", "--cgroup", "--time")
+    clocks = (f"--monotonic={offset}", f"--boottime={offset}")
+    words = [need("unshare"), "--fork", "--kill-child", *namespaces, *clocks]
+    ours, theirs = socket.socketpair()
+    with ours, _group() as (roots, groups):
+        with theirs:
+            unshare = subprocess.Popen(
+                [*words, "/bin/sh", "-c", START % NAMES, "sh", place, *argv],
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                preexec_fn=lambda: _enter(groups, os.getpid()),
+            )
+        assert unshare.stdout is not None
+        closing = []
+        try:
+            if ours.recv(16):
+                _enter(roots, unshare.pid)  # what waits outside is no process of the container
+                ours.send(b"\n")
+            with unshare.stdout as said:
+                for line in said:
+                    print(line, end="", flush=True)
+                    if CLOSING.match(line):
+                        closing.append(line)
+            return unshare.wait(), closing
+        finally:
+            unshare.kill()
+            unshare.wait()
+
+
+def commands(checkout: str) -> list[str]:
+    """What README.md has in its first block."""
+    with open(os.path.join(checkout, "README.md"), encoding="utf-8") as file:
+        block = re.search(r"\n\n((?: {4}.*\n)+)", file.read())
+    assert block is not None, "README.md begins with no commands"
+    return [line.partition("#")[0].strip() for line in block[1].splitlines()]
+
+
+def inside(repository: str, commit: str, loops: int, wanted: list[str]) -> int:
+    """Clone the commit, and run the commands there beside this many busy loops; 0 when all succeed."""
+    git = need("git")
+    run(git, "clone", "-q", "--no-checkout", repository, CLONE, timeout=600)
+    run(git, "-C", CLONE, "checkout", "-q", "--detach", commit)
+    busy = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(loops)]
+    print(f"fresh: up for {_uptime()} s, {loops} busy loops", flush=True)
+    failed = False
+    for command in wanted or commands(CLONE):
+        began = time.monotonic()
+        status = subprocess.run(["/bin/sh", "-c", command], cwd=CLONE).returncode
+        print(f"fresh: {command}: exit {status} after {time.monotonic() - began:.0f} s", flush=True)
+        failed |= status != 0
+    for loop in busy:
+        loop.kill()
+    return int(failed)
+
+
+def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--inside", nargs=2, metavar=("COMMIT", "LOOPS"), help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="*")
+    options = parser.parse_args()
+    if options.inside:
+        commit, loops = options.inside
+        return inside(REPO, commit, int(loops), options.command)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("fresh: ended by SIGTERM"))  # through what cleans up
+    commit = run(need("git"), "-C", REPO, "rev-parse", "HEAD").stdout.strip()
+    failed = 0
+    summary = []
+    for number in range(1, options.rounds + 1):
+        summary.append(f"round {number} of {options.rounds}, commit {commit[:12]}\n")
+        loops = len(os.sched_getaffinity(0)) if number == options.rounds > 1 else 0
+        place = tempfile.mkdtemp(prefix="nvc-fresh-", dir="/var/tmp")
+        try:
+            words = ["--inside", commit, str(loops), "--", *options.command]
+            status, closing = run_in_container(place, sys.executable, os.path.abspath(__file__), *words)
+        finally:
+            shutil.rmtree(place)
+        summary += closing
+        failed += status != 0
+    print(f"== closing lines\n{''.join(summary)}{options.rounds - failed} of {options.rounds} rounds passed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
