@@ -69,7 +69,7 @@ def device_cgroup(
     if not path:
         return None
     namespaced = os.stat(_NAMESPACE).st_ino != _INITIAL_NAMESPACE
-    if namespaced and version == 1 and v1 == v2 == "/" and _is_top(kernel):
+    if namespaced and version == 1 and v1 == v2 == "/" and (_is_top(kernel) or _has_programs(kernel)):
         version = 2
     try:
         mounts = cgroup_mounts(_read(mountinfo))
@@ -189,6 +189,23 @@ def _is_top(kernel: Kernel) -> bool:
     try:
         os.stat("release_agent", dir_fd=top)  # in no other group, cgroups(7)
         return True
+    except OSError:
+        return False
+    finally:
+        os.close(top)
+
+
+def _has_programs(kernel: Kernel) -> bool:
+    """Whether the root of our cgroup namespace has device programs: those of an engine that prefers v2, and that
+    itself runs in a group of v1."""
+    from nvc.kernel import bpf
+
+    try:
+        top = kernel.cgroup_root(2)
+    except OSError:
+        return False
+    try:
+        return bool(bpf.attached(top)[0])
     except OSError:
         return False
     finally:

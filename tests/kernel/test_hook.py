@@ -11,6 +11,7 @@ import pytest
 import support
 from support import need, run
 from support.bundle import RUNTIMES, Bundle
+from support.device_cgroup import Group
 from support.hook import Hook, ask, mounted
 from support.plans import snapshot
 from support.prestart import at_prestart
@@ -54,25 +55,36 @@ def test_with_a_cgroup_namespace(hook: Any, bundle: Bundle, kind: str) -> None:
     assert done.stdout.split() == ["2", *NODES] and "No such device or address" in done.stderr
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_with_a_cgroup_namespace_of_version_2(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
-    """Where the runtime attaches a device program, which must be found from inside as well."""
+def look_with_programs(bundle: Bundle, runtime: str, *before: str) -> None:
+    """A runtime that attaches a device program, which must be found from inside of a cgroup namespace as well."""
     bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
     name = f"nvc-hook-{os.getpid()}"
     bundle.config["linux"]["cgroupsPath"] = f"/{name}"
-    hook().add(bundle, kind)
     bundle.write(LOOK)
     unified = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
     prefix = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", unified, "sh"]
     if runtime == "crun":  # which raises a limit that it may not
         prefix += [sys.executable, os.path.join(os.path.dirname(support.__file__), "without_memlock.py")]
-    state = os.path.join(bundle.directory, "unified")
-    done = run(
-        *prefix, need(runtime), "--root", state, "run", "--bundle", bundle.directory, name, check=False
-    )
+    words = ("--root", os.path.join(bundle.directory, "unified"), "run", "--bundle", bundle.directory, name)
+    done = run(*before, *prefix, need(runtime), *words, check=False)
     assert done.stdout.split() == ["2", *NODES], done.stderr
     assert "No such device or address" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_with_a_cgroup_namespace_of_version_2(hook: Any, bundle: Bundle, runtime: str, kind: str) -> None:
+    hook().add(bundle, kind)
+    look_with_programs(bundle, runtime)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_version_2_below_a_group_of_version_1(hook: Any, bundle: Bundle, runtime: str) -> None:
+    """As in a container of a host with both versions: both hierarchies show the hook their root alone."""
+    hook().add(bundle, "createContainer")
+    with Group.make(1) as group:
+        enter = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+        look_with_programs(bundle, runtime, "/bin/sh", "-c", enter, group.path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
