@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -191,7 +192,7 @@ def test_a_policy_that_nobody_enforces(launcher: str, programs: Programs, scratc
     name = programs.start("--memory=4g", "--weight=3")
     assert "weight (not enforced: nvcd is not running)" in cli(launcher, "top", "--once").stdout
     with Terminal(scratch) as terminal:
-        terminal.type(f"{launcher} vgpu top")
+        terminal.type(f"{shlex.quote(launcher)} vgpu top")
         terminal.wait_for(name, "weight (not enforced: nvcd is not running)", "q quit")
 
 

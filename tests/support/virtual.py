@@ -208,7 +208,8 @@ class World:
     def end(self) -> None:
         """Nobody who took part outlives it."""
         for pid in filter(None, map(self._library.keeper_other, range(self._library.keeper_used()))):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one that ended with who started it
+                os.kill(pid, signal.SIGKILL)
         self._library.keeper_end()
         os.unlink(self._path)
 
