@@ -8,7 +8,7 @@ from nvc.apply.program import build_program, repair_program
 from nvc.apply.sources import Sources
 from nvc.deadline import clear_deadline
 from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError
-from nvc.kernel import ApplyTarget, strerror
+from nvc.kernel import ApplyTarget, lib, strerror
 from nvc.plan.ops import AllowDevice, UpdateLoaderCache
 from nvc.value import Value
 
@@ -188,21 +188,24 @@ def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> bool:
 
 
 def _failure(report: ApplyReport, program: Program) -> NvcError:
-    cause = _CAUSES.get(report.error) or strerror(report.error)
-    if report.step.startswith("decode"):
-        return InternalError(report.step, report.path, cause)
+    step, path, cause = report.step, report.path, strerror(report.error)
+    if report.failure == lib.NVC_FAILED_PROGRAM:
+        return InternalError(step, path, cause)
+    if report.failure == lib.NVC_FAILED_REPAIR:
+        return ContainerError(step, path, cause, _REPAIR_HINT)
+    hint = _HINTS.get(report.error, "")
+    if report.failure == lib.NVC_FAILED_SHARED:
+        cause, hint = _SHARED, _SHARED_HINT
     op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
-    if report.step == _REPAIR:
-        return ContainerError(report.step, report.path, cause, _REPAIR_HINT)
     kind = LoaderCacheError if isinstance(op, UpdateLoaderCache) else MountError
-    hints = (_HINTS.get(report.error, ""), _NOT_UNDONE if report.undo_failures else "")
-    return kind(report.step, report.path, cause, "; ".join(hint for hint in hints if hint))
+    return kind(step, path, cause, "; ".join(filter(None, (hint, _NOT_UNDONE if report.undo_failures else ""))))
 
 
-_REPAIR = "repair an interrupted run"  # as native/core/apply/apply.c calls it
+_REPAIR = "repair an interrupted run"
 _REPAIR_HINT = "remove what is mounted there, or make the container anew"
 _NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
-_CAUSES = {66: "the volume there is shared with the host: what is mounted on it would appear on the host"}
+_SHARED = "the volume there is shared with the host: what is mounted on it would appear on the host"
+_SHARED_HINT = "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)"
 _HINTS = {
     2: "a directory or link on that path leads nowhere; mend the image",
     17: "something of another kind is in the way; remove it from the image",
@@ -210,5 +213,4 @@ _HINTS = {
     21: "a directory is where a file should be; remove it from the image",
     30: "the image, or a volume at that path, cannot be written; use one with a writable layer",
     40: "the image has a symlink loop at that path",
-    66: "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)",
 }

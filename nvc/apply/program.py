@@ -21,17 +21,21 @@ from nvc.plan.ops import (
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
+    assert_never,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from nvc.apply.sources import Sources
     from nvc.plan.ops import Op, Plan
 
-_HEADER = struct.Struct("<IIiIQII")
+    Bind: TypeAlias = (
+        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
+    )
 
-# MOUNT_ATTR_* of mount_setattr(2).
-RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+_HEADER = struct.Struct("<IIiIQII")
 
 #: The flags word of loader-cache entries (glibc dl-cache.h): libc6 ELF, and the machine in the second byte.
 LOADER_FLAGS = {"x86_64": 0x0303, "i386": 0x0003, "aarch64": 0x0A03, "arm": 0x0903}
@@ -57,13 +61,11 @@ class Program:
         self.parts += (path, b"\0", first, b"\0")
         self.ops.append(op)
 
-    def bind(
-        self, op: Op, target: str, fd: int, attributes: int, directory: bool = False, inside: bool = False
-    ) -> None:
+    def bind(self, op: Bind, fd: int, directory: bool = False, inside: bool = False) -> None:
         """Append a bind of the open source `fd`."""
-        self.binds[target] = len(self.ops)
+        self.binds[op.target] = len(self.ops)
         flags = (lib.NVC_BIND_DIRECTORY if directory else 0) | (lib.NVC_BIND_INSIDE if inside else 0)
-        self.add(op, lib.NVC_OP_BIND, target, fd=fd, flags=flags, attributes=attributes)
+        self.add(op, lib.NVC_OP_BIND, op.target, fd=fd, flags=flags, attributes=op.attributes)
 
     def packed(self) -> bytes:
         """The whole program."""
@@ -77,34 +79,28 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
         program.add(None, lib.NVC_OP_UNDO, "", interrupted)
     for op in plan.ops:
         if isinstance(op, BindFile):
-            attributes = RDONLY | NOSUID | NODEV | (NOEXEC if op.noexec else 0)
-            program.bind(op, op.target, sources.file(op), attributes)
+            program.bind(op, sources.file(op))
         elif isinstance(op, BindHostFile):
-            attributes = (
-                NOSUID | NODEV | (0 if op.writable else RDONLY) | (NOEXEC if op.identity is None else 0)
-            )
-            program.bind(op, op.target, sources.host_file(op), attributes, op.is_directory)
+            program.bind(op, sources.host_file(op), op.is_directory)
         elif isinstance(op, BindInside):
-            program.bind(op, op.target, sources.inside(op), RDONLY | NOSUID | NODEV, inside=True)
+            program.bind(op, sources.inside(op), inside=True)
         elif isinstance(op, BindSocket):
             fd = sources.socket(op)
             if fd >= 0:
-                program.bind(op, op.target, fd, NOSUID | NODEV | NOEXEC, op.is_directory)
+                program.bind(op, fd, op.is_directory)
         elif isinstance(op, BindProc):
-            attributes = NOSUID | NODEV | NOEXEC | (0 if op.writable else RDONLY)
-            program.bind(op, op.target, sources.proc(op), attributes, op.is_directory)
+            program.bind(op, sources.proc(op), op.is_directory)
         elif isinstance(op, BindDevice):
-            program.bind(op, op.target, sources.device(op), RDONLY | NOSUID | NOEXEC)
+            program.bind(op, sources.device(op))
         elif isinstance(op, BindDeviceDirectory):
-            program.bind(op, op.target, sources.device_directory(op), NOSUID | NOEXEC, directory=True)
+            program.bind(op, sources.device_directory(op), directory=True)
         elif isinstance(op, Tmpfs):
             _tmpfs(program, op)
         elif isinstance(op, Ledger):
-            attributes = NOSUID | NODEV | NOEXEC
             label = op.label.encode()
             program.add(
                 op, lib.NVC_OP_LEDGER, op.target, label + op.content, flags=len(label), operand=op.size,
-                attributes=attributes,
+                attributes=op.attributes,
             )  # fmt: skip
         elif isinstance(op, Symlink):
             bind = program.binds.get(op.fallback, -1)
@@ -112,8 +108,10 @@ def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
         elif isinstance(op, UpdateLoaderCache):
             if op.entries:
                 program.add(op, lib.NVC_OP_LDCACHE, "/etc/ld.so.cache", _entries(op))
-        elif not isinstance(op, AllowDevice):
-            _never(op)
+        elif isinstance(op, AllowDevice):
+            pass  # rules are no part of the program: they are there before it runs
+        else:
+            assert_never(op)
     return program
 
 
@@ -124,17 +122,13 @@ def repair_program(records: bytes) -> bytes:
     return program.packed()
 
 
-def _never(op: object) -> None:
-    raise TypeError(f"no program for {op!r}")
-
-
 def _tmpfs(program: Program, op: Tmpfs) -> None:
     program.add(op, lib.NVC_OP_TMPFS, op.target)
     for directory in op.directories:
         program.add(op, lib.NVC_OP_TMPFS_DIR, directory)
     for name, content in op.files:
         program.add(op, lib.NVC_OP_TMPFS_FILE, name, content)
-    program.add(op, lib.NVC_OP_ATTACH, op.target, attributes=NOSUID | NODEV | NOEXEC)
+    program.add(op, lib.NVC_OP_ATTACH, op.target, attributes=op.attributes)
 
 
 def _entries(op: UpdateLoaderCache) -> bytes:

@@ -10,9 +10,24 @@ from __future__ import annotations
 from nvc.cdi.hookspec import OPTION, STEP, Step, hook_entries
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
-from nvc.errors import DeviceError
+from nvc.errors import DeviceError, InternalError
 from nvc.plan.build import build_plan
-from nvc.plan.ops import BindDevice, BindFile, BindHostFile, BindProc, BindSocket, Symlink, UpdateLoaderCache
+from nvc.plan.ops import (
+    AllowDevice,
+    BindDevice,
+    BindDeviceDirectory,
+    BindFile,
+    BindHostFile,
+    BindInside,
+    BindProc,
+    BindSocket,
+    Ledger,
+    Symlink,
+    Tmpfs,
+    UpdateLoaderCache,
+    assert_never,
+    options_of,
+)
 from nvc.selection import Selection
 from nvc.slices.model.slice import Slice, library_directory, shared_slice
 from nvc.target import Layout
@@ -25,13 +40,11 @@ if TYPE_CHECKING:
 
     from nvc.cdi.sliced import Slicing
     from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.plan.ops import Op
+    from nvc.plan.ops import LoaderEntry, Op
     from nvc.request import Request
 
 STRATEGIES = ("index", "uuid", "type-index")
 
-_FILE = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-_SOCKET = ["nosuid", "nodev", "noexec", "rbind", "rprivate"]
 _GRAPHICS = ("graphics", "display")
 
 
@@ -130,6 +143,38 @@ def _named(
     return found
 
 
+class Sorted:
+    """The operations of a plan by what says them in a document. Raises InternalError for what nothing does."""
+
+    def __init__(self, ops: Iterable[Op]) -> None:
+        self.files: list[BindFile | BindSocket] = []
+        self.own: list[BindHostFile] = []
+        self.nodes: list[BindDevice] = []
+        self.proc: list[BindProc] = []
+        self.links: list[Symlink] = []
+        self.entries: list[LoaderEntry] = []
+        for op in ops:
+            if isinstance(op, (BindFile, BindSocket)):
+                self.files.append(op)
+            elif isinstance(op, BindHostFile):
+                self.own.append(op)
+            elif isinstance(op, BindDevice):
+                self.nodes.append(op)
+            elif isinstance(op, BindProc):
+                self.proc.append(op)
+            elif isinstance(op, Symlink):
+                self.links.append(op)
+            elif isinstance(op, UpdateLoaderCache):
+                self.entries += op.entries
+            elif isinstance(op, (AllowDevice, Tmpfs, Ledger)):
+                # Engines make rules of nodes. A ledger is one container's: its hook makes it. Tmpfs: see above.
+                pass
+            elif isinstance(op, (BindDeviceDirectory, BindInside)):
+                raise InternalError("write CDI specification", op.target, "cannot be said in one")
+            else:
+                assert_never(op)
+
+
 class _Writer:
     """Turns operations of a plan into container edits."""
 
@@ -140,7 +185,8 @@ class _Writer:
 
     def device_edits(self, ops: list[Op], dri: tuple[str, ...], slice: str = "") -> dict[str, Any]:
         """The edits that one device adds to the common ones; `slice` is what its hook is to make of it."""
-        nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
+        found = Sorted(ops)
+        nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         for path in dri:
             status = self.nodes.get(path)
             if status is not None:
@@ -148,7 +194,7 @@ class _Writer:
         edits: dict[str, Any] = {"deviceNodes": nodes}
         steps = []
         if self.facts.simulated:
-            paths = [f"--entry={op.source}" for op in ops if isinstance(op, BindProc)]
+            paths = [f"--entry={op.source}" for op in found.proc]
             steps.append(Step("simulate-proc", (f"--driver-root={self.facts.driver_root}", *paths)))
         if slice:
             steps.append(Step(STEP, (*self.options.driver_arguments, slice)))
@@ -158,19 +204,16 @@ class _Writer:
 
     def common_edits(self, ops: tuple[Op, ...], request: Request, slices: bool) -> dict[str, Any]:
         """The edits of every container that uses one of the devices, which are `slices` or whole ones."""
-        mounts = [self._mount(op.source, op.target, _FILE) for op in ops if isinstance(op, BindFile)]
+        found = Sorted(ops)
+        mounts = [self._mount(op, _below(self.facts.driver_root, op.source)) for op in found.files]
         # The shim, on files of ours. The quota is a container's own: the hook mounts it.
-        mounts += [
-            {"hostPath": op.source, "containerPath": op.target, "options": list(_FILE)}
-            for op in ops
-            if isinstance(op, BindHostFile) and (op.identity is not None or self.facts.outer is not None)
-        ]
-        mounts += [self._mount(op.source, op.target, _SOCKET) for op in ops if isinstance(op, BindSocket)]
+        shared = self.facts.outer is not None
+        mounts += [self._mount(op, op.source) for op in found.own if op.identity is not None or shared]
         mounts.sort(key=lambda mount: (mount["containerPath"].count("/"), mount["containerPath"]))
-        nodes = [self._node(op.source, op.major, op.minor) for op in ops if isinstance(op, BindDevice)]
+        nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         steps = [
             step
-            for step in self._steps(ops, request, slices)
+            for step in self._steps(found, request, slices)
             if step.name not in self.options.disabled_hooks
         ]
         edits: dict[str, Any] = {
@@ -182,24 +225,23 @@ class _Writer:
         }
         return self._with_gids({name: value for name, value in edits.items() if value})
 
-    def _steps(self, ops: tuple[Op, ...], request: Request, slices: bool) -> Iterable[Step]:
+    def _steps(self, found: Sorted, request: Request, slices: bool) -> Iterable[Step]:
         if not slices:  # whose variables may still ask for one
             yield Step(STEP, self.options.driver_arguments)
-        links = [f"--link={op.text}::{op.target}" for op in ops if isinstance(op, Symlink)]
+        links = [f"--link={op.text}::{op.target}" for op in found.links]
         if links:
             yield Step("create-symlinks", tuple(links))
         if "compute" in request.capabilities and request.cuda_compat_mode != "disabled" and not slices:
             yield Step("enable-cuda-compat", (f"--host-driver-version={self.facts.driver_version}",))
-        entries = [entry for op in ops if isinstance(op, UpdateLoaderCache) for entry in op.entries]
-        folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in entries)
+        folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in found.entries)
         if folders:
             yield Step("update-ldcache", tuple(f"--folder={folder}" for folder in folders))
         if not self.facts.simulated:
             yield Step("disable-device-node-modification")
 
-    def _mount(self, source: str, target: str, options: list[str]) -> dict[str, Any]:
-        host = _below(self.facts.driver_root, source)
-        return {"hostPath": host, "containerPath": target, "options": list(options)}
+    def _mount(self, op: BindFile | BindSocket | BindHostFile, host: str) -> dict[str, Any]:
+        options = [*options_of(op.attributes), "rbind", "rprivate"]
+        return {"hostPath": host, "containerPath": op.target, "options": options}
 
     def _node(self, path: str, major: int, minor: int) -> dict[str, Any]:
         """Read and write only: with `m` a container could make nodes of other GPUs (CVE-2021-1056)."""

@@ -58,7 +58,10 @@ class ApplyTarget(Value):
 
 
 class ApplyReport(Value):
-    """What the applier says it did. `error` is an errno, 0 for success; `op` an index in the program or -1."""
+    """What the applier says it did. `error` is an errno, 0 for success; `op` an index in the program or -1.
+
+    `failure` is one of lib.NVC_FAILED_*, 0 for success; `step` is text for people.
+    """
 
     error: int
     op: int
@@ -67,6 +70,7 @@ class ApplyReport(Value):
     step: str
     path: str
     warnings: tuple[str, ...]
+    failure: int = 0
 
 
 O_PATH = 0o10000000
@@ -243,6 +247,7 @@ class LinuxKernel:
             _text(report.step),
             _text(report.path),
             tuple(_text(report.warnings).splitlines()),
+            report.failure,
         )
 
 

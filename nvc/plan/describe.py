@@ -15,26 +15,19 @@ from nvc.plan.ops import (
     Symlink,
     Tmpfs,
     UpdateLoaderCache,
+    assert_never,
+    options_of,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    from typing_extensions import assert_never
-
     from nvc.plan.ops import Op, Plan
 
     Bind: TypeAlias = (
         BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
     )
-else:
-
-    def assert_never(op):
-        from nvc.errors import InternalError
-
-        raise InternalError("describe the plan", cause=f"unknown operation {op!r}")
-
 
 SCHEMA_VERSION = 1
 VERBS = {
@@ -95,30 +88,12 @@ def table(plan: Plan, width: int = 0) -> str:
     return fitted(rows, width, ("OPTIONS",), ("TARGET",), short=longest)
 
 
-def mount_options(op: Bind | Tmpfs | Ledger) -> tuple[str, ...]:
-    """The options of the mount that an operation makes, as mount(8) spells them."""
-    if isinstance(op, BindFile):
-        return ("ro", "nosuid", "nodev", "noexec") if op.noexec else ("ro", "nosuid", "nodev")
-    if isinstance(op, BindHostFile):
-        options = ("nosuid", "nodev", "noexec") if op.identity is None else ("nosuid", "nodev")
-        return options if op.writable else ("ro", *options)
-    if isinstance(op, BindInside):
-        return ("ro", "nosuid", "nodev")
-    if isinstance(op, BindProc):
-        return ("nosuid", "nodev", "noexec") if op.writable else ("ro", "nosuid", "nodev", "noexec")
-    if isinstance(op, BindDevice):
-        return ("ro", "nosuid", "noexec")  # with nodev nobody could open it
-    if isinstance(op, BindDeviceDirectory):
-        return ("nosuid", "noexec")
-    return ("nosuid", "nodev", "noexec")
-
-
 def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
     """The first word, the target, its options and the lines below it."""
     if isinstance(
         op, (BindFile, BindHostFile, BindInside, BindSocket, BindProc, BindDevice, BindDeviceDirectory)
     ):
-        options = ",".join(mount_options(op))
+        options = ",".join(options_of(op.attributes))
         if isinstance(op, BindDevice):
             options = f"{f'c {op.major}:{op.minor}':<10}  {options}"
         return VERBS[type(op)], op.target, options, (f"from {op.source}",) if op.source != op.target else ()
@@ -127,10 +102,10 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
     if isinstance(op, Tmpfs):
         held = [f"{name}/" for name in op.directories]
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
-        return "tmpfs", op.target, ",".join((*mount_options(op), "mode=0555")), tuple(held)
+        return "tmpfs", op.target, ",".join((*options_of(op.attributes), "mode=0555")), tuple(held)
     if isinstance(op, Ledger):
         label = f' context="{op.label}"' if op.label else ""  # a word of its own, for narrow lines
-        return "ledger", op.target, ",".join((*mount_options(op), f"size={op.size}")) + label, ()
+        return "ledger", op.target, ",".join((*options_of(op.attributes), f"size={op.size}")) + label, ()
     if isinstance(op, Symlink):
         return "link", f"{op.target} -> {op.text}", "", ()
     if isinstance(op, UpdateLoaderCache):
@@ -171,7 +146,7 @@ def _operation(op: Op) -> dict[str, Any]:
         return {
             "operation": "tmpfs",
             "target": op.target,
-            "options": list(mount_options(op)),
+            "options": list(options_of(op.attributes)),
             "mode": "0555",
             "directories": list(op.directories),
             "files": [{"name": name, **_content(content)} for name, content in op.files],
@@ -180,7 +155,7 @@ def _operation(op: Op) -> dict[str, Any]:
         return {
             "operation": "ledger",
             "target": op.target,
-            "options": list(mount_options(op)),
+            "options": list(options_of(op.attributes)),
             "size": op.size,
             "label": op.label or None,
         }
@@ -196,7 +171,7 @@ def _operation(op: Op) -> dict[str, Any]:
 
 
 def _bind(name: str, op: Bind) -> dict[str, Any]:
-    return {"operation": name, "source": op.source, "target": op.target, "options": list(mount_options(op))}
+    return {"operation": name, "source": op.source, "target": op.target, "options": list(options_of(op.attributes))}
 
 
 def _number(op: BindDevice | AllowDevice) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """The operations of a plan. Frozen data only: describing, exporting and applying them is done elsewhere.
 
+An operation that mounts something has `attributes`, MOUNT_ATTR_* of mount_setattr(2): the one place that says with
+which options. Whoever goes through operations ends with `assert_never`, so that mypy finds one that is left out.
 `source` is a path inside the driver root, `target` an absolute path inside the container's rootfs.
 """
 
@@ -15,17 +17,32 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import Slice
 
 
+RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+#: As mount(8) calls them.
+_NAMES = ((RDONLY, "ro"), (NOSUID, "nosuid"), (NODEV, "nodev"), (NOEXEC, "noexec"))
+
+
+def options_of(attributes: int) -> tuple[str, ...]:
+    """Attributes of a mount as mount(8) spells them: `ro`, `nosuid`, ..."""
+    return tuple(name for bit, name in _NAMES if attributes & bit)
+
+
 class BindFile(Value):
-    """Bind one regular file, read-only: ro, nosuid, nodev."""
+    """Bind one regular file, read-only."""
 
     source: str
     target: str
     identity: Identity
     noexec: bool = False
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return RDONLY | NOSUID | NODEV | (NOEXEC if self.noexec else 0)
+
 
 class BindHostFile(Value):
-    """Bind one of nvc's own files or directories, `source` being a path of the host: ro, nosuid, nodev.
+    """Bind one of nvc's own files or directories, `source` being a path of the host.
 
     Without an identity it is made just before the plan is applied (a quota, the place of a socket): noexec then.
     """
@@ -36,9 +53,14 @@ class BindHostFile(Value):
     is_directory: bool = False
     writable: bool = False
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NODEV | (0 if self.writable else RDONLY) | (NOEXEC if self.identity is None else 0)
+
 
 class BindInside(Value):
-    """Bind one regular file of the container's own to another place in it: ro, nosuid, nodev.
+    """Bind one regular file of the container's own to another place in it, read-only.
 
     It is held by its descriptor from when it was looked at: no path of the container is followed twice.
     """
@@ -47,38 +69,63 @@ class BindInside(Value):
     target: str
     identity: Identity
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return RDONLY | NOSUID | NODEV
+
 
 class BindSocket(Value):
-    """Bind a socket or a service's directory: nosuid, nodev, noexec, writable."""
+    """Bind a socket or a service's directory, writable."""
 
     source: str
     target: str
     is_directory: bool = False
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NODEV | NOEXEC
+
 
 class BindProc(Value):
-    """Bind an entry of the kernel's /proc/driver/nvidia: ro, nosuid, nodev, noexec."""
+    """Bind an entry of the kernel's /proc/driver/nvidia."""
 
     source: str
     target: str
     is_directory: bool = True
     writable: bool = False  # the state of a simulated driver only
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NODEV | NOEXEC | (0 if self.writable else RDONLY)
+
 
 class BindDevice(Value):
-    """Bind a character device whose rdev must be major:minor: ro, nosuid, noexec (never nodev)."""
+    """Bind a character device whose rdev must be major:minor."""
 
     source: str
     target: str
     major: int
     minor: int
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return RDONLY | NOSUID | NOEXEC  # with NODEV nobody could open it
+
 
 class BindDeviceDirectory(Value):
-    """Bind a directory of device nodes (/dev/nvidia-caps): nosuid, noexec."""
+    """Bind a directory of device nodes (/dev/nvidia-caps)."""
 
     source: str
     target: str
+
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NOEXEC
 
 
 class AllowDevice(Value):
@@ -89,7 +136,7 @@ class AllowDevice(Value):
 
 
 class Tmpfs(Value):
-    """A small tmpfs, mode 0555, filled before it is attached: nosuid, nodev, noexec.
+    """A small tmpfs, mode 0555, filled before it is attached.
 
     `directories` and `files` are relative to it; files are (name, content), mode 0444.
     """
@@ -98,15 +145,27 @@ class Tmpfs(Value):
     directories: tuple[str, ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()
 
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NODEV | NOEXEC
+
 
 class Ledger(Value):
-    """A tmpfs with room for the one file `ledger` of `size` bytes, mode 0666, that begins with `content`:
-    nosuid, nodev, noexec. One that an earlier run has mounted stays as it is."""
+    """A tmpfs with room for the one file `ledger` of `size` bytes, mode 0666, that begins with `content`.
+
+    One that an earlier run has mounted stays as it is.
+    """
 
     target: str
     content: bytes
     size: int
     label: str = ""  # of SELinux, for everything in it; "": as the kernel does
+
+    @property
+    def attributes(self) -> int:
+        """Of the mount."""
+        return NOSUID | NODEV | NOEXEC
 
 
 class Symlink(Value):
@@ -133,6 +192,8 @@ class UpdateLoaderCache(Value):
 
 
 if TYPE_CHECKING:
+    from typing_extensions import assert_never as assert_never
+
     Op: TypeAlias = (
         BindFile
         | BindHostFile
@@ -147,6 +208,12 @@ if TYPE_CHECKING:
         | Symlink
         | UpdateLoaderCache
     )
+else:
+
+    def assert_never(op):
+        from nvc.errors import InternalError
+
+        raise InternalError("read the plan", cause=f"unknown operation {op!r}")
 
 
 class Plan(Value):

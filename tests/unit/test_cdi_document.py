@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from support.cdi import CAPABILITIES, HOOK, device, document, schema_problems
-from support.facts import LIBS, MIG_UUID_0, UUID_0, VERSION, cap, facts, gpu
+from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, cap, facts, gpu
 
-from nvc.cdi.document import NodeStatus
+from nvc.cdi.document import NodeStatus, Sorted
 from nvc.cdi.stamp import Stamp, staleness, stamp_of_document, stamp_of_facts
 from nvc.cdi.validate import problems
-from nvc.errors import DeviceError
+from nvc.errors import DeviceError, InternalError
 from nvc.model import DeviceNode
+from nvc.plan.ops import BindDeviceDirectory, BindInside
 
 HOST = facts(driver_root="/", device_root="/")
 
@@ -52,6 +53,15 @@ def test_every_document_is_valid(capabilities: tuple[str, ...], hook: str, simul
     made = document(facts(simulated=simulated), capabilities, hook_path=hook)
     assert schema_problems(made) == [] and problems(made) == []
     assert json.loads(json.dumps(made)) == made
+
+
+@pytest.mark.parametrize(
+    "op", [BindDeviceDirectory("/dev/nvidia-caps", "/dev/nvidia-caps"), BindInside("/a", "/b", IDENTITY)]
+)
+def test_what_no_document_can_say_is_not_left_out(op: BindDeviceDirectory | BindInside) -> None:
+    """These need a container that is there."""
+    with pytest.raises(InternalError, match=f"{op.target}: cannot be said in one"):
+        Sorted((op,))
 
 
 def test_equal_input_gives_equal_output() -> None:

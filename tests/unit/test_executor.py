@@ -10,7 +10,7 @@ import pytest
 from nvc.apply import executor, journal
 from nvc.apply.executor import apply_plan
 from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, SourceChanged
-from nvc.kernel import ApplyReport
+from nvc.kernel import ApplyReport, lib
 from nvc.model import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
 from nvc.target import Layout, Target
@@ -93,7 +93,22 @@ def test_a_changed_file_is_noticed_before_anything_is_done(tmp_path: Any, target
             LoaderCacheError,
             "ldcache error: write",
         ),
-        (ApplyReport(71, 2, 0, 0, "decode operation", "", ()), InternalError, "internal error"),
+        (ApplyReport(71, 2, 0, 0, "x", "", (), lib.NVC_FAILED_PROGRAM), InternalError, "internal error: x"),
+        (
+            ApplyReport(22, 0, 0, 0, "x", "/y", (), lib.NVC_FAILED_REPAIR),
+            ContainerError,
+            "x: /y: invalid argument; remove what is mounted there",
+        ),
+        (
+            ApplyReport(66, 4, 0, 0, "x", "/y", (), lib.NVC_FAILED_SHARED),
+            MountError,
+            "the volume there is shared with the host: .*; mount the volume elsewhere",
+        ),
+        (
+            ApplyReport(71, 4, 0, 0, "decode operation", "/y", (), lib.NVC_FAILED_OPERATION),
+            MountError,
+            "mount error: decode operation: /y",
+        ),
     ],
 )
 def test_a_failure_names_step_path_and_cause(

@@ -59,6 +59,7 @@ struct place {
 
 /* All below return 0 or a descriptor, or -1 with errno set and the report's step and path filled in. */
 int fail(struct applier *a, int error, const char *step, const char *path);
+int fail_as(struct applier *a, int failure, int error, const char *step, const char *path);
 void warn(struct applier *a, const char *text, const char *path);
 
 /* inroot.c: every lookup is openat2 with RESOLVE_IN_ROOT below a held descriptor. */

@@ -30,8 +30,14 @@
 
 int fail(struct applier *a, int error, const char *step, const char *path)
 {
+    return fail_as(a, NVC_FAILED_OPERATION, error, step, path);
+}
+
+int fail_as(struct applier *a, int failure, int error, const char *step, const char *path)
+{
     if (a->report->error == 0) {
         a->report->error = error ? error : EIO;
+        a->report->failure = failure;
         snprintf(a->report->step, sizeof(a->report->step), "%s", step);
         snprintf(a->report->path, sizeof(a->report->path), "%s", path);
     }
@@ -95,10 +101,11 @@ static int execute(struct applier *a, struct op *op)
         return op_ledger(a, op);
     case NVC_OP_UNDO:
         a->report->undo_failures += undo_records(a, op->first, op->head.first_length);
-        return a->report->undo_failures ? fail(a, a->undo_error, "repair an interrupted run", a->undo_path)
-                                        : 0;
+        if (a->report->undo_failures == 0)
+            return 0;
+        return fail_as(a, NVC_FAILED_REPAIR, a->undo_error, "repair an interrupted run", a->undo_path);
     default:
-        return fail(a, EPROTO, "decode operation", op->target);
+        return fail_as(a, NVC_FAILED_PROGRAM, EPROTO, "decode operation", op->target);
     }
 }
 

@@ -37,9 +37,16 @@ struct nvc_apply_target {
     uint32_t keep; /* 1: what undoes the changes stays after success, the journal and an old loader cache */
 };
 
+/* What kind of failure a report is of. */
+#define NVC_FAILED_OPERATION 1 /* an operation, or what comes before the first one */
+#define NVC_FAILED_PROGRAM 2   /* the program is malformed: a bug of the caller */
+#define NVC_FAILED_REPAIR 3    /* what an interrupted run left could not be undone */
+#define NVC_FAILED_SHARED 4    /* what was to be mounted would appear in other mount namespaces */
+
 #define NVC_REPORT_TEXT 512
 struct nvc_report {
     int32_t error;    /* 0, or the errno of the failure */
+    int32_t failure;  /* NVC_FAILED_*, 0 without an error */
     int32_t op;       /* index in the program, or -1 */
     uint32_t changes; /* effects made and kept: 0 when the container was already as wanted */
     uint32_t undo_failures;

@@ -210,5 +210,7 @@ int stays_inside(struct applier *a, const struct place *place, int target)
         return 0;
     if (look_outside(a, root) < 0)
         return fail(a, errno, "read the host's mounts", place->path);
-    return has(&a->outside, line.shared) ? fail(a, EREMOTE, "mount operation failed", place->path) : 0;
+    if (!has(&a->outside, line.shared))
+        return 0;
+    return fail_as(a, NVC_FAILED_SHARED, EREMOTE, "mount operation failed", place->path);
 }

@@ -244,7 +244,7 @@ int op_ldcache(struct applier *a, struct op *op)
     uint8_t *merged = NULL;
 
     if (decode(op, entries, &count) < 0)
-        return fail(a, EPROTO, "decode loader cache entries", op->target);
+        return fail_as(a, NVC_FAILED_PROGRAM, EPROTO, "decode loader cache entries", op->target);
     if (place_find(a, op->target, true, true, &place) < 0)
         return -1;
     int error;
