@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.errors import NvcError
 from nvc.slices.build.fence import FENCES
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
 

@@ -37,6 +37,8 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
   --registry-dir DIR     default: /var/lib/kubelet/plugins_registry
   --device-plugin-dir DIR
                          default: /var/lib/kubelet/device-plugins
+  --placement NAME       packed or distributed: which GPU the device plugin takes for
+                         a slice; default: packed, so that others stay whole
   --metrics-listen ADDR:PORT
                          serve metrics for Prometheus
   --dcgm-metrics         with it, GPU metrics under the names of dcgm-exporter
@@ -48,7 +50,7 @@ PATHS = (
     "kubeconfig", "root", "config", "cdi-dir", "hook-path", "state-dir", "kubelet-plugins-dir", "registry-dir",
     "device-plugin-dir",
 )  # fmt: skip
-OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", *PATHS)
+OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
@@ -124,7 +126,7 @@ def parsed(words: list[str]) -> dict[str, str]:
 
 def settings_of(values: dict[str, str]) -> Settings:
     """The settings of the plugin. Raises InputError for names and modes that cannot be."""
-    from nvc.kubernetes.settings import MODES, Settings
+    from nvc.kubernetes.settings import MODES, PLACEMENTS, Settings
 
     for name, most in (("node-name", NAME_MAX), ("driver-name", DRIVER_MAX)):
         value = values.get(name)
@@ -139,6 +141,8 @@ def settings_of(values: dict[str, str]) -> Settings:
     modes = tuple(dict.fromkeys(filter(None, values.get("mode", "").split(","))))
     if not set(modes) <= set(MODES):
         raise InputError("--mode", values["mode"], f"want {' or '.join(MODES)}, or both")
+    if values.get("placement", PLACEMENTS[0]) not in PLACEMENTS:
+        raise InputError("--placement", values["placement"], f"want {' or '.join(PLACEMENTS)}")
     listen = values.get("metrics-listen", "")
     if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
         raise InputError("--metrics-listen", listen, "want ADDR:PORT")

@@ -11,6 +11,7 @@ import importlib
 import click
 
 from nvc.errors import InputError
+from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, output
 from nvc_cli.boot import Session, Silent, UsageError
 from nvc_cli.completion import complete
@@ -173,6 +174,7 @@ class _Tree(_Examples, _Group):
 def parameter(option: Option) -> click.Option:
     """The click option for one line of a table."""
     name, letter, kind, metavar, text = option
+    text = text.replace("{policies}", CHOICES)
     names = [f"--{name}", *(f"-{one}" for one in letter), dest(option)]
     if kind == SHOW:
         show = _show_version if name == "version" else _show_usage

@@ -84,7 +84,7 @@ VGPU: tuple[Option, ...] = (
         "Cap on the device's time: 25 or 25%; for all devices, or each",
     ),
     ("vgpu-weight", "", VALUE, "N", "Share of the time by weight (default: 1)"),
-    ("vgpu-policy", "", VALUE, "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5"),
+    ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
     ("fence", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
     (
         "vgpu-uncounted",

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from nvc.errors import InputError
+from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -94,7 +95,11 @@ _pausing("resume", "Let a slice launch again.")
 )
 @click.argument("gpu", metavar="[GPU", default="all", shell_complete=completion.devices)
 @click.argument(
-    "name", metavar="[NAME|0-5]]", default=None, required=False, shell_complete=completion.policies
+    "name",
+    metavar=f"[NAME|0-{len(POLICIES) - 1}]]",
+    default=None,
+    required=False,
+    shell_complete=completion.policies,
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")

@@ -9,6 +9,7 @@ import click
 from nvc import privileges
 from nvc.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
+from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import CONTEXT, Commands, format_option, program_of
 
@@ -51,7 +52,7 @@ def command(name: str, *examples: str, **more: Any) -> Callable[[Callable[..., N
 def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say what of a device somebody gets, as `configure` has them."""
     for name, metavar, text in (
-        ("policy", "NAME", "fair, preempt, weight, fixed, soft or native, or 0 to 5."),
+        ("policy", "NAME", f"{CHOICES}."),
         ("weight", "N", "Share of the time by weight; default: 1."),
         (
             "cores",

@@ -135,7 +135,7 @@ def top_command(
         found = shown(picture.everybody, everything)
         if form == "table":
             gone = len(picture.everybody) - len(found)
-            output.write(screen(found, picture.now, picture.shares, output.columns(), gone))
+            output.write(screen(found, picture.now, picture.received, output.columns(), gone))
         else:
             output.write(output.one_of_many(document(picture.replace(everybody=found)), form))
         left -= 1

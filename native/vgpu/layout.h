@@ -21,6 +21,7 @@
 #define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
 #define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
 #define VGPU_NO_LIMIT 0xffffffffffffffffULL
+#define VGPU_POLICY_NATIVE 5u /* caps do not hold, and nvcd hands out no leases; under all others both do */
 
 /* Bits of `flags` of a device in the quota. */
 #define VGPU_DEVICE_PAUSED 1u /* launches wait until the bit is gone */
@@ -36,7 +37,7 @@ struct vgpu_quota_device {
         correction;  /* bytes that the host sees taken beyond what the ledger says; 0 when nobody looks */
     uint32_t cores;  /* percent of the device's time; 0: no cap */
     uint32_t weight; /* among the containers of the device */
-    uint32_t policy; /* 0 fair, 1 preempt, 2 weight, 3 fixed, 4 soft, 5 native */
+    uint32_t policy; /* a row of nvc/slices/model/policy.py */
     uint32_t flags;
     uint64_t reserved[8];
 };

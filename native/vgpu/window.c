@@ -3,8 +3,6 @@
 #include "account.h"
 #include "lease.h"
 
-enum { POLICY_NATIVE = 5 };
-
 /* A window as one word of process.h. */
 enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11 };
 
@@ -17,9 +15,9 @@ static uint32_t read_window(int position)
     uint32_t word = KNOWN;
     if (!account_device(position, &device))
         return KNOWN | UNKNOWN;
-    if (device.policy != POLICY_NATIVE && device.cores < 100)
+    if (device.policy != VGPU_POLICY_NATIVE && device.cores < 100)
         word |= device.cores;
-    if (device.policy != POLICY_NATIVE)
+    if (device.policy != VGPU_POLICY_NATIVE)
         word |= SHARED;
     if (device.flags & VGPU_DEVICE_PAUSED)
         word |= PAUSED;

@@ -6,7 +6,8 @@ from nvc.cdi.hookspec import OPTION
 from nvc.errors import InputError
 from nvc.request import Part, Request, Size
 from nvc.selection import select
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import default_policy
 from nvc.slices.model.sizes import parse_number, parse_size
 from nvc.slices.model.slice import SliceDevice, amount, devices_of, granted

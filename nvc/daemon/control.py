@@ -16,8 +16,8 @@ import time
 import nvc
 from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
-from nvc.slices.model.layout import NO_LIMIT, POLICIES
-from nvc.slices.policy.received import filled
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.policy.entitlement import entitlements
 from nvc.slices.store.tenants import container_document
 
 TYPE_CHECKING = False
@@ -132,29 +132,31 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
     lease = arbiter.lease
     seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
     uuid = daemon.book.names.get(arbiter.uuid, "")
+    entitled = entitlements(daemon.book.force[arbiter.uuid])
     nvml = seen.get(uuid.lower())
     return {
         "uuid": uuid,
-        "policy": POLICIES[arbiter.policy.number],
-        "sliceNs": arbiter.policy.slice,
+        "policy": arbiter.policy.name,
+        "sliceNs": arbiter.quantum,
         "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
         "free": lease is not None and not lease.end,
         "turns": arbiter.turns,
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
-        "tenants": [tenant(arbiter, one, asked) for one, asked in shares_asked(arbiter)],
+        "tenants": [tenant(arbiter, one, entitled.get(one.key)) for one in arbiter.tenants.values()],
     }
 
 
-def tenant(arbiter: Arbiter, one: Tenant, asked: float) -> dict[str, Any]:
+def tenant(arbiter: Arbiter, one: Tenant, entitled: float | None) -> dict[str, Any]:
     """One slice on a device."""
+    claim = one.terms.claim
     return {
         "key": one.key,
-        "weight": one.terms.weight,
-        "cores": one.terms.cores or None,
-        "paused": one.terms.paused,
-        "asked": asked,
+        "weight": claim.weight,
+        "cores": claim.cores or None,
+        "paused": claim.paused,
+        "entitlement": entitled,
         "wants": one.key in arbiter.wanting,
         "processes": len(one.members),
         "heldNs": one.held,
@@ -162,17 +164,6 @@ def tenant(arbiter: Arbiter, one: Tenant, asked: float) -> dict[str, Any]:
         "turns": one.grants,
         "late": one.lates,
     }
-
-
-def shares_asked(arbiter: Arbiter) -> list[tuple[Tenant, float]]:
-    """Each tenant, and the part of the device that it is entitled to when all who share it are busy."""
-    everybody = list(arbiter.tenants.values())
-    caps = [one.terms.cores / 100 or 1.0 for one in everybody]
-    parts = filled(caps, [one.weight for one in everybody])
-    return [
-        (one, min(arbiter.rate(one), cap) or part)
-        for one, cap, part in zip(everybody, caps, parts, strict=True)
-    ]
 
 
 def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from nvc.daemon.audit.asker import Asker
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
-from nvc.daemon.mps import CONTROL, Fenced, Servers
+from nvc.daemon.mps import CONTROL, Servers
+from nvc.daemon.mps_records import Fenced
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.book import Book
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.server import Server
 from nvc.errors import NvcError
+from nvc.kernel.probe import settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Daemon:
             self.accountant.open_again()
         self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
+        settle(0)
         self.mps.look({key for key, known in self.book.known.items() if known.alive}, now)
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}

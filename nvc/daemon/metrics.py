@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from nvc.daemon.control import shares_asked
-from nvc.slices.model.layout import NO_LIMIT, POLICIES
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.policy.entitlement import entitlements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,14 +147,16 @@ class Exporter:
         for raw, arbiter in self.daemon.board.arbiters.items():
             arbiter.settle(self.now)
             uuid = self.daemon.book.names.get(raw, "")
-            policy.add_metric((uuid, POLICIES[arbiter.policy.number]), 1)
-            for tenant, share in shares_asked(arbiter):
+            policy.add_metric((uuid, arbiter.policy.name), 1)
+            entitled = entitlements(self.daemon.book.force[raw])
+            for tenant in arbiter.tenants.values():
                 labels = (tenant.key, *self._named(tenant.key), uuid)
                 held.add_metric(labels, tenant.held / 1e9)
                 waited.add_metric(labels, tenant.waited / 1e9)
                 turns.add_metric(labels, tenant.grants)
                 late.add_metric(labels, tenant.lates)
-                asked.add_metric(labels, share)
+                if tenant.key in entitled:
+                    asked.add_metric(labels, entitled[tenant.key])
         yield from (held, waited, turns, late, asked, policy)
 
     def _own(self) -> Iterator[Metric]:

@@ -5,26 +5,27 @@ commands; limits that are set before its first server hold for every client. Its
 container at /tmp/nvidia-mps, where CUDA looks when no variable names another place, so that it needs none. Control
 daemons outlive nvcd, which finds them again when it is started.
 
-    /run/nvc/mps/<key>/<UUID>/about   process, its start, percent, bytes
+    /run/nvc/mps/<key>/<UUID>/about   mps_records.py
     /run/nvc/mps/<key>/<UUID>/pipe    CUDA_MPS_PIPE_DIRECTORY
     /run/nvc/mps/<key>/<UUID>/log     CUDA_MPS_LOG_DIRECTORY
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import signal
 
+from nvc.daemon import mps_records
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps_answers import is_number, is_size, last_line
+from nvc.daemon.mps_records import GONE, MIB, STARTING, Fenced, Record
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.slices.build.confine import die_with
-from nvc.slices.store.origin import start_of
+from nvc.slices.store.origin import is_here, start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,71 +35,15 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 CONTROL = "nvidia-cuda-mps-control"
-GONE = ".gone-"  # begins the name of a directory that is being removed
 PLACE = "/tmp/nvidia-mps"  # in the container
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
-STARTING, READY, FAILED = "starting", "ready", "failed"
+READY, FAILED = "ready", "failed"
+UNKNOWN = "unknown"  # what an nvcd before this one has started: its record cannot be read
 DEADLINE = 10 * SECOND
 RETRY = SECOND // 20
 REMEMBERED = 3 * SECOND  # so long who asked can hear why it failed
 REPLY_MAX = 4096
 NO_ROOM = "see who fills it: `du -s --inodes /run/nvc/mps/*`, `du -s /run/nvc/mps/*`"
-MIB = 1 << 20
-
-
-class Fenced:
-    """One control daemon."""
-
-    __slots__ = (
-        "key",
-        "uuid",
-        "percent",
-        "memory",
-        "directory",
-        "pid",
-        "start",
-        "state",
-        "problem",
-        "since",
-        "client",
-    )
-
-    def __init__(self, key: str, uuid: str, percent: int, memory: int, directory: str, now: int) -> None:
-        self.key = key
-        self.uuid = uuid
-        self.percent = percent  # of the GPU's threads
-        self.memory = memory  # bytes; 0: no limit
-        self.directory = directory
-        self.pid = 0
-        self.start = 0  # of that process, in clock ticks since boot
-        self.state = STARTING
-        self.problem = ""
-        self.since = now
-        self.client = 0  # the process that sends commands
-
-    def environment(self) -> dict[str, str]:
-        """For the control daemon, its servers and who sends it commands."""
-        found = {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "CUDA_VISIBLE_DEVICES": self.uuid,
-            "CUDA_MPS_PIPE_DIRECTORY": f"{self.directory}/pipe",
-            "CUDA_MPS_LOG_DIRECTORY": f"{self.directory}/log",
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(self.percent),
-        }
-        if self.memory:
-            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory // MIB}M"
-        return found
-
-    def commands(self) -> bytes:
-        """What is asked of it once it listens; the second and fourth are answered with what then holds."""
-        lines = [
-            f"set_default_active_thread_percentage {self.percent}",
-            "get_default_active_thread_percentage",
-        ]
-        if self.memory:
-            lines += [f"set_default_device_pinned_mem_limit 0 {self.memory // MIB}M",
-                      "get_default_device_pinned_mem_limit 0"]  # fmt: skip
-        return "".join(f"{line}\n" for line in lines).encode()
 
 
 class Servers:
@@ -112,6 +57,7 @@ class Servers:
         self._removed = 0
         self._said = False
         self.fenced: dict[tuple[str, str], Fenced] = {}
+        self.problem = ""  # why it is not known which servers there are
         self.binary = ""  # inside `root`
         self.root = "/"
 
@@ -130,6 +76,7 @@ class Servers:
             raise DeviceError(
                 "fence by MPS", uuid, f"the driver has no {CONTROL}", "install it, or use no fence"
             )
+        self._refuse_unknown(uuid)
         if mode in (PROHIBITED, EXCLUSIVE_THREAD):
             raise DeviceError(
                 "fence by MPS", uuid, "its compute mode forbids it",
@@ -156,6 +103,17 @@ class Servers:
         self.fenced[key, uuid] = found
         return found
 
+    def _refuse_unknown(self, uuid: str) -> None:
+        """Raise DeviceError where it is not known which servers a device has."""
+        if self.problem:
+            raise DeviceError("fence by MPS", _base(), self.problem, "mend that, and start nvcd again")
+        for one in self.fenced.values():
+            if one.uuid == uuid and one.state == UNKNOWN:
+                raise DeviceError(
+                    "fence by MPS", f"{one.directory}/about", one.problem,
+                    f"stop the container of slice {one.key}, then try again",
+                )  # fmt: skip
+
     def _say_where(self) -> None:
         """Once, where what a container can fill is what others need."""
         base = _base()
@@ -168,28 +126,46 @@ class Servers:
     def _begin(self, one: Fenced) -> None:
         for name in ("pipe", "log"):
             os.makedirs(f"{one.directory}/{name}", mode=0o755)
-        one.pid = self._execute(one, ("-f",), -1, -1)
-        one.start = start_of(f"/proc/{one.pid}")
-        with open(f"{one.directory}/about", "w", encoding="ascii") as about:
-            about.write(f"{one.pid} {one.start} {one.percent} {one.memory}\n")
+        go_read, go_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            one.pid = self._execute(one, ("-f",), -1, -1, go_read)
+            one.start = start_of(f"/proc/{one.pid}")
+            mps_records.write(one.directory, Record(one.pid, one.start, one.percent, one.memory))
+            os.write(go_write, b"\n")
+        finally:
+            os.close(go_read)
+            os.close(go_write)
         self._instruct(one)
 
     def adopt(self, now: int) -> None:
         """Find again what an nvcd before this one has started, and remove what it did not."""
-        for path in glob.glob(f"{_base()}/{GONE}*"):
+        try:
+            places, gone = mps_records.directories(_base())
+        except OSError as error:
+            self.problem = f"MPS servers of an nvcd before this one are not known: {error.strerror}"
+            self.log(f"{error.filename}: {self.problem}")
+            return
+        for path in gone:
             self._remove(path)
-        for path in glob.glob(f"{_base()}/*/*/about"):
-            directory = os.path.dirname(path)
-            key, uuid = directory.split("/")[-2:]
-            try:
-                with open(path, encoding="ascii") as about:
-                    pid, start, percent, memory = (int(word) for word in about.read(REPLY_MAX).split())
-                if start_of(f"/proc/{pid}") != start:
-                    continue
-            except (OSError, ValueError):
-                continue
-            one = self.fenced[key, uuid] = Fenced(key, uuid, percent, memory, directory, now)
-            one.pid, one.start, one.state = pid, start, READY
+        for key, uuid in places:
+            self._adopt(key, uuid, now)
+
+    def _adopt(self, key: str, uuid: str, now: int) -> None:
+        directory = f"{_base()}/{key}/{uuid}"
+        try:
+            found = mps_records.read(directory)
+            lives = found is not None and is_here(found.pid, found.start)
+        except (OSError, ValueError) as error:
+            one = self.fenced[key, uuid] = Fenced(key, uuid, 0, 0, directory, now)
+            one.state = UNKNOWN
+            one.problem = (
+                f"cannot be read, so which MPS server slice {key} has is not known: {one_line(error)}"
+            )
+            self.log(f"{directory}/about: {one.problem}")
+            return
+        if found is not None and lives:
+            one = self.fenced[key, uuid] = Fenced(key, uuid, found.percent, found.memory, directory, now)
+            one.pid, one.start, one.state = found.pid, found.start, READY
 
     def stop(self, key: str) -> int:
         """End those of a slice; how many there were."""
@@ -232,16 +208,19 @@ class Servers:
             os._exit(0)
 
     def _end(self, one: Fenced) -> None:
-        if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
-            if not _is_reaped(one.pid):
-                self._ending.add(one.pid)  # it ends its servers first
+        try:
+            if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
+                if not _is_reaped(one.pid):
+                    self._ending.add(one.pid)  # it ends its servers first
+        except OSError as error:
+            self.log(f"MPS of slice {one.key} on {one.uuid}: process {one.pid} goes on: {error.strerror}")
         one.pid = 0
 
     def look(self, living: set[str], now: int) -> None:
         """Each second: those of slices that are gone end, those that ended by themselves are said."""
         self._ending = {pid for pid in self._ending if not _is_reaped(pid)}
         for one in tuple(self.fenced.values()):
-            over = one.state == READY or (one.state == FAILED and now - one.since > REMEMBERED)
+            over = one.state in (READY, UNKNOWN) or (one.state == FAILED and now - one.since > REMEMBERED)
             if over and one.key not in living:
                 self.stop(one.key)
             elif one.pid and not _lives(one):
@@ -322,8 +301,8 @@ class Servers:
             except OSError as error:
                 self._fail(one, f"cannot be told its limits: {error.strerror}", now)
 
-    def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int) -> int:
-        """Run the driver's program in the driver root; its process is returned."""
+    def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int, go: int = -1) -> int:
+        """Run the driver's program in the driver root, once a byte comes from `go`; its process is returned."""
         parent = os.getpid()
         pid = fork()
         if pid:
@@ -333,7 +312,12 @@ class Servers:
             os.dup2(stdin if stdin >= 0 else null, 0)
             os.dup2(stdout if stdout >= 0 else null, 1)
             os.dup2(null, 2)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            if go >= 0:
+                os.dup2(go, 3)
+            os.closerange(4 if go >= 0 else 3, os.sysconf("SC_OPEN_MAX"))
+            if go >= 0 and os.read(3, 1) != b"\n":
+                return 0  # nvcd has ended: nobody would find this one again
+            os.closerange(3, 4)
             if self.root != "/":
                 os.chroot(self.root)
             os.chdir("/")
@@ -364,7 +348,4 @@ def _lives(one: Fenced) -> bool:
             return False
     except ChildProcessError:
         pass  # of an nvcd before this one
-    try:
-        return start_of(f"/proc/{one.pid}") == one.start
-    except OSError:
-        return False
+    return is_here(one.pid, one.start)

@@ -211,18 +211,14 @@ class Server:
         if uuid not in known.uuids or uuid == NO_UUID:
             return errno.ENODEV
         arbiter = self.board.arbiters.get(uuid)
-        if arbiter is None:
-            self.book.refresh(now, False)
-            arbiter = self.board.arbiters.get(uuid)
-            if arbiter is None:
-                return errno.ENODEV
         member = client.members.get(uuid)
-        if member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
-            from nvc.daemon.schedule.book import terms_of
-
-            terms = terms_of(known.devices[known.uuids.index(uuid)])
-            tenant = arbiter.tenant(known.entry.key, terms, now)
-            member = client.members[uuid] = Member(tenant, client, uuid)
+        if arbiter is None or member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
+            if self.book.terms(uuid, known.entry.key) is None:
+                self.book.refresh(now, False)
+            terms, arbiter = self.book.terms(uuid, known.entry.key), self.board.arbiters.get(uuid)
+            if terms is None or arbiter is None:
+                return errno.ENODEV
+            member = client.members[uuid] = Member(arbiter.tenant(terms, now), client, uuid)
         arbiter.want(member, now)
         return 0
 

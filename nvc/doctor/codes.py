@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.errors import InputError
+from nvc.slices.model.policy import WITHOUT_NVCD
 from nvc.value import Value
 
 
@@ -150,9 +151,10 @@ EXPLANATIONS = (
         "vgpu", ("Start the container again.",),
     ),
     Explanation(
-        "NVC-2104", "CalibrationError", "vgpu", "What a context takes cannot be measured or kept.",
-        ("The command was called without root.", "/var/lib/nvc is not there and cannot be made."),
-        "", ("Call it as root, on the host.",),
+        "NVC-2104", "CalibrationError", "vgpu", "What a context takes cannot be measured, kept or read.",
+        ("The command was called without root.", "/var/lib/nvc is not there and cannot be made.",
+         "/var/lib/nvc/calibration is damaged, or somebody else could have written it."),
+        "vgpu.calibration", ("Call `nvc-cli vgpu calibrate` as root, on the host.",),
     ),
     Explanation(
         "NVC-2105", "RunError", "vgpu", "A program could not be started with a slice.",
@@ -167,8 +169,8 @@ EXPLANATIONS = (
     ),
     Explanation(
         "NVC-2107", "DaemonError", "vgpu", "A slice needs nvcd, which does not run.",
-        ("`require-nvcd` is set in config.toml, and the slice's policy is fair, preempt, weight or soft.",),
-        "vgpu", ("Start nvcd: `systemctl start nvcd`.", "Ask for the policy fixed or native."),
+        ("`require-nvcd` is set in config.toml, and only nvcd enforces the slice's policy.",),
+        "vgpu", ("Start nvcd: `systemctl start nvcd`.", f"Ask for the policy {WITHOUT_NVCD}."),
     ),
     Explanation(
         "NVC-2201", "OutputError", "output", "Standard output does not take what was to be printed.",

@@ -16,7 +16,7 @@ from nvc.slices.build import calibration, shim
 from nvc.slices.client.nvcd import ask
 from nvc.slices.model import layout
 from nvc.slices.model.elfnote import layouts_of
-from nvc.slices.model.shares import needs_daemon
+from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.snapshot import snapshot
 
@@ -189,7 +189,15 @@ def measured(look: Look) -> Iterator[Finding]:
     if not any(tenant.alive for tenant in look.tenants()[0]):
         return
     facts = look.facts
-    known = {one.driver for one in calibration.load()}
+    try:
+        known = {one.driver for one in calibration.load()}
+    except NvcError as error:
+        yield failed(
+            f"what contexts take cannot be read, so no slice can be made: {error.cause}",
+            calibration.PATH,
+            commands=(f"{look.nvc_cli} vgpu calibrate",),
+        )
+        return
     if facts.driver_label not in known:
         yield warning(
             f"what a context takes was not measured with driver {facts.driver_label}: more is assumed",
@@ -277,7 +285,7 @@ def _with_policy(look: Look) -> list[str]:
     return [
         tenant.name
         for tenant in look.tenants()[0]
-        if tenant.alive and any(needs_daemon(device.policy) for device in tenant.devices)
+        if tenant.alive and any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
     ]
 
 

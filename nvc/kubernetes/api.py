@@ -38,12 +38,21 @@ class Server(Value):
 class Api:
     """Requests to one API server, from any thread."""
 
-    def __init__(self, server: Server, agent: str, timeout: float = TIMEOUT) -> None:
-        self.server = server
+    def __init__(self, server: Callable[[], Server], agent: str, timeout: float = TIMEOUT) -> None:
+        """`server` is called when it is first needed: the device plugin alone asks no API server."""
+        self._find = server
+        self._server: Server | None = None
         self.agent = agent
         self.timeout = timeout
         self._idle: list[http.client.HTTPSConnection] = []
         self._lock = threading.Lock()
+
+    @property
+    def server(self) -> Server:
+        """Where it is. Raises InputError."""
+        if self._server is None:
+            self._server = self._find()
+        return self._server
 
     def get(self, path: str) -> dict[str, Any]:
         """The object or list at a path. Raises ApiError."""

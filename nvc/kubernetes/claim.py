@@ -12,7 +12,8 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
 from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, WEIGHT
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import check_together, default_policy
 from nvc.value import Value
 
@@ -38,7 +39,7 @@ class Given(Value):
     limit: int = NO_LIMIT  # bytes
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT
-    policy: int = 0  # place in layout.POLICIES
+    policy: int = 0  # place in policy.TABLE
     uncounted: bool = False
     capabilities: tuple[str, ...] = ()
 

@@ -14,7 +14,14 @@ from nvc.cdi.hookspec import STEP
 from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.cdi.store import open_directory, text_of, write_in
 from nvc.errors import of_host
-from nvc.kubernetes.names import CDI_CLASS, CDI_SLICE_CLASS, CDI_VENDOR, MEMORY
+from nvc.kubernetes.names import (
+    CDI_CLASS,
+    CDI_GPU_CLASS,
+    CDI_SIZE_CLASS,
+    CDI_SLICE_CLASS,
+    CDI_VENDOR,
+    MEMORY,
+)
 from nvc.model import CAPABILITIES
 from nvc.request import Request, Size
 from nvc.slices.build import shim
@@ -126,6 +133,37 @@ def _capabilities(given: tuple[Given, ...]) -> tuple[str, ...]:
     """What containers get of the driver: all that any of the devices was asked for."""
     wanted = {name for one in given for name in one.capabilities or _DEFAULT}
     return tuple(name for name in CAPABILITIES if name in wanted)
+
+
+def size_name(uuid: str, size: str) -> str:
+    """The qualified name of the CDI device of the device plugin: all of a device, or a size of it."""
+    return f"{CDI_VENDOR}/{CDI_SIZE_CLASS}={uuid}:{size}" if size else f"{CDI_VENDOR}/{CDI_GPU_CLASS}={uuid}"
+
+
+def write_node(
+    kernel: Kernel, facts: HostFacts, options: DriverOptions, outlet: Outlet, slicing: Slicing | None
+) -> None:
+    """Write the documents of the device plugin: all devices of the node, and all sizes that they come in.
+
+    Raises NvcError.
+    """
+    request = Request(devices=("all",), capabilities=_DEFAULT)
+    fd = open_directory(outlet.directory, create=True, private=True)
+    try:
+        for kind, parts in ((CDI_GPU_CLASS, None), (CDI_SIZE_CLASS, slicing)):
+            name = f"{CDI_VENDOR}-{kind}{_SUFFIX}"
+            if kind == CDI_SIZE_CLASS and parts is None:
+                _remove(fd, name)
+                continue
+            disabled = (STEP,) if parts is None else ()
+            how = DocumentOptions(
+                outlet.hook_path, CDI_VENDOR, kind, ("uuid",), all_device=False, disabled_hooks=disabled
+            )
+            document = document_of(kernel, facts, request, how, options, parts)
+            data = text_of(document, "json").encode("utf-8", "surrogateescape")
+            write_in(fd, name, data, f"{outlet.directory}/{name}")
+    finally:
+        os.close(fd)
 
 
 def write(outlet: Outlet, allocation: Allocation, made: dict[str, dict[str, Any]]) -> None:

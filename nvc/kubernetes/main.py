@@ -8,27 +8,35 @@ import sys
 import threading
 
 import nvc
-from nvc.cdi.generate import installed_hook
+from nvc.cdi.generate import installed_hook, slicing_of
 from nvc.config import driver_options
 from nvc.discovery import discover
 from nvc.errors import InitializationError, NvcError, PermissionDenied
 from nvc.kernel import LinuxKernel
+from nvc.kubernetes import give
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api import Api
 from nvc.kubernetes.board import Board
+from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
 from nvc.kubernetes.devices import Device, devices_of
 from nvc.kubernetes.dra import Driver
+from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
+from nvc.kubernetes.holdings import free_of, held_by, uuid_of
 from nvc.kubernetes.metrics import Counts
 from nvc.kubernetes.prepare import Host, Preparer
 from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
+from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.config import Config
     from nvc.kernel import Kernel
+    from nvc.kubernetes.api import Server
+    from nvc.kubernetes.claim import Allocation
+    from nvc.kubernetes.holdings import Size
     from nvc.kubernetes.settings import Settings
     from nvc.model import HostFacts
     from nvc.request import DriverOptions
@@ -36,6 +44,10 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 30.0, 600.0
 RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+def _cdi_names(size: Size, ids: list[str]) -> list[str]:
+    return [give.size_name(uuid_of(id), size.name) for id in ids]
 
 
 def log(text: str) -> None:
@@ -50,18 +62,29 @@ class Plugin:
     def __init__(self, settings: Settings, config: Config, environment: dict[str, str]) -> None:
         """Nothing is served yet. Raises NvcError."""
         self.settings = settings
+        self.config = config
+        self.served: tuple[str, ...] = ()
         self.kernel: Kernel = LinuxKernel()
         self.options: DriverOptions = driver_options(config).replace(load_kmods=False)
         self.board = Board()
         self.counts = Counts()
-        server = by_kubeconfig(settings.kubeconfig) if settings.kubeconfig else in_cluster(environment)
+
+        def server() -> Server:
+            return by_kubeconfig(settings.kubeconfig) if settings.kubeconfig else in_cluster(environment)
+
         self.api = Api(server, f"nvc-kubelet-plugin/{nvc.__version__}")
         self.outlet = Outlet(settings.cdi_dir, settings.hook_path or installed_hook())
         self.host = Host(self.kernel, self.options, discover, self._devices_of)
         self._known: tuple[Device, ...] = ()
         self._problem = ""
         self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
-        self.preparer = Preparer(self.host, self.api, settings.driver_name, settings.state_dir, self.outlet)
+        self.preparer = Preparer(
+            self.host, self.api, settings.driver_name, settings.state_dir, self.outlet, self._admit
+        )
+        self.device_plugin = DevicePlugin(
+            settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held, _cdi_names,
+            settings.placement == "packed",
+        )  # fmt: skip
         self.driver = Driver(
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
             self.publisher.look,
@@ -71,6 +94,21 @@ class Plugin:
     def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
         return devices_of(facts, places(facts), {})
 
+    def _admit(self, allocation: Allocation) -> None:
+        """Refuse a claim of what pods have by the device plugin. Raises ClaimError."""
+        if DRA not in self.served or DEVICE_PLUGIN not in self.served:
+            return
+        grants, offer = self.device_plugin.grants, self.device_plugin.offer
+        grants.look()
+        held = [one for size in offer.sizes for one in held_by(size, grants.used(size.resource))]
+        left = free_of(offer.devices, held)
+        for given in allocation.given:
+            free = left.get(given.uuid)
+            if free is not None and not (free.untouched or not given.whole and given.limit <= free.memory):
+                where = f"{allocation.namespace}/{allocation.name}"
+                cause = f"pods have {given.device} by the device plugin: {free.text}"
+                raise ClaimError("prepare claim", where, cause, "serve each node by one mode: --mode")
+
     def devices(self) -> tuple[Device, ...]:
         """Those of the last look."""
         return self._known
@@ -79,14 +117,15 @@ class Plugin:
         """What is to be served. Raises ApiError."""
         if self.settings.mode:
             return self.settings.mode
-        from nvc.kubernetes.errors import ApiError
-
         try:
             self.api.get(RESOURCES)
         except ApiError as error:
-            if error.status != 404:
+            if error.status == 404:
+                return (DEVICE_PLUGIN,)
+            if not self.preparer.checkpoint.uids():
                 raise
-            return (DEVICE_PLUGIN,)
+            # Pods that end need their claims unprepared, which takes no API server.
+            log(error.line())
         return (DRA,)
 
     def look(self) -> None:
@@ -99,6 +138,8 @@ class Plugin:
             return
         self._say("")
         found = tuple(devices.values())
+        if DEVICE_PLUGIN in self.served:
+            self._offer(facts, found)
         if found != self._known or not self.publisher.published:
             names = ", ".join(device.name for device in found) or "none"
             if found != self._known:
@@ -106,6 +147,21 @@ class Plugin:
             self._known = found
             self.publisher.want(found)
             self.board.touch()
+
+    def _offer(self, facts: HostFacts, devices: tuple[Device, ...]) -> None:
+        """Have the device plugin offer devices and sizes."""
+        try:
+            found = resources(facts, devices, slicing_of(self.config))
+            if found.sizes:
+                give.write_node(self.kernel, facts, self.options, self.outlet, found.slicing)
+        except NvcError as error:
+            self._say(f"offer devices: {error.line()}")
+            return
+        offer = Offer(devices, found.sizes)
+        if offer != self.device_plugin.offer:
+            for problem in found.problems:
+                log(f"size {problem}")
+            self.device_plugin.want(offer)
 
     def _say(self, problem: str) -> None:
         """Log a problem of the host when it is new."""
@@ -123,8 +179,11 @@ class Plugin:
         settings = self.settings
         for problem in self.preparer.adopt():
             log(problem.line())
+        self.served = self.modes()
         self.look()
-        if DRA in self.modes():
+        if DEVICE_PLUGIN in self.served:
+            self.device_plugin.start()
+        if DRA in self.served:
             self.driver.start(settings.kubelet_plugins_dir, settings.registry_dir)
             self.publisher.start()
 
@@ -153,6 +212,7 @@ class Plugin:
         """Unregister. What is prepared stays: pods use it, and the next process goes on with it."""
         self.board.close()
         self.driver.stop()
+        self.device_plugin.stop()
         if self.publisher.running:
             self.publisher.stop()
 

@@ -14,4 +14,5 @@ RESOURCE_GPU, RESOURCE_MIG, RESOURCE_SLICE = "nvidia.com/gpu", "nvidia.com/mig",
 #: Capacities of a device.
 MEMORY, CORES = "memory", "cores"
 #: CDI devices of claims, and of what the device plugin allocates.
+CDI_GPU_CLASS, CDI_SIZE_CLASS = "gpu", "vgpu"
 CDI_VENDOR, CDI_CLASS, CDI_SLICE_CLASS = "k8s.gpu.nvc.dev", "claim", "slice"

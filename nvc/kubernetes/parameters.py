@@ -14,7 +14,7 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import WEIGHT_MAX
 from nvc.value import Value
 

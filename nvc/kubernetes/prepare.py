@@ -15,7 +15,9 @@ from nvc.errors import NvcError
 from nvc.kubernetes import give
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claim import STEP, allocation_of
+from nvc.kubernetes.devices import ALL_CORES
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
+from nvc.kubernetes.holdings import Held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,8 +62,20 @@ class Host:
 class Preparer:
     """Prepares the claims of one driver on this node. Its methods may be called from any thread."""
 
-    def __init__(self, host: Host, api: Api, driver: str, state: str, outlet: Outlet) -> None:
-        """Raises CheckpointError."""
+    def __init__(
+        self,
+        host: Host,
+        api: Api,
+        driver: str,
+        state: str,
+        outlet: Outlet,
+        admit: Callable[[Allocation], None] = lambda _: None,
+    ) -> None:
+        """`admit` raises ClaimError for a claim whose devices somebody has who is no claim.
+
+        Raises CheckpointError.
+        """
+        self.admit = admit
         self.host = host
         self.api = api
         self.driver = driver
@@ -92,6 +106,7 @@ class Preparer:
         with self._alone():
             facts, devices = self.host.look()
             allocation = self._allocation(namespace, name, uid, devices)
+            self.admit(allocation)
             documents = give.documents(self.host.kernel, facts, self.host.options, self.outlet, allocation)
             self.checkpoint.write(allocation)
             give.write(self.outlet, allocation, documents)
@@ -129,6 +144,18 @@ class Preparer:
     def _drop(self, uid: str) -> None:
         give.remove(self.outlet, uid)
         self.checkpoint.remove(uid)
+
+    def held(self) -> list[Held]:
+        """What claims have of devices, for those who give devices to others. Raises CheckpointError."""
+        found = []
+        for allocation in self.checkpoint.all():
+            if isinstance(allocation, CheckpointError):
+                raise allocation
+            found += [
+                Held(one.uuid, 0 if one.whole else one.limit, one.cores or ALL_CORES, one.whole)
+                for one in allocation.given
+            ]
+        return found
 
     def adopt(self) -> list[NvcError]:
         """Go on with what an earlier process has prepared: documents are written for the driver of now.

@@ -7,6 +7,7 @@ from nvc.value import Value
 
 DRA, DEVICE_PLUGIN = "dra", "device-plugin"
 MODES = (DRA, DEVICE_PLUGIN)
+PLACEMENTS = ("packed", "distributed")
 
 
 class Settings(Value):
@@ -24,3 +25,4 @@ class Settings(Value):
     mode: tuple[str, ...] = ()  # of MODES; (): DRA where the API server has it, else the device plugin
     hook_path: str = ""  # "": beside this program
     dcgm_metrics: bool = False
+    placement: str = "packed"  # of slices of the device plugin; or distributed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
 from nvc.slices.model import layout, ledger
-from nvc.slices.model.shares import TO_START, enforced_text, needs_daemon
+from nvc.slices.model.policy import policy_of
+from nvc.slices.model.shares import TO_START, enforced_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...
     return tuple(
         f"{one.uuid}: policy {enforced_text(one.policy, cause)}; {TO_START}"
         for one in devices
-        if cause and not one.hidden and needs_daemon(one.policy)
+        if cause and not one.hidden and policy_of(one.policy).needs_nvcd
     )
 
 
@@ -120,8 +121,8 @@ def warnings(slice: Slice) -> tuple[str, ...]:
         if device.limit <= device.context_overhead
     ]
     found += [
-        f"the policy of {device.uuid} is native: the cap of {device.cores}% does not hold"
+        f"the policy of {device.uuid} is {policy_of(device.policy).name}: the cap of {device.cores}% does not hold"
         for device in slice.devices
-        if device.cores and device.policy == layout.POLICY_NATIVE
+        if device.cores and not policy_of(device.policy).leases
     ]
     return (*found, *not_enforced(slice.devices, slice.not_enforced))

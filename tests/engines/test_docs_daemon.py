@@ -11,7 +11,7 @@ from support.engines import DRIVER, Host
 
 from nvc.config.keys import KEYS
 from nvc.daemon.audit.verify import BYPASS, DENY, EXCESS, LATE, OVERUSE, REPORT, STOP, STRANGER
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 
 #: The driver of this host is where nothing looks by itself.
 WRAPPER = f"""#!/bin/sh

@@ -48,7 +48,12 @@ def plans(driver: str, target: str) -> dict[str, Plan]:
     whole = plan_of(driver)
     file = next(op for op in whole.ops if isinstance(op, BindFile)).replace(target=target)
     node = next(op for op in whole.ops if isinstance(op, BindDevice)).replace(target=target)
-    kinds = {"file": file, "node": node, "tmpfs": Tmpfs(target, (), ()), "ledger": Ledger(target, b"x", 4096)}
+    kinds = {
+        "file": file,
+        "node": node,
+        "tmpfs": Tmpfs(target, (), ()),
+        "ledger": Ledger(target, b"x", 4096),
+    }
     return {name: whole.replace(ops=(op,)) for name, op in kinds.items()}
 
 

@@ -15,6 +15,9 @@ from support.cdi import add_hook, mount
 from support.plans import snapshot
 from support.rootfs import multiarch
 
+from nvc.cdi.hooks.libraries import mounted_libraries
+from nvc.kernel import LinuxKernel
+
 LIBS = f"/usr/lib/{multiarch()}"
 VERSION = "580.159.04"
 COMPAT = "/usr/local/cuda/compat"
@@ -250,3 +253,18 @@ def test_in_a_user_namespace(runc_bundle: Any, sim_root: Any, stage: str, runtim
     )
     assert done.stdout.split() == [gpu, "libcuda.so.1", "0"]
     assert first(bundle.rootfs) == f"{LIBS}/libcuda.so.1"
+
+
+@pytest.mark.parametrize(("folder", "says"), [("/loop", "too many levels"), ("/file", "not a directory")])
+def test_a_folder_that_cannot_be_opened_is_told(scratch: str, folder: str, says: str) -> None:
+    """Its libraries are not found by the loader; one that is not there has none."""
+    os.symlink("loop", f"{scratch}/loop")
+    with open(f"{scratch}/file", "w", encoding="ascii"):
+        pass
+    rootfs = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
+    try:
+        found = mounted_libraries(LinuxKernel(), rootfs, [folder, "/missing"])
+    finally:
+        os.close(rootfs)
+    (warning,) = found.warnings
+    assert warning.startswith(f"{folder}: {says}") and "the loader cache gets none of its libraries" in warning

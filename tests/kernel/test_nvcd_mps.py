@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
 
+from nvc.daemon import mps_records
 from nvc.daemon.io.loop import Loop
-from nvc.daemon.mps import Fenced, Servers
+from nvc.daemon.mps import Servers
+from nvc.daemon.mps_records import Fenced
+from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.origin import start_of
 
@@ -103,6 +107,83 @@ def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
     tenant.kill()
     place.tenants.remove(tenant)
     eventually(place, lambda s: not s["mps"])
+
+
+DAMAGE: dict[str, Callable[[str], None]] = {
+    "empty": lambda path: os.truncate(path, 0),
+    "cut short": lambda path: os.truncate(path, os.path.getsize(path) - 1),
+    "of other words": lambda path: overwrite(path, b"x"),
+    "of another owner": lambda path: os.chown(path, 65534, 65534),
+    "a link": lambda path: (os.rename(path, f"{path}.away"), os.symlink(f"{path}.away", path))[1],
+    "a pipe": lambda path: (os.unlink(path), os.mkfifo(path))[1],
+}
+
+
+def overwrite(path: str, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: str) -> None:
+    """Which limits the server has that runs there is not known, until its slice is gone."""
+    uuid = started(place)
+    tenant, other = place.tenant(), place.tenant()
+    fence(place, tenant.key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+    assert place.daemon is not None
+    place.daemon.kill()
+    path = f"/run/nvc/mps/{tenant.key}/{uuid}/about"
+    with open(f"{place.root}{path}", encoding="ascii") as about:
+        server = int(about.read().split()[0])
+    DAMAGE[damage](f"{place.root}{path}")
+    daemon = place.start(f"--root={place.driver}")  # type: ignore[attr-defined]
+    assert f"{path}: cannot be read" in daemon.said()
+    for key in (tenant.key, other.key):
+        answer = fence(place, key, uuid)
+        assert answer.get("state") == "unknown" or f"{path}: cannot be read" in answer["error"], answer
+        assert f"stop the container of slice {tenant.key}" in answer.get("hint", "stop the container of "
+                                                                         f"slice {tenant.key}")  # fmt: skip
+    os.kill(server, signal.SIGTERM)
+    tenant.kill()
+    place.tenants.remove(tenant)
+    eventually(place, lambda s: not s["mps"])
+    fence(place, other.key, uuid)
+    eventually(place, lambda s: s["mps"][0]["state"] == "ready")
+
+
+def test_no_server_runs_without_a_record(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an nvcd that is killed leaves one that the next does not know."""
+    servers = Servers(Loop(), LinuxKernel(), print)
+    with open(f"{scratch}/control", "w", encoding="ascii") as script:
+        script.write(f"#!/bin/sh\necho $$ > {scratch}/ran\n")
+    os.chmod(f"{scratch}/control", 0o755)
+    servers.binary = f"{scratch}/control"
+    started = Fenced("1-2-3-4", GPU.format(0), 25, 0, f"{scratch}/one", 0)
+
+    def killed(*_: object) -> None:
+        raise OSError("as if it had ended here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mps_records, "write", killed)
+        with pytest.raises(OSError, match="as if"):
+            servers._begin(started)
+    assert os.waitpid(started.pid, 0)[0] == started.pid and not os.path.exists(f"{scratch}/ran")
+
+
+def test_servers_that_cannot_be_listed(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    servers = Servers(Loop(), LinuxKernel(), said.append)
+    servers.binary = "/bin/true"
+
+    def failing(base: str) -> None:
+        raise OSError(errno.EIO, "input/output error", base)
+
+    monkeypatch.setattr(mps_records, "directories", failing)
+    servers.adopt(0)
+    with pytest.raises(DeviceError, match="of an nvcd before this one are not known: input/output error"):
+        servers.start("1-2-3-4", GPU.format(0), 25, 0, 0, 0)
+    assert "are not known" in said[0]
 
 
 @pytest.mark.parametrize(

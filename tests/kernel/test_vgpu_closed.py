@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -195,6 +196,52 @@ def test_of_a_policy(programs: Programs, bounded: str, how: str) -> None:
     said = programs.refused("--device=1", "--memory=1g")
     assert bounded in said and "vgpu policy" in said
     programs.start("--device=0", "--memory=1g")  # another device is another matter
+
+
+CALIBRATION = {"of other words": lambda path: overwrite(path, 0, b"x"), **ANY}
+CALIBRATION.pop("empty")  # nothing was measured
+
+
+@pytest.mark.parametrize("how", CALIBRATION)
+def test_of_measurements(launcher: str, driver: str, scratch: str, how: str) -> None:
+    """In a mount namespace with a /var/lib of its own. Measuring again mends it."""
+    path = "/var/lib/nvc/calibration"
+    program = [launcher, f"--root={driver}", "vgpu"]
+    os.mkfifo(f"{scratch}/go")
+    script = f"""
+        mount -t tmpfs tmpfs /var/lib
+        {shlex.join(program)} calibrate > /dev/null
+        echo measured; read line < {scratch}/go
+        {shlex.join(program)} run --memory=1g -- true && exit 9
+        {shlex.join(program)} calibrate > /dev/null
+        {shlex.join(program)} run --memory=1g -- true
+    """
+    words = ["unshare", "-m", "--propagation=private", "sh", "-ec", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=CLEAN_ENV) as process:
+        assert process.stdout is not None and process.stdout.readline() == "measured\n"
+        CALIBRATION[how](f"/proc/{process.pid}/root{path}")
+        with open(f"{scratch}/go", "w", encoding="ascii") as go:
+            go.write("\n")
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0 and f"{path}: " in said and "vgpu calibrate" in said, said
+
+
+@pytest.mark.parametrize("name", ["vgpu", "vgpu-policy", "nvcd"])
+@pytest.mark.parametrize("how", ["a link", "of another owner", "that others may write"])
+def test_of_a_directory(launcher: str, driver: str, name: str, how: str) -> None:
+    """Of /run/nvc, in a mount namespace that has one of its own."""
+    script = f"""
+        mount -t tmpfs -o mode=700 tmpfs /run/nvc && mkdir -m 700 /run/nvc/{name} && echo made && read line
+        exec {launcher} --root={driver} vgpu run --memory=1g -- true
+    """
+    words = ["unshare", "-m", "--propagation=private", "sh", "-ec", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=CLEAN_ENV) as process:
+        assert process.stdout is not None and process.stdout.readline() == "made\n"
+        ANY[how](f"/proc/{process.pid}/root/run/nvc/{name}")
+        said = process.communicate("\n", timeout=PATIENCE)[1]
+    assert process.returncode == 1 and f"/run/nvc/{name}" in said, said
 
 
 def test_what_is_broken_and_gone_denies_nothing(programs: Programs, bounded: str) -> None:

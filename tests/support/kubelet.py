@@ -12,7 +12,13 @@ from typing import Any
 
 import grpc
 
-from nvc.kubernetes.protocol import deviceplugin_pb2, dra_pb2, health_pb2, registration_pb2
+from nvc.kubernetes.protocol import (
+    deviceplugin_pb2,
+    dra_pb2,
+    health_pb2,
+    podresources_pb2,
+    registration_pb2,
+)
 
 from . import CLEAN_ENV, PATIENCE, until
 from .apiserver import ApiServer
@@ -33,8 +39,10 @@ class Kubelet:
         self.plugins = f"{directory}/plugins"
         self.registry = f"{directory}/plugins_registry"
         self.device_plugins = f"{directory}/device-plugins"
-        for path in (self.plugins, self.registry, self.device_plugins):
+        self.pod_resources = f"{directory}/pod-resources"
+        for path in (self.plugins, self.registry, self.device_plugins, self.pod_resources):
             os.makedirs(path, exist_ok=True)
+        self.pods = podresources_pb2.ListPodResourcesResponse()
         self.registered: queue.Queue[deviceplugin_pb2.RegisterRequest] = queue.Queue()
         self._channels: list[grpc.Channel] = []
         self._server: grpc.Server | None = None
@@ -111,6 +119,18 @@ class Kubelet:
         for message in self.stream(self.endpoint, method, request, reply):
             yield {one.device.device_name: one for one in message.devices}
 
+    def resources(self, count: int) -> dict[str, Resource]:
+        """The next resources that register, by name."""
+        found = [Resource(self, self.registered.get(timeout=PATIENCE)) for _ in range(count)]
+        return {one.name: one for one in found}
+
+    def uses(self, **ids: tuple[str, ...]) -> None:
+        """Say of pods that they have these ids of nvidia.com/NAME; `_` in the name is a dash."""
+        self.pods = podresources_pb2.ListPodResourcesResponse()
+        for name, own in ids.items():
+            container = self.pods.pod_resources.add(name="p", namespace="n").containers.add(name="c")
+            container.devices.add(resource_name=f"nvidia.com/{name.replace('_', '-')}", device_ids=own)
+
     def serve(self) -> None:
         """Start anew: sockets of device plugins go, and they may register."""
         if self._server is not None:
@@ -131,8 +151,61 @@ class Kubelet:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
         )
+        listing = grpc.unary_unary_rpc_method_handler(
+            lambda *_: self.pods,
+            request_deserializer=podresources_pb2.ListPodResourcesRequest.FromString,
+            response_serializer=raw,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": listing}),)
+        )
         self._server.add_insecure_port(f"unix:{self.device_plugins}/kubelet.sock")
+        self._server.add_insecure_port(f"unix:{self.pod_resources}/kubelet.sock")
         self._server.start()
+
+
+class Resource:
+    """One resource of a device plugin that has registered."""
+
+    def __init__(self, kubelet: Kubelet, request: deviceplugin_pb2.RegisterRequest) -> None:
+        self.kubelet = kubelet
+        self.name = request.resource_name
+        self.path = f"{kubelet.device_plugins}/{request.endpoint}"
+        self.stream = kubelet.stream(
+            self.path,
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            deviceplugin_pb2.Empty(),
+            deviceplugin_pb2.ListAndWatchResponse,
+        )
+
+    def listed(self) -> list[deviceplugin_pb2.Device]:
+        """The next list."""
+        return list(next(self.stream).devices)
+
+    def until(self, healthy: int) -> list[str]:
+        """The ids that can be had, once there are so many."""
+        for message in self.stream:
+            found = [device.ID for device in message.devices if device.health == "Healthy"]
+            if len(found) == healthy:
+                return found
+        raise AssertionError("the stream ended")
+
+    def prefer(self, ids: list[str], count: int, must: tuple[str, ...] = ()) -> list[str]:
+        """The ids that suit best."""
+        request = deviceplugin_pb2.PreferredAllocationRequest()
+        request.container_requests.add(
+            available_deviceIDs=ids, must_include_deviceIDs=must, allocation_size=count
+        )
+        method, reply = "GetPreferredAllocation", deviceplugin_pb2.PreferredAllocationResponse
+        found = self.kubelet.call(self.path, f"/v1beta1.DevicePlugin/{method}", request, reply)
+        return list(found.container_responses[0].deviceIDs)
+
+    def allocate(self, *ids: str) -> list[str]:
+        """Names of CDI devices. Raises grpc.RpcError."""
+        request, reply = deviceplugin_pb2.AllocateRequest(), deviceplugin_pb2.AllocateResponse
+        request.container_requests.add(devices_ids=ids)
+        found = self.kubelet.call(self.path, "/v1beta1.DevicePlugin/Allocate", request, reply)
+        return [device.name for device in found.container_responses[0].cdi_devices]
 
 
 class Plugin:
@@ -147,6 +220,7 @@ class Plugin:
         self.cdi = f"{directory}/cdi"
         self.state = f"{directory}/state"
         self.log = f"{directory}/plugin.log"
+        self.config = ""  # path of a configuration file
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *words: str) -> None:
@@ -162,6 +236,8 @@ class Plugin:
             "device-plugin-dir": self.kubelet.device_plugins,
         }
         argv = [self.program, *(f"--{name}={value}" for name, value in options.items()), *words]
+        if self.config:
+            argv.append(f"--config={self.config}")
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 argv, env=CLEAN_ENV, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 
 from . import CLEAN_ENV, PATIENCE, REPO, until
 from .realtime import REAL, Time

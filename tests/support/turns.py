@@ -7,10 +7,13 @@ from collections.abc import Callable
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.gang import Board
-from nvc.daemon.schedule.policy import MS, NATIVE, DevicePolicy, Terms
 from nvc.daemon.schedule.turns import Member
+from nvc.slices.model.policy import MS
+from nvc.slices.policy.entitlement import Claim, InForce, in_force
+from nvc.slices.policy.policies import DevicePolicy
 
 SECOND = 1000 * MS
+FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 
 
 class Program:
@@ -56,24 +59,58 @@ class Program:
 
 
 class World:
-    """Devices and programs; every message arrives at once."""
+    """Devices and programs; every message arrives at once, and claims reach the arbiters as in nvcd."""
 
     def __init__(self, policy: DevicePolicy, devices: int = 1) -> None:
+        self.policy = policy
+        self.claims: dict[bytes, dict[str, Claim]] = {}
+        self.force: dict[bytes, InForce] = {}
         self.now = SECOND
         self.board = Board(self._send)
         self.uuids = [bytes([number]) * 16 for number in range(1, devices + 1)]
         for uuid in self.uuids:
-            self.board.arbiter(uuid, policy)
+            self.claims[uuid] = {}
+            self._enforce(uuid)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._where: dict[Member, bytes] = {}
 
-    def add(self, key: str, program: Program, terms: Terms | None = None, devices: int = 1) -> list[Member]:
-        """A process of the tenant `key`, with something to do on the first `devices`."""
+    def claim(self, key: str, weight: int = 1, cores: int = 0, devices: int = 1, **more: object) -> None:
+        """What the slice `key` has of the first `devices` from now on."""
+        for uuid in self.uuids[:devices]:
+            age = (
+                self.claims[uuid][key].age
+                if key in self.claims[uuid]
+                else (self.now, len(self.claims[uuid]))
+            )
+            made = Claim(key, PREEMPT, cores, weight, age=age)
+            self.claims[uuid][key] = made.replace(**more)
+            self._enforce(uuid)
+
+    def end(self, key: str) -> None:
+        """The slice and its processes are gone."""
+        for uuid in self.uuids:
+            if self.claims[uuid].pop(key, None) is not None:
+                self._enforce(uuid)
+
+    def lay_down(self, policy: DevicePolicy) -> None:
+        """What the operator wants for all devices from now on."""
+        self.policy = policy
+        for uuid in self.uuids:
+            self._enforce(uuid)
+
+    def _enforce(self, uuid: bytes) -> None:
+        self.force[uuid] = in_force(self.policy, tuple(self.claims[uuid].values()))
+        self.board.enforce(uuid, self.force[uuid], self.now)
+
+    def add(
+        self, key: str, program: Program, weight: int = 1, cores: int = 0, devices: int = 1, **more: object
+    ) -> list[Member]:
+        """A process of the slice `key`, with something to do on the first `devices`."""
+        self.claim(key, weight, cores, devices, **more)
         members = []
         for uuid in self.uuids[:devices]:
-            tenant = self.board.arbiters[uuid].tenant(key, terms or Terms(), self.now)
-            members.append(Member(tenant, program))
+            members.append(Member(self.board.arbiters[uuid].tenants[key], program))
             self._where[members[-1]] = uuid
         return members
 
@@ -82,9 +119,11 @@ class World:
             self.board.arbiters[uuid or self._where[member]].want(member, self.now)
             self.check()
 
-    def start(self, key: str, program: Program, terms: Terms | None = None, devices: int = 1) -> Program:
+    def start(
+        self, key: str, program: Program, weight: int = 1, cores: int = 0, devices: int = 1, **more: object
+    ) -> Program:
         """The same, with work at once."""
-        for member in self.add(key, program, terms, devices):
+        for member in self.add(key, program, weight, cores, devices, **more):
             self.want(member)
         return program
 
@@ -128,7 +167,7 @@ class World:
         """Never two at once, and nobody who wants a device waits for nothing."""
         for uuid, arbiter in self.board.arbiters.items():
             lease = arbiter.lease
-            if arbiter.policy.number == NATIVE or lease is not None and lease.tenant is None:
+            if not arbiter.policy.leases or lease is not None and lease.tenant is None:
                 continue  # everybody holds it, until now at least
             assert len(self.holders(uuid)) <= 1
             assert (lease is None) == (not self.holders(uuid))

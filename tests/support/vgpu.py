@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from nvc.slices.model import quota
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 
 from . import CLEAN_ENV, REPO, need, run
 from .dialog import Dialog

@@ -154,7 +154,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "vgpu report": lambda width: tables.tracks_table(tracks(), width),
     "vgpu ls": lambda width: tables.slices(tenants(), 1e9, width),
     "vgpu show": lambda width: tables.processes(tenants(), width),
-    "vgpu top": lambda width: tables.screen(tenants(), 1e9, tables.Shares({}, {}), width),
+    "vgpu top": lambda width: tables.screen(tenants(), 1e9, {}, width),
     "doctor": lambda width: text.table(results(), width),
     "doctor on a terminal": lambda width: text.report(results(), width=width),
     "doctor --list": lambda _: text.listing(CHECKS),

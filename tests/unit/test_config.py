@@ -269,7 +269,10 @@ def test_unknown_keys_of_nvidia_are_warnings() -> None:
         ("vgpu-memory = '90%'\nvgpu-memory-max = '1g'", ""),
         ("vgpu-policy = 'fixed'", "vgpu-policy: fixed: each device has no cap for the policy fixed"),
         ("vgpu-policy = 'fixed'\nvgpu-cores-max = 20", ""),
-        ("vgpu-policy = '5'\nvgpu-cores-max = 20", "vgpu-policy: 5: under the policy native no cap holds"),
+        (
+            "vgpu-policy = '5'\nvgpu-cores-max = 20",
+            "vgpu-policy: 5: policy native ignores caps, but each device sets 20 %",
+        ),
     ],
 )
 def test_what_stops_every_container_that_asks_for_nothing(text: str, said: str) -> None:

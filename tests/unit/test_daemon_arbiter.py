@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.turns import SECOND, Program, World
+from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
-from nvc.daemon.control import shares_asked
 from nvc.daemon.io.wire import DROP, FREE, GRANT
-from nvc.daemon.schedule.policy import FAIR, FIXED, MS, NATIVE, PREEMPT, SOFT, WEIGHT, DevicePolicy, Terms
 from nvc.daemon.server import CLIENTS_MAX, PER_SLICE_MAX, room_for_one
+from nvc.slices.model.policy import MS
+from nvc.slices.policy.entitlement import entitlements
+from nvc.slices.policy.policies import DevicePolicy
 
 
 def shares(world: World, seconds: int = 10) -> dict[str, float]:
@@ -45,30 +46,30 @@ def test_equals(policy: int, count: int) -> None:
 def test_weights() -> None:
     world = World(DevicePolicy(WEIGHT))
     for weight in (1, 2, 4):
-        world.start(str(weight), Program(drain=MS), Terms(weight))
+        world.start(str(weight), Program(drain=MS), weight)
     found = shares(world)
     assert [found[key] for key in "124"] == [pytest.approx(n / 7, rel=0.03) for n in (1, 2, 4)]
 
 
 def test_weights_do_not_count_under_preempt() -> None:
     world = World(DevicePolicy(PREEMPT))
-    world.start("1", Program(), Terms(1))
-    world.start("9", Program(), Terms(9))
+    world.start("1", Program(), 1)
+    world.start("9", Program(), 9)
     assert shares(world)["9"] == pytest.approx(0.5, abs=0.01)
 
 
 def test_percentages() -> None:
     world = World(DevicePolicy(FIXED))
-    world.start("30", Program(drain=2 * MS), Terms(cores=30))
-    world.start("70", Program(drain=MS), Terms(cores=70))
+    world.start("30", Program(drain=2 * MS), cores=30)
+    world.start("70", Program(drain=MS), cores=70)
     found = shares(world)
     assert found["30"] == pytest.approx(0.30, abs=0.01) and found["70"] == pytest.approx(0.70, abs=0.01)
 
 
 def test_percentages_are_upper_bounds_and_the_rest_is_for_who_has_none() -> None:
     world = World(DevicePolicy(FIXED))
-    world.start("20", Program(), Terms(cores=20))
-    world.start("25", Program(), Terms(cores=25))
+    world.start("20", Program(), cores=20)
+    world.start("25", Program(), cores=25)
     found = shares(world)
     assert found["20"] == pytest.approx(0.20, abs=0.01) and found["25"] == pytest.approx(0.25, abs=0.01)
     world.start("rest", Program())
@@ -80,8 +81,8 @@ def test_who_rests_where_more_is_promised_than_there_is() -> None:
     """It has its part as the others have, who always wait."""
     world = World(DevicePolicy(FIXED))
     for number in range(3):
-        world.start(str(number), Program(drain=MS), Terms(cores=40))
-    world.start("rests", Program(work=12 * MS, idle=3 * MS), Terms(cores=40))
+        world.start(str(number), Program(drain=MS), cores=40)
+    world.start("rests", Program(work=12 * MS, idle=3 * MS), cores=40)
     assert shares(world)["rests"] == pytest.approx(0.25, abs=0.02)
 
 
@@ -127,9 +128,9 @@ def test_who_is_idle_is_skipped_and_comes_back_at_once() -> None:
 def test_priority_by_weight() -> None:
     """90 % of solo within 200 ms of its arrival, and the other resumes as soon as it has gone."""
     world = World(DevicePolicy(WEIGHT))
-    low = world.start("low", Program(drain=5 * MS), Terms(1))
+    low = world.start("low", Program(drain=5 * MS), 1)
     world.run(SECOND)
-    (high,) = world.add("high", Program(drain=MS), Terms(16))
+    (high,) = world.add("high", Program(drain=MS), 16)
     world.want(high)
     world.run(SECOND // 10)
     before = world.held()["high"]
@@ -182,32 +183,30 @@ def test_processes_of_a_tenant_share_its_turn() -> None:
 
 def test_policies_change_while_programs_run() -> None:
     world = World(DevicePolicy(NATIVE))
-    world.start("1", Program(drain=MS), Terms(1))
-    world.start("3", Program(drain=MS), Terms(3))
+    world.start("1", Program(drain=MS), 1)
+    world.start("3", Program(drain=MS), 3)
     assert world.holders() == {"1", "3"}
-    arbiter = world.board.arbiters[world.uuids[0]]
-    arbiter.set_policy(DevicePolicy(WEIGHT), world.now)
+    world.lay_down(DevicePolicy(WEIGHT))
     assert shares(world)["3"] == pytest.approx(0.75, abs=0.01)
-    arbiter.set_policy(DevicePolicy(PREEMPT), world.now)
+    world.lay_down(DevicePolicy(PREEMPT))
     assert shares(world)["3"] == pytest.approx(0.5, abs=0.01)
-    arbiter.set_policy(DevicePolicy(NATIVE), world.now)
+    world.lay_down(DevicePolicy(NATIVE))
     world.run(SECOND)
     assert world.holders() == {"1", "3"}
 
 
 def test_terms_change_and_pauses_are_kept() -> None:
     world = World(DevicePolicy(FIXED))
-    world.start("a", Program(drain=MS), Terms(cores=20))
-    world.start("b", Program(drain=MS), Terms(cores=20))
-    arbiter = world.board.arbiters[world.uuids[0]]
+    world.start("a", Program(drain=MS), cores=20)
+    world.start("b", Program(drain=MS), cores=20)
     world.run(SECOND)
-    arbiter.tenant("a", Terms(cores=80), world.now)
+    world.claim("a", cores=80)
     world.run(SECOND // 2)
     assert shares(world, 1)["a"] == pytest.approx(0.8, abs=0.03)
-    arbiter.tenant("a", Terms(cores=80, paused=True), world.now)
+    world.claim("a", cores=80, paused=True)
     world.run(50 * MS)
     assert shares(world, 1)["a"] == 0
-    arbiter.tenant("a", Terms(cores=20), world.now)
+    world.claim("a", cores=20)
     world.run(50 * MS)
     assert shares(world, 1)["a"] == pytest.approx(0.2, abs=0.03)
 
@@ -235,9 +234,9 @@ def test_long_run_shares(policy: int, weights: list[int], others: list[Program])
     """Of tenants that always want the device, among others that do what they like."""
     world = World(DevicePolicy(policy))
     for number, weight in enumerate(weights):
-        world.start(f"busy{number}", Program(drain=2 * MS), Terms(weight))
+        world.start(f"busy{number}", Program(drain=2 * MS), weight)
     for number, program in enumerate(others):
-        world.start(f"other{number}", program, Terms(number + 1))
+        world.start(f"other{number}", program, number + 1)
     world.run(2 * SECOND)
     found = shares(world, 10)
     counted = [1] * len(weights) if policy == PREEMPT else weights
@@ -252,9 +251,9 @@ def test_long_run_shares(policy: int, weights: list[int], others: list[Program])
 def test_percentages_hold_whatever_others_do(cores: int, asked: list[tuple[int, Program]]) -> None:
     """At least what was promised, when others have promises too that fit."""
     world = World(DevicePolicy(FIXED))
-    mine = world.start("mine", Program(drain=MS), Terms(cores=cores))
+    mine = world.start("mine", Program(drain=MS), cores=cores)
     for number, (percent, program) in enumerate(asked):
-        world.start(str(number), program, Terms(cores=percent))
+        world.start(str(number), program, cores=percent)
     world.run(2 * SECOND)
     before = mine.all(world.now)
     world.run(5 * SECOND)
@@ -274,7 +273,7 @@ def test_gangs_do_not_wait_for_each_other() -> None:
     ]
     order = [(4, 1), (0, 1), (5, 1), (1, 3), (2, 3), (3, 2)]
     for number, devices in order:
-        world.start(str(number), programs[number], Terms(), devices)
+        world.start(str(number), programs[number], devices=devices)
     for _ in range(5):
         before = [len(program.messages) for program in programs]
         world.run(SECOND)
@@ -287,10 +286,10 @@ def test_gangs_do_not_wait_for_each_other() -> None:
 )
 def test_what_is_asked_for_beside_caps(policy: int, shares: list[float]) -> None:
     world = World(DevicePolicy(policy))
-    world.add("a", Program(), Terms(4, 70))
-    world.add("b", Program(), Terms(1, 30))
-    (arbiter,) = world.board.arbiters.values()
-    assert [share for _, share in shares_asked(arbiter)] == pytest.approx(shares)
+    world.add("a", Program(), 4, 70)
+    world.add("b", Program(), 1, 30)
+    (force,) = world.force.values()
+    assert list(entitlements(force).values()) == pytest.approx(shares)
 
 
 @given(st.lists(st.integers(0, 9), max_size=40))
@@ -313,7 +312,7 @@ def test_gangs_never_stall(asked: list[tuple[int, Program]], policy: int) -> Non
     for number, (devices, program) in enumerate(asked):
         if not program.stuck and not program.work and program.drain < 10 * MS:
             honest.append(program)
-        world.start(str(number), program, Terms(1, 100 // len(asked)), devices)
+        world.start(str(number), program, cores=100 // len(asked), devices=devices)
     for _ in range(2):
         before = [len(program.messages) for program in honest]
         free = [world.holders(uuid) for uuid in world.uuids]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-import pytest
 from support import REPO, run
 
 from nvc.daemon.io import wire
-from nvc.daemon.schedule.policy import policy_of
-from nvc.slices.policy.policies import DevicePolicy as LaidDown
 
 NAMES = ("VERSION", "HELLO", "WANT", "RELEASE", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED")
 PROGRAM = """
@@ -44,21 +41,3 @@ def test_every_kind_is_known_here() -> None:
     with open(os.path.join(REPO, "native/vgpu/protocol.h"), encoding="ascii") as header:
         kinds = set(re.findall(r"^\s+NVCD_(\w+) = \d+,", header.read(), re.M))
     assert kinds == set(NAMES) - {"VERSION"}
-
-
-@pytest.mark.parametrize(
-    ("laid_down", "asked", "number", "slice_ns"),
-    [
-        (LaidDown(2, 0, 0, 5000), (5, 1), 2, 5_000_000),
-        (LaidDown(), (), 5, 10_000_000),
-        (LaidDown(), (5, 5), 5, 10_000_000),
-        (LaidDown(), (5, 3, 1), 3, 10_000_000),
-        (LaidDown(5), (3, 1), 5, 10_000_000),
-        (LaidDown(), (77,), 5, 10_000_000),
-    ],
-)
-def test_the_policy_of_a_device(
-    laid_down: LaidDown, asked: tuple[int, ...], number: int, slice_ns: int
-) -> None:
-    policy = policy_of(laid_down, asked)
-    assert (policy.number, policy.slice) == (number, slice_ns)

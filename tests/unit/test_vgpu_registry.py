@@ -7,6 +7,7 @@ import os
 import posix
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from nvc.daemon.io.identity import namespace_of
 from nvc.kernel import LinuxKernel
-from nvc.slices.build.calibration import Measurement, find, load, parse_line, store
+from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store.living import living, living_of
 from nvc.slices.store.origin import namespace_id_of, start_of
 from nvc.slices.store.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
@@ -77,8 +78,30 @@ def test_measurements_are_kept_by_driver_and_device(scratch: str) -> None:
     assert [m.context for m in kept] == [3, 9]
     assert find(kept, "580.1", "NVIDIA  H100\nx", 0) == kept[1]
     assert find(kept, "580.2", "NVIDIA  H100\nx", 0) is None
-    os.chmod(path, 0o666)
-    assert load(path) == ()  # others could have written it
+
+
+DAMAGE: dict[str, Callable[[str], None]] = {
+    "others may write it": lambda path: os.chmod(path, 0o666),
+    "another owner": lambda path: os.chown(path, 65534, 65534),
+    "a link": lambda path: (os.rename(path, f"{path}.away"), os.symlink(f"{path}.away", path))[1],
+    "a pipe": lambda path: (os.unlink(path), os.mkfifo(path))[1],
+    "cut short": lambda path: os.truncate(path, 20),
+    "a directory": lambda path: (os.unlink(path), os.mkdir(path))[1],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_measurements_that_cannot_be_read_are_no_measurements_to_assume(scratch: str, damage: str) -> None:
+    """A slice whose contexts count for less or more than they take is not made; measuring again mends the file."""
+    path = f"{scratch}/new/calibration"
+    one = Measurement("580.1", "NVIDIA H100", 0, 5, 6)
+    store((one,), path)
+    DAMAGE[damage](path)
+    with pytest.raises(CalibrationError, match=f"{path}: .*vgpu calibrate"):
+        load(path)
+    if damage != "a directory":
+        store((one,), path)
+        assert load(path) == (one,)
 
 
 @given(st.text(max_size=100))

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.slices.model.ledger import Account
-from nvc.slices.policy.received import Received
+from nvc.slices.policy.utilisation import Received
 from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline, text_of
 from nvc.slices.show.screen import KEYS, body_length, frame
-from nvc.slices.show.tables import Shares
 from nvc.slices.show.view import SORTS, Picture, View, pressed
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.tenants import Tenant, TenantDevice
@@ -24,6 +23,7 @@ def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **m
     key = f"f{number:07x}"
     entry = Entry(key, f"/run/nvc/vgpu/{key}", 1, number, "/rootfs", "/usr/lib", 1000 + number, ())
     device = TenantDevice(f"GPU-{gpu}", str(gpu), "H100", 80 * GIB, limit, used, more.pop("cores", 25), 1, 3)
+    device = device.replace(entitlement=0.25 if more.get("alive", True) else None)
     account = Account(0, 7, f"python{number}", (used,))
     alive = more.pop("alive", True)
     pids, accounts = ((7,), (account,)) if alive else ((), ())
@@ -33,9 +33,10 @@ def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **m
 def picture(*everybody: Tenant, received: tuple[float, ...] = (), **more: Any) -> Picture:
     places = [(one.entry.key, one.devices[0].uuid) for one in everybody]
     had = {place: Received(share, share / 2, 9) for place, share in zip(places, received)}
-    past = {place: (0.0, share) for place, share in zip(places, received)}
-    expected = {place: 0.25 for place, one in zip(places, everybody) if one.alive}
-    return Picture(everybody, Shares(had, expected), past, more.pop("policies", {}), 2000.0, 1.0, **more)
+    past: dict[tuple[str, str], tuple[float, ...]] = {
+        place: (0.0, share) for place, share in zip(places, received)
+    }
+    return Picture(everybody, had, past, 2000.0, 1.0, **more)
 
 
 def lines(shown: Picture, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
@@ -119,8 +120,8 @@ def test_it_fits_whatever_there_is(
 
 def test_what_80_columns_show() -> None:
     shown = picture(tenant(1), tenant(2, used=3 * GIB, limit=16 * GIB), received=(0.25, 0.5))
-    text = lines(shown.replace(policies={"GPU-0": "weight"}))
-    assert text[1] == "GPU 0  H100  80.0G, policy weight, 2 slices"
+    text = lines(shown)
+    assert text[1] == "GPU 0  H100  80.0G, policy fixed, 2 slices"
     assert " 4.0G/80.0G " in text[2] and " 75.0% " in text[2] and text[2].count("|") == 2
     assert text[4].split() == "SLICE GPU MEMORY USED/LIMIT GPU TIME HISTORY STATE".split()
     assert text[5].split()[3:] == ["1.0G/4.0G", "###|........", "25.0%", "_-", "capped"]

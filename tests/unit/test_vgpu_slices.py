@@ -11,9 +11,9 @@ from nvc.errors import DeviceError, InputError
 from nvc.request import Part, Request, Share, Size, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.layout import POLICY_FIXED as FIXED
 from nvc.slices.model.layout import POLICY_NATIVE as NATIVE
-from nvc.slices.model.layout import POLICY_WEIGHT as WEIGHT
+from nvc.slices.model.policy import POLICY_FIXED as FIXED
+from nvc.slices.model.policy import POLICY_WEIGHT as WEIGHT
 from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import resolve
@@ -136,7 +136,7 @@ def test_what_is_no_percentage(text: str) -> None:
 
 
 def test_a_policy_that_contradicts_the_cap_is_refused() -> None:
-    for policy, caps, cause in (("native", (cores("50"),), "no cap holds"), ("fixed", (), "has no cap")):
+    for policy, caps, cause in (("native", (cores("50"),), "ignores caps"), ("fixed", (), "has no cap")):
         with pytest.raises(InputError, match=f"POLICY: {policy}: .*{cause}"):
             shares(("0",), cores=caps, policy=parse_policy("POLICY", policy))
 

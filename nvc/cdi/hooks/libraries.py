@@ -50,7 +50,12 @@ def mounted_libraries(
     for folder in list(dict.fromkeys(folders))[:_FOLDERS_MAX]:
         try:
             fd = kernel.open_in_root(rootfs, folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            warnings.append(
+                f"{folder}: {(error.strerror or '').lower()}; the loader cache gets none of its libraries"
+            )
             continue
         try:
             whole = mount_id(fd) != mount_id(rootfs)

@@ -169,8 +169,8 @@ class Accountant:
         try:
             if not is_ending(user.pid):
                 return False
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno in ENDED  # what cannot be told counts
         return self._now - self._ending.setdefault((user.pid, user.start), self._now) < GRACE
 
     # Ledgers

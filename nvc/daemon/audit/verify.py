@@ -19,8 +19,8 @@ import time
 
 from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Figures, Overuse
 from nvc.daemon.io.identity import parent_of, signal_process
-from nvc.daemon.schedule.policy import NATIVE
 from nvc.slices.model.layout import DENIED, NO_LIMIT
+from nvc.slices.model.policy import policy_of
 from nvc.slices.model.sizes import size_text
 from nvc.value import Value
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.audit.accountant import Accountant
     from nvc.daemon.audit.overuse import Verdict
-    from nvc.daemon.mps import Fenced
+    from nvc.daemon.mps_records import Fenced
     from nvc.daemon.schedule.book import Known
     from nvc.daemon.schedule.gang import Board
     from nvc.slices.model.quota import QuotaDevice
@@ -95,7 +95,7 @@ class Verifier:
         if self.accountant.use_is_new:
             self._hold_use(fenced, now)
         found = self._bypasses() | self._excesses() | self._overuses()
-        found |= self._strangers({one.pid for one in fenced.values()})
+        found |= self._strangers({one.pid for one in fenced.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
         self._acted &= set(found)
         for offence, since in self._since.items():
@@ -132,7 +132,11 @@ class Verifier:
         figures: dict[tuple[str, str], Figures] = {}
         for key, known in self.accountant.book.known.items():
             for position, device in enumerate(known.devices if known.alive else ()):
-                if not device.memory_limit or device.policy == NATIVE or (key, device.uuid) in fenced:
+                if (
+                    not device.memory_limit
+                    or not policy_of(device.policy).leases
+                    or (key, device.uuid) in fenced
+                ):
                     continue
                 uuid = device.uuid.lower()
                 error = self.accountant.sampled.get(uuid, -1)
@@ -149,7 +153,7 @@ class Verifier:
         cap = device.cores / 100 if device.cores < 100 else 0.0
         held = -1
         arbiter = self.board.arbiters.get(known.uuids[position])
-        if arbiter is not None and arbiter.policy.number != NATIVE and len(arbiter.tenants) > 1:
+        if arbiter is not None and arbiter.policy.leases and len(arbiter.tenants) > 1:
             arbiter.settle(now)
             held = arbiter.tenants[key].held if key in arbiter.tenants else -1
         budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
@@ -178,7 +182,7 @@ class Verifier:
             for known in book.known.values()
             if known.alive
             for device in known.devices
-            if device.memory_limit and device.policy != NATIVE
+            if device.memory_limit and policy_of(device.policy).leases
         }
         text = "is in no slice, and uses a device that slices share"
         return {

@@ -128,22 +128,19 @@ def _status(pid: int, name: bytes) -> int:
 
 
 def signal_process(kernel: Kernel, pid: int, start: int, number: int) -> bool:
-    """Send a signal to the process that began at `start`; whether it was there. Raises OSError where it is refused.
+    """Send a signal to the process that began at `start`; whether it was there. Raises OSError where that fails.
 
     By a descriptor: so the number cannot be given to another process between look and signal.
     """
     try:
         pidfd = kernel.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return False
     try:
-        try:
-            if start_of(f"/proc/{pid}") != start:
-                return False
-        except OSError:
+        if start_of(f"/proc/{pid}") != start:
             return False
         kernel.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):
         return False
     finally:
         os.close(pidfd)

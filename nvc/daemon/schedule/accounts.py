@@ -2,18 +2,17 @@
 
 Each tenant's account runs at the time that it held the device, over its weight, and the one that is furthest behind
 is next. So an overrun is paid for later, and who comes back from idleness starts level with the others: it has no
-savings, and still has its debts. Under `fair` and `fixed` a budget bounds a tenant from above too.
+savings, and still has its debts. A tenant with a bound has a budget too.
 """
 
 from __future__ import annotations
 
-from nvc.daemon.schedule.policy import FAIR, FIXED, SOFT, SOFT_FACTOR
-from nvc.daemon.schedule.policy import WEIGHT as BY_WEIGHT
+from nvc.slices.model.policy import EQUAL, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.policy import DevicePolicy
     from nvc.daemon.schedule.turns import Lease, Tenant
+    from nvc.slices.policy.entitlement import InForce
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
 DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
@@ -23,8 +22,9 @@ SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is m
 class Accounts:
     """The tenants of one device, and their accounts."""
 
-    def __init__(self, policy: DevicePolicy) -> None:
-        self.policy = policy
+    def __init__(self, force: InForce) -> None:
+        self.policy = force.policy
+        self.quantum = force.quantum
         self.tenants: dict[str, Tenant] = {}
         self.wanting: dict[str, Tenant] = {}
         self.lease: Lease | None = None
@@ -36,39 +36,27 @@ class Accounts:
         self.bounded = False
         self.weigh()
 
-    def rate(self, tenant: Tenant) -> float:
-        """The share that bounds a tenant from above; 0: none does."""
-        if self.policy.number == FAIR:
-            return 1 / max(self.policy.max_instances, len(self.tenants))
-        return tenant.terms.cores / 100 if self.policy.number == FIXED else 0.0
-
     def weigh(self) -> None:
-        """Look anew at what the shares are in proportion to, after terms or the policy changed."""
-        counts = self.policy.number in (BY_WEIGHT, SOFT)
-        for tenant in self.tenants.values():
-            tenant.weight = max(1, tenant.terms.weight) if counts else 1
-        self.bounded = self.policy.number in (FAIR, FIXED)
+        """Add weights up again, after terms or the policy changed."""
+        self.bounded = self.policy.bound != NOTHING
         self.total = sum(tenant.weight for tenant in self.wanting.values())
 
     def length(self, tenant: Tenant) -> int:
-        """Of the tenant's lease: a round of all that want the device has about a slice for each."""
-        whole = self.policy.slice * (SOFT_FACTOR if self.policy.number == SOFT else 1)
+        """Of the tenant's lease: in a round, all that want the device have about a quantum each. Nanoseconds."""
+        whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
-        rate = self.rate(tenant)
-        if self.policy.number == FAIR:
+        if self.policy.bound == EQUAL:
             return whole
-        if rate:
-            wanted = int(rate * count * whole)
+        if tenant.rate:
+            wanted = int(tenant.rate * count * whole)
         else:
             wanted = whole * count * tenant.weight // (self.total or 1)
         return min(max(wanted, whole // 4), whole * 4)
 
     def contended(self) -> bool:
         """Whether nobody can have the device for good."""
-        return len(self.wanting) > 1 or (self.policy.number == FAIR and self._parts() > 1)
-
-    def _parts(self) -> int:
-        return max(self.policy.max_instances, len(self.tenants))
+        alone = len(self.wanting) == 1
+        return not alone or self.policy.bound == EQUAL and any(one.rate < 1 for one in self.wanting.values())
 
     def settle(self, now: int) -> None:
         """Charge those who use the device for the time since they were last charged.
@@ -99,20 +87,19 @@ class Accounts:
         if self.bounded:
             tenant.budget = max(tenant.budget - held, -float(DEBT))
 
-    def refill(self, tenant: Tenant, rate: float, now: int) -> None:
+    def refill(self, tenant: Tenant, now: int) -> None:
         """Bring the budget of a bounded tenant up to date."""
-        tenant.budget = self.budget(tenant, rate, now)
+        tenant.budget = self.budget(tenant, now)
         tenant.refilled = now
 
     def behind(self, now: int) -> float:
         """For how long the one of those that want the device has saved that has saved least; nanoseconds."""
         least = float(SAVED)
         for tenant in self.wanting.values():
-            rate = self.rate(tenant)
-            least = min(least, self.budget(tenant, rate, now) / rate if rate else 0.0)
+            least = min(least, self.budget(tenant, now) / tenant.rate if tenant.rate else 0.0)
         return least if self.wanting else 0.0
 
-    def budget(self, tenant: Tenant, rate: float, now: int) -> float:
+    def budget(self, tenant: Tenant, now: int) -> float:
         """What a bounded tenant has then, if nothing happens until then."""
-        budget, most = tenant.budget + (now - tenant.refilled) * rate, SAVED * rate
+        budget, most = tenant.budget + (now - tenant.refilled) * tenant.rate, SAVED * tenant.rate
         return budget if budget < most else most

@@ -9,8 +9,6 @@ from operator import attrgetter
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.accounts import UNIT, Accounts
-from nvc.daemon.schedule.policy import NATIVE, PRIORITY, SOFT, SOFT_FACTOR, SOFT_RECLAIM, Terms
-from nvc.daemon.schedule.policy import WEIGHT as BY_WEIGHT
 from nvc.daemon.schedule.turns import Lease, Member, Tenant
 
 TYPE_CHECKING = False
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.schedule.gang import Board
-    from nvc.daemon.schedule.policy import DevicePolicy
+    from nvc.slices.policy.entitlement import InForce, Terms
 
 BY_ACCOUNT = attrgetter("account")
 
@@ -27,9 +25,9 @@ class Arbiter(Accounts):
     """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
 
     def __init__(
-        self, board: Board, uuid: bytes, policy: DevicePolicy, send: Callable[[Member, int, int, int], None]
+        self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int], None]
     ) -> None:
-        super().__init__(policy)
+        super().__init__(force)
         self.board = board
         self.uuid = uuid
         self.send = send
@@ -41,21 +39,22 @@ class Arbiter(Accounts):
 
     # What happens
 
-    def tenant(self, key: str, terms: Terms, now: int) -> Tenant:
-        """The tenant with that key, made if it is new; its terms are those given from now on."""
-        found = self.tenants.get(key)
+    def tenant(self, terms: Terms, now: int) -> Tenant:
+        """The tenant with these terms from now on, made if it is new."""
+        found = self.tenants.get(terms.key)
         if found is None:
-            found = self.tenants[key] = Tenant(key, terms, self.account, now)
+            found = self.tenants[terms.key] = Tenant(terms, self.account, now)
             self.weigh()
             found.budget = float(self.length(found))
             self._look_again(now)
         elif found.terms != terms:
             found.terms = terms
+            found.take(terms)
             self.weigh()
             self._wanting_changed(found, now)
-            if self.policy.number == NATIVE:
+            if not self.policy.leases:
                 self._free_all(found)
-            elif terms.paused and self.lease is not None and self.lease.tenant is found:
+            elif terms.claim.paused and self.lease is not None and self.lease.tenant is found:
                 self.drop(now)
             self._look_again(now)
         return found
@@ -70,16 +69,20 @@ class Arbiter(Accounts):
         del self.tenants[key]
         self._look_again(now)
 
-    def set_policy(self, policy: DevicePolicy, now: int) -> None:
-        """From now on. Who has a lease keeps it to its end; with `native` everybody has one without end."""
+    def set_policy(self, force: InForce, now: int) -> None:
+        """From now on. A lease lasts to its end; a policy without leases gives each process one without an end."""
         self.settle(now)
-        old, self.policy = self.policy, policy
-        self.weigh()
-        if old.number == policy.number:
+        self.quantum = force.quantum
+        old, self.policy = self.policy, force.policy
+        if old == self.policy:
             return
+        for terms in force.terms:
+            if terms.key in self.tenants:
+                self.tenants[terms.key].take(terms)
+        self.weigh()
         for tenant in self.tenants.values():
             tenant.account, tenant.budget, tenant.refilled = self.account, float(self.length(tenant)), now
-        if policy.number == NATIVE:
+        if not self.policy.leases:
             for tenant in [*self.line, *([self.reserved] if self.reserved else [])]:
                 self.board.cancel(tenant.key, now)
             self.lease = self.deadline = None
@@ -90,7 +93,7 @@ class Arbiter(Accounts):
                     member.round = 0
                 self._wanting_changed(tenant, now)
                 self._free_all(tenant)
-        elif old.number == NATIVE:
+        elif not old.leases:
             holders = {m for t in self.tenants.values() for m in t.members if m.round}
             self.lease = Lease(None, self.round, now, 0, holders)
             if holders:
@@ -102,7 +105,7 @@ class Arbiter(Accounts):
 
     def _free_all(self, tenant: Tenant) -> None:
         for member in tenant.members:
-            if member.wants and not member.round and not tenant.terms.paused:
+            if member.wants and not member.round and not tenant.terms.claim.paused:
                 self._hand(member, self.new_round(), FREE, 0)
 
     def want(self, member: Member, now: int) -> None:
@@ -112,12 +115,12 @@ class Arbiter(Accounts):
         if repeated or member in tenant.late:
             return  # it has asked before, or has a lease to give back first
         self._wanting_changed(tenant, now)
-        if not tenant.terms.paused:
+        if not tenant.terms.claim.paused:
             self._wants(member, now)
 
     def _wants(self, member: Member, now: int) -> None:
         tenant, lease = member.tenant, self.lease
-        if self.policy.number == NATIVE:
+        if not self.policy.leases:
             self._hand(member, self.new_round(), FREE, 0)
         elif lease is None:
             self.dispatch(now)
@@ -134,14 +137,14 @@ class Arbiter(Accounts):
         if lease.dropped or holder is None:
             return
         if not lease.end:
-            if self.policy.number == SOFT:
-                lease.end = now + min(SOFT_RECLAIM, self.policy.slice * SOFT_FACTOR)
+            if self.policy.reclaim:
+                lease.end = now + min(self.policy.reclaim, self.quantum * self.policy.quanta)
                 self.deadline = lease.end
             else:
                 self.drop(now)
         elif (
-            self.policy.number == BY_WEIGHT
-            and tenant.terms.weight >= PRIORITY * holder.terms.weight
+            self.policy.preempts
+            and tenant.weight >= self.policy.preempts * holder.weight
             and tenant.account <= holder.account
         ):
             self.drop(now)
@@ -159,7 +162,7 @@ class Arbiter(Accounts):
             if not tenant.late:
                 self.late.discard(tenant)
             self._wanting_changed(tenant, now)
-            if more and not tenant.terms.paused:
+            if more and not tenant.terms.claim.paused:
                 self._wants(member, now)
             return True
         lease = self.lease
@@ -203,7 +206,7 @@ class Arbiter(Accounts):
         if lease is None or lease.dropped:
             return
         lease.dropped = True
-        self.deadline = min(lease.end or now, now) + self.policy.slice
+        self.deadline = min(lease.end or now, now) + self.quantum
         for member in tuple(lease.holders):
             self.send(member, DROP, member.round, 0)
         if lease.gang and lease.tenant is not None:
@@ -236,7 +239,7 @@ class Arbiter(Accounts):
 
     def dispatch(self, now: int) -> None:
         """Give the device to the next one, if there is one."""
-        if self.lease is not None or self.reserved is not None or self.policy.number == NATIVE:
+        if self.lease is not None or self.reserved is not None or not self.policy.leases:
             return
         if not self.wanting:
             self.idle_since, self.deadline = now, None
@@ -279,7 +282,7 @@ class Arbiter(Accounts):
             if gangs and not self.board.may_lead(self, tenant, now):
                 held_back = True
                 continue
-            rate = self.rate(tenant)
+            rate = tenant.rate
             if not rate:
                 if not due and (best is None or tenant.account < best.account):
                     best = tenant
@@ -287,7 +290,7 @@ class Arbiter(Accounts):
             half = halves.get(rate)
             if half is None:
                 half = halves[rate] = self.length(tenant) // 2
-            self.refill(tenant, rate, now)
+            self.refill(tenant, now)
             budget = tenant.budget
             # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
             missing = half - budget
@@ -298,7 +301,7 @@ class Arbiter(Accounts):
             if behind > due or behind == due and best is not None and tenant.account < best.account:
                 best, due = tenant, behind
         if best is None and (soonest or held_back):
-            self.deadline = now + (soonest or self.policy.slice)
+            self.deadline = now + (soonest or self.quantum)
         return best
 
     def reserve(self, tenant: Tenant | None, now: int) -> None:
@@ -318,7 +321,7 @@ class Arbiter(Accounts):
         lease.gang = gang
         self.lease = lease
         # The holder knows when its lease ends, and is told only when it is late by half a quantum.
-        self.deadline = end + self.policy.slice // 2 if end else None
+        self.deadline = end + self.quantum // 2 if end else None
         self.turns += 1
         tenant.grants += 1
         if tenant.since:
@@ -338,7 +341,7 @@ class Arbiter(Accounts):
 
     def _wanting_changed(self, tenant: Tenant, now: int) -> None:
         """Keep `wanting` right after a member or the terms changed."""
-        wants = not tenant.terms.paused and any(
+        wants = not tenant.terms.claim.paused and any(
             member.wants and member not in tenant.late for member in tenant.members
         )
         if wants == (tenant.key in self.wanting):
@@ -358,11 +361,12 @@ class Arbiter(Accounts):
             self.account += max(0, now - self.idle_since) * UNIT // total
         self.advance()
         tenant.account = max(tenant.account, self.account)
-        rate = self.rate(tenant)
-        if rate:
-            self.refill(tenant, rate, now)
+        if tenant.rate:
+            self.refill(tenant, now)
             # Where more is promised than there is, all others have savings.
-            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), rate * self.behind(now)))
+            tenant.budget = min(
+                tenant.budget, max(float(self.length(tenant)), tenant.rate * self.behind(now))
+            )
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight

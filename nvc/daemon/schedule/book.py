@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 
 from nvc.daemon.io.wire import NO_UUID
-from nvc.daemon.schedule.policy import NATIVE, Terms, policy_of
 from nvc.errors import NvcError
 from nvc.slices.model import layout, quota
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
-from nvc.slices.policy.policies import DevicePolicy as LaidDown
+from nvc.slices.policy.entitlement import Claim, InForce, in_force
+from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.living import living_of
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
     from nvc.kernel import Kernel
     from nvc.slices.model.quota import QuotaDevice
+    from nvc.slices.policy.entitlement import Terms
     from nvc.slices.store.registry import Entry
 
 LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
@@ -70,7 +71,8 @@ class Book:
         self.log = log
         self.base = registry.base_directory()
         self.known: dict[str, Known] = {}
-        self.laid_down: dict[str, LaidDown] = {}  # by UUID
+        self.laid_down: dict[str, DevicePolicy] = {}  # by UUID
+        self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
         self.stamp = 0  # of the registry when it was last read
         self._problems: set[str] = set()
@@ -138,10 +140,15 @@ class Book:
             if raw in self.board.arbiters:
                 self.board.arbiters[raw].forget(known.entry.key, now)
 
+    def terms(self, raw: bytes, key: str) -> Terms | None:
+        """What holds for a slice on a device; None: nothing did when slices were last read."""
+        force = self.force.get(raw, InForce())
+        return next((terms for terms in force.terms if terms.key == key), None)
+
     def _apply(self, now: int) -> None:
         """Tell the arbiters who shares each device, and how."""
         sharers: dict[bytes, list[tuple[Known, QuotaDevice]]] = {}
-        for known in sorted(self.known.values(), key=lambda known: known.entry.created):
+        for known in self.known.values():
             for raw, device in zip(known.uuids, known.devices):
                 if known.alive and device.memory_limit and raw != NO_UUID:
                     sharers.setdefault(raw, []).append((known, device))
@@ -151,28 +158,21 @@ class Book:
                 self.laid_down[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
                 self.say(str(error))
-            policy = policy_of(
-                self.laid_down.get(uuid, LaidDown()), tuple(device.policy for _, device in found)
-            )
-            arbiter = self.board.arbiter(raw, policy)
-            if arbiter.policy != policy:
-                arbiter.set_policy(policy, now)
-            mine = set()
-            for known, device in found:
-                if device.policy != NATIVE or known.entry.key in arbiter.tenants:
-                    mine.add(known.entry.key)
-                    arbiter.tenant(known.entry.key, terms_of(device), now)
-            for key in [key for key in arbiter.tenants if key not in mine]:
-                arbiter.forget(key, now)
+            claims = tuple(claim_of(known.entry, device) for known, device in found)
+            self.force[raw] = in_force(self.laid_down.get(uuid, DevicePolicy()), claims)
+            self.board.enforce(raw, self.force[raw], now)
         for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
             for key in tuple(self.board.arbiters[raw].tenants):
                 self.board.arbiters[raw].forget(key, now)
             self.board.remove(raw)
+            del self.force[raw]
 
 
-def terms_of(device: QuotaDevice) -> Terms:
+def claim_of(entry: Entry, device: QuotaDevice) -> Claim:
     """What a quota promises."""
-    return Terms(device.weight, device.cores, bool(device.flags & (layout.PAUSED | layout.DENIED)))
+    paused = bool(device.flags & (layout.PAUSED | layout.DENIED))
+    age = entry.created, entry.start
+    return Claim(entry.key, device.policy, device.cores, device.weight, paused, age)
 
 
 def raw_uuid(uuid: str) -> bytes:

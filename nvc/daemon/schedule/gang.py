@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nvc.daemon.schedule.accounts import UNIT
 from nvc.daemon.schedule.arbiter import Arbiter
-from nvc.daemon.schedule.policy import NATIVE, DevicePolicy
+from nvc.slices.policy.entitlement import InForce
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,13 +27,19 @@ class Board:
         self.single = False  # then there are no gangs
         self.ordered: list[Arbiter] = []
 
-    def arbiter(self, uuid: bytes, policy: DevicePolicy | None = None) -> Arbiter:
-        """The arbiter of a device, made if it is new."""
-        found = self.arbiters.get(uuid)
-        if found is None:
-            found = self.arbiters[uuid] = Arbiter(self, uuid, policy or DevicePolicy(), self.send)
+    def enforce(self, uuid: bytes, force: InForce, now: int) -> None:
+        """From now on this holds for the device, whose arbiter is made if it is new."""
+        arbiter = self.arbiters.get(uuid)
+        if arbiter is None:
+            arbiter = self.arbiters[uuid] = Arbiter(self, uuid, force, self.send)
             self._sort()
-        return found
+        arbiter.set_policy(force, now)
+        # A slice that gives its leases up is a tenant until it goes: its processes may still have one.
+        kept = {one.key: one for one in force.terms if one.leased or one.key in arbiter.tenants}
+        for terms in kept.values():
+            arbiter.tenant(terms, now)
+        for key in [key for key in arbiter.tenants if key not in kept]:
+            arbiter.forget(key, now)
 
     def remove(self, uuid: bytes) -> None:
         """The device has no tenants any more."""
@@ -63,7 +69,7 @@ class Board:
         return [
             arbiter
             for arbiter in self.ordered
-            if key in arbiter.wanting and arbiter.policy.number != NATIVE and arbiter.contended()
+            if key in arbiter.wanting and arbiter.policy.leases and arbiter.contended()
         ]
 
     def is_gang(self, key: str) -> bool:
@@ -125,9 +131,8 @@ def _has(tenant: Tenant | None, key: str) -> bool:
 def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
     """Whether a tenant is at most a turn ahead of the others on a device."""
     tenant = arbiter.tenants[key]
-    rate = arbiter.rate(tenant)
-    if rate:
-        return arbiter.budget(tenant, rate, now) > 0
+    if tenant.rate:
+        return arbiter.budget(tenant, now) > 0
     if arbiter.lease is None and arbiter.reserved is None:
         return True  # nobody could have it: each who waits is ahead of another one on some device, maybe
     others = [other.account for other in arbiter.wanting.values() if other is not tenant]

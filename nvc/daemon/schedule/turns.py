@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.policy import Terms
+    from nvc.slices.policy.entitlement import Terms
 
 
 class Member:
@@ -26,17 +26,17 @@ class Tenant:
     """One slice on one device. Times in nanoseconds."""
 
     __slots__ = (
-        "key", "terms", "members", "late", "account", "weight", "budget", "refilled",
+        "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
         "held", "waited", "since", "grants", "lates",
     )  # fmt: skip
 
-    def __init__(self, key: str, terms: Terms, account: int, now: int) -> None:
-        self.key = key
+    def __init__(self, terms: Terms, account: int, now: int) -> None:
+        self.key = terms.key
         self.terms = terms
         self.members: set[Member] = set()
         self.late: set[Member] = set()  # whose lease was handed on before they gave it back
         self.account = account
-        self.weight = 1
+        self.take(terms)
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all
@@ -44,6 +44,10 @@ class Tenant:
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
         self.lates = 0
+
+    def take(self, terms: Terms) -> None:
+        """Be scheduled by other terms; `rate` is the part of the time that it gets at most, 0: no bound."""
+        self.weight, self.rate = terms.weight, terms.bound
 
 
 class Lease:

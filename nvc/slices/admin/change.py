@@ -7,9 +7,10 @@ import os
 from nvc.errors import InputError
 from nvc.request import Share, Size, SliceRequest
 from nvc.slices.client.nvcd import silence
-from nvc.slices.model.layout import NO_LIMIT, PAUSED, POLICIES, POLICY_FIXED
+from nvc.slices.model.layout import NO_LIMIT, PAUSED
+from nvc.slices.model.policy import POLICIES, policy_of
 from nvc.slices.model.quota import QuotaDevice, QuotaError
-from nvc.slices.model.shares import TO_START, check_together, default_policy, enforced_text, needs_daemon
+from nvc.slices.model.shares import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.slice import SliceDevice, amount
 from nvc.slices.policy import policies
@@ -72,7 +73,7 @@ def set_limits(
 
 
 def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
-    needing = [share for share in new if needs_daemon(share.policy)]
+    needing = [share for share in new if policy_of(share.policy).needs_nvcd]
     cause = silence() if needing else ""
     return tuple(
         f"{share.uuid}: {enforced_text(share.policy, cause)}; {TO_START}" for share in needing if cause
@@ -131,8 +132,7 @@ def _shared(
         others = sharers(known, share.uuid, "change limits", tenant.entry.key)
         check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
     policy = asked if laid_down.policy == policies.NONE else laid_down.policy
-    if policy == POLICY_FIXED:
-        check_cap(cores, share.uuid)
+    check_cap(cores, share.uuid, policy)
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the policy {POLICIES[policy]} is laid down for the device and holds")
     return State(share.replace(cores=cores, weight=weight, policy=policy), asked)

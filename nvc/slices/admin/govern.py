@@ -8,8 +8,8 @@ from nvc.errors import InputError
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.client.nvcd import silence
-from nvc.slices.model.layout import POLICIES, POLICY_FIXED
-from nvc.slices.model.shares import TO_START, needs_daemon
+from nvc.slices.model.policy import CAP, POLICIES, policy_of
+from nvc.slices.model.shares import TO_START
 from nvc.slices.model.slice import resolve
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
@@ -112,9 +112,11 @@ def lay_down(
                 share for _, found in slices for share in found if share.uuid == uuid and share.memory_limit
             ]
             uncapped = sum(not share.cores for share in shares)
-            if laid_down.policy == POLICY_FIXED and uncapped:
+            named = laid_down.policy != policies.NONE
+            if named and policy_of(laid_down.policy).bound == CAP and uncapped:
                 raise InputError(
-                    uuid, cause=f"{uncapped} of its slices have no cap for the policy fixed",
+                    uuid,
+                    cause=f"{uncapped} of its slices have no cap for the policy {POLICIES[laid_down.policy]}",
                     hint="`nvc-cli vgpu set SLICE --cores N` gives one",
                 )  # fmt: skip
             told += _too_much(uuid, laid_down, len(shares), sum(share.weight for share in shares))
@@ -141,7 +143,7 @@ def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
     needing = {
         uuid: "the length of turns" if laid_down.policy == policies.NONE else POLICIES[laid_down.policy]
         for uuid, laid_down in new.items()
-        if laid_down.policy != policies.NONE and needs_daemon(laid_down.policy) or laid_down.slice_us
+        if laid_down.policy != policies.NONE and policy_of(laid_down.policy).needs_nvcd or laid_down.slice_us
     }
     cause = silence() if needing else ""
     return tuple(

@@ -16,6 +16,8 @@ PATH = "/var/lib/nvc/calibration"
 #: Assumed where nothing was measured: more than a context took on any GPU that was looked at.
 ASSUMED = 576 << 20
 LIMIT = 1 << 20  # bytes of the file
+READ = "read what contexts take"
+AGAIN = "`nvc-cli vgpu calibrate` measures it again"
 
 
 class CalibrationError(NvcError):
@@ -23,6 +25,7 @@ class CalibrationError(NvcError):
 
     code = "NVC-2104"
     stage = "vgpu"
+    doctor = "vgpu.calibration"
 
 
 class Measurement(Value):
@@ -44,11 +47,13 @@ class Measurement(Value):
 
 
 def load(path: str = PATH) -> tuple[Measurement, ...]:
-    """What is kept; nothing where there is no file that is ours. A line that makes no sense does not count."""
+    """What is kept; nothing where nothing was measured. Raises CalibrationError for a file that cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return ()
+    except OSError as error:
+        raise CalibrationError.of(READ, path, error, AGAIN) from None
     try:
         status = os.fstat(fd)
         if (
@@ -56,13 +61,19 @@ def load(path: str = PATH) -> tuple[Measurement, ...]:
             or status.st_uid not in (0, os.geteuid())
             or status.st_mode & 0o022
         ):
-            return ()
+            raise CalibrationError(READ, path, "not a file of root's alone", AGAIN)
         text = os.pread(fd, LIMIT, 0).decode("utf-8", "replace")
-    except OSError:
-        return ()
+    except OSError as error:
+        raise CalibrationError.of(READ, path, error, AGAIN) from None
     finally:
         os.close(fd)
-    return tuple(found for line in text.splitlines() if (found := parse_line(line)) is not None)
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        one = parse_line(line)
+        if one is None:
+            raise CalibrationError(READ, path, f"line {number} makes no sense", AGAIN)
+        found.append(one)
+    return tuple(found)
 
 
 def parse_line(line: str) -> Measurement | None:
@@ -89,9 +100,16 @@ def find(known: tuple[Measurement, ...], driver: str, device: str, memory: int) 
 
 
 def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
-    """Keep measurements beside those of other drivers and devices. Raises CalibrationError."""
+    """Keep measurements beside those of other drivers and devices, which are lost where they cannot be read.
+
+    Raises CalibrationError.
+    """
     fresh = {(one.driver, _printable(one.device), one.memory) for one in measured}
-    kept = [one for one in load(path) if (one.driver, one.device, one.memory) not in fresh]
+    try:
+        known = load(path)
+    except CalibrationError:
+        known = ()
+    kept = [one for one in known if (one.driver, one.device, one.memory) not in fresh]
     text = "".join(one.line() for one in (*kept, *measured))
     temporary = f"{path}.{os.getpid()}"
     from os import makedirs

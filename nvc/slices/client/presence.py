@@ -7,7 +7,8 @@ import posix
 
 from nvc.errors import NvcError
 from nvc.rundir import runtime_directory
-from nvc.slices.model.shares import TO_START, needs_daemon, policy_name
+from nvc.slices.model.policy import WITHOUT_NVCD, policy_of
+from nvc.slices.model.shares import TO_START
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class DaemonError(NvcError):
     code = "NVC-2107"
     stage = "vgpu"
     doctor = "vgpu"
-    hint = f"{TO_START}, or ask for a policy that works without it: fixed or native"
+    hint = f"{TO_START}, or ask for a policy that works without it: {WITHOUT_NVCD}"
 
 
 def socket_path() -> str:
@@ -54,9 +55,9 @@ def not_enforced(devices: tuple[SliceDevice, ...], required: bool) -> str:
 
     Raises DaemonError where `required`.
     """
-    needing = [one for one in devices if not one.hidden and needs_daemon(one.policy)]
+    needing = [one for one in devices if not one.hidden and policy_of(one.policy).needs_nvcd]
     cause = absence() if needing else ""
     if cause and required:
-        policy = policy_name(needing[0].policy)
+        policy = policy_of(needing[0].policy).name
         raise DaemonError("make a slice", needing[0].uuid, f"the policy {policy} needs nvcd: {cause}")
     return cause

@@ -8,6 +8,7 @@ import stat
 
 from nvc.errors import NvcError
 from nvc.slices.model import layout
+from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
@@ -123,7 +124,7 @@ def read_entry(path: str) -> Entry:
                 devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
             elif name == "policy":
                 place, policy = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(asked_policy=range(len(layout.POLICIES))[policy])
+                devices[place] = devices[place].replace(asked_policy=range(len(POLICIES))[policy])
             elif name in fields:
                 fields[name] = value
         entry = Entry(

@@ -53,7 +53,5 @@ DENIED = 2
 #: The share of a device's time.
 CORES_UNCAPPED = 0
 WEIGHT = 1
-POLICIES = ("fair", "preempt", "weight", "fixed", "soft", "native")
-POLICY_WEIGHT = 2
-POLICY_FIXED = 3
+#: The one policy that the shim knows by its number; see nvc/slices/model/policy.py.
 POLICY_NATIVE = 5

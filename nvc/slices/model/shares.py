@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from nvc.errors import InputError
 from nvc.request import Share
-from nvc.slices.model.layout import POLICIES, POLICY_FIXED, POLICY_NATIVE, POLICY_WEIGHT
+from nvc.slices.model.layout import POLICY_NATIVE
+from nvc.slices.model.policy import CAP, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
 from nvc.slices.model.sizes import parse_number
 
 WEIGHT_MAX = 1 << 16
 TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
-#: Policies by which slices take turns, which nvcd hands out.
-_TURNS = frozenset(map(POLICIES.index, ("fair", "preempt", "weight", "soft")))
 ALL = 100  # percent
 
 
@@ -31,7 +30,7 @@ def parse_policy(name: str, text: str) -> Share:
     """How a device's time is shared: a policy's name, or its number, which is the value. Raises InputError."""
     if text in POLICIES:
         return Share(name, text, POLICIES.index(text))
-    if len(text) == 1 and text in "012345":
+    if len(text) == 1 and text in "0123456789"[: len(POLICIES)]:
         return Share(name, text, int(text))
     names = ", ".join(f"{name} ({number})" for number, name in enumerate(POLICIES))
     raise InputError(name, text, "no such policy", f"the policies are {names}")
@@ -46,36 +45,28 @@ def default_policy(cores: int, weighted: bool) -> int:
 
 def check_together(cores: int, policy: int, name: str, text: str, where: str) -> None:
     """Refuse a cap that nobody would keep, and a policy of caps without one. Raises InputError naming `name`."""
-    if cores and policy == POLICY_NATIVE:
-        raise InputError(name, text, f"under the policy native no cap holds, and {where} has one of {cores} %",
+    row = policy_of(policy)
+    if cores and not row.leases:
+        raise InputError(name, text, f"policy {row.name} ignores caps, but {where} sets {cores} %",
                          "leave the cap or the policy out")  # fmt: skip
-    if policy == POLICY_FIXED and not cores:
+    if row.bound == CAP and not cores:
         raise InputError(
-            name, text, f"{where} has no cap for the policy fixed", "say how many percent it gets"
+            name, text, f"{where} has no cap for the policy {row.name}", "say how many percent it gets"
         )
-
-
-def policy_name(policy: int) -> str:
-    """A policy's name, for one of a newer version its number."""
-    return POLICIES[policy] if policy < len(POLICIES) else str(policy)
-
-
-def needs_daemon(policy: int) -> bool:
-    """Whether only nvcd enforces the policy. The shim enforces the caps of `fixed`; `native` promises nothing."""
-    return policy in _TURNS
 
 
 def enforced_text(policy: int, cause: str) -> str:
     """A policy's name for people, and the cause why it is not enforced, if it is not."""
-    name = policy_name(policy)
-    return f"{name} (not enforced: {cause})" if cause and needs_daemon(policy) else name
+    row = policy_of(policy)
+    return f"{row.name} (not enforced: {cause})" if cause and row.needs_nvcd else row.name
 
 
 def share_text(cores: int, weight: int, policy: int) -> str:
     """What somebody gets of a device's time, for people."""
-    parts = [policy_name(policy)]
+    row = policy_of(policy)
+    parts = [row.name]
     if cores:
         parts.append(f"at most {cores}% of its time")
-    if weight != 1 or policy == POLICY_WEIGHT:
+    if weight != 1 or row.weighs:
         parts.append(f"weight {weight}")
     return ", ".join(parts)

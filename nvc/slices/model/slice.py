@@ -6,7 +6,8 @@ from nvc.errors import DeviceError, InputError
 from nvc.model import Identity
 from nvc.request import Request, Size
 from nvc.selection import select
-from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICIES, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import ALL, check_together, default_policy, share_text
 from nvc.slices.model.sizes import size_text
 from nvc.value import Value
@@ -38,7 +39,7 @@ class SliceDevice(Value):
     calibrated: bool = False  # that was measured on this host
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT  # among the containers of the device
-    policy: int = POLICY_NATIVE  # place in layout.POLICIES
+    policy: int = POLICY_NATIVE  # place in policy.TABLE
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
 
     @property

@@ -14,7 +14,7 @@ import stat
 
 from nvc.errors import InitializationError, InputError, NvcError
 from nvc.rundir import runtime_directory
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import parse_policy
 from nvc.slices.model.sizes import parse_number
 from nvc.value import Value
@@ -46,7 +46,7 @@ class PolicyError(NvcError):
 class DevicePolicy(Value):
     """What is laid down for one device."""
 
-    policy: int = NONE  # place in layout.POLICIES; NONE: each slice's own
+    policy: int = NONE  # place in policy.TABLE; NONE: each slice's own
     max_instances: int = 0  # 0: any number
     total_weight: int = 0  # 0: no bound
     slice_us: int = 0  # microseconds; 0: as nvcd has it

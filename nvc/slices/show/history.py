@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nvc.slices.policy import policies
-from nvc.slices.policy.received import Reading, expected, received
+from nvc.slices.policy.utilisation import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.living import budgets_of
 from nvc.slices.store.tenants import tenants
@@ -47,12 +46,6 @@ class Track(Value):
         return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.expected)
 
 
-def maxima(everybody: tuple[Tenant, ...]) -> dict[str, int]:
-    """The largest numbers of slices that are laid down for devices. Raises PolicyError."""
-    uuids = {device.uuid for tenant in everybody for device in tenant.devices}
-    return {uuid: policies.read(uuid).max_instances for uuid in uuids}
-
-
 def watch(
     kernel: Kernel,
     keys: tuple[str, ...],
@@ -84,7 +77,12 @@ def watch(
         if number == 0 or number * interval - looked >= 1:
             looked = number * interval
             everybody = tenants(kernel)[0]
-            parts = expected(everybody, maxima(everybody))
+            parts = {
+                (tenant.entry.key, device.uuid): device.entitlement
+                for tenant in everybody
+                for device in tenant.devices
+                if device.entitlement is not None
+            }
             names.update(_names(everybody))
         chosen = tuple(tenant for tenant in everybody if not keys or tenant.entry.key in keys)
         new = _read(kernel, chosen)

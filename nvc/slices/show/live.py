@@ -6,16 +6,14 @@ import time
 from collections import deque
 
 from nvc.containers.lookup import Lookup
-from nvc.slices.model.shares import policy_name
-from nvc.slices.policy import policies
-from nvc.slices.policy.received import expected, reading, received
-from nvc.slices.show.tables import Shares
+from nvc.slices.policy.utilisation import reading, received
 from nvc.slices.show.view import Picture
 from nvc.slices.store.tenants import tenants, with_enforcement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
+    from nvc.slices.policy.utilisation import Received
     from nvc.slices.store.tenants import Tenant
 
 KEPT = 240  # looks
@@ -32,28 +30,24 @@ class Watcher:
         self._past: dict[tuple[str, str], deque[float]] = {}
 
     def look(self) -> Picture:
-        """Slices now. Raises PolicyError, OSError."""
+        """Slices now. Raises OSError."""
         everybody, warnings = tenants(self._kernel, self._names)
         everybody = with_enforcement(everybody)
         new = reading(everybody, time.monotonic_ns())
-        uuids = {device.uuid for tenant in everybody for device in tenant.devices}
-        laid_down = {uuid: policies.read(uuid) for uuid in uuids}
-        maximum = {uuid: one.max_instances for uuid, one in laid_down.items()}
-        shares = Shares(received(self._old, new), expected(everybody, maximum))
+        had = received(self._old, new)
         self._old = new
-        self._remember(everybody, shares)
-        names = {uuid: policy_name(one.policy) for uuid, one in laid_down.items() if one.policy >= 0}
+        self._remember(everybody, had)
         past = {place: tuple(parts) for place, parts in self._past.items()}
-        return Picture(everybody, shares, past, names, time.time(), self._interval, warnings)
+        return Picture(everybody, had, past, time.time(), self._interval, warnings)
 
-    def _remember(self, everybody: tuple[Tenant, ...], shares: Shares) -> None:
+    def _remember(self, everybody: tuple[Tenant, ...], had: dict[tuple[str, str], Received]) -> None:
         """The shares of slices that live, and of all slices of each device under the key ""."""
         sums: dict[tuple[str, str], float] = {}
         for tenant in everybody:
             for device in tenant.devices:
                 place = tenant.entry.key, device.uuid
-                if tenant.alive and place in shares.received:
-                    sums[place] = shares.received[place].share
+                if tenant.alive and place in had:
+                    sums[place] = had[place].share
                     sums["", device.uuid] = sums.get(("", device.uuid), 0.0) + sums[place]
         self._past = {place: self._past.get(place, deque(maxlen=KEPT)) for place in sums}
         for place, part in sums.items():
@@ -62,7 +56,7 @@ class Watcher:
 
 def document(picture: Picture) -> dict[str, object]:
     """A picture for programs, each slice as `ls` has it; shares are parts of the time since the look before."""
-    from nvc.slices.policy.received import state
+    from nvc.slices.policy.utilisation import state
     from nvc.slices.store.tenants import document as of_tenant
 
     slices = []
@@ -70,9 +64,9 @@ def document(picture: Picture) -> dict[str, object]:
         found = of_tenant(tenant)
         for shown, device in zip(found["devices"], tenant.devices):
             place = tenant.entry.key, device.uuid
-            had = picture.shares.received.get(place)
+            had = picture.received.get(place)
             shown["state"] = state(tenant, device, had)
-            shown["expected"] = picture.shares.expected.get(place)
+            shown["expected"] = device.entitlement
             shown["received"] = had.share if had else None
             shown["waited"] = had.waited if had else None
         slices.append(found)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.policy.received import percent
+from nvc.slices.model.layout import NO_LIMIT, POLICY_NATIVE
+from nvc.slices.model.policy import policy_of
+from nvc.slices.policy.utilisation import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
 from nvc.slices.show.tables import age_text, asked_text, enforcement, policy_text, processes_text
 from nvc.slices.show.view import Row, rows_of
@@ -131,12 +132,14 @@ def _device(
     used = sum(row.used or 0 for row in rows)
     promised = sum(device.memory if row.device.limit == NO_LIMIT else row.device.limit for row in rows)
     had = [row.received for row in rows if row.received is not None]
-    expected = [row.expected for row in rows if row.expected is not None]
+    entitled = [row.device.entitlement for row in rows if row.device.entitlement is not None]
     time_part = min(sum(had), 1.0) if had else None
     memory_part = used / device.memory if device.memory else None
     memory = f"{short_size(used)}/{short_size(device.memory) if device.memory else '?'}"
     head = f"GPU {device.index}"
-    policy = picture.policies.get(uuid, "")
+    # Slices with leases have one policy in force; beside them others may have `native`.
+    numbers = [row.device.policy for row in rows if row.tenant.alive]
+    policy = next(filter(lambda one: one.leases, map(policy_of, numbers)), policy_of(POLICY_NATIVE))
     count = f"{len(rows)} slice{'s' if len(rows) > 1 else ''}"
     if short:
         cells = max((width - 45) // 2, 4)
@@ -156,15 +159,13 @@ def _device(
             chars,
         ),
         (ends[1], ""),
-        *bar(time_part, sum(expected) if expected else None, bars[1], "good", chars),
+        *bar(time_part, sum(entitled) if entitled else None, bars[1], "good", chars),
         (ends[2], ""),
     )
     if short:
         return [line]
     name = f"{head}  {device.name or '?'}  "
-    rest = (
-        f"{short_size(device.memory) if device.memory else '?'}, policy {policy or 'of each slice'}, {count}"
-    )
+    rest = f"{short_size(device.memory) if device.memory else '?'}, policy {policy.name}, {count}"
     title = ((fitted_text(name, min(len(name), width - len(rest))), "head"), (rest, ""))
     past = sparkline(picture.past.get(("", uuid), ()), cells, chars)
     return [title, (*line, (past, "good"))]
@@ -222,7 +223,7 @@ def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Colum
 
     def gpu_time(row: Row, cells: int) -> Line:
         style = "high" if row.state in ("capped", "waiting") else "good"
-        return bar(row.received, row.expected, cells, style, chars)
+        return bar(row.received, row.device.entitlement, cells, style, chars)
 
     def doing(row: Row, cells: int) -> Line:
         return ((fitted_text(row.state, cells), STATE_STYLES.get(row.state, "")),)

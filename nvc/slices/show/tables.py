@@ -6,23 +6,16 @@ import time
 
 from nvc.columns import fitted
 from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.shares import enforced_text, policy_name, share_text
+from nvc.slices.model.policy import policy_of
+from nvc.slices.model.shares import enforced_text, share_text
 from nvc.slices.model.sizes import size_text
-from nvc.slices.policy.received import Received, percent, state
-from nvc.value import Value
+from nvc.slices.policy.utilisation import Received, percent, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.slices.admin.govern import Governed
     from nvc.slices.show.history import Track
     from nvc.slices.store.tenants import Tenant, TenantDevice
-
-
-class Shares(Value):
-    """What slices received and may expect, by key and UUID."""
-
-    received: dict[tuple[str, str], Received]
-    expected: dict[tuple[str, str], float]
 
 
 def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
@@ -64,7 +57,13 @@ def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
     return fitted(rows, width, middle=("SLICE",))
 
 
-def screen(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0, gone: int = 0) -> str:
+def screen(
+    everybody: tuple[Tenant, ...],
+    now: float,
+    received: dict[tuple[str, str], Received],
+    width: int = 0,
+    gone: int = 0,
+) -> str:
     """What `top` prints: devices with their tenants' sums, slices with what they received, processes.
 
     `width` is that of the terminal, 0 where there is none. So many slices that are gone are left out.
@@ -74,14 +73,14 @@ def screen(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int
     parts = [f"nvc-cli vgpu top, {clock}, {running} running of {len(everybody) + gone} slices\n"]
     everybody = tuple(sorted(everybody, key=lambda tenant: not tenant.alive))
     if everybody:
-        parts += [devices(everybody, shares, width), sharing(everybody, now, shares, width)]
+        parts += [devices(everybody, received, width), sharing(everybody, now, received, width)]
     parts += [enforcement(everybody)] if enforcement(everybody) else []
     if any(tenant.accounts for tenant in everybody):
         parts.append(processes(everybody, width))
     return "\n".join(parts)
 
 
-def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> str:
+def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
         ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "EXPECTED", "RECEIVED")
@@ -95,8 +94,8 @@ def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> st
         device = found[0][1]
         keys = [(tenant.entry.key, uuid) for tenant, _ in found]
         promised = sum(one.memory if one.limit == NO_LIMIT else one.limit for _, one in found)
-        expected = [shares.expected[key] for key in keys if key in shares.expected]
-        had = [shares.received[key].share for key in keys if key in shares.received]
+        expected = [one.entitlement for _, one in found if one.entitlement is not None]
+        had = [received[key].share for key in keys if key in received]
         rows.append(
             (
                 device.index,
@@ -112,7 +111,9 @@ def devices(everybody: tuple[Tenant, ...], shares: Shares, width: int = 0) -> st
     return fitted(rows, width, ("MEMORY",), ("UUID",))
 
 
-def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: int = 0) -> str:
+def sharing(
+    everybody: tuple[Tenant, ...], now: float, received: dict[tuple[str, str], Received], width: int = 0
+) -> str:
     """One line for each device of each slice: what it asks for, what it may expect, and what it received."""
     rows: list[tuple[str, ...]] = [
         ("SLICE", "DEVICE", "ASKED", "EXPECTED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
@@ -124,13 +125,13 @@ def sharing(everybody: tuple[Tenant, ...], now: float, shares: Shares, width: in
             if device.hidden:
                 continue
             key = (tenant.entry.key, device.uuid)
-            had = shares.received.get(key)
+            had = received.get(key)
             rows.append(
                 (
                     tenant.name if first else "",
                     device.index,
                     asked_text(device),
-                    percent(shares.expected.get(key)),
+                    percent(device.entitlement),
                     percent(had.share if had else None),
                     percent(had.waited if had else None),
                     state(tenant, device, had),
@@ -161,7 +162,7 @@ def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
             (
                 device.index,
                 device.uuid,
-                policy_name(own.policy) if own.policy >= 0 else "-",
+                policy_of(own.policy).name if own.policy >= 0 else "-",
                 f"{len(device.sharers)} of {own.max_instances}"
                 if own.max_instances
                 else str(len(device.sharers)),
@@ -196,12 +197,12 @@ def asked_text(device: TenantDevice) -> str:
     """What a slice asks for of a device's time: a cap, a weight, or neither."""
     if device.cores:
         return f"{device.cores}%"
-    return f"weight {device.weight}" if policy_name(device.policy) in ("weight", "soft") else "-"
+    return f"weight {device.weight}" if policy_of(device.policy).weighs else "-"
 
 
 def policy_text(device: TenantDevice) -> str:
     """The policy for people, whether it is enforced, and whether it is paused."""
-    name = policy_name(device.policy) + (" (not enforced)" if device.not_enforced else "")
+    name = policy_of(device.policy).name + (" (not enforced)" if device.not_enforced else "")
     return f"{name}, paused" if device.paused else name
 
 
@@ -223,7 +224,7 @@ def limit_text(device: TenantDevice) -> str:
 
 def time_text(device: TenantDevice) -> str:
     """What the slice may have of the device's time."""
-    name, text = policy_name(device.policy), share_text(device.cores, device.weight, device.policy)
+    name, text = policy_of(device.policy).name, share_text(device.cores, device.weight, device.policy)
     if device.not_enforced:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     return f"{text}, paused" if device.paused else text

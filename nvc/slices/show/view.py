@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.policy.received import state
+from nvc.slices.policy.utilisation import state
 from nvc.slices.show.bars import ASCII, short_size
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.policy.received import Received
+    from nvc.slices.policy.utilisation import Received
     from nvc.slices.show.bars import Characters
-    from nvc.slices.show.tables import Shares
     from nvc.slices.store.tenants import Tenant, TenantDevice
 
 #: By the key that chooses it: a name, and whether most comes first.
@@ -43,10 +42,9 @@ class Picture(Value):
     """Slices at one moment, and how it came to that."""
 
     everybody: tuple[Tenant, ...]
-    shares: Shares
+    received: dict[tuple[str, str], Received]  # since the picture before, by key and UUID
     #: The last shares, by the slice's key and the device's UUID; for all of a device's slices the key is "".
     past: dict[tuple[str, str], tuple[float, ...]]
-    policies: dict[str, str]  # what is laid down for devices, by UUID
     now: float  # seconds since the epoch
     interval: float  # seconds
     warnings: tuple[str, ...] = ()  # what could not be read
@@ -58,7 +56,6 @@ class Row(Value):
     tenant: Tenant
     device: TenantDevice
     had: Received | None
-    expected: float | None
     past: tuple[float, ...]
 
     @property
@@ -96,8 +93,7 @@ def rows_of(picture: Picture, view: View) -> list[Row]:
         Row(
             tenant,
             device,
-            picture.shares.received.get((tenant.entry.key, device.uuid)),
-            picture.shares.expected.get((tenant.entry.key, device.uuid)),
+            picture.received.get((tenant.entry.key, device.uuid)),
             picture.past.get((tenant.entry.key, device.uuid), ()),
         )
         for tenant in picture.everybody

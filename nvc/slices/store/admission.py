@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.errors import InputError
-from nvc.slices.model.layout import POLICIES, POLICY_FIXED
+from nvc.slices.model.policy import CAP, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -50,8 +50,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         if device.hidden:
             continue
         laid_down = policies.read(device.uuid)
-        if laid_down.policy == POLICY_FIXED:
-            check_cap(device.cores, device.uuid)
+        if laid_down.policy != policies.NONE:
+            check_cap(device.cores, device.uuid, laid_down.policy)
         if not laid_down.bounds and ":" not in device.index:
             continue
         if known is None:
@@ -81,10 +81,11 @@ def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sh
         )  # fmt: skip
 
 
-def check_cap(cores: int, what: str) -> None:
-    """Refuse to have no cap where the device's policy is that of caps. Raises InputError."""
-    if not cores:
+def check_cap(cores: int, what: str, policy: int) -> None:
+    """Refuse a slice without a cap where the device's policy needs one. Raises InputError."""
+    row = policy_of(policy)
+    if row.bound == CAP and not cores:
         raise InputError(
-            what, cause=f"its policy is {POLICIES[POLICY_FIXED]}, and the slice has no cap",
+            what, cause=f"its policy is {row.name}, and the slice has no cap",
             hint="say how many percent of its time it gets",
         )  # fmt: skip

@@ -120,11 +120,11 @@ def quota_device(device: SliceDevice) -> QuotaDevice:
 
 
 def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
-    """Whether the root directory `rootfs` shows the quota of the entry at `path`."""
+    """Whether the root directory `rootfs` shows the quota of the entry at `path`. Raises OSError."""
     try:
         wanted = os.stat(f"{path}/quota")
         fd = kernel.open_in_root(rootfs, f"{libs_dir}/{layout.QUOTA_FILE}", O_PATH)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         found = os.fstat(fd)

@@ -65,10 +65,10 @@ class Sight:
         os.close(self.root)
 
     def sees(self, entry: Entry) -> bool:
-        """Whether it sees the very quota of the entry, or has it among its mounts."""
+        """Whether it sees the very quota of the entry, or has it among its mounts. Raises OSError."""
         try:
             wanted = os.stat(f"{entry.directory}/quota")
-        except OSError:
+        except FileNotFoundError:
             return False
         try:
             fd = self.kernel.open_cached(self.root, f"{entry.libs_dir}/{layout.QUOTA_FILE}")

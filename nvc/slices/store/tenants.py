@@ -10,12 +10,14 @@ from collections import Counter
 
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup, Trace
-from nvc.errors import InputError
+from nvc.errors import InputError, NvcError
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model import ledger
 from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.ledger import Budget
-from nvc.slices.model.shares import needs_daemon, policy_name
+from nvc.slices.model.policy import policy_of
+from nvc.slices.policy import policies
+from nvc.slices.policy.entitlement import Claim, entitlements, in_force
 from nvc.slices.store.living import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
@@ -44,11 +46,12 @@ class TenantDevice(Value):
     used: int  # as the processes say
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT
-    policy: int = POLICY_NATIVE
+    policy: int = POLICY_NATIVE  # in force for the slice, which may have asked for another
     paused: bool = False
     denied: bool = False
     budget: Budget | None = None  # of its time, as the processes say; None: not known
     not_enforced: str = ""  # why the policy is not, where that was asked
+    entitlement: float | None = None  # part of its time while all have work; None: what the driver gives
 
     @property
     def hidden(self) -> bool:
@@ -96,7 +99,8 @@ def tenants(
     of `snapshot`.
     """
     known = snapshot(kernel, locked, processes=True, repair=repair)
-    return tenants_of(kernel, known, names), warnings_of(known)
+    found, problems = enforced(tenants_of(kernel, known, names), known)
+    return found, (*warnings_of(known), *problems)
 
 
 def warnings_of(known: Snapshot) -> tuple[str, ...]:
@@ -118,6 +122,46 @@ def tenants_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> 
     names = names or Lookup()
     found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
     return named(tuple(found))
+
+
+def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    """The same with the policy in force and the entitlement on each device, and warnings.
+
+    Where the device's policy or one of its slices cannot be read, each slice's own policy is shown, and no
+    entitlement.
+    """
+    claims: dict[str, list[Claim]] = {}
+    for tenant in found:
+        for device in tenant.devices:
+            if tenant.alive and not device.hidden:
+                claims.setdefault(device.uuid, []).append(_claim(tenant, device))
+    holds: dict[tuple[str, str], tuple[int, float | None]] = {}
+    warnings = []
+    for uuid, sharing in claims.items():
+        try:
+            if known.broken_on(uuid) is not None:
+                continue  # warnings_of() tells
+            force = in_force(policies.read(uuid), tuple(sharing))
+        except NvcError as error:
+            warnings.append(str(error))
+            continue
+        entitled = entitlements(force)
+        for terms in force.terms:
+            policy = force.policy.number if terms.leased else POLICY_NATIVE
+            holds[terms.key, uuid] = policy, entitled.get(terms.key)
+
+    def of(tenant: Tenant, device: TenantDevice) -> TenantDevice:
+        policy, entitlement = holds.get((tenant.entry.key, device.uuid), (device.policy, None))
+        changed: TenantDevice = device.replace(policy=policy, entitlement=entitlement)
+        return changed
+
+    made = (one.replace(devices=tuple(of(one, device) for device in one.devices)) for one in found)
+    return tuple(made), tuple(warnings)
+
+
+def _claim(tenant: Tenant, device: TenantDevice) -> Claim:
+    entry, paused = tenant.entry, device.paused or device.denied
+    return Claim(entry.key, device.policy, device.cores, device.weight, paused, (entry.created, entry.start))
 
 
 def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
@@ -152,7 +196,7 @@ def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
 
 
 def _needs(tenant: Tenant, device: TenantDevice) -> bool:
-    return tenant.alive and not device.hidden and needs_daemon(device.policy)
+    return tenant.alive and not device.hidden and policy_of(device.policy).needs_nvcd
 
 
 def container_of(entry: Entry, names: Lookup) -> ContainerName:
@@ -244,7 +288,7 @@ def document(tenant: Tenant) -> dict[str, Any]:
                 "limit": None if device.limit == NO_LIMIT else device.limit,
                 "cores": device.cores or None,
                 "weight": device.weight,
-                "policy": policy_name(device.policy),
+                "policy": policy_of(device.policy).name,
                 "notEnforced": device.not_enforced or None,
                 "paused": device.paused,
                 "denied": device.denied,

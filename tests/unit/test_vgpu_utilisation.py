@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from nvc.columns import fitted
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
-from nvc.slices.policy.received import MOST, Reading, Received, expected, received, state
+from nvc.slices.policy.utilisation import MOST, Reading, Received, received, state
 from nvc.slices.show.plot import Series, svg
-from nvc.slices.show.tables import Shares, received_text, screen
+from nvc.slices.show.tables import received_text, screen
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.tenants import Tenant, TenantDevice
 
@@ -32,24 +32,6 @@ def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **mo
     return Tenant(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), (), name=key)
 
 
-def parts(*everybody: Tenant, maximum: int = 0) -> list[float]:
-    found = expected(everybody, {GPU: maximum})
-    return [round(found.get((one.entry.key, GPU), 0), 3) for one in everybody]
-
-
-def test_what_each_policy_lets_one_expect() -> None:
-    assert parts(tenant("a", FIXED, 30), tenant("b", FIXED, 70)) == [0.3, 0.7]
-    assert parts(*(tenant(key, WEIGHT, weight=n) for key, n in zip("abc", (1, 2, 4)))) == [
-        0.143,
-        0.286,
-        0.571,
-    ]
-    assert parts(tenant("a", PREEMPT), tenant("b", PREEMPT)) == [0.5, 0.5]
-    assert parts(tenant("a", FAIR), maximum=4) == [0.25]
-    assert parts(tenant("a", SOFT, 20, 9), tenant("b", SOFT)) == [0.2, 0.8]
-    assert parts(tenant("a")) == [0]
-
-
 def test_a_clock_that_was_set_back_after_it_was_made() -> None:
     (device,) = tenant("a").devices
     device = device.replace(budget=Budget(5 * SECOND, 0, 9))
@@ -57,32 +39,6 @@ def test_a_clock_that_was_set_back_after_it_was_made() -> None:
     assert received_text(device, 10) == f"received 5.000 s, {part}; 9 launches, held back 0.000 s"
     for seconds in (-3600, 0, 4):
         assert received_text(device, seconds) == "received 5.000 s; 9 launches, held back 0.000 s"
-
-
-def test_what_a_cap_leaves_goes_to_the_others() -> None:
-    assert parts(tenant("a", WEIGHT, 70, 4), tenant("b", WEIGHT, 30)) == [0.7, 0.3]
-    assert parts(tenant("a", WEIGHT, 70), tenant("b", WEIGHT, 30)) == [0.7, 0.3]
-    assert parts(tenant("a", PREEMPT, 10), tenant("b", PREEMPT), tenant("c", PREEMPT, 30)) == [0.1, 0.6, 0.3]
-    assert parts(tenant("a", PREEMPT, 10), tenant("b", PREEMPT, 20)) == [0.1, 0.2]  # the rest is nobody's
-    assert parts(tenant("a", FAIR, 10), tenant("b", FAIR)) == [0.1, 0.5]  # it is left
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 1 << 16)), min_size=1, max_size=9))
-def test_nothing_is_promised_twice_and_nothing_left_that_somebody_may_have(
-    shares: list[tuple[int, int]],
-) -> None:
-    everybody = [tenant(str(number), WEIGHT, *share) for number, share in enumerate(shares)]
-    found = expected(tuple(everybody), {GPU: 0}).values()
-    most = min(1.0, sum(cores / 100 or 1.0 for cores, _ in shares))
-    assert abs(sum(found) - most) < 1e-6 and len(found) == len(shares)
-
-
-def test_who_is_gone_or_hidden_shares_nothing() -> None:
-    assert parts(tenant("a", PREEMPT), tenant("b", PREEMPT, pids=()), tenant("c", PREEMPT, limit=0)) == [
-        1,
-        0,
-        0,
-    ]
 
 
 def test_what_was_received() -> None:
@@ -136,9 +92,7 @@ def test_whatever_a_tenant_writes_there(data: bytes, devices: int) -> None:
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200, 0])
 def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
     everybody = (tenant("f000015a", FIXED, 30), tenant("f000016b", WEIGHT, weight=4), tenant("f000017c"))
-    figures = Shares(
-        {(one.entry.key, GPU): Received(0.299, 0.7, 5) for one in everybody}, expected(everybody, {})
-    )
+    figures = {(one.entry.key, GPU): Received(0.299, 0.7, 5) for one in everybody}
     shown = screen(everybody, 100.0, figures, width)
     assert all(len(line) <= width for line in shown.splitlines()) or not width
     for text in (

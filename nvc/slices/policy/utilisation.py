@@ -1,9 +1,8 @@
-"""What slices received of their devices' time, from two readings of budgets, and what they may expect. Pure."""
+"""What slices received of their devices' time, from two readings of budgets. Pure."""
 
 from __future__ import annotations
 
 from nvc.slices.model.ledger import Budget
-from nvc.slices.model.shares import policy_name
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -59,59 +58,6 @@ def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
 
 def _part(amount: int, passed: int) -> float:
     return min(max(amount, 0) / passed, MOST)
-
-
-def expected(everybody: tuple[Tenant, ...], maximum: dict[str, int]) -> dict[tuple[str, str], float]:
-    """The part of each device that a slice with enough work gets when all others are as busy.
-
-    `maximum` has the largest number of slices for devices that have one: `fair` divides by that. Under `native`
-    nobody knows, and there is no entry.
-    """
-    sharing: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
-    for tenant in everybody:
-        for device in tenant.devices:
-            if tenant.alive and not device.hidden:
-                sharing.setdefault(device.uuid, []).append((tenant, device))
-    found = {}
-    for uuid, all_of_it in sharing.items():
-        devices = [device for _, device in all_of_it]
-        for number, (tenant, _) in enumerate(all_of_it):
-            part = _expected(number, devices, maximum.get(uuid, 0))
-            if part:
-                found[tenant.entry.key, uuid] = part
-    return found
-
-
-def _expected(number: int, devices: list[TenantDevice], maximum: int) -> float:
-    policy = policy_name(devices[number].policy)
-    if policy == "fair":
-        return min(_cap(devices[number]), 1 / max(len(devices), maximum))
-    if policy == "preempt":
-        return filled(list(map(_cap, devices)), [1] * len(devices))[number]
-    if policy in ("weight", "soft"):
-        weights = [max(device.weight, 1) for device in devices]
-        return filled(list(map(_cap, devices)), weights)[number]
-    return _cap(devices[number]) if policy == "fixed" else 0.0
-
-
-def filled(caps: list[float], weights: list[int]) -> list[float]:
-    """The part of each by its weight; what a cap, of 1 for all of it, keeps one from goes to the others."""
-    parts = [*caps]
-    left, rest = 1.0, list(range(len(caps)))
-    while rest:
-        all_weights = sum(weights[number] for number in rest)
-        wanting = [number for number in rest if parts[number] > left * weights[number] / all_weights]
-        if len(wanting) == len(rest):
-            for number in rest:
-                parts[number] = left * weights[number] / all_weights
-            break
-        left -= sum(parts[number] for number in rest if number not in wanting)
-        rest = wanting
-    return parts
-
-
-def _cap(device: TenantDevice) -> float:
-    return device.cores / 100 or 1.0
 
 
 def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:

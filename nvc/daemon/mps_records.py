@@ -1,0 +1,123 @@
+"""One MPS server of a slice, and what nvcd keeps of it: the nvcd after it finds the server by that.
+
+    /run/nvc/mps/<key>/<UUID>/about    process, its start, percent, bytes
+
+The file is whole or not there, and is there before the server runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.slices.model.entry import open_own
+from nvc.value import Value
+
+ABOUT_MAX = 256  # bytes
+STARTING = "starting"
+MIB = 1 << 20
+GONE = ".gone-"  # begins the name of a directory that is being removed
+
+
+class Fenced:
+    """One control daemon."""
+
+    __slots__ = (
+        "key",
+        "uuid",
+        "percent",
+        "memory",
+        "directory",
+        "pid",
+        "start",
+        "state",
+        "problem",
+        "since",
+        "client",
+    )
+
+    def __init__(self, key: str, uuid: str, percent: int, memory: int, directory: str, now: int) -> None:
+        self.key = key
+        self.uuid = uuid
+        self.percent = percent  # of the GPU's threads
+        self.memory = memory  # bytes; 0: no limit
+        self.directory = directory
+        self.pid = 0
+        self.start = 0  # of that process, in clock ticks since boot
+        self.state = STARTING
+        self.problem = ""
+        self.since = now
+        self.client = 0  # the process that sends commands
+
+    def environment(self) -> dict[str, str]:
+        """For the control daemon, its servers and who sends it commands."""
+        found = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": f"{self.directory}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{self.directory}/log",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(self.percent),
+        }
+        if self.memory:
+            found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={self.memory // MIB}M"
+        return found
+
+    def commands(self) -> bytes:
+        """What is asked of it once it listens; the second and fourth are answered with what then holds."""
+        lines = [
+            f"set_default_active_thread_percentage {self.percent}",
+            "get_default_active_thread_percentage",
+        ]
+        if self.memory:
+            lines += [f"set_default_device_pinned_mem_limit 0 {self.memory // MIB}M",
+                      "get_default_device_pinned_mem_limit 0"]  # fmt: skip
+        return "".join(f"{line}\n" for line in lines).encode()
+
+
+class Record(Value):
+    """One server as it was started."""
+
+    pid: int
+    start: int  # of that process, in clock ticks since boot
+    percent: int  # of the GPU's threads
+    memory: int  # bytes; 0: no limit
+
+
+def write(directory: str, record: Record) -> None:
+    """Keep a record in the directory of a server. Raises OSError."""
+    fd = os.open(
+        f"{directory}/.about", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
+    try:
+        text = f"{record.pid} {record.start} {record.percent} {record.memory}\n".encode()
+        if os.write(fd, text) != len(text):
+            raise OSError("not written in full")
+    finally:
+        os.close(fd)
+    os.rename(f"{directory}/.about", f"{directory}/about")
+
+
+def read(directory: str) -> Record | None:
+    """The record in a directory; None: no server was begun there. Raises OSError, ValueError."""
+    try:
+        fd = open_own(f"{directory}/about")
+    except FileNotFoundError:
+        return None
+    try:
+        text = os.pread(fd, ABOUT_MAX, 0).decode("ascii")
+    finally:
+        os.close(fd)
+    words = text.split()
+    if len(words) != 4 or not text.endswith("\n") or not all(word.isdigit() for word in words):
+        raise ValueError("not a process, its start, percent and bytes")
+    pid, start, percent, memory = map(int, words)
+    return Record(pid, start, percent, memory)
+
+
+def directories(base: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Key and UUID of each server's directory, and the paths of those that are being removed. Raises OSError."""
+    names = sorted(os.listdir(base))
+    found = []
+    for key in names:
+        if not key.startswith("."):
+            found += [(key, uuid) for uuid in sorted(os.listdir(f"{base}/{key}"))]
+    return found, [f"{base}/{name}" for name in names if name.startswith(GONE)]

@@ -1,0 +1,72 @@
+"""The policies by which slices share a GPU's time, one row each. Pure.
+
+This table is the only place that knows one policy from another: parsing, nvcd's arbiter, entitlements, help, shell
+completion and docs/sharing.md (packaging/doctordoc.py) follow it. Of the shim only VGPU_POLICY_NATIVE in
+native/vgpu/layout.h does, for the row without leases. A row's number is its place.
+"""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+MS = 1_000_000  # nanoseconds
+#: What bounds a slice from above: nothing but its own work, its cap, or an equal part of the device.
+NOTHING, CAP, EQUAL = "nothing", "cap", "equal part"
+
+
+class Policy(Value):
+    """One policy."""
+
+    number: int  # in quotas, and for people who know cGPU's
+    name: str
+    text: str  # who gets what, for the documentation
+    bound: str = NOTHING  # nvcd gives nobody more, also while the device is idle
+    weighs: bool = False  # the time is divided by weight; otherwise equally
+    leases: bool = True  # nvcd hands out leases and the shim holds caps; otherwise the driver shares alone
+    quanta: int = 1  # length of a lease, in the device's quantum
+    reclaim: int = 0  # nanoseconds that a slice keeps a device it had alone after another slice wants it
+    preempts: int = (
+        0  # a slice with this many times the holder's weight ends the holder's lease; 0: none does
+    )
+
+    @property
+    def needs_nvcd(self) -> bool:
+        """Whether only nvcd enforces it: the shim enforces caps."""
+        return self.leases and self.bound != CAP
+
+
+TABLE = (
+    Policy(0, "fair", "1/n each, n being the maximum number of instances; idle time is not redistributed",
+           EQUAL),
+    Policy(1, "preempt", "equal parts among the slices that have work; a slice that is alone gets all of the time"),
+    Policy(2, "weight", "parts by weight among the slices that have work; a slice with eight times the holder's"
+           " weight does not wait for the end of its lease", weighs=True, preempts=8),
+    Policy(3, "fixed", "at most its cap, whatever the others do; slices without a cap share what is left", CAP),
+    Policy(4, "soft", "by weight, in leases of four quanta: fewer changes, longer waits", weighs=True, quanta=4,
+           reclaim=100 * MS),
+    Policy(5, "native", "what the driver gives, which schedules processes by itself", leases=False),
+)  # fmt: skip
+POLICIES = tuple(row.name for row in TABLE)
+#: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
+POLICY_FIXED, POLICY_WEIGHT = map(POLICIES.index, ("fixed", "weight"))
+#: For people who type one.
+CHOICES = f"{', '.join(POLICIES[:-1])} or {POLICIES[-1]}, or 0 to {len(POLICIES) - 1}"
+WITHOUT_NVCD = " or ".join(row.name for row in TABLE if not row.needs_nvcd)
+
+
+def policy_of(number: int) -> Policy:
+    """The row of a number. A number of a newer version names itself, and nvcd gives its slices equal parts."""
+    return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "")
+
+
+HEAD = "| policy | number | who gets what | cap | weight | needs `nvcd` |\n| --- | --- | --- | --- | --- | --- |\n"
+
+
+def table() -> str:
+    """The table of docs/sharing.md, which packaging/doctordoc.py puts there."""
+    lines = [HEAD]
+    for row in TABLE:
+        cap, weight = "holds" if row.leases else "kept", "counts" if row.weighs else "kept"
+        needs = "yes" if row.needs_nvcd else "only to be exact with others beside it" if row.leases else "no"
+        lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
+    return "".join(lines)

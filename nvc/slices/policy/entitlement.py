@@ -1,0 +1,117 @@
+"""What is in force on a device, and the part of its time that each slice is entitled to. Pure.
+
+Slices may ask for different policies; a device has one at a time. nvcd schedules by what `in_force` says, and
+`vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
+"""
+
+from __future__ import annotations
+
+from nvc.slices.model.layout import POLICY_NATIVE
+from nvc.slices.model.policy import CAP, EQUAL, MS, TABLE, policy_of
+from nvc.slices.policy.policies import NONE, DevicePolicy
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.slices.model.policy import Policy
+
+QUANTUM = 10 * MS  # nanoseconds
+
+
+class Claim(Value):
+    """What a slice that lives has of one device, by its quota."""
+
+    key: str
+    policy: int = POLICY_NATIVE
+    cores: int = 0  # percent; 0: no cap
+    weight: int = 1
+    paused: bool = False
+    age: tuple[int, int] = (
+        0,
+        0,
+    )  # when the slice was made, when its first process began: the least is the oldest
+
+
+class Terms(Value):
+    """What the policy in force makes of a claim."""
+
+    claim: Claim
+    leased: bool = True  # the slice takes leases; else its processes use the device at any time
+    weight: int = 1  # its part of the time is in proportion to this
+    bound: float = 0.0  # the part of the time that nvcd holds it to; 0: none
+
+    @property
+    def key(self) -> str:
+        """The slice's."""
+        return self.claim.key
+
+    @property
+    def cap(self) -> float:
+        """The part of the time that the shim holds it to."""
+        return self.claim.cores / 100 or 1.0
+
+
+class InForce(Value):
+    """What holds for one device."""
+
+    policy: Policy = TABLE[POLICY_NATIVE]
+    quantum: int = QUANTUM  # nanoseconds
+    terms: tuple[Terms, ...] = ()  # of all claims, the oldest first
+
+
+def in_force(laid_down: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
+    """What holds on a device with these slices.
+
+    The policy is the operator's for the device, else that of the oldest slice that takes leases.
+    """
+    claims = tuple(sorted(claims, key=lambda claim: (claim.age, claim.key)))
+    leased = [claim for claim in claims if policy_of(claim.policy).leases]
+    number = laid_down.policy
+    if number == NONE:
+        number = leased[0].policy if leased else POLICY_NATIVE
+    policy = policy_of(number)
+    part = 1 / max(len(leased), laid_down.max_instances, 1)
+    terms = tuple(
+        Terms(
+            claim,
+            policy_of(claim.policy).leases,
+            max(claim.weight, 1) if policy.weighs else 1,
+            {EQUAL: part, CAP: claim.cores / 100}.get(policy.bound, 0.0),
+        )
+        for claim in claims
+    )
+    return InForce(policy, laid_down.slice_us * 1000 or QUANTUM, terms)
+
+
+def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
+    """The part of the device's time, by key, that each slice gets. All but `idle` and paused ones have work.
+
+    Slices without leases are left out: the driver decides what they get.
+    """
+    sharing = [terms for terms in force.terms if terms.leased and force.policy.leases]
+    active = [terms for terms in sharing if not terms.claim.paused and terms.key not in idle]
+    bounded = [terms for terms in active if terms.bound]
+    others = [terms for terms in active if not terms.bound]
+    promised = sum(terms.bound for terms in bounded)
+    found = {terms.key: 0.0 for terms in sharing}
+    found.update({terms.key: min(terms.cap, terms.bound / max(promised, 1.0)) for terms in bounded})
+    parts = filled(
+        max(1.0 - promised, 0.0), [terms.cap for terms in others], [terms.weight for terms in others]
+    )
+    return {**found, **{terms.key: part for terms, part in zip(others, parts)}}
+
+
+def filled(whole: float, caps: list[float], weights: list[int]) -> list[float]:
+    """The part of `whole` for each by its weight. What a cap keeps from one goes to the others."""
+    parts = [*caps]
+    left, rest = whole, list(range(len(caps)))
+    while rest:
+        total = sum(weights[number] for number in rest)
+        wanting = [number for number in rest if parts[number] > left * weights[number] / total]
+        if len(wanting) == len(rest):
+            for number in rest:
+                parts[number] = left * weights[number] / total
+            break
+        left -= sum(parts[number] for number in rest if number not in wanting)
+        rest = wanting
+    return parts

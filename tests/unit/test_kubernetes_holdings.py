@@ -1,0 +1,60 @@
+"""Sizes of slices that share GPUs: what is said to be free can be had together, and never more than there is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.facts import UUID_0, UUID_1
+
+from nvc.kubernetes.devices import Device
+from nvc.kubernetes.holdings import IDS_MAX, Size, free_of, held_by, ids_of, preferred, usable, uuid_of
+
+GIB = 1 << 30
+DEVICES = tuple(
+    Device(f"gpu-{place}", "gpu", uuid, str(place), 80 * GIB, (), "")
+    for place, uuid in enumerate((UUID_0, UUID_1))
+)
+
+
+def size(name: str, gib: int, cores: int = 0) -> Size:
+    limits = tuple((device.uuid, (gib or 80) * GIB) for device in DEVICES)
+    return Size(f"nvidia.com/{name or 'gpu'}", name, limits, cores)
+
+
+SIZES = (size("", 0), size("small", 10, 30), size("large", 40))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=40))
+def test_whatever_is_taken_fits(wishes: list[tuple[int, int]]) -> None:
+    used: dict[str, set[str]] = {one.resource: set() for one in SIZES}
+    for kind, place in wishes:
+        held = [one for own in SIZES for one in held_by(own, used[own.resource])]
+        can = usable(SIZES[kind], DEVICES, used[SIZES[kind].resource], free_of(DEVICES, held))
+        free = [id for id, may in can.items() if may and id not in used[SIZES[kind].resource]]
+        if free:
+            used[SIZES[kind].resource].add(free[place % len(free)])
+    for device in DEVICES:
+        mine = [one for own in SIZES for one in held_by(own, used[own.resource]) if one.uuid == device.uuid]
+        whole = [one for one in mine if one.whole]
+        assert len(whole) <= 1 and (not whole or len(mine) == 1)
+        assert sum(one.memory for one in mine) <= device.memory
+        assert sum(one.cores for one in mine) <= 100
+
+
+def test_ids_are_few_and_stay_the_same() -> None:
+    tiny = Size("nvidia.com/vgpu-tiny", "tiny", tuple((one.uuid, 1 << 20) for one in DEVICES))
+    ids = [id for id, _ in ids_of(tiny, DEVICES)]
+    assert len(ids) == IDS_MAX and len(set(ids)) == IDS_MAX and all(len(id) <= 63 for id in ids)
+    assert [id for id, _ in ids_of(tiny, DEVICES[:1])][: IDS_MAX // 2] == ids[: IDS_MAX // 2]
+
+
+@given(st.integers(1, 12), st.booleans(), st.data())
+def test_preferred_ids_are_as_many_as_wanted(count: int, packed: bool, data: st.DataObject) -> None:
+    ids = [id for id, _ in ids_of(SIZES[1], DEVICES)]
+    available = data.draw(st.lists(st.sampled_from(ids), unique=True))
+    must = available[: data.draw(st.integers(0, min(len(available), count)))]
+    found = preferred(SIZES[1], available, must, count, free_of(DEVICES, []), packed)
+    assert len(found) == len(set(found)) == min(count, len(available))
+    assert set(must) <= set(found) <= set(available)
+    if len(must) < 2 and {uuid_of(id) for id in available} == {UUID_0, UUID_1} and count > 1:
+        assert {uuid_of(id) for id in found} == {UUID_0, UUID_1}

@@ -1,0 +1,271 @@
+"""What is in force on a device, and who is entitled to what: computed, shown, and scheduled."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support import REPO
+from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
+
+from nvc import rundir
+from nvc.config import Config
+from nvc.daemon.control import answer
+from nvc.daemon.daemon import Daemon
+from nvc.kernel import LinuxKernel
+from nvc.slices.model import layout, quota
+from nvc.slices.model.entry import Entry, EntryDevice, text_of
+from nvc.slices.model.policy import CAP, MS, POLICIES, TABLE, policy_of
+from nvc.slices.model.quota import QuotaDevice
+from nvc.slices.policy import policies
+from nvc.slices.policy.entitlement import Claim, entitlements, filled, in_force
+from nvc.slices.policy.policies import NONE, DevicePolicy
+from nvc.slices.show.live import Watcher, document
+from nvc.slices.store import registry
+from nvc.slices.store.origin import start_of
+
+GPU = "GPU-00000000-1111-2222-3333-444444444440"
+
+
+def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Claim:
+    """The slice `key`, and those with a lesser key are older."""
+    return Claim(key, policy, cores, weight, **more)
+
+
+def parts(*claims: Claim, policy: int = NONE, maximum: int = 0, idle: str = "") -> list[float | None]:
+    found = entitlements(in_force(DevicePolicy(policy, maximum), claims), frozenset(idle))
+    return [round(found[one.key], 3) if one.key in found else None for one in claims]
+
+
+def test_the_table_is_sound() -> None:
+    assert [row.number for row in TABLE] == list(range(len(TABLE))) and len(set(POLICIES)) == len(TABLE)
+    # The shim knows one policy from the others by its number.
+    assert [row.number for row in TABLE if not row.leases] == [layout.POLICY_NATIVE]
+    assert policy_of(77).name == "77" and policy_of(77).leases
+
+
+def test_the_chart_knows_every_policy() -> None:
+    with open(os.path.join(REPO, "packaging/kubernetes/chart/values.schema.json"), encoding="utf-8") as file:
+        found = re.findall(r'"policy": \{\s*"enum": (\[[^]]*\])', file.read())
+    assert [json.loads(names) for names in found] == [[*POLICIES]] * 2, "run packaging/doctordoc.py"
+
+
+def test_what_each_policy_entitles_to() -> None:
+    assert parts(claim("a", FIXED, 30), claim("b", FIXED, 70)) == [0.3, 0.7]
+    assert parts(*(claim(key, WEIGHT, weight=n) for key, n in zip("abc", (1, 2, 4)))) == [
+        0.143,
+        0.286,
+        0.571,
+    ]
+    assert parts(claim("a", PREEMPT, weight=9), claim("b", PREEMPT)) == [0.5, 0.5]
+    assert parts(claim("a", FAIR), maximum=4) == [0.25]
+    assert parts(claim("a", SOFT, 20, 9), claim("b", SOFT)) == [0.2, 0.8]
+    assert parts(claim("a"), claim("b")) == [None, None]
+
+
+def test_the_device_has_one_policy() -> None:
+    """The oldest slice's that takes leases, or the operator's."""
+    three = claim("a", WEIGHT, weight=3), claim("b", FIXED, 30), claim("c", PREEMPT)
+    assert parts(*three) == [0.6, 0.2, 0.2]
+    assert parts(*three, policy=FIXED) == [0.35, 0.3, 0.35]
+    assert parts(*three, policy=NATIVE) == [None, None, None]
+    younger = (
+        claim("a", WEIGHT, weight=3, age=(1, 0)),
+        claim("b", FIXED, 30, age=(0, 2)),
+        claim("c", age=(0, 1)),
+    )
+    assert parts(*younger) == [0.7, 0.3, None]
+
+
+def test_idle_and_paused_slices() -> None:
+    """Their part goes to the others, except under `fair`, where each has its own."""
+    two = claim("a", WEIGHT, weight=3), claim("b", WEIGHT)
+    assert parts(*two, idle="a") == [0, 1]
+    assert parts(two[0].replace(paused=True), two[1]) == [0, 1]
+    assert parts(*two, policy=FAIR, idle="a") == [0, 0.5]
+
+
+def test_what_a_cap_leaves_goes_to_the_others() -> None:
+    assert parts(claim("a", WEIGHT, 70, 4), claim("b", WEIGHT, 30)) == [0.7, 0.3]
+    assert parts(claim("a", PREEMPT, 10), claim("b", PREEMPT), claim("c", PREEMPT, 30)) == [0.1, 0.6, 0.3]
+    assert parts(claim("a", PREEMPT, 10), claim("b", PREEMPT, 20)) == [0.1, 0.2]  # the rest is nobody's
+    assert parts(claim("a", FAIR, 10), claim("b", FAIR)) == [0.1, 0.5]  # it is left
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 1 << 16)), min_size=1, max_size=9))
+def test_the_whole_device_is_divided(shares: list[tuple[int, int]]) -> None:
+    found = filled(1.0, [cores / 100 or 1.0 for cores, _ in shares], [weight for _, weight in shares])
+    most = min(1.0, sum(cores / 100 or 1.0 for cores, _ in shares))
+    assert abs(sum(found) - most) < 1e-6 and len(found) == len(shares)
+
+
+CLAIMS = st.lists(
+    st.tuples(
+        st.sampled_from(range(len(TABLE))),
+        st.integers(1, 8),  # weight
+        st.integers(5, 60),  # percent, where the policy is one of caps
+        st.sampled_from(("busy", "busy", "busy", "idle", "paused")),
+        st.integers(0, 2 * MS),  # until it has drained
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@example([(FIXED, 1, 30, "busy", 0), (WEIGHT, 3, 0, "busy", 0), (PREEMPT, 1, 0, "busy", 0)], NONE, 0)
+@example([(FIXED, 1, 60, "busy", 0), (FIXED, 1, 60, "busy", 0), (FIXED, 1, 30, "busy", 0)], NONE, 0)
+@given(CLAIMS, st.sampled_from((NONE, *range(len(TABLE)))), st.integers(0, 6))
+def test_the_arbiter_gives_what_slices_are_entitled_to(
+    claims: list[tuple[int, int, int, str, int]], laid_down: int, maximum: int
+) -> None:
+    """In virtual time, with slices of different policies, and again when the first one is gone.
+
+    Programs do not hold themselves to a cap, as the shim would, so only slices of such a policy have one.
+    """
+    world = World(DevicePolicy(laid_down, maximum))
+    idle = set()
+    for number, (policy, weight, cores, does, drain) in enumerate(claims):
+        policy = policy if laid_down == NONE else laid_down
+        capped = policy_of(policy).bound == CAP
+        more = {"policy": policy, "paused": does == "paused"}
+        key, program = str(number), Program(drain=drain)
+        if does == "idle" or not policy_of(policy).leases:
+            idle.add(key)
+            world.claim(key, weight, cores if capped else 0, **more)
+        else:
+            world.start(key, program, weight, cores if capped else 0, **more)
+    for gone, seconds in ((None, 10), ("0", 30)):
+        if gone is not None:
+            world.end(gone)
+        (force,) = world.force.values()
+        if not force.policy.leases:
+            return
+        if force.policy.bound != CAP and any(terms.claim.cores for terms in force.terms):
+            return
+        world.run(2 * SECOND)
+        before = world.held()
+        world.run(seconds * SECOND)
+        had = {key: (held - before[key]) / (seconds * SECOND) for key, held in world.held().items()}
+        # Who waited for a part that was promised twice is made good for a second of that (accounts.SAVED).
+        saved = sum(one.bound for one in force.terms) / seconds if gone and force.policy.bound == CAP else 0
+        entitled = entitlements(force, frozenset(idle))
+        if force.policy.bound == CAP and sum(part > 0 for part in entitled.values()) == 1:
+            return  # it has a lease without an end, and its cap from the shim
+        for key, part in entitled.items():
+            assert had[key] == pytest.approx(part, abs=0.03 + saved), (had, force)
+
+
+class Host:
+    """Slices of this process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.keys: list[str] = []
+        self.start = start_of("/proc/self")
+        self.daemon = Daemon(Config(), LinuxKernel(), 0, print)
+        self.watcher = Watcher(LinuxKernel(), 1.0)
+
+    def arrive(self, policy: int, cores: int, weight: int) -> None:
+        self.count += 1
+        key = f"{self.count:x}-1-1-{self.count:x}"
+        path = f"{registry.base_directory()}/{key}"
+        os.mkdir(path)
+        device = EntryDevice(GPU, "0", 80 << 30, "H100", policy)
+        entry = Entry(key, path, os.getpid(), self.start, "", "/usr/lib", 1000 - self.count % 3, (device,))
+        with open(f"{path}/about", "w", encoding="ascii") as out:
+            out.write(text_of(entry))
+        self.keys.append(key)
+        open(f"{path}/quota", "w", encoding="ascii").close()
+        self.set(key, cores=cores, weight=weight, policy=policy)
+
+    def set(self, key: str, **fields: int) -> None:
+        fd = os.open(f"{registry.base_directory()}/{key}/quota", os.O_RDWR)
+        quota.write(fd, (QuotaDevice(GPU, 1 << 30, **fields),))
+        os.close(fd)
+
+    def leave(self, key: str) -> None:
+        path = f"{registry.base_directory()}/{key}"
+        for name in ("about", "quota"):
+            os.unlink(f"{path}/{name}")
+        os.rmdir(path)
+        self.keys.remove(key)
+
+    def state(self) -> dict[str, tuple[str, float | None]]:
+        """Policy and entitlement of each slice that takes leases, as `nvcd --state` says."""
+        found = json.loads(answer(self.daemon, b'{"ask": "state"}', 0))
+        return {
+            tenant["key"]: (device["policy"], tenant["entitlement"])
+            for device in found["devices"]
+            for tenant in device["tenants"]
+            if tenant["entitlement"] is not None
+        }
+
+    def top(self) -> dict[str, tuple[str, float | None]]:
+        """The same as `vgpu top --format json` says."""
+        found: Any = document(self.watcher.look())
+        return {
+            one["key"]: (device["policy"], device["expected"])
+            for one in found["slices"]
+            for device in one["devices"]
+            if device["expected"] is not None
+        }
+
+
+@contextmanager
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as scratch, patch.object(rundir, "SYSTEM", scratch):
+        made = Host()
+        try:
+            yield made
+        finally:
+            made.daemon.close()
+            made.daemon.loop.epoll.close()
+
+
+SHARE = st.tuples(st.sampled_from(range(len(TABLE))), st.integers(0, 99), st.integers(1, 16))
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("arrive"), SHARE),
+        st.tuples(st.just("set"), SHARE),
+        st.tuples(st.just("pause"), SHARE),
+        st.tuples(st.just("leave"), SHARE),
+        st.tuples(
+            st.just("lay down"), st.tuples(st.sampled_from((NONE, *range(len(TABLE)))), st.integers(0, 9))
+        ),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(EVENTS, st.randoms(use_true_random=False))
+def test_top_and_nvcd_agree(events: list[tuple[str, tuple[int, ...]]], random: Any) -> None:
+    """With mixed policies, arrivals and departures."""
+    with host() as made:
+        made.arrive(FIXED, 30, 1)
+        made.arrive(WEIGHT, 0, 3)
+        assert made.state() == {"1-1-1-1": ("weight", 0.3 / 1.2), "2-1-1-2": ("weight", 0.9 / 1.2)}
+        for event, values in events:
+            if event == "arrive":
+                made.arrive(*values)
+            elif event == "lay down":
+                policies.write(GPU, DevicePolicy(values[0], max_instances=values[1]))
+            elif made.keys:
+                key = random.choice(made.keys)
+                if event == "leave":
+                    made.leave(key)
+                else:
+                    flags = layout.PAUSED if event == "pause" else 0
+                    made.set(key, policy=values[0], cores=values[1], weight=values[2], flags=flags)
+            assert made.top() == made.state()
