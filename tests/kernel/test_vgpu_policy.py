@@ -219,7 +219,7 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
     ("words", "cause"),
     [
         (("0", "best"), "NAME: best: no such policy; the policies are fair (0)"),
-        (("0", "6"), "NAME: 6: no such policy"),
+        (("0", "99"), "NAME: 99: no such policy"),
         (("0", "--max-instances=-1"), "--max-instances: -1: want a number from 0 to 64"),
         (("0", "--total-weight=1k"), "--total-weight: 1k: want a number from 0 to"),
         (("0", "--slice=10"), "--slice: 10: want 1ms to 1000ms; write 10ms"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nvc.errors import InputError
 from nvc.request import SliceRequest
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.variables import slice_from
 
 GIB = 1 << 30
@@ -128,7 +129,7 @@ def test_bad_weights(name: str, value: str) -> None:
     assert f"{name}: {value}: want a number from 1 to 65536" in refusal(**{name: value})
 
 
-@pytest.mark.parametrize("value", ["6", "-1", "best", "Fair", "03"])
+@pytest.mark.parametrize("value", [str(len(POLICIES)), "-1", "best", "Fair", "03"])
 def test_bad_policies(value: str) -> None:
     assert f"NVC_VGPU_POLICY: {value}: no such policy; the policies are fair (0), pre" in refusal(
         NVC_VGPU_POLICY=value
