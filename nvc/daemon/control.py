@@ -83,6 +83,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "started": daemon.started,
         "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],
         "slices": [slice_(daemon, key, now) for key in daemon.book.known],
+        "broken": [{"key": key, "problem": problem} for key, problem in daemon.book.broken.items()],
         "memory": [
             {
                 "key": one.key,

@@ -51,6 +51,29 @@ def test_alone_there_is_one_message_until_another_comes(place: Place) -> None:
     assert other.ask("receive")[0] == FREE
 
 
+@pytest.mark.parametrize("name", ["about", "quota"])
+def test_a_slice_that_cannot_be_read_gets_no_turn(place: Place, name: str) -> None:
+    """It is named, once, and the others have their turns."""
+    broken, sound = place.tenant(), place.tenant()
+    path = f"{place.root}{broken.directory}/{name}"
+    with open(path, "rb") as file:
+        held = file.read()
+    os.truncate(path, 3)
+    place.start()
+    (one,) = ask(place)["broken"]
+    assert one["key"] == broken.key and f"{name}: " in one["problem"]
+    assert [one["key"] for one in ask(place)["slices"]] == [sound.key]
+    assert broken.ask("connect") != WELCOME and sound.ask("connect") == WELCOME
+    sound.ask("send", WANT, 0, 0, 0, 0)
+    assert sound.ask("receive")[0] == FREE
+    ask(place, "look")
+    assert place.daemon is not None and place.daemon.said().count(f"slice {broken.key}: ") == 1
+    with open(path, "wb") as file:
+        file.write(held)
+    eventually(place, lambda state: not state["broken"] and len(state["slices"]) == 2)
+    assert broken.ask("connect") == WELCOME
+
+
 def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
     place.start()
     one, other = place.tenant(), place.tenant()

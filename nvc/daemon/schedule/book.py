@@ -40,7 +40,7 @@ class Known:
         self.stamp = stamp  # of its directory: another one when `about` was replaced
         # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
         self.quota = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self.sequence = b""
+        self.sequence: bytes | None = None  # of the quota when it was last read; None: not yet
         self.devices: tuple[QuotaDevice, ...] = ()  # named as the registry has them
         self.uuids: tuple[bytes, ...] = ()
         self.clients: set[Client] = set()
@@ -71,6 +71,8 @@ class Book:
         self.log = log
         self.base = registry.base_directory()
         self.known: dict[str, Known] = {}
+        #: Why slices cannot be read. One that could be before keeps what it had; another one gets no turn.
+        self.broken: dict[str, str] = {}
         self.laid_down: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
@@ -92,6 +94,7 @@ class Book:
         names = set(registry.entry_names(self.base))
         for key in [key for key in self.known if key not in names]:
             self._forget(self.known.pop(key), now)
+        self.broken = {key: problem for key, problem in self.broken.items() if key in names}
         for key in sorted(names):
             self._look(key)
         if census:
@@ -109,23 +112,39 @@ class Book:
         try:
             stamp = os.stat(path).st_mtime_ns
             known = self.known.get(key)
-            if known is None or known.stamp != stamp:
-                entry = registry.read_entry(path)
-                new = Known(entry, stamp)
-                if known is not None:
-                    known.close()
-                    new.clients = known.clients
-                    for client in new.clients:
-                        client.known = new
-                known = self.known[key] = new
-            try:
-                known.read()
-            except QuotaError:
-                if limits.finish(self.kernel, known.quota, LOCK_TIME):
-                    self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
-                known.read()
+            if known is not None and known.stamp == stamp:
+                self._read(known)
+            else:
+                self._replace(known, Known(registry.read_entry(path), stamp))
+            self.broken.pop(key, None)
         except (OSError, NvcError) as error:
-            self.say(f"slice {key}: {error}")
+            if self.broken.get(key) != str(error):
+                self.broken[key] = str(error)
+                self.log(f"slice {key}: {error}")
+
+    def _replace(self, known: Known | None, new: Known) -> None:
+        """Take in a slice that can be read. Raises QuotaError, OSError."""
+        try:
+            self._read(new)
+        except BaseException:
+            new.close()
+            raise
+        if known is not None:
+            known.close()
+            new.clients = known.clients
+            for client in new.clients:
+                client.known = new
+        self.known[new.entry.key] = new
+
+    def _read(self, known: Known) -> None:
+        """Read a quota if it has changed. Raises QuotaError, OSError."""
+        try:
+            known.read()
+        except QuotaError:
+            if limits.finish(self.kernel, known.quota, LOCK_TIME):
+                key = known.entry.key
+                self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
+            known.read()
 
     def say(self, problem: str) -> None:
         """Log a problem once."""
