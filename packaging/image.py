@@ -36,9 +36,11 @@ DEBIAN = (f"{PYTHON}-minimal", f"lib{PYTHON}-minimal", f"lib{PYTHON}-stdlib")
 #: Of the standard library, what nothing here needs.
 LEFT_OUT = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "distutils", "pydoc_data", "venv")
 #: And compiled modules, for the libraries that they would bring along.
-MODULES = ("nis", "readline", "_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_sqlite3", "_tkinter")
+MODULES = ("nis", "readline", "_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_tkinter")
 #: What libraries of drivers are linked with, whatever Python needs.
 GLIBC = ("libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
+#: Python's packages beside those of every installation: what is compiled for this Python, and the plugin's.
+PACKAGES = ("cffi", "grpcio", "protobuf", "typing-extensions")
 #: Places to mount the node's directories on.
 PLACES = ("usr", "etc/nvc", "proc", "sys", "dev", "tmp", "run", "var/lib", "host", "driver")
 #: As on every host that nvc supports: libraries below /usr.
@@ -127,7 +129,8 @@ def lay_out(root: str, parts: package.Parts, version: str) -> str:
     made = os.path.join(root, "made")
     library = os.path.join(made, "lib/nvc")
     tree.copy_tree(made, "", native=False)
-    tree.copy_distribution("cffi", os.path.join(library, "site"))
+    for name in PACKAGES:
+        tree.copy_distribution(name, os.path.join(library, "site"))
     shim.install(parts.shim, os.path.join(library, "vgpu"), version)
     shutil.copy(parts.core, os.path.join(library, "python/nvc/_syscalls.abi3.so"))
     package.set_version(library, version)

@@ -3,6 +3,7 @@
 node install       copies /opt/nvc/VERSION to the node and makes it the current version; removes versions not in use
 node uninstall     removes nvc and what its plugin keeps on the node; then waits until it is stopped, so that a
                    DaemonSet stays Ready. Refuses while a claim is prepared.
+node serves        succeeds while the plugin answers on a socket that the kubelet knows: its probes
 node removed       succeeds once `uninstall` has removed everything: the readiness probe
 
 A version is in use while a file in /etc/cdi, /var/run/cdi or the plugin's state names it: a runtime reads those
@@ -26,9 +27,11 @@ CDI = ("etc/cdi", "run/cdi")
 STATE = "var/lib/nvc/kubernetes"
 RUN = "run/nvc"
 CLAIM = "k8s.gpu.nvc.dev/claim"
-#: What the plugin leaves for the kubelet, below /var/lib/kubelet; {} is the driver.
+KUBELET = "var/lib/kubelet"
+#: What the plugin leaves there; {} is the driver.
 SOCKETS = ("plugins/{}", "plugins_registry/{}*", "device-plugins/nvc*", "device-plugins/{}*")
 REMOVED = "/tmp/removed"
+NVCD = "run/nvc/nvcd/nvcd.sock"
 #: Where a package or `make install` puts nvc.
 OWN = ("usr/lib/nvc", "usr/local/lib/nvc")
 
@@ -112,14 +115,20 @@ def specifications(host):
                 yield path, str(document["kind"])
 
 
-def nvcd_of_the_host(host):
-    """Whether an nvcd other than this DaemonSet's answers."""
+def answers(path):
+    """Whether somebody listens on a socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
-            client.connect(os.path.join(host, RUN, "nvcd/nvcd.sock"))
+            client.connect(path)
         except OSError:
             return False
     return True
+
+
+def sockets(kubelet, driver):
+    """The paths of the plugin's sockets and directories of them."""
+    for pattern in SOCKETS:
+        yield from glob.glob(os.path.join(glob.escape(kubelet), pattern.format(driver)))
 
 
 def uninstall(host, driver):
@@ -130,10 +139,8 @@ def uninstall(host, driver):
         raise Failed(f"claims are prepared on this node ({', '.join(claims)}): delete the pods that use them")
     place = os.path.join(host, OPT)
     paths = [path for path, _ in found] + [os.path.join(host, STATE)]
-    for pattern in SOCKETS:
-        base = os.path.join(glob.escape(os.path.join(host, "var/lib/kubelet")), pattern.format(driver))
-        paths += glob.glob(base)
-    if not any(os.path.isdir(os.path.join(host, name)) for name in OWN) and not nvcd_of_the_host(host):
+    paths += sockets(os.path.join(host, KUBELET), driver)
+    if not any(os.path.isdir(os.path.join(host, name)) for name in OWN) and not answers(os.path.join(host, NVCD)):
         paths += glob.glob(os.path.join(glob.escape(os.path.join(host, RUN)), "*"))
     with alone(place):
         paths += [os.path.join(place, name) for name in os.listdir(place) if name != ".lock"]
@@ -158,11 +165,14 @@ def wait_for_the_end():
 
 def main():
     parser = argparse.ArgumentParser(prog="node", description=__doc__.split("\n\n")[0])
-    parser.add_argument("call", choices=("install", "uninstall", "removed"))
+    parser.add_argument("call", choices=("install", "serves", "uninstall", "removed"))
     parser.add_argument("--host", default="/host", help="where the node's directories are")
     parser.add_argument("--driver-name", default="gpu.nvc.dev")
+    parser.add_argument("--kubelet-dir", default=f"/{KUBELET}")
     parser.add_argument("--once", action="store_true", help="end when all is removed")
     options = parser.parse_args()
+    if options.call == "serves":
+        sys.exit(not any(map(answers, sockets(options.kubelet_dir, options.driver_name))))
     if options.call == "removed":
         sys.exit(not os.path.exists(REMOVED))
     os.umask(0o022)

@@ -1,6 +1,6 @@
 """A cluster from a shell, for whoever wants to look at one.
 
-up DIR              start it; prints the KUBECONFIG
+up DIR [--nodes N]  start it; prints the KUBECONFIG
 load DIR ARCHIVE    give every node the images of an OCI archive
 exec DIR NODE ...   run a program in a node's mounts: its sockets and /etc/cdi at their usual paths
 down DIR            end it, and remove DIR
@@ -19,10 +19,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="cluster", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("call", choices=("up", "load", "exec", "down"))
-    parser.add_argument("directory")
-    parser.add_argument("words", nargs=argparse.REMAINDER)
-    parser.add_argument("--nodes", type=int, default=1, choices=range(1, 9))
+    calls = parser.add_subparsers(dest="call", required=True)
+    for call in ("up", "load", "exec", "down"):
+        one = calls.add_parser(call)
+        one.add_argument("directory")
+        if call == "up":
+            one.add_argument("--nodes", type=int, default=1, choices=range(1, 9))
+        if call in ("load", "exec"):
+            one.add_argument("words", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     if given.call == "up":
         cluster = Cluster(given.directory, given.nodes)

@@ -49,37 +49,52 @@ def _flags() -> str:
 
 
 def programs() -> str:
-    """The directory with containerd, kubelet, helm and the others; built at the first call.
+    """The directory with containerd, kubelet, helm and the others; built at the first call."""
+    return _kept(os.path.dirname(GO_MOD), "tool", _flags())
+
+
+def promql() -> str:
+    """The program that parses expressions of PromQL; built at the first call."""
+    return os.path.join(_kept(os.path.join(REPO, "tests/kubernetes/promql"), ".", "-s -w"), "promql")
+
+
+def _kept(source: str, what: str, flags: str) -> str:
+    """The directory with what `go build` makes of a module.
 
     Raises AssertionError without Go, or with the compiler's words when it fails.
     """
-    with open(GO_MOD, "rb") as text:
-        key = hashlib.blake2b(text.read() + _flags().encode(), digest_size=8).hexdigest()
-    made = os.path.join(cache(), key)
+    files = sorted(os.listdir(source))
+    digest = hashlib.blake2b(digest_size=8)
+    for name in files:
+        with open(os.path.join(source, name), "rb") as text:
+            digest.update(text.read())
+    digest.update(flags.encode())
+    made = os.path.join(cache(), digest.hexdigest())
     os.makedirs(cache(), exist_ok=True)
     with open(os.path.join(cache(), ".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.isdir(made):
-            _build(made)
+            _build(source, what, flags, made)
     return made
 
 
-def _build(made: str) -> None:
+def _build(module: str, what: str, flags: str, made: str) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     assert go, "go is missing: `make test-kubernetes` builds Kubernetes and wants Go 1.26 or newer"
     source, target = made + ".source", made + ".new"
     for directory in (source, target):
         shutil.rmtree(directory, ignore_errors=True)
-        os.makedirs(directory)
-    shutil.copy(GO_MOD, source)
-    print("building Kubernetes for tests: some ten minutes, once", file=sys.stderr)
+    shutil.copytree(module, source)
+    os.makedirs(target)
+    print(f"building {os.path.relpath(module, REPO)}: once, some ten minutes for Kubernetes", file=sys.stderr)
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -trimpath -buildvcs=false"}
-    command = ["nice", go, "build", "-ldflags", _flags(), "-o", target + os.sep, "tool"]
+    command = ["nice", go, "build", "-ldflags", flags, "-o", target + os.sep, what]
     done = subprocess.run(
         command, cwd=source, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-4000:]}"
     for built, name in NAMES.items():
-        os.rename(os.path.join(target, built), os.path.join(target, name))
+        if os.path.exists(os.path.join(target, built)):
+            os.rename(os.path.join(target, built), os.path.join(target, name))
     shutil.rmtree(source)
     os.rename(target, made)

@@ -1,8 +1,9 @@
-"""The images that tests run: busybox, with this machine's glibc for driver libraries, and `pause` for sandboxes."""
+"""The images that tests run: busybox with nvc-spin and this machine's glibc, and `pause` for sandboxes."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 from .. import REPO, run
@@ -24,6 +25,7 @@ def base(directory: str) -> list[str]:
     """The archives of BUSYBOX and PAUSE, made in `directory`."""
     roots = {name: os.path.join(directory, name) for name in ("busybox", "pause")}
     make_rootfs(roots["busybox"])
+    shutil.copy(os.path.join(REPO, "build/nvc-spin"), f"{roots['busybox']}/usr/bin")
     make_rootfs(roots["pause"], glibc=False)
     return [
         archive(f"{directory}/busybox.tar", BUSYBOX, roots["busybox"], "sh"),
