@@ -1,0 +1,48 @@
+"""The dashboard and the alert rules: Prometheus's parser takes each expression, and nvcd has each metric."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import yaml
+from support import REPO, run
+from support.cluster import Cluster
+from support.cluster.binaries import promql
+
+PLACE = os.path.join(REPO, "packaging/kubernetes/chart/dashboards")
+#: Variables that Grafana replaces before Prometheus sees an expression.
+VARIABLES = {"$__rate_interval": "5m", "$__range": "1h", "$namespace": ".*", "$pod": ".*", "$gpu": ".*"}
+
+
+def expressions() -> list[str]:
+    """Every expression of the dashboard, and of the rules."""
+    with open(os.path.join(PLACE, "nvc.json"), encoding="utf-8") as text:
+        panels = json.load(text)["panels"]
+    with open(os.path.join(PLACE, "rules.yaml"), encoding="utf-8") as text:
+        rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    found = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    for name, value in VARIABLES.items():
+        found = [expression.replace(name, value) for expression in found]
+    return found + [rule["expr"] for rule in rules]
+
+
+def test_nvcd_has_every_metric(nvc: Cluster) -> None:
+    """The series that a running nvcd names, with or without a slice."""
+    pods = json.loads(nvc.kubectl("-n", "nvc", "get", "pods", "-o", "json").stdout)["items"]
+    text = nvc.get(f"/api/v1/namespaces/nvc/pods/{pods[0]['metadata']['name']}:9394/proxy/metrics", raw=True)
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    wanted = expressions()
+    parsed = run(promql(), input="\n".join(wanted), stdin=None).stdout.splitlines()
+    assert len(parsed) == len(wanted) > 20
+    unknown = {name for line in parsed for name in line.split() if name not in types}
+    assert not unknown, f"no such metric: {unknown}"
+
+
+def test_alerts_say_what_to_do() -> None:
+    with open(os.path.join(PLACE, "rules.yaml"), encoding="utf-8") as text:
+        (group,) = yaml.safe_load(text)["groups"]
+    for rule in group["rules"]:
+        assert rule["alert"].startswith("Nvc") and rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
