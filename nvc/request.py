@@ -59,6 +59,7 @@ class Part(Value):
     cores: int  # percent of its time; 0: not given
     weight: int  # among the slices of the device
     policy: int  # place in slices.model.policy.TABLE
+    hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
 
 
 class SliceRequest(Value):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"
 _LARGEST = 1 << 50  # bytes
+_IN_HOLD = frozenset("0123456789abcdefABCDEF-")
 
 
 class SliceSize(Value):
@@ -32,6 +33,7 @@ class SliceSize(Value):
     cores: int = CORES_UNCAPPED
     weight: int = WEIGHT
     policy: int = POLICY_NATIVE
+    hold: str = ""  # of Part
 
 
 class Slicing(Value):
@@ -76,7 +78,8 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
                     size.memory.name, size.memory.text, f"vgpu-memory-max is {slicing.largest.text}"
                 )
             fits += 1
-            part = device.replace(limit=limit, cores=size.cores, weight=size.weight, policy=size.policy)
+            shared = {"cores": size.cores, "weight": size.weight, "policy": size.policy}
+            part = device.replace(limit=limit, hold=size.hold, **shared)
             found.setdefault(device.uuid, []).append((size.name, part))
         if problem is not None and not fits:
             raise problem
@@ -85,7 +88,8 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
 
 def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
-    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}"
+    hold = f",{device.hold}" if device.hold else ""
+    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{hold}"
 
 
 def parsed(text: str) -> Part:
@@ -93,8 +97,9 @@ def parsed(text: str) -> Part:
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
-    if not uuid or not equals or len(parts) != 4:
-        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY")
+    hold = parts.pop() if len(parts) == 5 else ""
+    if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
+        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]")
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
-    return Part(uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1))
+    return Part(uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1), hold)

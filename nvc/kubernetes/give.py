@@ -23,8 +23,13 @@ from nvc.kubernetes.names import (
     MEMORY,
 )
 from nvc.model import CAPABILITIES
-from nvc.request import Request, Size
+from nvc.request import Part, Request, Size
+from nvc.selection import select
 from nvc.slices.build import shim
+from nvc.slices.build.builder import measured
+from nvc.slices.model.slice import Slice, library_directory, resolve
+from nvc.slices.policy.policies import governed
+from nvc.slices.store import claims
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.kubernetes.claim import Allocation, Given
     from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.request import DriverOptions, SliceRequest
 
 #: Everything but compat32, as documents of `cdi generate` have it.
 _DEFAULT = tuple(name for name in CAPABILITIES if name != "compat32")
@@ -73,6 +78,34 @@ def documents(
     return found
 
 
+def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: SliceRequest) -> None:
+    """Make the slices of a claim, which its containers share: one of each request, and one of all together.
+
+    A container that has other requests beside them gets a slice of its own, while nobody else has one of those.
+    Raises NvcError for what the operator's `bounds` do not grant.
+    """
+    libs_dir = library_directory(facts)
+    places = [place for place, one in enumerate(allocation.given) if not one.whole]
+    claim = f"{allocation.namespace}/{allocation.name}"
+    sets = [[place] for place in places]
+    if 1 < len(places) == len({allocation.given[place].uuid for place in places}):
+        sets.append(places)
+    for chosen in sets:
+        parts = tuple(_part(allocation, place) for place in chosen)
+        uuids = tuple(part.uuid for part in parts)
+        selection = select(facts, Request(devices=uuids))
+        devices = measured(
+            governed(resolve(facts, selection, bounds.replace(parts=parts))), facts.driver_label
+        )
+        holds = " ".join(sorted(part.hold for part in parts))
+        claims.hold(kernel, Slice(devices, "", (), "", holds=holds), libs_dir, claim)
+
+
+def _part(allocation: Allocation, place: int) -> Part:
+    one = allocation.given[place]
+    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}")
+
+
 def _document(
     kernel: Kernel,
     facts: HostFacts,
@@ -92,7 +125,9 @@ def _document(
         disabled_hooks=() if sliced else (STEP,),
     )  # fmt: skip
     slicing = (
-        Slicing(_sizes(given), _shims(), any(one.uncounted for one in given.values())) if sliced else None
+        Slicing(_sizes(allocation, places), _shims(), any(one.uncounted for one in given.values()))
+        if sliced
+        else None
     )
     document = document_of(kernel, facts, request, how, options, slicing)
     edits = {device["name"]: device["containerEdits"] for device in document["devices"]}
@@ -106,14 +141,17 @@ def _document(
     return document
 
 
-def _sizes(given: dict[int, Given]) -> tuple[SliceSize, ...]:
-    return tuple(
-        SliceSize(
-            _size_name(place), Size(MEMORY, str(one.limit), one.limit), (one.uuid,), one.cores, one.weight,
-            one.policy,
+def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
+    found = []
+    for place in places:
+        part = _part(allocation, place)
+        size = Size(MEMORY, str(part.limit), part.limit)
+        found.append(
+            SliceSize(
+                _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, hold=part.hold
+            )
         )
-        for place, one in given.items()
-    )  # fmt: skip
+    return tuple(found)
 
 
 def _size_name(place: int) -> str:

@@ -29,6 +29,8 @@ from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
+from nvc.request import SliceRequest
+from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +46,14 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 30.0, 600.0
 RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+def bounds_of(config: Config) -> SliceRequest:
+    """What the operator grants at most."""
+    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
+    return SliceRequest(
+        largest=largest, most_cores=config.vgpu_cores_max, most_weight=config.vgpu_weight_max
+    )
 
 
 def _cdi_names(size: Size, ids: list[str]) -> list[str]:
@@ -79,7 +89,13 @@ class Plugin:
         self._problem = ""
         self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
         self.preparer = Preparer(
-            self.host, self.api, settings.driver_name, settings.state_dir, self.outlet, self._admit
+            self.host,
+            self.api,
+            settings.driver_name,
+            settings.state_dir,
+            self.outlet,
+            bounds_of(config),
+            self._admit,
         )
         self.device_plugin = DevicePlugin(
             settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held, _cdi_names,

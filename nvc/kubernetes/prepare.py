@@ -1,7 +1,8 @@
 """Preparing claims: idempotent, one at a time, and right again after the process was killed at any point.
 
-The order of a preparation is: remember the claim, write its CDI documents. That of the reverse is: remove the
-documents, forget the claim. Whatever a killed plugin left is thus either complete, or found by what is remembered.
+The order of a preparation is: remember the claim, make its slices, write its CDI documents. The other way round:
+remove the documents, remove the slices, forget the claim. Whatever a killed plugin left is thus either complete, or
+found by what is remembered.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nvc.kubernetes.claim import STEP, allocation_of
 from nvc.kubernetes.devices import ALL_CORES
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
 from nvc.kubernetes.holdings import Held
+from nvc.slices.store import claims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from nvc.kubernetes.devices import Device
     from nvc.kubernetes.give import Outlet
     from nvc.model import HostFacts
-    from nvc.request import DriverOptions
+    from nvc.request import DriverOptions, SliceRequest
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
@@ -69,12 +71,14 @@ class Preparer:
         driver: str,
         state: str,
         outlet: Outlet,
-        admit: Callable[[Allocation], None] = lambda _: None,
+        bounds: SliceRequest,
+        admit: Callable[[Allocation], None],
     ) -> None:
-        """`admit` raises ClaimError for a claim whose devices somebody has who is no claim.
+        """`bounds` is what the operator grants. `admit` raises ClaimError where something else has the devices.
 
         Raises CheckpointError.
         """
+        self.bounds = bounds
         self.admit = admit
         self.host = host
         self.api = api
@@ -109,6 +113,7 @@ class Preparer:
             self.admit(allocation)
             documents = give.documents(self.host.kernel, facts, self.host.options, self.outlet, allocation)
             self.checkpoint.write(allocation)
+            give.hold(self.host.kernel, facts, allocation, self.bounds)
             give.write(self.outlet, allocation, documents)
             return allocation
 
@@ -143,6 +148,7 @@ class Preparer:
 
     def _drop(self, uid: str) -> None:
         give.remove(self.outlet, uid)
+        claims.release(self.host.kernel, uid)
         self.checkpoint.remove(uid)
 
     def held(self) -> list[Held]:
@@ -166,9 +172,9 @@ class Preparer:
         problems: list[NvcError] = []
         with self._alone():
             known = set(self.checkpoint.uids())
-            for uid in give.uids_there(self.outlet) - known:
+            for uid in (give.uids_there(self.outlet) | claims.held_uids()) - known:
                 if is_uid(uid):
-                    give.remove(self.outlet, uid)
+                    self._drop(uid)
             if not known:
                 return problems
             try:
@@ -181,6 +187,7 @@ class Preparer:
                     continue
                 try:
                     made = give.documents(self.host.kernel, facts, self.host.options, self.outlet, found)
+                    give.hold(self.host.kernel, facts, found, self.bounds)
                     give.write(self.outlet, found, made)
                 except NvcError as error:
                     problems.append(error)

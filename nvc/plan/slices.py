@@ -82,6 +82,8 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
     place = f"{directory}/{layout.LEDGER_DIRECTORY}"
     if slice.outer is not None:
         ops.append(BindSocket(slice.outer.ledger, place, True))
+    elif slice.ledger:
+        ops.append(BindHostFile(slice.ledger, place, None, True, True))
     else:
         ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
     if slice.mps:

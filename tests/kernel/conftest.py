@@ -12,6 +12,7 @@ from support import CLEAN_ENV, run
 from support.bundle import Bundle
 from support.configure import Configure
 from support.hook import Hook
+from support.kubelet import api, kubelet, plugin  # noqa: F401
 from support.nvcd import Place
 from support.rootfs import LIBS, as_debian
 from support.vgpu import ensure_shim

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from support.apiserver import ApiServer, claim, result
 from support.cdi import schema_problems
-from support.kubelet import NODE, Kubelet, Plugin, Resource
+from support.kubelet import NODE, Kubelet, Plugin, Resource, forget
 from support.vgpu import ensure_shim
 
 from nvc.cdi.store import read_spec
@@ -52,6 +52,7 @@ def plugin(stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubel
         file.write(SIZES)
     yield found
     found.close()
+    forget()
 
 
 def healthy(resource: Resource) -> list[str]:

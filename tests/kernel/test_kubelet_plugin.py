@@ -4,71 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import run, until
-from support.apiserver import CLAIMS, CLOSE, ApiServer, claim, parameters, result
+from support.apiserver import CLOSE, ApiServer, claim, parameters, result
 from support.cdi import schema_problems
-from support.kubelet import DRIVER, NODE, Kubelet, Plugin
-from support.vgpu import ensure_shim
+from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
 
 from nvc.cdi.store import read_spec
-from nvc.kubernetes.rbac import RULES
 
 UUID_AND_PLACE = "k8s.gpu.nvc.dev/{}={}-{}"
-
-
-@pytest.fixture
-def api(scratch: str) -> Iterator[ApiServer]:
-    server = ApiServer(f"{scratch}/api")
-    server.node(NODE)
-    yield server
-    server.close()
-    needed = {(rule.group, rule.resource, verb) for rule in RULES for verb in rule.verbs}
-    assert {right for right in map(right_of, server.requests) if right} <= needed
-
-
-def right_of(request: str) -> tuple[str, str, str] | None:
-    """Group, resource and verb of `METHOD PATH`; None: everybody may do that."""
-    method, path = request.split(" ")
-    parts = path.strip("/").split("/")
-    group = "" if parts[0] == "api" else parts[1]
-    rest = parts[2 if parts[0] == "api" else 3 :]
-    rest = rest[2:] if rest[:1] == ["namespaces"] else rest
-    verb = {
-        "GET": "get" if len(rest) > 1 else "list",
-        "POST": "create",
-        "PUT": "update",
-        "DELETE": "delete",
-    }[method]
-    return (group, rest[0], verb) if rest else None
-
-
-@pytest.fixture
-def kubelet(scratch: str) -> Iterator[Kubelet]:
-    found = Kubelet(f"{scratch}/kubelet")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def plugin(stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet) -> Iterator[Plugin]:
-    """A plugin that runs, and that kubelet has registered."""
-    ensure_shim(stage, scratch)
-    found = Plugin(stage, scratch, driver, kubelet, api)
-    found.start()
-    found.said(": ready")
-    kubelet.register()
-    yield found
-    found.close()
-
-
-def add(api: ApiServer, made: dict[str, Any]) -> dict[str, Any]:
-    """Have the API server know a claim."""
-    path = CLAIMS.format(made["metadata"]["namespace"])
-    return api.put(f"{path}/{made['metadata']['name']}", made)
 
 
 def documents(plugin: Plugin) -> list[dict[str, Any]]:
@@ -188,7 +134,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
     ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a number from 1 to 65536"),
     ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
-    ("a cap that nobody keeps", {"config": {"policy": "native"}}, "policy: native: under the policy native"),
+    ("a cap that nobody keeps", {"config": {"policy": "native"}}, "policy: native: policy native ignores caps"),
 ]
 
 

@@ -6,12 +6,14 @@ import os
 import queue
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import pytest
 
+from nvc.kernel import LinuxKernel
 from nvc.kubernetes.protocol import (
     deviceplugin_pb2,
     dra_pb2,
@@ -19,9 +21,12 @@ from nvc.kubernetes.protocol import (
     podresources_pb2,
     registration_pb2,
 )
+from nvc.kubernetes.rbac import RULES
+from nvc.slices.store import claims, registry
 
 from . import CLEAN_ENV, PATIENCE, until
-from .apiserver import ApiServer
+from .apiserver import CLAIMS, ApiServer
+from .vgpu import ensure_shim
 
 DRIVER = "gpu.nvc.dev"
 NODE = "node-a"
@@ -284,4 +289,60 @@ class Plugin:
         )
 
 
-Starts = Callable[..., Plugin]
+def add(api: ApiServer, made: dict[str, Any]) -> dict[str, Any]:
+    """Have the API server know a claim."""
+    path = CLAIMS.format(made["metadata"]["namespace"])
+    return api.put(f"{path}/{made['metadata']['name']}", made)
+
+
+def forget() -> None:
+    """Remove the slices of claims: all tests of one process have one registry."""
+    for uid in claims.held_uids():
+        claims.release(LinuxKernel(), uid)
+    registry.prune(LinuxKernel(), registry.base_directory())
+
+
+@pytest.fixture
+def api(scratch: str) -> Iterator[ApiServer]:
+    server = ApiServer(f"{scratch}/api")
+    server.node(NODE)
+    yield server
+    server.close()
+    needed = {(rule.group, rule.resource, verb) for rule in RULES for verb in rule.verbs}
+    assert {right for right in map(right_of, server.requests) if right} <= needed
+
+
+def right_of(request: str) -> tuple[str, str, str] | None:
+    """Group, resource and verb of `METHOD PATH`; None: everybody may do that."""
+    method, path = request.split(" ")
+    parts = path.strip("/").split("/")
+    group = "" if parts[0] == "api" else parts[1]
+    rest = parts[2 if parts[0] == "api" else 3 :]
+    rest = rest[2:] if rest[:1] == ["namespaces"] else rest
+    verb = {
+        "GET": "get" if len(rest) > 1 else "list",
+        "POST": "create",
+        "PUT": "update",
+        "DELETE": "delete",
+    }[method]
+    return (group, rest[0], verb) if rest else None
+
+
+@pytest.fixture
+def kubelet(scratch: str) -> Iterator[Kubelet]:
+    found = Kubelet(f"{scratch}/kubelet")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def plugin(stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet) -> Iterator[Plugin]:
+    """A plugin that runs, and that kubelet has registered."""
+    ensure_shim(stage, scratch)
+    found = Plugin(stage, scratch, driver, kubelet, api)
+    found.start()
+    found.said(": ready")
+    kubelet.register()
+    yield found
+    found.close()
+    forget()

@@ -52,6 +52,7 @@ REASONS = {
     "nvc/slices/build/copies.py _list": "likewise",
     "nvc/slices/client/mps.py stop": "nvcd ends the servers of slices that are gone",
     "nvc/slices/client/nvcd.py silence": "the text that is returned says it",
+    "nvc/slices/store/claims.py _readable": "it stays and is listed; kubelet must be able to end other pods",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
     "nvc/slices/store/living.py is_remnant": "it stays",
     "nvc/slices/store/origin.py _farthest": "a runtime's own process, which nobody may look into, is the one",

@@ -48,6 +48,11 @@ def set_limits(
     returned is to be told: limits below what is in use, policies that do not hold now. Raises InputError,
     RegistryError, PolicyError.
     """
+    if tenant.entry.claim:
+        raise InputError(
+            "change limits", tenant.name, f"its limits are those of the claim {tenant.entry.claim}",
+            "the scheduler counts them: make another claim, or `pause` the slice",
+        )  # fmt: skip
     chosen = _chosen(tenant, devices)
     for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
         if len(given) not in (0, 1, len(chosen)):

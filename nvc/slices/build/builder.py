@@ -66,7 +66,11 @@ def build_slice(
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
     found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
-    key = registry.key_of(kernel, target)
+    key, ledger = registry.key_of(kernel, target), ""
+    holds = " ".join(sorted(device.hold for device in devices if device.hold))
+    if holds and all(device.hold for device in devices):
+        held = registry.held(holds)
+        key, ledger = (held.key, f"{held.directory}/{registry.LEDGER}") if held else (key, "")
     mps, percent = "", 100
     if wanted.fence == "mps":
         devices, mps, percent = _by_mps(devices, key)
@@ -87,6 +91,8 @@ def build_slice(
         daemon=registry.daemon_directory(),
         compat=libraries,
         label=wanted.label if _has_selinux() else "",
+        holds=holds,
+        ledger=ledger,
     )
 
 
@@ -109,7 +115,10 @@ def install_slice(
 
     Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start.
     """
-    registration = registry.enter(kernel, target, slice, libs_dir)
+    if slice.ledger:
+        registration = registry.join(kernel, target, slice)
+    else:
+        registration = registry.enter(kernel, target, slice, libs_dir)
     try:
         if not slice.mps:
             return apply()

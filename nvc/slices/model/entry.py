@@ -13,8 +13,8 @@ from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
 REMOVE = "`nvc-cli vgpu rm` removes it"
-#: Fields of an entry from which its name follows; tenants.named says how.
-_NAMES = ("container", "bundle", "cgroup", "program")
+#: Fields of an entry that are text: from most of them its name follows; tenants.named says how.
+_NAMES = ("container", "bundle", "cgroup", "program", "claim", "holds")
 
 
 class RegistryError(NvcError):
@@ -54,6 +54,8 @@ class Entry(Value):
     mounts: int = (
         0  # of the mount namespace, a number that is never given again; 0: the kernel does not tell one
     )
+    claim: str = ""  # NAMESPACE/NAME of a claim of Kubernetes that it was made for, before its containers
+    holds: str = ""  # of Slice: what of claims its devices are
 
     @property
     def namespace(self) -> int:

@@ -41,6 +41,7 @@ class SliceDevice(Value):
     weight: int = WEIGHT  # among the containers of the device
     policy: int = POLICY_NATIVE  # place in policy.TABLE
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
+    hold: str = ""  # of Part
 
     @property
     def hidden(self) -> bool:
@@ -83,6 +84,8 @@ class Slice(Value):
     label: str = ""  # of SELinux, for the ledger
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
+    holds: str = ""  # the holds of its devices, sorted, with blanks between them
+    ledger: str = ""  # directory on the host: the slice was made for a claim, before its containers
 
     def lines(self) -> list[str]:
         """For people, one fact a line."""
@@ -221,7 +224,7 @@ def _part(wanted: SliceRequest, device: SliceDevice, part: Part) -> SliceDevice:
     if wanted.most_weight and part.weight > wanted.most_weight:
         raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
     made: SliceDevice = device.replace(
-        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy
+        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold
     )
     return made
 

@@ -4,7 +4,8 @@ A slice lives as long as the host holds something of it, whatever its processes 
 
 - the process that it was made for, the container's first, is there (its number with the time at which it began);
 - a process is in the mount namespace that it was made for;
-- the list of mounts of a process has the slice's very quota, wherever that lies by now.
+- the list of mounts of a process has the slice's very quota, wherever that lies by now;
+- it was made for a claim that is prepared.
 
 Nothing is looked up by a path in the container. What cannot be told counts as living: a slice that is wrongly kept
 denies somebody a start, one that is wrongly dropped gives its share away a second time.
@@ -74,8 +75,14 @@ def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
     of some thousand that takes longer than others should wait for a turn.
     """
     found = {entry.key: Life((entry.pid,)) for entry in entries if is_here(entry.pid, entry.start)}
+    found |= {entry.key: _prepared(entry) for entry in entries if entry.claim}
     rest = tuple(entry for entry in entries if entry.key not in found)
     return found | living(kernel, rest) if rest else found
+
+
+def _prepared(entry: Entry) -> Life:
+    """Of a slice that lives as long as its claim is prepared, whether containers have begun or not."""
+    return Life((), f"prepared for the claim {entry.claim}")
 
 
 class _Host:
@@ -111,6 +118,8 @@ class _Host:
             device = -1  # nobody can be found by it
         except OSError as error:
             return Life(own, f"{entry.quota}: {error.strerror}")
+        if entry.claim:
+            return self._claimed(entry, device)
         if own and self._is_of(own, entry, device):
             return Life(own)
         if is_here(entry.pid, entry.start):
@@ -123,6 +132,15 @@ class _Host:
         # Nobody is in a slice who began before the first process in it did.
         doubt = next((text for began, text in self.doubts if began >= entry.start), "")
         return Life((), doubt) if doubt else None
+
+    def _claimed(self, entry: Entry, device: int) -> Life:
+        """Of a slice that containers share: the processes of all of them."""
+        found: list[int] = []
+        for pids in self.pids.values():
+            one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
+            if device >= 0 and one and self._shows(one, entry, device):
+                found += pids
+        return Life(tuple(sorted(found))) if found else _prepared(entry)
 
     def _doubt(self, pid: str, name: str, error: OSError) -> None:
         # Of one that has just ended the kernel says that its list of mounts is an invalid argument.

@@ -2,6 +2,8 @@
 
     /run/nvc/vgpu/<key>/quota    bound into the container; changed in place
     /run/nvc/vgpu/<key>/about    lines of `name value`
+    /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
+    /run/nvc/vgpu/<key>/ready    that is whole
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
 Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.living says how.
@@ -12,6 +14,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 import time
+from errno import EBUSY, ENOTEMPTY
 
 from nvc.errors import InitializationError, SourceChanged
 from nvc.kernel import O_PATH
@@ -24,21 +27,22 @@ from nvc.slices.store.origin import first_process, namespace_id, namespace_id_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from nvc.kernel import Kernel
     from nvc.slices.model.slice import Slice, SliceDevice
     from nvc.target import Target
 
 __all__ = [
-    "Entry", "EntryDevice", "Registration", "RegistryError", "about", "base_directory", "daemon_directory", "enter",
-    "entry_device", "entry_names", "is_bound", "key_of", "locked", "prune", "quota_device", "read_entry", "remove",
-    "text_of", "write_about",
+    "Entry", "EntryDevice", "LEDGER", "READY", "Registration", "RegistryError", "about", "base_directory",
+    "daemon_directory", "enter", "entry_device", "entry_names", "held", "is_bound", "join", "key_of", "locked",
+    "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
 ]  # fmt: skip
 
 LOCK_TIMEOUT = 10.0  # seconds
 #: With more entries than this, those of containers that are gone are removed when one is made.
 MANY = 64
+LEDGER, READY = "ledger", "ready"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -87,6 +91,8 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     path = f"{base}/{key}"
     lock = _locked(kernel, base)
     try:
+        if slice.holds:
+            _check_holds(kernel, base, key, slice.holds)
         # A MIG device may be fenced off for another slice.
         if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
             from nvc.slices.store.admission import admit
@@ -103,12 +109,71 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
         if is_bound(kernel, target.rootfs, libs_dir, path):
             return _change(path, devices, target, slice, libs_dir)
         _remove(path)
-        _make(path, devices, about(key, target, slice, libs_dir))
+        make(path, devices, about(key, target, slice, libs_dir))
         return Registration(lambda: _remove(path))
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
     finally:
         os.close(lock)
+
+
+def held(holds: str) -> Entry | None:
+    """The slice that was made for a claim and has just these holds. Raises RegistryError."""
+    for entry in _all(base_directory()):
+        if entry.claim and entry.holds == holds:
+            return entry
+    return None
+
+
+def _all(base: str) -> Iterator[Entry]:
+    """All entries but what removals have left that were killed. Raises RegistryError for one that is not sound."""
+    for name in entry_names(base):
+        try:
+            yield read_entry(f"{base}/{name}")
+        except RegistryError:
+            from nvc.slices.store.living import is_remnant
+
+            if not is_remnant(f"{base}/{name}"):
+                raise
+
+
+def join(kernel: Kernel, target: Target, slice: Slice) -> Registration:
+    """Have a container share the slice that was made for its claim. Raises RegistryError, InitializationError."""
+    base, path = base_directory(), slice.quota.rpartition("/")[0]
+    lock = _locked(kernel, base)
+    try:
+        entry = read_entry(path)
+        os.stat(f"{path}/{READY}")
+        if os.stat(f"{path}/{LEDGER}/{layout.LEDGER_NAME}").st_size != layout.LEDGER_SIZE:
+            raise RegistryError("share slice", f"{path}/{LEDGER}", "not a ledger any more", "delete the pod")
+        _check_holds(kernel, base, entry.key, slice.holds)
+        more = {"container": target.id, "bundle": target.bundle, "rootfs": target.rootfs_path}
+        write_about(path, text_of(entry.replace(**more)))
+        return Registration(lambda: None)
+    except OSError as error:
+        raise RegistryError.of("share slice", error.filename or path, error, "delete the pod") from None
+    finally:
+        os.close(lock)
+
+
+def _check_holds(kernel: Kernel, base: str, key: str, holds: str) -> None:
+    """Refuse what another slice has that lives: two would have twice what the claim was given.
+
+    The caller holds the lock. Raises RegistryError.
+    """
+    mine = set(holds.split())
+    others = [one for one in _all(base) if one.key != key and mine.intersection(one.holds.split())]
+    if not others:
+        return
+    from nvc.slices.store.living import living
+
+    for other in others:
+        life = living(kernel, (other,)).get(other.key)
+        if life and (life.pids or not other.claim):
+            raise RegistryError(
+                "share slice", other.key, "another container has a part of this one's claims",
+                "give both the same requests, or each requests of its own",
+            )  # fmt: skip
 
 
 def quota_device(device: SliceDevice) -> QuotaDevice:
@@ -133,7 +198,8 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
 
 
-def _make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
+def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
+    """Make an entry, all of it at once; the caller holds the lock. Raises OSError."""
     temporary = (
         f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
     )
@@ -222,6 +288,7 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             target.bundle,
             "" if target.id or target.proc < 0 else _cgroup_of(target.proc),
             mounts=_namespace_id(target),
+            holds=slice.holds,
         )  # fmt: skip
     )
 
@@ -281,7 +348,18 @@ def remove(entry: Entry) -> None:
 
 
 def _remove(path: str) -> None:
-    for name in ("quota", "about", ".about"):
+    """What is known of a slice goes last: a removal that was killed can be made again."""
+    try:
+        os.rmdir(f"{path}/{LEDGER}")
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        if error.errno not in (EBUSY, ENOTEMPTY):
+            raise
+        from nvc.slices.store.claims import unmount
+
+        unmount(f"{path}/{LEDGER}")
+    for name in (READY, "quota", ".about", "about"):
         try:
             os.unlink(f"{path}/{name}")
         except (FileNotFoundError, NotADirectoryError):

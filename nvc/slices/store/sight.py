@@ -94,7 +94,8 @@ class Sight:
         except OSError as error:
             if error.errno not in _NOT_THERE:
                 raise
-            if not self._is_inside(entry):  # that sees its mounts, but nobody in there has used them
+            # That sees its mounts, but nobody in there has used them.
+            if not entry.claim and not self._is_inside(entry):
                 raise LedgerError("read ledger", path, "the container has not been entered yet") from None
             libs_dir = self._bound_at(entry, os.stat(f"{entry.directory}/quota").st_dev)
             if libs_dir is None:

@@ -201,6 +201,8 @@ def _needs(tenant: Tenant, device: TenantDevice) -> bool:
 
 def container_of(entry: Entry, names: Lookup) -> ContainerName:
     """What the container of a slice is called. Never raises."""
+    if entry.claim and not entry.container:
+        return ContainerName("kubernetes", name=entry.claim)
     if entry.program or not (entry.container or entry.cgroup):
         return ContainerName()
     return names.of(Trace(entry.container, entry.bundle, entry.cgroup))

@@ -1,0 +1,188 @@
+"""Slices that are made before their containers: for claims of Kubernetes, whose containers share one.
+
+Such a slice has a ledger on the host, a small file system of its own, and lives until it is released.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import time
+
+from nvc.slices.model import layout, ledger, quota
+from nvc.slices.model.entry import Entry, read_entry, text_of
+from nvc.slices.policy import policies
+from nvc.slices.store import registry
+from nvc.slices.store.living import is_remnant
+from nvc.slices.store.registry import LEDGER, READY, RegistryError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.slices.model.slice import Slice
+
+STEP = "make a slice for a claim"
+_NOSUID, _NODEV, _NOEXEC = 2, 4, 8  # mount(2)
+_DETACH, _NOFOLLOW = 2, 8  # umount2(2)
+#: Where SELinux is enabled, and the type of what any container may write.
+_SELINUX, _LABEL = "/sys/fs/selinux/enforce", "system_u:object_r:container_file_t:s0"
+
+
+def key_of(holds: str) -> str:
+    """The key of the slice with these holds. Its first part is larger than the number of any mount namespace."""
+    digest = hashlib.sha256(holds.encode()).hexdigest()
+    return f"1{digest[:8]}-{digest[8:16]}-{digest[16:24]}-{digest[24:40]}"
+
+
+def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
+    """Make the slice with the holds `slice.holds`, or bring what is there up to date: it may be in use.
+
+    Of `slice` devices, fence and holds count. Raises RegistryError, PolicyError, InitializationError.
+    """
+    base, key = registry.base_directory(), key_of(slice.holds)
+    path = f"{base}/{key}"
+    lock = registry.locked(kernel)
+    try:
+        if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
+            from nvc.slices.store.admission import admit
+
+            admit(kernel, key, slice)
+        shares = tuple(registry.quota_device(device) for device in policies.governed(slice.devices))
+        devices = tuple(registry.entry_device(device) for device in slice.devices)
+        entry = Entry(
+            key,
+            "",
+            0,
+            0,
+            "",
+            libs_dir,
+            int(time.time()),
+            devices,
+            slice.fence,
+            claim=claim,
+            holds=slice.holds,
+        )
+        os.fchmod(lock, 0o711)
+        if _is_there(path) and not is_remnant(path):
+            _update(path, shares, entry)
+        else:
+            registry.remove(entry.replace(directory=path))
+            registry.make(path, shares, text_of(entry))
+        _mount(f"{path}/{LEDGER}")
+    except OSError as error:
+        raise RegistryError.of(STEP, error.filename or path, error) from None
+    finally:
+        os.close(lock)
+
+
+def release(kernel: Kernel, uid: str) -> None:
+    """Remove all slices of a claim. Raises RegistryError, InitializationError."""
+    base = registry.base_directory()
+    lock = registry.locked(kernel)
+    try:
+        for name in registry.entry_names(base):
+            entry = _readable(f"{base}/{name}")
+            if (
+                entry is not None
+                and entry.claim
+                and any(one.startswith(f"{uid}-") for one in entry.holds.split())
+            ):
+                registry.remove(entry)
+    except OSError as error:
+        raise RegistryError.of("remove slice", error.filename or base, error) from None
+    finally:
+        os.close(lock)
+
+
+def held_uids() -> set[str]:
+    """UIDs of the claims that have slices. Raises InitializationError, OSError."""
+    base = registry.base_directory()
+    found = [_readable(f"{base}/{name}") for name in registry.entry_names(base)]
+    return {
+        one.rpartition("-")[0] for entry in found if entry and entry.claim for one in entry.holds.split()
+    }
+
+
+def _readable(path: str) -> Entry | None:
+    """None: nobody knows whose it is, and `nvc-cli vgpu ls` names it."""
+    try:
+        return read_entry(path)
+    except RegistryError:
+        return None
+
+
+def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
+    """Limits may be others after an update of nvc or of the device's policy. Containers keep the file they see."""
+    old = read_entry(path)
+    fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        quota.finish(fd)
+        now = {quota.uuid_bytes(device.uuid): device for device in quota.read(fd)}
+        wanted = tuple(
+            # What nvcd has found, and an operator has paused, holds on.
+            share.replace(flags=known.flags, correction=known.correction)
+            if (known := now.get(quota.uuid_bytes(share.uuid)))
+            else share
+            for share in shares
+        )
+        if wanted != quota.read(fd):
+            quota.write(fd, wanted)
+    finally:
+        os.close(fd)
+    kept = {"created": old.created, "container": old.container, "bundle": old.bundle, "rootfs": old.rootfs}
+    registry.write_about(path, text_of(entry.replace(**kept)))
+
+
+def _mount(path: str) -> None:
+    """A file system with room for the ledger and for nothing else, unless it is there and whole. Raises OSError."""
+    os.makedirs(path, 0o755, exist_ok=True)
+    ready = f"{os.path.dirname(path)}/{READY}"
+    if _is_there(ready) and _is_mount(path):
+        return  # whatever its tenants have made of it: a second one would give them as much again
+    unmount(path)
+    os.makedirs(path, 0o755)
+    options = f"size={layout.LEDGER_SIZE},nr_inodes=2,mode=0555"
+    if _is_there(_SELINUX):
+        options += f",context={_LABEL}"
+    flags = _NOSUID | _NODEV | _NOEXEC
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"nvc-ledger", os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount: {os.strerror(number).lower()}", path)
+    fd = os.open(f"{path}/{layout.LEDGER_NAME}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        os.fchmod(fd, 0o666)  # whoever the users of the containers are
+        os.posix_fallocate(fd, 0, layout.LEDGER_SIZE)
+        os.pwrite(fd, ledger.header(), 0)
+    finally:
+        os.close(fd)
+    os.close(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _is_there(path: str) -> bool:
+    """Raises OSError where that cannot be told."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_mount(path: str) -> bool:
+    return os.lstat(path).st_dev != os.lstat(os.path.dirname(path)).st_dev
+
+
+def unmount(path: str) -> None:
+    """Remove the file system of a ledger, and its place. Containers that have it bound keep it. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    while libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW) == 0:
+        pass
+    try:
+        os.unlink(f"{path}/{layout.LEDGER_NAME}")  # of a mount that is not there
+    except FileNotFoundError:
+        pass
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,224 @@
+"""Slices of claims in containers: what nvc-kubelet-plugin prepares, applied as a container runtime does."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from support import run, until
+from support.apiserver import claim, result
+from support.hook import ask
+from support.kubelet import Kubelet, Plugin, add
+from support.plans import mounts
+from support.rootfs import LIBS
+from support.vgpu import GIB, Inside, cli
+
+from nvc.kernel import LinuxKernel
+from nvc.runtime.spec import Spec, apply_edits
+from nvc.slices.model import quota
+from nvc.slices.store import registry
+from nvc.slices.store.tenants import Tenant, tenants
+
+OUT_OF_MEMORY = 2
+
+
+def prepared(plugin: Plugin, made: dict[str, Any]) -> list[str]:
+    """Names of the CDI devices of a claim, one for each request."""
+    add(plugin.api, made)
+    entry = plugin.kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert entry.error == ""
+    return [name for device in entry.devices for name in device.cdi_device_ids]
+
+
+def edit(plugin: Plugin, bundle: Any, *names: str) -> Any:
+    """The bundle with what the devices' documents say."""
+    spec = Spec(bundle.config)
+    for file in plugin.files():
+        with open(f"{plugin.cdi}/{file}", encoding="utf-8") as text:
+            document = json.load(text)
+        wanted = [one for one in document["devices"] if f"{document['kind']}={one['name']}" in names]
+        for edits in (
+            [document["containerEdits"], *(one["containerEdits"] for one in wanted)] if wanted else []
+        ):
+            apply_edits(spec, edits)
+    return bundle
+
+
+def slices() -> list[Tenant]:
+    found, warnings = tenants(LinuxKernel())
+    assert warnings == ()
+    return list(found)
+
+
+def limits(one: Tenant) -> list[int]:
+    with open(one.entry.quota, "rb") as file:
+        return [device.memory_limit for device in quota.read(file.fileno())]
+
+
+def ledgers() -> list[str]:
+    """Mounts of ledgers that this host sees."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as file:
+        return [line.split()[4] for line in file if " nvc-ledger " in line]
+
+
+def test_containers_of_one_request_share_its_slice(
+    plugin: Plugin, kubelet: Kubelet, runc_bundle: Any, tool: str, launcher: str
+) -> None:
+    made = claim("part", [result("gpu", "gpu-0", "4Gi", "50")])
+    (name,) = prepared(plugin, made)
+    (before,) = slices()
+    assert before.alive and before.pids == () and before.name == "ml/part" and limits(before) == [4 * GIB]
+    one, other = edit(plugin, runc_bundle(), name), edit(plugin, runc_bundle(), name)
+    with one.created("runc") as first, other.created("runc") as second:
+        first.start()
+        second.start()
+        (now,) = slices()
+        assert {first.pid, second.pid} <= set(now.pids)
+        inside, beside = Inside(first, tool).start(), Inside(second, tool).start()
+        inside.ask("alloc a 2g")
+        assert beside.code("alloc a 1900m") == OUT_OF_MEMORY
+        inside.end()
+        beside.ask("alloc a 1900m")
+        (now,) = slices()
+        assert 1900 << 20 <= now.devices[0].used < 4 * GIB and now.problem == ""
+        done = cli(launcher, "set", now.short, "--memory", "8GiB", check=False)
+        assert "its limits are those of the claim ml/part" in done.stderr
+        beside.end()
+    (after,) = slices()
+    assert after.alive and after.entry.key == before.entry.key
+    assert ledgers() == [f"{after.entry.directory}/ledger"]
+    assert kubelet.unprepare(made)[made["metadata"]["uid"]].error == ""
+    assert slices() == [] and ledgers() == [] and not os.path.exists(after.entry.directory)
+
+
+def test_one_after_another_and_all_at_once(plugin: Plugin, runc_bundle: Any) -> None:
+    """A container of all requests has one slice with all devices, and none beside who has one of them."""
+    names = prepared(plugin, claim("two", [result("a", "gpu-0", "1Gi"), result("b", "gpu-1", "2Gi")]))
+    assert sorted(map(limits, slices())) == [[GIB], [GIB, 2 * GIB], [2 * GIB]]
+    single, both = edit(plugin, runc_bundle(), names[0]), edit(plugin, runc_bundle(), *names)
+    with single.created("runc"):
+        done = both.run("runc", "true", check=False)
+        assert done.returncode != 0
+        assert "another container has a part of this one's claims" in done.stderr, done.stderr
+    with both.created("runc") as container:
+        container.start()
+        (user,) = (one for one in slices() if one.pids)
+        assert limits(user) == [GIB, 2 * GIB] and len(ledgers()) == 3
+
+
+def test_a_whole_device_beside_a_slice(plugin: Plugin, runc_bundle: Any) -> None:
+    """That container's slice is its own, since it has more than the claim's; nobody else may have a part of it."""
+    names = prepared(plugin, claim("mixed", [result("a", "gpu-0", "1Gi"), result("b", "gpu-1")]))
+    bundle, alone = edit(plugin, runc_bundle(), *names), edit(plugin, runc_bundle(), names[0])
+    with bundle.created("runc") as container:
+        container.start()
+        (own,) = (one for one in slices() if one.pids)
+        assert sorted(limits(own))[0] == GIB and not own.entry.claim and own.entry.holds
+        done = alone.run("runc", "true", check=False)
+        assert done.returncode != 0 and "another container has a part of this one's claims" in done.stderr
+
+
+HOSTILE = {
+    "NVC_VGPU_MEMORY": "70GiB", "NVC_VGPU_CORES": "100", "NVC_VGPU_POLICY": "native", "NVC_VGPU_WEIGHT": "9",
+    "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all", "CUDA_DEVICE_MEMORY_LIMIT": "70g",
+    "CUDA_DEVICE_SM_LIMIT": "100", "GPU_CORE_UTILIZATION_POLICY": "disable", "CGPU_DISABLE": "true",
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "70", "ALIYUN_COM_GPU_MEM_DEV": "80", "LD_LIBRARY_PATH": "/tmp",
+    "CUDA_VISIBLE_DEVICES": "0,1", "LD_PRELOAD": "/tmp/none.so",
+}  # fmt: skip
+
+
+def test_variables_change_nothing(plugin: Plugin, runc_bundle: Any, tool: str) -> None:
+    """Of nvc, NVIDIA, HAMi and cGPU, all at once."""
+    (name,) = prepared(plugin, claim("part", [result("gpu", "gpu-0", "1Gi", "25")]))
+    bundle = edit(plugin, runc_bundle(), name)
+    ask(bundle, **HOSTILE)
+    with bundle.created("runc") as container:
+        container.start()
+        (one,) = slices()
+        assert limits(one) == [GIB] and one.devices[0].cores == 25 and one.pids
+        inside = Inside(container, tool).start()
+        assert inside.code("alloc a 1g") == OUT_OF_MEMORY
+        inside.end()
+        nodes = [line for line in container.exec("ls /dev").stdout.split() if line.startswith("nvidia")]
+        assert "nvidia0" in nodes and "nvidia1" not in nodes
+
+
+def test_variables_make_no_slice_of_a_whole_gpu(plugin: Plugin, runc_bundle: Any) -> None:
+    (name,) = prepared(plugin, claim("whole", [result("gpu", "gpu-1")]))
+    bundle = edit(plugin, runc_bundle(), name)
+    ask(bundle, **HOSTILE)
+    with bundle.created("runc") as container:
+        container.start()
+        assert slices() == []
+        assert not any("/nvc/quota" in line for line in mounts(container.pid))
+        assert os.path.exists(f"/proc/{container.pid}/root{LIBS}")
+
+
+def test_a_plugin_that_starts_again_goes_on_with_slices(
+    plugin: Plugin, kubelet: Kubelet, runc_bundle: Any, tool: str
+) -> None:
+    """Containers that run notice nothing; what another process began, and was killed, is made anew or removed."""
+    made = claim("part", [result("gpu", "gpu-0", "4Gi")])
+    (name,) = prepared(plugin, made)
+    (one,) = slices()
+    quota_before = os.stat(one.entry.quota)
+    with edit(plugin, runc_bundle(), name).created("runc") as container:
+        container.start()
+        inside = Inside(container, tool).start()
+        inside.ask("alloc a 2g")
+        plugin.kill()
+        leaked = f"{registry.base_directory()}/1{'0' * 8}-1-1-1"
+        run("cp", "-r", one.entry.directory, leaked)
+        about = f"{leaked}/about"
+        with open(about, encoding="ascii") as file:
+            text = file.read()
+        with open(about, "w", encoding="ascii") as file:
+            file.write(text.replace(made["metadata"]["uid"], "0b2e2f0e-0000-4000-8000-000000000000"))
+        plugin.start()
+        until(lambda: not os.path.exists(leaked))
+        kubelet.register()
+        assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+        (now,) = slices()
+        after = os.stat(now.entry.quota)
+        assert (after.st_ino, now.pids != ()) == (quota_before.st_ino, True)
+        assert inside.code("alloc b 2g") == OUT_OF_MEMORY
+        inside.end()
+    assert len(ledgers()) == 1
+
+
+def test_a_slice_that_is_gone_gives_nothing(plugin: Plugin, kubelet: Kubelet, runc_bundle: Any) -> None:
+    """A container that starts from a document that was removed meanwhile has a slice of its own at most."""
+    made = claim("part", [result("gpu", "gpu-0", "1Gi")])
+    (name,) = prepared(plugin, made)
+    bundle = edit(plugin, runc_bundle(), name)
+    kubelet.unprepare(made)
+    with bundle.created("runc") as container:
+        container.start()
+        (one,) = slices()
+        assert limits(one) == [GIB] and not one.entry.claim
+    until(lambda: not any(one.alive for one in slices()))
+
+
+@pytest.mark.parametrize("broken", ["ready", "ledger", "about"])
+def test_a_slice_that_is_not_whole_is_not_given(
+    plugin: Plugin, kubelet: Kubelet, runc_bundle: Any, broken: str
+) -> None:
+    """Until the plugin has made it whole."""
+    made = claim("part", [result("gpu", "gpu-0", "1Gi")])
+    (name,) = prepared(plugin, made)
+    (one,) = slices()
+    bundle = edit(plugin, runc_bundle(), name)
+    if broken == "ledger":
+        run("umount", f"{one.entry.directory}/ledger")
+    elif broken == "ready":
+        os.unlink(f"{one.entry.directory}/ready")
+    else:
+        with open(f"{one.entry.directory}/about", "w", encoding="ascii") as file:
+            file.write("nonsense")
+    done = bundle.run("runc", "true", check=False)
+    assert done.returncode != 0 and "vgpu error" in done.stderr, done.stderr
+    if broken != "about":
+        assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+        bundle.run("runc", "true")
