@@ -282,17 +282,27 @@ def _default_slice(config: Config) -> SliceRequest | None:
     from nvc.slices.model.sizes import parse_size
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
-    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
-    return SliceRequest(
+    default: SliceRequest = bounds_of(config).replace(
         memory=(parse_size(name, memory),) if memory else (),
         cores=(parse_cores("vgpu-cores" if config.vgpu_cores else "vgpu-cores-max", str(cores)),)
         if cores
         else (),
         weight=parse_weight("vgpu-weight", str(config.vgpu_weight)) if config.vgpu_weight else None,
         policy=parse_policy("vgpu-policy", config.vgpu_policy) if config.vgpu_policy else None,
-        largest=largest,
+    )
+    return default
+
+
+def bounds_of(config: Config) -> SliceRequest:
+    """A request for nothing, with what the operator grants at most. Raises InputError."""
+    from nvc.slices.model.sizes import parse_size
+
+    return SliceRequest(
+        largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
         most_cores=config.vgpu_cores_max,
         most_weight=config.vgpu_weight_max,
+        uncounted=config.vgpu_uncounted,
+        require_daemon=config.require_nvcd,
     )
 
 

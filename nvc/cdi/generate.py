@@ -14,11 +14,11 @@ from nvc.cdi.store import CdiError
 from nvc.discovery import discover
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.outer import refuse_slices
+from nvc.environment import bounds_of
 from nvc.errors import InternalError
 from nvc.requirements import check
 from nvc.selection import select
 from nvc.slices.build import shim
-from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def slicing_of(config: Config) -> Slicing | None:
         (soname, f"{current}/{os.path.basename(path)}", identity)
         for soname, path, identity in shim.installed().files
     )
-    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
-    return Slicing(sizes, shims, config.vgpu_uncounted, largest)
+    return Slicing(sizes, shims, config.vgpu_uncounted, bounds_of(config))
 
 
 def driver_arguments(options: DriverOptions) -> tuple[str, ...]:

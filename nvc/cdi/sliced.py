@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from nvc.cdi.hookspec import OPTION
 from nvc.errors import InputError
-from nvc.request import Part, Request, Size
+from nvc.request import Part, Request, Size, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import default_policy
 from nvc.slices.model.sizes import parse_number, parse_size
-from nvc.slices.model.slice import SliceDevice, amount, devices_of, granted
+from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -42,7 +42,7 @@ class Slicing(Value):
     sizes: tuple[SliceSize, ...]
     shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
     uncounted: bool = False  # with libraries whose memory is not counted
-    largest: Size | None = None  # what anybody gets at most
+    bounds: SliceRequest = SliceRequest()  # what the operator grants at most
 
 
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
@@ -73,14 +73,9 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
                     raise
                 problem = error
                 continue
-            if slicing.largest is not None and limit > granted(slicing.largest, device):
-                raise InputError(
-                    size.memory.name, size.memory.text, f"vgpu-memory-max is {slicing.largest.text}"
-                )
             fits += 1
-            shared = {"cores": size.cores, "weight": size.weight, "policy": size.policy}
-            part = device.replace(limit=limit, hold=size.hold, **shared)
-            found.setdefault(device.uuid, []).append((size.name, part))
+            part = Part(device.uuid, limit, size.cores, size.weight, size.policy, size.hold)
+            found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
         if problem is not None and not fits:
             raise problem
     return found

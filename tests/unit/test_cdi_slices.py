@@ -18,7 +18,7 @@ from nvc.cdi.validate import problems
 from nvc.config.file import parse
 from nvc.errors import ContainerError, DeviceError, InputError
 from nvc.model import HostFacts
-from nvc.request import Part, Request
+from nvc.request import Part, Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import SliceDevice
@@ -102,8 +102,13 @@ def test_sizes_that_no_device_or_not_the_named_one_has() -> None:
         sliced(host(), Slicing((size("huge", "100GiB"),), SHIMS))
     with pytest.raises(DeviceError, match="7"):
         sliced(host(), Slicing((size("a", "1g", "7"),), SHIMS))
-    with pytest.raises(InputError, match="vgpu-memory-max is 2g"):
-        sliced(host(), Slicing((size("a", "3g"),), SHIMS, largest=parse_size("max", "2g")))
+    bounds = SliceRequest(largest=parse_size("max", "2g"), most_cores=40)
+    with pytest.raises(InputError, match="3 GiB is asked for, the operator grants 2g"):
+        sliced(host(), Slicing((size("a", "3g"),), SHIMS, bounds=bounds))
+    with pytest.raises(InputError, match="50% of its time is asked for, the operator grants 40%"):
+        sliced(host(), Slicing((size("a", "1g", cores=50, policy=3),), SHIMS, bounds=bounds))
+    found = sliced(host(), Slicing((size("a", "1g"),), SHIMS, bounds=bounds))
+    assert {(part.cores, part.policy) for parts in found.values() for _, part in parts} == {(40, 3)}
 
 
 def test_the_configuration_says_which() -> None:

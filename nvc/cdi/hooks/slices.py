@@ -14,10 +14,9 @@ from nvc.cdi.hooks.nodes import device_nodes, mounted_nodes, refuse_mounted
 from nvc.cdi.hookspec import OPTION, STEP
 from nvc.cdi.sliced import parsed
 from nvc.config import driver_options, load
-from nvc.environment import slice_request
+from nvc.environment import bounds_of, slice_request
 from nvc.errors import InputError
 from nvc.kernel import O_PATH
-from nvc.request import SliceRequest
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from nvc.model import Gpu, HostFacts, MigDevice
     from nvc.oci import Container
     from nvc.plan.ops import Op
-    from nvc.request import DriverOptions, Part
+    from nvc.request import DriverOptions, Part, SliceRequest
     from nvc.selection import Selection
     from nvc.slices.model.slice import Slice
     from nvc.target import Target
@@ -81,7 +80,6 @@ def asked(
 
 def _parts(slices: tuple[str, ...], container: Container, config: Config) -> SliceRequest:
     """What the CDI devices of a container ask for, and what holds for every container. Raises InputError."""
-    from nvc.slices.model.sizes import parse_size
     from nvc.slices.model.variables import library_path
 
     parts: dict[str, Part] = {}
@@ -89,16 +87,12 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
         if part.uuid in parts:
             raise InputError("nvidia.com/vgpu", part.uuid, "two slices of one device", "ask for one of them")
         parts[part.uuid] = part
-    return SliceRequest(
+    found: SliceRequest = bounds_of(config).replace(
         parts=tuple(parts.values()),
-        largest=parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None,
-        most_cores=config.vgpu_cores_max,
-        most_weight=config.vgpu_weight_max,
         library_path=library_path(container.environment),
-        uncounted=config.vgpu_uncounted,
-        require_daemon=config.require_nvcd,
         label=container.mount_label,
     )
+    return found
 
 
 def _options(config: Config, step: Step) -> DriverOptions:

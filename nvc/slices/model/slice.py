@@ -148,7 +148,7 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     if missing:
         raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
     return tuple(
-        _part(wanted, device, parts[device.uuid])
+        bounded(device, parts[device.uuid], wanted)
         if device.uuid in parts
         else _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
         for place, device in enumerate(devices)
@@ -210,8 +210,8 @@ def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> S
     return shared
 
 
-def _part(wanted: SliceRequest, device: SliceDevice, part: Part) -> SliceDevice:
-    """The device with a part of it. Raises InputError for more than the operator grants."""
+def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:
+    """The device with a part of it. Raises InputError for more than the operator grants in `wanted`."""
     if part.limit > granted(wanted.largest, device):
         allowed = wanted.largest.text if wanted.largest else ""
         raise _too_much(device, "all of it" if part.limit == NO_LIMIT else size_text(part.limit), allowed)
