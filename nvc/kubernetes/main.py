@@ -193,6 +193,10 @@ class Plugin:
     def start(self) -> None:
         """Serve. Raises NvcError."""
         settings = self.settings
+        if not self.preparer.shares:
+            log(
+                "no right to mount (CAP_SYS_ADMIN): only one container at a time can use a request of a claim"
+            )
         for problem in self.preparer.adopt():
             log(problem.line())
         self.served = self.modes()

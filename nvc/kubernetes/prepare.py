@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _NAME_MAX = 253
+CAP_SYS_ADMIN = 21  # capabilities(7)
 #: Answers that say nothing about the claim.
 _UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
 
@@ -79,6 +80,7 @@ class Preparer:
         Raises CheckpointError.
         """
         self.bounds = bounds
+        self.shares = bool(host.kernel.capget()[0] & 1 << CAP_SYS_ADMIN)
         self.admit = admit
         self.host = host
         self.api = api
@@ -113,7 +115,7 @@ class Preparer:
             self.admit(allocation)
             documents = give.documents(self.host.kernel, facts, self.host.options, self.outlet, allocation)
             self.checkpoint.write(allocation)
-            give.hold(self.host.kernel, facts, allocation, self.bounds)
+            self._hold(facts, allocation)
             give.write(self.outlet, allocation, documents)
             return allocation
 
@@ -135,6 +137,14 @@ class Preparer:
             return self.checkpoint.read(uid)
         except CheckpointError:
             return None  # it is written anew from what the API server says, or the preparation fails
+
+    def _hold(self, facts: HostFacts, allocation: Allocation) -> None:
+        """Make the slices that containers share. Raises NvcError.
+
+        Without the right to mount they are made when containers start, and only one at a time has a request.
+        """
+        if self.shares:
+            give.hold(self.host.kernel, facts, allocation, self.bounds)
 
     def unprepare(self, uid: str) -> None:
         """Undo what was made for a claim. The API server is not asked, and a claim that is not known is well.
@@ -187,7 +197,7 @@ class Preparer:
                     continue
                 try:
                     made = give.documents(self.host.kernel, facts, self.host.options, self.outlet, found)
-                    give.hold(self.host.kernel, facts, found, self.bounds)
+                    self._hold(facts, found)
                     give.write(self.outlet, found, made)
                 except NvcError as error:
                     problems.append(error)

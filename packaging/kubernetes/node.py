@@ -26,7 +26,9 @@ OPT = "opt/nvc"
 CDI = ("etc/cdi", "run/cdi")
 STATE = "var/lib/nvc/kubernetes"
 RUN = "run/nvc"
-CLAIM = "k8s.gpu.nvc.dev/claim"
+VENDOR = "k8s.gpu.nvc.dev"
+#: Kinds of the documents of claims: of whole devices, and of slices.
+CLAIMS = (f"{VENDOR}/claim", f"{VENDOR}/slice")
 KUBELET = "var/lib/kubelet"
 #: What the plugin leaves there; {} is the driver.
 SOCKETS = ("plugins/{}", "plugins_registry/{}*", "device-plugins/nvc*", "device-plugins/{}*")
@@ -111,7 +113,7 @@ def specifications(host):
                     document = json.load(file)
             except (ValueError, OSError) as error:
                 raise Failed(f"{path.removeprefix(host)}: {error}: remove it if it is nobody's") from None
-            if isinstance(document, dict) and str(document.get("kind", "")).split("/")[0] == CLAIM.split("/")[0]:
+            if isinstance(document, dict) and str(document.get("kind", "")).split("/")[0] == VENDOR:
                 yield path, str(document["kind"])
 
 
@@ -134,7 +136,7 @@ def sockets(kubelet, driver):
 def uninstall(host, driver):
     """Remove everything of nvc's plugin from the node."""
     found = list(specifications(host))
-    claims = [path.removeprefix(host) for path, kind in found if kind == CLAIM]
+    claims = [path.removeprefix(host) for path, kind in found if kind in CLAIMS]
     if claims:
         raise Failed(f"claims are prepared on this node ({', '.join(claims)}): delete the pods that use them")
     place = os.path.join(host, OPT)

@@ -222,3 +222,25 @@ def test_a_slice_that_is_not_whole_is_not_given(
     if broken != "about":
         assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
         bundle.run("runc", "true")
+
+
+def test_without_the_right_to_mount_one_container_at_a_time(
+    plugin: Plugin, kubelet: Kubelet, runc_bundle: Any
+) -> None:
+    """As in a container that is not privileged."""
+    plugin.close()
+    plugin.wrapper = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
+    plugin.start()
+    plugin.said("only one container at a time")
+    kubelet.register()
+    (name,) = prepared(plugin, claim("part", [result("gpu", "gpu-0", "1Gi")]))
+    assert slices() == [] and ledgers() == []
+    one, other = edit(plugin, runc_bundle(), name), edit(plugin, runc_bundle(), name)
+    with one.created("runc"):
+        (own,) = slices()
+        assert limits(own) == [GIB] and not own.entry.claim
+        done = other.run("runc", "true", check=False)
+        assert done.returncode != 0 and "another container has a part of this one's claims" in done.stderr
+    until(lambda: not any(one.alive for one in slices()))
+    with other.created("runc"):
+        pass

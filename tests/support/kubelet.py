@@ -226,6 +226,7 @@ class Plugin:
         self.state = f"{directory}/state"
         self.log = f"{directory}/plugin.log"
         self.config = ""  # path of a configuration file
+        self.wrapper: tuple[str, ...] = ()  # a program that starts it
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *words: str) -> None:
@@ -240,7 +241,7 @@ class Plugin:
             "registry-dir": self.kubelet.registry,
             "device-plugin-dir": self.kubelet.device_plugins,
         }
-        argv = [self.program, *(f"--{name}={value}" for name, value in options.items()), *words]
+        argv = [*self.wrapper, self.program, *(f"--{name}={value}" for name, value in options.items()), *words]
         if self.config:
             argv.append(f"--config={self.config}")
         with open(self.log, "ab") as log:

@@ -87,7 +87,6 @@ runAsUser: 0
 {{- define "nvc.mounts" -}}
 - {name: nvc, mountPath: /opt/nvc, readOnly: true}
 - {name: config, mountPath: /etc/nvc/config.toml, subPath: config.toml, readOnly: true}
-- {name: run-nvc, mountPath: /run/nvc, mountPropagation: HostToContainer}
 - {name: run-nvidia, mountPath: /run/nvidia, readOnly: true, mountPropagation: HostToContainer}
 - {name: dev, mountPath: /dev}
 - {name: tmp, mountPath: /tmp}
