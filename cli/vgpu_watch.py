@@ -44,16 +44,19 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
 
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
     """
-    from nvc.slices.client.nvcd import denial_text
+    from nvc.slices.client.nvcd import findings
     from nvc.slices.model.sizes import size_text
     from nvc.slices.show import tables
     from nvc.slices.store.tenants import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
     if form != "table":
-        output.write(output.document_text(document(tenant), form))
+        found = findings(tenant.entry.key)
+        verification = {"ongoing": [text for _, text in found.ongoing], "past": list(found.past)}
+        output.write(output.document_text({**document(tenant), "verification": verification}, form))
         return
     entry = tenant.entry
+    seen = findings(entry.key)
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created))
     lines = [
         ("slice", tenant.name), *container_lines(tenant), ("key", entry.key), ("rootfs", entry.rootfs or "-"),
@@ -69,10 +72,10 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
             continue
         lines.append(("", f"limit {tables.limit_text(device)} of {memory}, used {used}"))
         lines.append(("", tables.time_text(device)))
-        if device.denied:
-            lines.append(("", denial_text(entry.key, device.uuid)))
+        lines += [("", text) for text in seen.lines(device.uuid, device.denied)]
         if tenant.alive:
             lines.append(("", tables.received_text(device, time.time() - entry.created)))
+    lines += [("found" if not place else "", text) for place, text in enumerate(seen.past)]
     if tenant.problem:
         lines.append(("problem", tenant.problem))
     text = "".join(

@@ -24,6 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc.daemon.audit.verify import Finding
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.schedule.arbiter import Arbiter
     from nvc.daemon.schedule.turns import Tenant
@@ -100,9 +101,8 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             {name: getattr(event, name) for name in event._fields}
             for event in daemon.verifier.events[-EVENTS_SHOWN:]
         ],
-        "denied": [
-            {name: getattr(one, name) for name in one._fields} for one in daemon.verifier.denied.values()
-        ],
+        "ongoing": [finding(one) for one in daemon.verifier.ongoing.values()],
+        "denied": [finding(one) for one in daemon.verifier.denied.values()],
         "found": dict(daemon.verifier.counts),
         "mps": [
             {
@@ -119,12 +119,18 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "refused": dict(daemon.server.refused),
         "nvml": {
             "failures": daemon.asker.failures,
+            "answers": daemon.asker.answers,
             "devices": len(daemon.accountant.devices),
             "useNotTold": daemon.verifier.untold,
         },
         "watching": "polling" if daemon.watcher is None or daemon.watcher.problems else "netlink",
         "processor": time.process_time_ns(),
     }
+
+
+def finding(one: Finding) -> dict[str, Any]:
+    """Something that verification found and that goes on."""
+    return {name: getattr(one, name) for name in one._fields if name != "acted"}
 
 
 def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
+from nvc.daemon.audit.verify import REPORT
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
 
@@ -167,10 +168,15 @@ class Exporter:
                                    labels=(*SLICE, "kind"))  # fmt: skip
         for one in self.daemon.verifier.denied.values():
             denied.add_metric((one.key, *self._named(one.key), one.uuid, one.kind), 1)
+        going = GaugeMetricFamily("nvc_slice_violation", "1 while something goes on that verification found",
+                                  labels=(*SLICE, "kind", "action"))  # fmt: skip
+        for one in self.daemon.verifier.ongoing.values():
+            action = self.daemon.verifier.actions.get(one.kind, REPORT)
+            going.add_metric((one.key, *self._named(one.key), one.uuid, one.kind, action), 1)
         refused = CounterMetricFamily("nvcd_refused", "Connections that were refused", labels=("cause",))
         for cause, count in self.daemon.server.refused.items():
             refused.add_metric((cause,), count)
-        yield from (found, denied, refused)
+        yield from (found, denied, going, refused)
         yield GaugeMetricFamily(
             "nvcd_clients", "Processes that are connected", len(self.daemon.server.clients)
         )

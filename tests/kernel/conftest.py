@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, run
+from support.books import around, held, sliced  # noqa: F401
 from support.bundle import Bundle
 from support.configure import Configure
 from support.hook import Hook

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, REPO, run, until
-from support.dialog import Dialog
+from support import PATIENCE, REPO, until
+from support.books import get, one, pid_of_slice, started
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
@@ -22,100 +19,6 @@ from nvc.daemon.io.services import CONNECTIONS
 from nvc.slices.store.registry import read_entry
 
 pytestmark = pytest.mark.driver(gpus=1)
-
-
-def pid_of_slice(place: Place) -> int:
-    """A process of the one slice, when nvcd knows it."""
-    return int(one(eventually(place, lambda s: one(s)["pids"]))["pids"][0])
-
-
-class Program(Dialog):
-    """vgpu_tool in the place, by the words that start it."""
-
-    def __init__(self, *words: str, **variables: str) -> None:
-        super().__init__(words, {**CLEAN_ENV, **variables})
-
-    def code(self, command: str) -> list[int]:
-        self.send(command)
-        return [int(word) for word in self.receive()]
-
-
-@pytest.fixture
-def sliced(place: Place, driver: str, launcher: str, tool: str) -> Iterator[Callable[..., Program]]:
-    """Starts a program with a slice and a context; without a memory, one that is in no slice."""
-    started = []
-
-    def start(memory: str = "", *words: str) -> Program:
-        run = (launcher, f"--root={driver}", "vgpu", "run", f"--memory={memory}", *words, "--")
-        program = Program(*place.enter(*(run if memory else ()), tool), LD_LIBRARY_PATH=f"{driver}{LIBS}")
-        started.append(program)
-        for command in ("init", "primary 0"):
-            assert program.code(command)[0] == 0
-        return program
-
-    yield start
-    for program in started:
-        program.end()
-
-
-@pytest.fixture
-def around(driver: str, tool: str, scratch: str) -> Iterator[Callable[..., Program]]:
-    """Starts a program in the slice of another one that opens the driver's own libcuda."""
-    started = []
-
-    def start(pid: int) -> Program:
-        private = os.path.join(scratch, "private")
-        if not os.path.isdir(private):
-            os.mkdir(private)
-            os.symlink(f"{driver}{LIBS}/nvc/real-libcuda.so.1", f"{private}/libcuda.so.1")
-        started.append(Program("nsenter", "-t", str(pid), "-m", tool, LD_LIBRARY_PATH=private))
-        for command in ("init", "primary 0"):
-            assert started[-1].code(command)[0] == 0
-        return started[-1]
-
-    yield start
-    for program in started:
-        program.end()
-
-
-@pytest.fixture
-def held() -> Iterator[Callable[..., None]]:
-    """From now on nobody gets leave to open what a process sees at the paths; see heldfiles.py."""
-    holders = []
-
-    def hold(pid: int, kind: str, *paths: str) -> None:
-        program = os.path.join(REPO, "tests/support/heldfiles.py")
-        words = ["nsenter", "-t", str(pid), "-m", sys.executable, program, kind, *paths]
-        holders.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV))
-        stdout = holders[-1].stdout
-        assert stdout is not None and stdout.readline() == b"ready\n"
-
-    yield hold
-    for holder in holders:
-        holder.communicate(timeout=PATIENCE)
-
-
-def get(place: Place, path: str) -> str:
-    """nvcd's answer to a scraper."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        made.connect(f"{place.run}/nvcd/metrics.sock")
-        made.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        data = b""
-        while part := made.recv(1 << 16):
-            data += part
-    return data.decode()
-
-
-def one(found: Any) -> Any:
-    """The only slice's books."""
-    return found["memory"][0] if found["memory"] else {"truth": None, "model": None, "pids": []}
-
-
-def started(place: Place, driver: str, settings: str = "") -> None:
-    path = os.path.join(place.scratch, "config.toml")
-    with open(path, "w", encoding="ascii") as out:
-        out.write(settings)
-    place.start(f"--root={driver}", f"--config={path}")
 
 
 def test_books_agree(place: Place, driver: str, sliced: Any) -> None:
@@ -189,73 +92,6 @@ def test_one_that_is_held_up_ends_by_the_signal_of_its_unit(
     daemon.process.send_signal(signal.Signals[settings["WatchdogSignal"]])
     assert daemon.process.wait(timeout=PATIENCE) == -signal.SIGKILL
     daemon.end()
-
-
-def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced: Any, around: Any) -> None:
-    started(place, driver, '[nvcd]\non-bypass = "stop"\n')
-    program = sliced("4g")
-    other = around(pid_of_slice(place))
-    found = eventually(place, lambda s: s["found"]["bypass"] == 1)
-    assert other.process.wait(timeout=PATIENCE) == -signal.SIGKILL
-    assert found["events"][0]["action"] == f"stopped process {other.process.pid}"
-    assert program.code("info")[0] == 0
-
-
-def test_a_slice_that_has_too_much_is_denied_more(
-    place: Place, driver: str, launcher: str, sliced: Any, around: Any
-) -> None:
-    """By default; and whoever looks is told why, until it is over."""
-    started(place, driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
-    program = sliced("4g")
-    other = around(pid_of_slice(place))
-    assert other.code("alloc a 4g")[0] == 0
-    (denied,) = eventually(place, lambda s: s["denied"])["denied"]
-    assert denied["kind"] == "excess" and denied["text"].endswith(" of 4 GiB")
-    assert program.code("alloc b 2m")[0] == 2
-    shown = run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
-    assert f"denied more: excess: {denied['text']}" in shown
-    (gauge,) = [line for line in get(place, "/metrics").splitlines() if line.startswith("nvc_slice_denied{")]
-    assert denied["key"] in gauge and 'kind="excess"' in gauge and gauge.endswith(" 1.0")
-    other.end()
-    eventually(place, lambda s: not s["denied"])
-    assert program.code("alloc b 2m")[0] == 0
-    assert place.daemon is not None and "does that no more; allowed again" in place.daemon.said()
-    assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
-    assert "nvc_slice_denied{" not in get(place, "/metrics")
-
-
-def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
-    place: Place, driver: str, sliced: Any, around: Any
-) -> None:
-    started(place, driver, '[nvcd]\non-excess = "stop"\n')
-    program = sliced("4g")
-    assert program.code("alloc a 1g")[0] == 0
-    other = around(pid_of_slice(place))
-    assert other.code("alloc a 4g")[0] == 0
-    eventually(place, lambda s: s["found"]["excess"] == 1)
-    assert other.process.wait(timeout=PATIENCE) == -signal.SIGKILL
-    assert program.code("info")[0] == 0
-
-
-def test_a_slice_with_a_way_around_the_shim_is_denied_more(
-    place: Place, driver: str, sliced: Any, around: Any
-) -> None:
-    started(place, driver, '[nvcd]\non-bypass = "deny"\n')
-    program = sliced("4g")
-    other = around(pid_of_slice(place))
-    eventually(place, lambda s: s["found"]["bypass"] == 1)
-    assert program.code("alloc b 2m")[0] == 2 and other.process.poll() is None
-    other.end()
-    eventually(place, lambda s: program.code("alloc b 2m")[0] == 0)
-
-
-def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:
-    started(place, driver)
-    sliced("1g", "--policy=preempt")
-    stranger = sliced()
-    found = eventually(place, lambda s: s["found"]["stranger"] == 1)
-    assert found["events"][0]["pid"] == stranger.process.pid
-    assert stranger.process.poll() is None
 
 
 @pytest.mark.nightly

@@ -59,6 +59,18 @@ def test_kernels_as_long_as_a_turn(
     assert sum(one["late"] for one in ask(timed)["devices"][0]["tenants"]) <= len(weights)  # at first
 
 
+def test_nvml_is_asked_twice_a_second(
+    timed: Place, driver: str, tenant: Callable[..., Worker], world: World
+) -> None:
+    """Each answer is acted on at once: so what it shows of memory binds within a second."""
+    timed.start(f"--root={driver}")
+    tenant("--cores=30")
+    world.run(2)
+    before = ask(timed)["nvml"]["answers"]
+    world.run(30)
+    assert ask(timed)["nvml"]["answers"] - before in (59, 60, 61)
+
+
 def test_policies_one_after_another(
     timed: Place, driver: str, tenant: Callable[..., Worker], world: World, launcher: str
 ) -> None:

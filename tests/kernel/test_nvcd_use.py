@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, run
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpucap import Worker
@@ -83,6 +83,33 @@ def test_who_works_around_the_shim_is_stopped(place: Place, busy: Any, around: A
     eventually(place, lambda _: metrics(place, "nvc_slice_use_ratio")[-1] <= 0.4)
     assert ask(place)["found"]["overuse"] == 1
     assert metrics(place, "nvc_slice_use_ratio") == metrics(place, "hami_container_device_utilization_ratio")
+
+
+@pytest.mark.nightly
+def test_who_uses_too_much_is_denied_until_it_is_over(
+    place: Place, driver: str, launcher: str, busy: Any, around: Any
+) -> None:
+    """By default; and the log, the metrics and `vgpu show` have both."""
+    path = os.path.join(place.scratch, "config.toml")
+    with open(path, "w", encoding="ascii") as out:
+        out.write(CONFIG.replace('on-overuse = "stop"\n', ""))
+    daemon = place.start(f"--root={driver}", f"--config={path}")
+    busy("--cores=10", **LONG).started()
+    one = eventually(place, lambda s: s["memory"] and s["memory"][0]["pids"])["memory"][0]
+    wrong = around(one["pids"][0])
+    eventually(place, lambda s: s["denied"])
+    assert metrics(place, "nvc_slice_denied") == [1.0]
+    assert metrics(place, "nvc_slice_violation") == [1.0, 1.0]  # it has no account, too, which is reported
+    shown = run(*place.enter(launcher, "vgpu", "show", one["key"])).stdout
+    assert "denied more: overuse: used " in shown
+    wrong.kill()
+    eventually(place, lambda s: not s["ongoing"])
+    assert metrics(place, "nvc_slice_violation") == metrics(place, "nvc_slice_denied") == []
+    lines = [line for line in daemon.said().splitlines() if "nvcd: overuse: " in line]
+    assert [line.rpartition("; ")[2] for line in lines] == ["deny", "allowed again"]
+    shown = run(*place.enter(launcher, "vgpu", "show", one["key"])).stdout
+    past = [line for line in shown.splitlines() if " overuse: " in line]
+    assert [line.rpartition("; ")[2] for line in past] == ["deny", "allowed again"] and "denied more" not in shown
 
 
 @pytest.mark.usefixtures("daemon")

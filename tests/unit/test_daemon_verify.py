@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +15,26 @@ import pytest
 from support import until
 
 from nvc.config import Config
+from nvc.daemon.audit import leftover
 from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, Use, User
 from nvc.daemon.audit.asker import DeviceSeen
 from nvc.daemon.audit.overuse import PATIENCE, TURNS
-from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, PERSIST, TOLERANCE, Verifier
+from nvc.daemon.audit.verify import (
+    AGAIN,
+    BYPASS,
+    EXCESS,
+    OVERCOUNT,
+    OVERUSE,
+    PERSIST,
+    TOLERANCE,
+    UNREAD,
+    Verifier,
+)
 from nvc.kernel import LinuxKernel
+from nvc.slices.model import layout, ledger
+from nvc.slices.model.entry import Entry
 from nvc.slices.model.layout import DENIED
+from nvc.slices.model.ledger import Account
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.store.origin import is_ending, is_here, start_of
 
@@ -34,14 +52,17 @@ class World:
         self.actions[OVERUSE] = config.nvcd_on_overuse
         self.actions |= actions
         self.said: list[str] = []
+        self.ledger = -1
         self.known = SimpleNamespace(
             alive=True,
-            entry=SimpleNamespace(key=KEY),
+            entry=Entry(KEY, "/nowhere", 0, 0, "", "/nowhere", 0, ()),
             devices=(QuotaDevice(UUID, LIMIT, cores=10, policy=3),),
             uuids=(b"x",),
         )
         self.accountant: Any = SimpleNamespace(
-            accounts={KEY: (SimpleNamespace(pid=5),)},
+            accounts={KEY: (Account(0, 5, "x", (GIB,)),)},
+            unread={},
+            kernel=LinuxKernel(),
             users=(User(50, 1, 5, KEY, UUID, GIB),),
             balances=(),
             use=(),
@@ -49,6 +70,7 @@ class World:
             use_is_new=False,
             book=SimpleNamespace(known={KEY: self.known}),
             budgets=lambda key: (),
+            ledger_of=lambda key: self.ledger,
             change=self._change,
         )
         board: Any = SimpleNamespace(arbiters={})
@@ -59,10 +81,11 @@ class World:
         self.known.devices = tuple(change(device, values[device.uuid]) for device in self.known.devices)
         return True
 
-    def shows(self, truth: int, percent: int = -1) -> bool:
+    def shows(self, truth: int, percent: int = -1, model: int = -1) -> bool:
         """NVML answers; whether the slice is denied anything after that."""
         pids = tuple(user.pid for user in self.accountant.users)
-        self.accountant.balances = (Balance(KEY, UUID, "0", LIMIT, truth, truth, pids),)
+        books = truth if model < 0 else model
+        self.accountant.balances = (Balance(KEY, UUID, "0", LIMIT, books, truth, pids),)
         self.accountant.use_is_new = percent >= 0
         self.accountant.use = (Use(50, 1, KEY, UUID.lower(), max(percent, 0)),)
         self.verifier.look({}, self.now)
@@ -82,11 +105,11 @@ def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
     world.now += HALF
     assert world.shows(LIMIT + GIB) and len(world.said) == 1
     (denied,) = world.verifier.denied.values()
-    assert (denied.kind, denied.uuid) == (EXCESS, UUID)
+    assert (denied.kind, denied.uuid, denied.text) == (EXCESS, UUID, "has 5 GiB of 4 GiB")
     world.now += HALF
     assert not world.shows(LIMIT)
     assert world.said[1] == f"excess: slice {KEY} on {UUID} does that no more; allowed again"
-    assert not world.verifier.denied and world.verifier.counts[EXCESS] == 1
+    assert not world.verifier.ongoing and world.verifier.counts[EXCESS] == 1
     assert world.shows(LIMIT + GIB) and world.verifier.counts[EXCESS] == 2
 
 
@@ -114,6 +137,163 @@ def test_a_slice_that_keeps_its_cap_is_never_denied(percent: int) -> None:
         world.now += 2 * SECOND
         assert not world.shows(LIMIT, percent)
     assert world.said == []
+
+
+def test_what_is_only_reported_is_told_until_it_is_over() -> None:
+    world = World(excess="report")
+    assert not world.shows(LIMIT + GIB)
+    (one,) = world.verifier.ongoing.values()
+    assert (one.kind, one.action) == (EXCESS, "report") and not world.verifier.denied
+    world.now += HALF
+    world.shows(LIMIT)
+    assert world.said[1] == f"excess: slice {KEY} on {UUID} does that no more; over"
+    assert not world.verifier.ongoing
+
+
+def test_a_slice_that_is_gone_ends_what_was_found_of_it() -> None:
+    world = World()
+    assert world.shows(LIMIT + GIB)
+    world.accountant.balances = world.accountant.users = ()
+    world.accountant.book.known.clear()
+    world.verifier.look({}, world.now + HALF)
+    assert world.said[1].endswith("is gone; over") and not world.verifier.ongoing
+
+
+def test_two_causes_end_one_after_the_other() -> None:
+    world = World(bypass="deny")
+    world.accountant.accounts = {KEY: ()}
+    world.shows(LIMIT + GIB)
+    world.now += SECOND
+    assert world.shows(LIMIT + GIB) and len(world.verifier.ongoing) == 2
+    assert world.shows(LIMIT) and "does that no more; over" in world.said[-1]
+    world.accountant.accounts = {KEY: (Account(0, 5, "x", (GIB,)),)}
+    assert not world.shows(LIMIT) and "does that no more; allowed again" in world.said[-1]
+
+
+def test_the_next_process_is_stopped_where_one_was_not_enough() -> None:
+    world = World(excess="stop")
+    with (
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as one,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other,
+    ):
+        users = [
+            User(process.pid, start_of(f"/proc/{process.pid}"), 5, KEY, UUID, used)
+            for process, used in ((one, 3 * GIB), (other, 5 * GIB))
+        ]
+        world.accountant.users = tuple(users)
+        world.shows(2 * LIMIT)
+        assert other.wait(timeout=20) == -9
+        world.accountant.users = (users[0],)
+        # The driver may take a while to take back what the first one had.
+        world.now += AGAIN - 1
+        world.shows(LIMIT + GIB)
+        assert one.poll() is None
+        world.now += 1
+        world.shows(LIMIT + GIB)
+        assert one.wait(timeout=20) == -9
+    assert [event.action for event in world.verifier.events] == [
+        f"stopped process {process.pid}" for process in (other, one)
+    ]
+
+
+def test_a_ledger_that_cannot_be_read_hides_nobody() -> None:
+    """A moment of it is nothing: nvcd reads no longer than it may."""
+    world = World(bypass="deny")
+    world.accountant.accounts, world.accountant.unread = {}, {KEY: "cut short"}
+    assert not world.shows(GIB)
+    world.now += UNREAD - 1
+    assert not world.shows(GIB)
+    world.now += 1
+    assert world.shows(GIB)
+    assert world.said == [
+        f"bypass: slice {KEY} on {UUID} uses the device, and its ledger cannot be read: cut short; deny"
+    ]
+
+
+@pytest.fixture
+def books(scratch: str) -> Iterator[World]:
+    """A slice whose ledger has 3 GiB of process 77, which has ended, and 1 GiB of process 5, which NVML lists."""
+    world = World()
+    data = bytearray(layout.LEDGER_SIZE)
+    data[: layout.LEDGER_HEADER.size] = layout.LEDGER_HEADER.pack(
+        layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, 2, 0, 0
+    )
+    for slot, (pid, used) in enumerate(((5, GIB), (77, 3 * GIB))):
+        place = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
+        layout.SLOT_HEADER.pack_into(data, place, pid, 1, 1, b"python")
+        layout.AMOUNT.pack_into(data, layout.AMOUNTS_OFFSET + slot * layout.AMOUNT.size, 1, used, 0, 0)
+    world.ledger = os.open(f"{scratch}/ledger", os.O_RDWR | os.O_CREAT)
+    os.pwrite(world.ledger, data, 0)
+    yield world
+    os.close(world.ledger)
+
+
+def look(world: World, truth: int = GIB) -> int:
+    """The books are read, and NVML answers; what they have after that."""
+    data = os.pread(world.ledger, layout.LEDGER_SIZE, 0)
+    world.accountant.accounts = {KEY: ledger.parse(data, 1)}
+    world.shows(truth, model=ledger.totals(ledger.parse(data, 1), 1)[0])
+    return int(ledger.totals(ledger.parse(os.pread(world.ledger, layout.LEDGER_SIZE, 0), 1), 1)[0])
+
+
+def test_books_of_the_dead_are_corrected(books: World) -> None:
+    began = books.now
+    while look(books) == 4 * GIB:
+        books.now += HALF
+        assert books.now - began <= PERSIST[OVERCOUNT]
+    assert books.now - began == PERSIST[OVERCOUNT]
+    assert books.said == [
+        f"overcount: slice {KEY} on {UUID} has books with 3 GiB of processes that have ended: 77 (python); "
+        "corrected"
+    ]
+    assert books.verifier.counts[OVERCOUNT] == len(books.verifier.ongoing) == 1
+    books.now += HALF
+    assert look(books) == GIB and not books.verifier.ongoing
+    assert books.said[1].endswith("does that no more; over")
+
+
+def never(world: World) -> bool:
+    for _ in range(100):
+        world.now += HALF
+        if look(world) != 4 * GIB:
+            return False
+    return True
+
+
+def test_books_of_a_process_that_lives_are_its_own(books: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have managed memory that is not on the device, and NVML need not list it."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        place = layout.LEDGER_HEADER.size + layout.SLOT_HEADER.size
+        os.pwrite(books.ledger, struct.pack("<I", process.pid), place)
+        monkeypatch.setattr(leftover, "slice_of", lambda kernel, pid, entries: entries[0])
+        assert never(books)
+        monkeypatch.setattr(leftover, "slice_of", lambda kernel, pid, entries: None)  # of another slice
+        assert not never(books)
+
+
+def test_books_of_a_process_that_nvml_lists_are_its_own(books: World) -> None:
+    books.accountant.users += (User(70, 1, 77, "", UUID, GIB),)  # of what slice ever
+    assert never(books)
+
+
+def test_books_of_what_others_map_stay(books: World) -> None:
+    share = layout.SHARE.pack(b"", 3 * GIB, 0, 2, 1, 0, b"\1" + bytes(63))
+    os.pwrite(books.ledger, share, layout.SHARES_OFFSET)
+    assert never(books) and "others may map what process 77 exported" in books.said[0]
+
+
+def test_books_stay_where_nothing_can_be_told(books: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(pid: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(leftover, "pid_inside", failing)
+    assert never(books) and not books.said
+
+
+def test_books_that_nvml_cannot_tell_of_stay(books: World) -> None:
+    for _ in range(100):
+        books.now += HALF
+        assert look(books, truth=-1) == 4 * GIB
 
 
 def test_a_process_has_a_second_to_claim_its_slot() -> None:

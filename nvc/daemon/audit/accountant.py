@@ -68,6 +68,10 @@ class Use(Value):
     percent: int
 
 
+class _NotShown(LedgerError):
+    """Nobody who can be asked sees a ledger."""
+
+
 class Accountant:
     """Keeps the last balances."""
 
@@ -87,12 +91,12 @@ class Accountant:
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
         self._ledgers: dict[str, int] = {}  # descriptors
-        self._unread: set[str] = set()  # slices whose ledger could not be read in this look
+        self.unread: dict[str, str] = {}  # slices whose ledger could not be read in this look, and why
         self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
 
     def before(self) -> None:
         """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
-        self._unread.clear()
+        self.unread.clear()
         self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
@@ -191,7 +195,7 @@ class Accountant:
         """What the slice's processes say that they hold, by position of the device."""
         key = known.entry.key
         self.accounts.pop(key, None)
-        if key in self._unread:
+        if key in self.unread:
             return (0,) * len(known.devices)
         if self._stamps.get(key, known.stamp) != known.stamp:
             self.forget(key)  # another slice: the number of a mount namespace is given again
@@ -201,9 +205,10 @@ class Accountant:
                 fd = self._ledgers[key] = self._open(known)
                 self._stamps[key] = known.stamp
             accounts = _read(fd, len(known.devices))
-        except (OSError, LedgerError):
+        except (OSError, LedgerError) as error:
             self.forget(key)
-            self._unread.add(key)
+            cause = error.strerror if isinstance(error, OSError) else error.cause
+            self.unread[key] = str(cause).lower()
             return (0,) * len(known.devices)
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))
@@ -213,7 +218,7 @@ class Accountant:
         entry = known.entry
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
-        problem: OSError | LedgerError = LedgerError("read ledger", entry.directory, "no process shows one")
+        problem: OSError | LedgerError = _NotShown("read ledger", entry.directory, "no process shows one")
         effort = Effort(LOOK_TIME)
         for pid in dict.fromkeys(pids):
             if effort.is_over():
@@ -221,10 +226,15 @@ class Accountant:
             try:
                 with Sight(self.kernel, pid) as sight:
                     if sight.sees(entry):
-                        return sight.open_ledger(entry, before)
+                        return sight.open_ledger(entry, before, writable=True)
             except (OSError, LedgerError) as error:
-                problem = error
+                if not isinstance(error, OSError) or error.errno not in ENDED:
+                    problem = error
         raise problem
+
+    def ledger_of(self, key: str) -> int:
+        """A descriptor of the slice's ledger; -1: it is not open."""
+        return self._ledgers.get(key, -1)
 
     def forget(self, key: str) -> None:
         """Open the ledger anew next time."""
@@ -241,6 +251,8 @@ class Accountant:
                 if found != fd:
                     os.close(fd)
                 self._ledgers[key] = found
+            except _NotShown:
+                pass  # of those who are asked nobody lives: the others have what they had
             except (KeyError, OSError, LedgerError):
                 self.forget(key)
 

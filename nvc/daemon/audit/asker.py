@@ -100,7 +100,7 @@ class Asker:
         self.told = told
         self.log = log
         self.libraries: Libraries | None = None
-        self.failures = 0
+        self.failures = self.answers = 0
         self.pid = 0
         self._socket: socket.socket | None = None
         self._asked = 0  # when; 0: nothing is under way
@@ -158,6 +158,7 @@ class Asker:
                 self._fail(str(error), now)
                 return
             self._data, self._problem = b"", ""
+            self.answers += 1
             self.told(found, now)
 
     def _fail(self, problem: str, now: int) -> None:

@@ -1,9 +1,10 @@
 """Finds what the books do not explain: processes that use a device around the shim, slices that take more than they
-may, of its memory or of its time (overuse.py), strangers on a shared device, slices that keep others waiting. What
-is then done the configuration says.
+may, of its memory or of its time (overuse.py), strangers on a shared device, slices that keep others waiting, books
+that have what no process owns (leftover.py). What is then done the configuration says.
 
 `report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
-as it goes on; `stop` kills the process. Strangers, who are in no slice, are only reported.
+as it goes on; `stop` kills the process, and the next one where that was not enough. Strangers, who are in no slice,
+are only reported, and books are corrected. Everything that was acted on is told until it is over, and its end too.
 
 Nothing counts that NVML shows of a slice that keeps to its limits. A process that ends has its memory until the
 driver has let go of it, and none in the books: the accountant leaves it out meanwhile. A new one is seen by NVML
@@ -17,6 +18,7 @@ from __future__ import annotations
 import signal
 import time
 
+from nvc.daemon.audit.leftover import Leftovers
 from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Figures, Overuse
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.slices.model.layout import DENIED, NO_LIMIT
@@ -36,10 +38,16 @@ if TYPE_CHECKING:
     from nvc.slices.model.quota import QuotaDevice
 
 BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
+OVERCOUNT = "overcount"
 REPORT, DENY, STOP = "report", "deny", "stop"
 #: Nanoseconds that something is seen before it counts. Memory is there or not; the window for time is that of
-#: overuse.py; a process may be about to claim its slot.
-PERSIST = {BYPASS: SECOND, EXCESS: 0, OVERUSE: 0, STRANGER: SECOND}
+#: overuse.py; a process may be about to claim its slot; the driver may be about to take back what a dead one had.
+PERSIST = {BYPASS: SECOND, EXCESS: 0, OVERUSE: 0, STRANGER: SECOND, OVERCOUNT: 10 * SECOND}
+#: Likewise for a ledger that cannot be read: a busy host may keep nvcd from it for a moment.
+UNREAD = 10 * SECOND
+AGAIN = (
+    6 * SECOND
+)  # after a process was killed: so long the driver has to take its memory back, and a little more
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
 LATES = 10  # turns that were handed on, for one report
@@ -61,13 +69,17 @@ class Event(Value):
     action: str
 
 
-class Denial(Value):
-    """A slice that is to have nothing more of a device for now."""
+class Finding(Value):
+    """Something that goes on, and what was done about it."""
 
-    key: str
+    key: str  # of the slice; "": none
     uuid: str
     kind: str
+    pid: int  # 0: the slice as a whole
     text: str
+    action: str
+    since: float  # seconds since the epoch
+    acted: int  # when it was acted on last, nanoseconds
 
 
 class Verifier:
@@ -81,37 +93,52 @@ class Verifier:
         self.actions = actions
         self.log = log
         self.events: list[Event] = []
-        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE), 0)
+        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT), 0)
         self.overuse = Overuse()
         self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
-        #: What was found of those who are denied something now, by key and UUID in lower case.
-        self.denied: dict[tuple[str, str], Denial] = {}
+        self.leftovers = Leftovers(accountant)
+        #: What goes on of that which was acted on.
+        self.ongoing: dict[Offence, Finding] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
-        self._acted: set[Offence] = set()
         self._lates: dict[tuple[bytes, str], int] = {}
+
+    @property
+    def denied(self) -> dict[tuple[str, str], Finding]:
+        """What was found of those who are denied something now, by key and UUID in lower case."""
+        found: dict[tuple[str, str], Finding] = {}
+        for one in self.ongoing.values():
+            if one.key and one.action == DENY:
+                found.setdefault((one.key, one.uuid.lower()), one)
+        return found
 
     def look(self, fenced: Mapping[tuple[str, str], Fenced], now: int) -> None:
         """After each answer of NVML. Of slices and devices in `fenced` the kernels run in a process of MPS."""
         if self.accountant.use_is_new:
             self._hold_use(fenced, now)
-        found = self._bypasses() | self._excesses() | self._overuses()
+        found = self._bypasses() | self._excesses() | self._overuses() | self._overcounts(now)
         found |= self._strangers({one.pid for one in fenced.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
-        self._acted &= set(found)
         for offence, since in self._since.items():
-            if offence not in self._acted and now - since >= PERSIST[offence[0]]:
-                self._acted.add(offence)
-                self._act(offence, found[offence])
-        self._deny(found)
+            if offence in self.ongoing:
+                self._go_on(offence, found[offence], now)
+            elif now - since >= _patience(offence):
+                self._act(offence, found[offence], now)
+        self._end(found)
+        self._mark()
         self._late()
 
     def _bypasses(self) -> dict[Offence, str]:
-        accounts = self.accountant.accounts
-        return {
+        accounts, unread = self.accountant.accounts, self.accountant.unread
+        found = {
             (BYPASS, user.key, user.uuid, user.pid, user.start): "uses the device, and has no account"
             for user in self.accountant.users
             if user.key in accounts and user.inside not in {account.pid for account in accounts[user.key]}
         }
+        for user in self.accountant.users:  # who hides its books has none
+            if user.key in unread:
+                text = f"uses the device, and its ledger cannot be read: {unread[user.key]}"
+                found[BYPASS, user.key, user.uuid, 0, 0] = text
+        return found
 
     def _excesses(self) -> dict[Offence, str]:
         return {
@@ -174,6 +201,18 @@ class Verifier:
 
     # Others
 
+    def _overcounts(self, now: int) -> dict[Offence, str]:
+        return {
+            (
+                OVERCOUNT,
+                key,
+                uuid,
+                0,
+                0,
+            ): f"has books with {size_text(left.bytes)} of processes that have ended: {left.owners}"
+            for (key, uuid), left in self.leftovers.look(now).items()
+        }
+
     def _strangers(self, servers: set[int]) -> dict[Offence, str]:
         """Who is in no slice, and no server of MPS that `servers` have started for one."""
         book = self.accountant.book
@@ -191,14 +230,26 @@ class Verifier:
             if not user.key and user.uuid in shared and parent_of(user.pid) not in servers
         }
 
-    def _act(self, offence: Offence, text: str) -> None:
+    def _act(self, offence: Offence, text: str, now: int) -> None:
         kind, key, uuid, pid, start = offence
         action = self.actions.get(kind, REPORT)
-        if action == STOP:
+        if kind == OVERCOUNT:
+            action = self.leftovers.void(key, uuid)
+        elif action == STOP:
             action = self._stop(kind, key, uuid, pid, start)
         if kind == OVERUSE and action not in (REPORT, DENY):
             self.overuse.begin_anew((key, uuid))  # another of its processes may have been the one
+        since = self.ongoing[offence].since if offence in self.ongoing else time.time()
+        self.ongoing[offence] = Finding(key, uuid, kind, pid, text, action, since, now)
         self._note(kind, key, uuid, pid, text, action)
+
+    def _go_on(self, offence: Offence, text: str, now: int) -> None:
+        """Of what has been acted on before."""
+        one = self.ongoing[offence]
+        if self.actions.get(one.kind) == STOP and now - one.acted >= AGAIN:
+            self._act(offence, text, now)
+        else:
+            self.ongoing[offence] = one.replace(text=text)
 
     def _note(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
         self.counts[kind] += 1
@@ -231,30 +282,29 @@ class Verifier:
             return f"not stopped: {error.strerror}"
         return f"stopped process {pid}"
 
-    def _deny(self, found: dict[Offence, str]) -> None:
-        """Those that are to have nothing more, and those that may again."""
-        before, self.denied = self.denied, {}
-        for offence in self._acted:
-            kind, key, uuid, *_ = offence
-            if key and self.actions.get(kind) == DENY:
-                self.denied.setdefault((key, uuid.lower()), Denial(key, uuid, kind, found[offence]))
-        for place, one in before.items():
-            if place not in self.denied and one.key in self.accountant.book.known:
-                self._tell(one.kind, one.key, one.uuid, 0, "does that no more", "allowed again")
-        self._mark()
+    def _end(self, found: dict[Offence, str]) -> None:
+        """Tell what is over."""
+        over = [self.ongoing.pop(offence) for offence in tuple(self.ongoing) if offence not in found]
+        denied = self.denied
+        for one in over:
+            allowed = one.action == DENY and (one.key, one.uuid.lower()) not in denied
+            here = not one.key or one.key in self.accountant.book.known
+            text = "does that no more" if here else "is gone"
+            self._tell(
+                one.kind, one.key, one.uuid, one.pid, text, "allowed again" if allowed and here else "over"
+            )
 
     def _mark(self) -> None:
         """Write into the quotas what is denied now."""
+        denied = self.denied
         for key, known in self.accountant.book.known.items():
-            values = {
-                device.uuid: int((key, device.uuid.lower()) in self.denied) for device in known.devices
-            }
+            values = {device.uuid: int((key, device.uuid.lower()) in denied) for device in known.devices}
             if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
                 self.accountant.change(key, _denied, values)
 
     def release(self) -> None:
         """Deny nobody anything any more: when nvcd ends, nobody sees whether the cause does."""
-        self.denied = {}
+        self.ongoing = {}
         self._mark()
 
     def _late(self) -> None:
@@ -269,6 +319,12 @@ class Verifier:
             for (raw, key), count in self._lates.items()
             if raw in self.board.arbiters and key in self.board.arbiters[raw].tenants
         }
+
+
+def _patience(offence: Offence) -> int:
+    """Nanoseconds that it is seen before it counts."""
+    kind, _, _, pid, _ = offence
+    return UNREAD if kind == BYPASS and not pid else PERSIST[kind]
 
 
 def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:

@@ -9,6 +9,7 @@ import time
 from nvc.errors import InitializationError
 from nvc.fastjson import parse
 from nvc.slices.client.presence import absence, socket_path
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
+PAST = 8  # findings that are over, of one slice
+DENIED = "denied more"
 _PART = 1 << 16
 
 
@@ -51,16 +54,51 @@ def silence(seconds: float = PATIENCE) -> str:
     return ""
 
 
-def denial_text(key: str, uuid: str) -> str:
-    """Why nvcd lets a slice have nothing more of a device, for people."""
+class Findings(Value):
+    """What nvcd has found of one slice, for people."""
+
+    ongoing: tuple[tuple[str, str], ...]  # UUID in lower case, and what goes on
+    past: tuple[str, ...]  # the last, each with its time
+    problem: str = ""  # why nvcd tells nothing
+
+    def lines(self, uuid: str, denied: bool) -> list[str]:
+        """What goes on on one device; `denied` is what the slice's quota says of it."""
+        found = [text for where, text in self.ongoing if where == uuid.lower()]
+        if denied and not any(text.startswith(DENIED) for text in found):
+            until = f" until nvcd runs and finds the cause over: {self.problem}" if self.problem else ""
+            found.append(f"{DENIED}{until}")
+        return found
+
+
+def findings(key: str) -> Findings:
+    """What nvcd has found of a slice. Does not raise: without nvcd there is nothing."""
     try:
-        denied = ask("state", PATIENCE).get("denied")
+        state = ask("state", PATIENCE)
     except InitializationError as error:
-        return f"denied more until nvcd runs and finds the cause over: {error.cause}"
-    for one in denied if isinstance(denied, list) else ():
-        if isinstance(one, dict) and (one.get("key"), str(one.get("uuid")).lower()) == (key, uuid.lower()):
-            return f"denied more: {one.get('kind')}: {one.get('text')}"
-    return "denied more"
+        return Findings((), (), str(error.cause))
+    ongoing = []
+    for one in _of(state, "ongoing", key):
+        who = f"process {one.get('pid')} " if one.get("pid") else ""
+        text = f"{one.get('kind')}: {who}{one.get('text')}"
+        denied = one.get("action") == "deny"
+        ongoing.append(
+            (str(one.get("uuid")).lower(), f"{DENIED}: {text}" if denied else f"{text}; {one.get('action')}")
+        )
+    past = [
+        f"{_when(one.get('time'))} {one.get('kind')}: {one.get('text')}; {one.get('action')}"
+        for one in _of(state, "events", key)
+    ]
+    return Findings(tuple(ongoing), tuple(past[-PAST:]))
+
+
+def _of(state: dict[str, Any], name: str, key: str) -> list[dict[str, Any]]:
+    listed = state.get(name)
+    return [one for one in listed if isinstance(one, dict) and one.get("key") == key] if listed else []
+
+
+def _when(seconds: object) -> str:
+    known = isinstance(seconds, (int, float)) and 0 <= seconds < 1 << 40
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if known else "?"  # type: ignore[arg-type]
 
 
 def _answer(path: str, question: str, seconds: float) -> bytes:

@@ -38,10 +38,13 @@ SLOT_HEADER = struct.Struct("<IIQ16s32x")
 #: changes, taken, tentative (a part of taken), inherited.
 AMOUNT = struct.Struct("<QQQQ")
 AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
-SHARE_SIZE = 152
+#: handle, bytes, device, owner (slot + 1; 0: free), owner's generation, inherited, importers.
+SHARE = struct.Struct("<64sQIIII64s")
+SHARE_SIZE = SHARE.size
+SHARES_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size
 #: credit, refilled, busy until, charged, waited, launches, ticket, served, the shim's own; times in nanoseconds.
 BUDGET = struct.Struct("<qQQQQQII72x")
-BUDGETS_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size + SHARES * SHARE_SIZE
+BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
 #: since when a process has unfinished work, when it last said so: for each device and slot.
 INTERVAL = struct.Struct("<QQ")
 LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size + DEVICES * SLOTS * INTERVAL.size

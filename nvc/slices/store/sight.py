@@ -29,7 +29,7 @@ MOUNTS_TIME = 2_000_000  # nanoseconds of a processor, for more than the first p
 _PART = 1 << 16
 #: What a look into the cache says: nothing is there, or it is not known.
 _NOT_THERE = (errno.ENOENT, errno.EAGAIN)
-_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def is_quota(words: list[bytes], entry: Entry, device: int) -> bool:
@@ -82,8 +82,10 @@ class Sight:
         same = (found.device, found.inode) == (wanted.st_dev, wanted.st_ino)
         return same or self._has_mount(entry, wanted.st_dev)
 
-    def open_ledger(self, entry: Entry, before: int = -1) -> int:
+    def open_ledger(self, entry: Entry, before: int = -1, writable: bool = False) -> int:
         """A descriptor of the ledger that it sees: `before`, one from here, where that is of the same file.
+
+        It can be written if that is wanted and allowed.
 
         Raises OSError, LedgerError.
         """
@@ -111,7 +113,12 @@ class Sight:
                 return before
             if status is None or status.st_dev != found.device:
                 self._check_kind(found.mount, path)
-            return os.open(f"/proc/self/fd/{fd}", _OPEN)
+            try:
+                return os.open(f"/proc/self/fd/{fd}", _OPEN | (os.O_RDWR if writable else os.O_RDONLY))
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+            return os.open(f"/proc/self/fd/{fd}", _OPEN | os.O_RDONLY)
         finally:
             os.close(fd)
 

@@ -1,0 +1,145 @@
+"""What nvcd finds of slices, what it does about it, and where that is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, PATIENCE, run
+from support.books import METRICS, get, one, pid_of_slice, started, told, violation
+from support.nvcd import Place, ask, eventually
+from support.rootfs import LIBS
+from support.vgpu import GIB
+
+pytestmark = pytest.mark.driver(gpus=1)
+
+#: Has 2 GiB and a child that was forked without an exec, which goes on when its parent is killed.
+PARENT = """
+import ctypes, os, sys
+cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)]
+codes += [cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(2 << 30))]
+if os.fork() == 0:
+    sys.stdin.readline()
+    context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+print(os.getpid(), *codes, flush=True)
+sys.stdin.readline()
+"""
+CHILD = """
+import ctypes
+cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+codes = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)]
+print(*codes, cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(3 << 30)), flush=True)
+"""
+
+
+@pytest.mark.nightly
+def test_what_the_dead_had_is_given_again(place: Place, driver: str, launcher: str) -> None:
+    """Their books are kept open by a child; NVML shows nothing of it, and nobody else can own it."""
+    started(place, driver, METRICS)
+    words = place.sliced(launcher, driver, "--memory=4g")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*words, sys.executable, "-c", PARENT, CHILD],
+        stdin=pipe, stdout=pipe, text=True, env={**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"},
+    ) as program:  # fmt: skip
+        assert program.stdin is not None and program.stdout is not None
+        parent, *codes = map(int, program.stdout.readline().split())
+        assert codes == [0, 0, 0, 0]
+        key = eventually(place, lambda s: (one(s)["truth"] or 0) > 2 * GIB)["memory"][0]["key"]
+        os.kill(parent, signal.SIGKILL)
+        found = eventually(place, lambda s: one(s)["truth"] == 0)
+        assert one(found)["model"] > 2 * GIB and found["found"]["overcount"] == 0
+        found = eventually(place, lambda s: s["found"]["overcount"])
+        found = eventually(place, lambda s: one(s)["model"] == 0 and not s["ongoing"])
+        assert [event["action"] for event in found["events"]] == ["corrected", "over"]
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "0 0 0 0\n"
+        told(place, launcher, key, "overcount", "corrected")
+        assert 'nvc_found_total{kind="overcount"} 1.0' in get(place, "/metrics")
+
+
+def test_a_process_around_the_shim_is_stopped(place: Place, driver: str, sliced: Any, around: Any) -> None:
+    started(place, driver, '[nvcd]\non-bypass = "stop"\n')
+    program = sliced("4g")
+    other = around(pid_of_slice(place))
+    found = eventually(place, lambda s: s["found"]["bypass"] == 1)
+    assert other.process.wait(timeout=PATIENCE) == -signal.SIGKILL
+    assert found["events"][0]["action"] == f"stopped process {other.process.pid}"
+    assert program.code("info")[0] == 0
+
+
+def test_a_slice_that_has_too_much_is_denied_more(
+    place: Place, driver: str, launcher: str, sliced: Any, around: Any
+) -> None:
+    """By default; and whoever looks is told why, until it is over."""
+    started(place, driver, METRICS)
+    program = sliced("4g")
+    other = around(pid_of_slice(place))
+    before = ask(place)["nvml"]["answers"]
+    assert other.code("alloc a 4g")[0] == 0
+    found = eventually(place, lambda s: s["denied"])
+    (denied,) = found["denied"]
+    # One answer may have been under way, and one has come since then.
+    assert found["nvml"]["answers"] - before <= 3
+    assert denied["kind"] == "excess" and denied["text"].endswith(" of 4 GiB")
+    assert program.code("alloc b 2m")[0] == 2
+    shown = run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
+    assert f"denied more: excess: {denied['text']}" in shown
+    (gauge,) = [line for line in get(place, "/metrics").splitlines() if line.startswith("nvc_slice_denied{")]
+    assert denied["key"] in gauge and 'kind="excess"' in gauge and gauge.endswith(" 1.0")
+    assert 'action="deny"' in violation(place, "excess")
+    other.end()
+    eventually(place, lambda s: not s["denied"])
+    assert program.code("alloc b 2m")[0] == 0
+    assert place.daemon is not None and "does that no more; allowed again" in place.daemon.said()
+    assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
+    assert "nvc_slice_denied{" not in get(place, "/metrics") and not violation(place, "excess")
+    told(place, launcher, denied["key"], "excess", "deny", "allowed")
+
+
+def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
+    place: Place, driver: str, sliced: Any, around: Any
+) -> None:
+    started(place, driver, '[nvcd]\non-excess = "stop"\n')
+    program = sliced("4g")
+    assert program.code("alloc a 1g")[0] == 0
+    other = around(pid_of_slice(place))
+    assert other.code("alloc a 4g")[0] == 0
+    eventually(place, lambda s: s["found"]["excess"] == 1)
+    assert other.process.wait(timeout=PATIENCE) == -signal.SIGKILL
+    assert program.code("info")[0] == 0
+
+
+@pytest.mark.parametrize("action", ["report", "deny"])
+def test_a_way_around_the_shim_is_told_until_it_is_over(
+    place: Place, driver: str, launcher: str, sliced: Any, around: Any, action: str
+) -> None:
+    started(place, driver, f'{METRICS}on-bypass = "{action}"\n')
+    program = sliced("4g")
+    other = around(pid_of_slice(place))
+    key = eventually(place, lambda s: s["found"]["bypass"] == 1)["memory"][0]["key"]
+    assert program.code("alloc b 2m")[0] == (2 if action == "deny" else 0) and other.process.poll() is None
+    assert f'action="{action}"' in violation(place, "bypass")
+    shown = run(*place.enter(launcher, "vgpu", "show", key)).stdout
+    text = f"bypass: process {other.process.pid} uses the device, and has no account"
+    assert (f"denied more: {text}" if action == "deny" else f"{text}; report") in shown
+    other.end()
+    eventually(place, lambda s: not s["ongoing"])
+    assert program.code("alloc c 2m")[0] == 0 and not violation(place, "bypass")
+    told(place, launcher, key, "bypass", action, "allowed" if action == "deny" else "over")
+
+
+def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sliced: Any) -> None:
+    started(place, driver)
+    sliced("1g", "--policy=preempt")
+    stranger = sliced()
+    found = eventually(place, lambda s: s["found"]["stranger"] == 1)
+    assert found["events"][0]["pid"] == stranger.process.pid
+    assert stranger.process.poll() is None
