@@ -123,7 +123,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             "devices": len(daemon.accountant.devices),
             "useNotTold": daemon.verifier.untold,
         },
-        "watching": "polling" if daemon.watcher is None or daemon.watcher.problems else "netlink",
+        "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),
     }
 

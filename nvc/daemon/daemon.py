@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.asker import Asker
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
@@ -56,6 +54,7 @@ class Daemon:
         self.asker = Asker(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
         self.watcher: Watcher | None = None
+        self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now
         self._searched = 0
         self._soon = False
@@ -67,7 +66,7 @@ class Daemon:
 
     def watch(self, pid: int, channel: socket.socket) -> None:
         """Listen to the process that watches."""
-        self.watcher = Watcher(self.loop, pid, channel, self._happened, self.log)
+        self.watcher = Watcher(self.loop, pid, channel, self.happened, self.log)
 
     def half(self, now: int) -> None:
         """What is done twice a second: what NVML shows is to bind within one."""
@@ -80,7 +79,8 @@ class Daemon:
         if census:
             self._census = now
             self.accountant.open_again()
-        self._guarded(lambda: self.book.refresh(now, census))
+        if census or self.polls:
+            self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
         settle(0)
         self.mps.look({key for key, known in self.book.known.items() if known.alive}, now)
@@ -88,6 +88,11 @@ class Daemon:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
             self.watcher.watch(frozenset(pids))
+
+    @property
+    def polls(self) -> bool:
+        """Whether the kernel does not tell of everything that changes."""
+        return not self.notified or self.watcher is None or bool(self.watcher.problems)
 
     def refresh(self, now: int) -> None:
         """Read what has changed of slices and policies."""
@@ -152,8 +157,11 @@ class Daemon:
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
+        if self.accountant.changed:
+            self.accountant.changed = False
+            self.book.apply(now)
 
-    def _happened(self, word: str, now: int) -> None:
+    def happened(self, word: str, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""
         if word == "device":
             self.asker.libraries = None  # the driver may be another one
@@ -167,11 +175,6 @@ class Daemon:
         self._soon = False
         self._guarded(lambda: self.book.refresh(now))
         self._guarded(lambda: self.look(now))
-
-    def slices_changed(self, now: int) -> None:
-        """Slices came or went, or may have."""
-        if os.stat(self.book.base).st_mtime_ns != self.book.stamp:
-            self._happened("slices", now)
 
     def close(self) -> None:
         """End the helpers, and what lasts only while somebody verifies."""

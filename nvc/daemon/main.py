@@ -19,9 +19,10 @@ from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.services import Service
 from nvc.daemon.io.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at
-from nvc.errors import InitializationError, PermissionDenied
+from nvc.errors import InitializationError, NvcError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.rundir import runtime_directory
+from nvc.slices.policy import policies
 from nvc.slices.store import registry
 
 TYPE_CHECKING = False
@@ -115,7 +116,7 @@ def begun(daemon: Daemon, sockets: tuple[str, str]) -> tuple[tuple[str, int], ..
 
 
 def obey_signals(daemon: Daemon) -> None:
-    """SIGTERM and SIGINT end the loop between two events; with SIGIO the kernel says that slices came or went."""
+    """SIGTERM and SIGINT end the loop between two events; by SIGIO the kernel tells of slices and policies."""
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     for number in OBEYED:
         signal.signal(number, lambda *_: None)
@@ -126,15 +127,13 @@ def obey_signals(daemon: Daemon) -> None:
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
             daemon.loop.stop()
         else:
-            daemon.slices_changed(now)
+            daemon.happened("slices", now)
 
     daemon.loop.add(read, obey)
+    changes = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
     try:
-        registry_fd = os.open(daemon.book.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.fcntl(
-            registry_fd,
-            fcntl.F_NOTIFY,
-            fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MULTISHOT,
-        )
-    except OSError:
-        pass  # a kernel without CONFIG_DNOTIFY: it is seen once a second
+        for path in (daemon.book.base, policies.directory()):
+            fcntl.fcntl(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.F_NOTIFY, changes)
+        daemon.notified = True
+    except (OSError, NvcError) as error:  # OSError: a kernel without CONFIG_DNOTIFY
+        daemon.log(f"changes of slices and policies are seen once a second only: {error}")

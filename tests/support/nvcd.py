@@ -206,10 +206,12 @@ class Tenant:
     def set(self, **fields: int) -> None:
         """Change the quota of its devices."""
         from nvc.slices.model import quota
+        from nvc.slices.model.entry import announce
 
         fd = os.open(f"{self.directory}/quota", os.O_RDWR)
         quota.write(fd, tuple(device.replace(**fields) for device in quota.read(fd)))
         os.close(fd)
+        announce(self.directory)
 
     def kill(self) -> None:
         self.process.kill()

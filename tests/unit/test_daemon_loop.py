@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import resource
-import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.services import CONNECTIONS, RETRY, Service
 from nvc.daemon.io.watch import concerns_devices, exits_of
-from nvc.daemon.main import obey_signals
 from nvc.daemon.server import Server
 
 
@@ -122,34 +118,6 @@ def test_an_answer_that_nobody_reads(loop: Loop, listener: socket.socket) -> Non
 def test_which_events_are_of_devices(name: str) -> None:
     message = b"add@/devices/x\0ACTION=add\0SUBSYSTEM=" + name.encode() + b"\0SEQNUM=1\0"
     assert concerns_devices(message) == (name in ("nvidia", "module", "pci", "drm"))
-
-
-def test_the_kernel_says_that_a_slice_came(loop: Loop, tmp_path: Path) -> None:
-    """Without a look at the registry once a second."""
-    told: list[int] = []
-
-    def changed(now: int) -> None:
-        told.append(now)
-        loop.stop()
-
-    daemon = SimpleNamespace(loop=loop, book=SimpleNamespace(base=str(tmp_path)), slices_changed=changed)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGIO)}
-    try:
-        obey_signals(daemon)  # type: ignore[arg-type]
-        loop.once(time.monotonic_ns() + 10 * SECOND, lambda now: loop.stop())
-        (tmp_path / ".a").mkdir()
-        loop.run()
-        loop.stopped = False
-        (tmp_path / ".a").rename(tmp_path / "a")
-        loop.run()
-        loop.stopped = False
-        assert len(told) == 2
-        signal.raise_signal(signal.SIGTERM)
-        loop.run()
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def takes(program: bytes, event: bytes) -> bool:

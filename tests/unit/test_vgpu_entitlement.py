@@ -5,35 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import REPO
+from support.host import GPU, host
 from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
-from nvc import rundir
-from nvc.config import Config
-from nvc.daemon.control import answer
-from nvc.daemon.daemon import Daemon
-from nvc.kernel import LinuxKernel
-from nvc.slices.model import layout, quota
-from nvc.slices.model.entry import Entry, EntryDevice, text_of
+from nvc.slices.model import layout
 from nvc.slices.model.policy import CAP, MS, POLICIES, TABLE, policy_of
-from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Claim, entitlements, filled, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy
-from nvc.slices.show.live import Watcher, document
-from nvc.slices.store import registry
-from nvc.slices.store.origin import start_of
-
-GPU = "GPU-00000000-1111-2222-3333-444444444440"
 
 
 def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Claim:
@@ -163,73 +148,6 @@ def test_the_arbiter_gives_what_slices_are_entitled_to(
             return  # it has a lease without an end, and its cap from the shim
         for key, part in entitled.items():
             assert had[key] == pytest.approx(part, abs=0.03 + saved), (had, force)
-
-
-class Host:
-    """Slices of this process, in a registry of their own."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.keys: list[str] = []
-        self.start = start_of("/proc/self")
-        self.daemon = Daemon(Config(), LinuxKernel(), 0, print)
-        self.watcher = Watcher(LinuxKernel(), 1.0)
-
-    def arrive(self, policy: int, cores: int, weight: int) -> None:
-        self.count += 1
-        key = f"{self.count:x}-1-1-{self.count:x}"
-        path = f"{registry.base_directory()}/{key}"
-        os.mkdir(path)
-        device = EntryDevice(GPU, "0", 80 << 30, "H100", policy)
-        entry = Entry(key, path, os.getpid(), self.start, "", "/usr/lib", 1000 - self.count % 3, (device,))
-        with open(f"{path}/about", "w", encoding="ascii") as out:
-            out.write(text_of(entry))
-        self.keys.append(key)
-        open(f"{path}/quota", "w", encoding="ascii").close()
-        self.set(key, cores=cores, weight=weight, policy=policy)
-
-    def set(self, key: str, **fields: int) -> None:
-        fd = os.open(f"{registry.base_directory()}/{key}/quota", os.O_RDWR)
-        quota.write(fd, (QuotaDevice(GPU, 1 << 30, **fields),))
-        os.close(fd)
-
-    def leave(self, key: str) -> None:
-        path = f"{registry.base_directory()}/{key}"
-        for name in ("about", "quota"):
-            os.unlink(f"{path}/{name}")
-        os.rmdir(path)
-        self.keys.remove(key)
-
-    def state(self) -> dict[str, tuple[str, float | None]]:
-        """Policy and entitlement of each slice that takes leases, as `nvcd --state` says."""
-        found = json.loads(answer(self.daemon, b'{"ask": "state"}', 0))
-        return {
-            tenant["key"]: (device["policy"], tenant["entitlement"])
-            for device in found["devices"]
-            for tenant in device["tenants"]
-            if tenant["entitlement"] is not None
-        }
-
-    def top(self) -> dict[str, tuple[str, float | None]]:
-        """The same as `vgpu top --format json` says."""
-        found: Any = document(self.watcher.look())
-        return {
-            one["key"]: (device["policy"], device["expected"])
-            for one in found["slices"]
-            for device in one["devices"]
-            if device["expected"] is not None
-        }
-
-
-@contextmanager
-def host() -> Iterator[Host]:
-    with tempfile.TemporaryDirectory() as scratch, patch.object(rundir, "SYSTEM", scratch):
-        made = Host()
-        try:
-            yield made
-        finally:
-            made.daemon.close()
-            made.daemon.loop.epoll.close()
 
 
 SHARE = st.tuples(st.sampled_from(range(len(TABLE))), st.integers(0, 99), st.integers(1, 16))

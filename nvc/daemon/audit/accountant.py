@@ -87,6 +87,7 @@ class Accountant:
         self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
         self._now = 0
         self.use_is_new = False  # it was told with the last answer
+        self.changed = False  # a quota, since the arbiters were told
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
@@ -289,6 +290,7 @@ class Accountant:
             )
             if new != old:
                 quota.write(known.quota, new)
+                self.changed = True
             known.read()
         except (OSError, quota.QuotaError) as error:
             self.log(f"{known.entry.quota}: {error}")

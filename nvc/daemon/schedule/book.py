@@ -76,7 +76,6 @@ class Book:
         self.laid_down: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
-        self.stamp = 0  # of the registry when it was last read
         self._problems: set[str] = set()
         self._again = 0
 
@@ -90,7 +89,6 @@ class Book:
 
     def refresh(self, now: int, census: bool = True) -> None:
         """Read what has changed. With `census`, slices whose processes have ended give up their shares."""
-        self.stamp = os.stat(self.base).st_mtime_ns
         names = set(registry.entry_names(self.base))
         for key in [key for key in self.known if key not in names]:
             self._forget(self.known.pop(key), now)
@@ -105,7 +103,7 @@ class Book:
             living = living_of(self.kernel, tuple(one.entry for one in doubted))
             for known in doubted:
                 known.alive = known.entry.key in living
-        self._apply(now)
+        self.apply(now)
 
     def _look(self, key: str) -> None:
         path = f"{self.base}/{key}"
@@ -164,7 +162,7 @@ class Book:
         force = self.force.get(raw, InForce())
         return next((terms for terms in force.terms if terms.key == key), None)
 
-    def _apply(self, now: int) -> None:
+    def apply(self, now: int) -> None:
         """Tell the arbiters who shares each device, and how."""
         sharers: dict[bytes, list[tuple[Known, QuotaDevice]]] = {}
         for known in self.known.values():

@@ -12,6 +12,7 @@ from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
+MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry that are text: from most of them its name follows; tenants.named says how.
 _NAMES = ("container", "bundle", "cgroup", "program", "claim", "holds")
@@ -93,6 +94,15 @@ def open_own(path: str, flags: int = os.O_RDONLY) -> int:
         os.close(fd)
         raise PermissionError(errno.EPERM, "not a file of root's alone", path)
     return fd
+
+
+def announce(directory: str) -> None:
+    """Wake nvcd, which watches the registry, after a slice was changed in place. Raises OSError.
+
+    The kernel reports a change of mode even to the same mode. The time of the directory stays as it was, by which
+    nvcd knows that the files in it are the ones that it has open.
+    """
+    os.chmod(directory, MODE)
 
 
 def read_entry(path: str) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nvc.slices.model import quota
-from nvc.slices.model.entry import open_own
+from nvc.slices.model.entry import announce, open_own
 from nvc.slices.model.quota import QuotaDevice, QuotaError
 from nvc.slices.store import registry
 from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
@@ -94,4 +94,5 @@ def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...])
         os.close(fd)
     if changed != entry:
         write_about(entry.directory, text_of(changed))
+    announce(entry.directory)
     return changed

@@ -20,7 +20,7 @@ from nvc.errors import InitializationError, SourceChanged
 from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.slices.model import layout, quota
-from nvc.slices.model.entry import Entry, EntryDevice, RegistryError, read_entry, text_of
+from nvc.slices.model.entry import MODE, Entry, EntryDevice, RegistryError, announce, read_entry, text_of
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.origin import first_process, namespace_id, namespace_id_of
@@ -100,7 +100,9 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
             admit(kernel, key, slice)
         for planned, now in zip(slice.devices, policies.governed(slice.devices)):
             if now.policy != planned.policy:
-                raise SourceChanged("make a slice", planned.uuid, "its policy was changed meanwhile", "run again")
+                raise SourceChanged(
+                    "make a slice", planned.uuid, "its policy was changed meanwhile", "run again"
+                )
         devices = tuple(quota_device(device) for device in slice.devices)
         os.fchmod(lock, 0o711)
         names = entry_names(base)
@@ -204,8 +206,8 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
         f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
     )
     _remove(temporary)
-    os.mkdir(temporary, 0o711)
-    os.chmod(temporary, 0o711)  # whatever the umask
+    os.mkdir(temporary, MODE)
+    os.chmod(temporary, MODE)  # whatever the umask
     fd = _create(f"{temporary}/quota", 0o644)
     try:
         quota.write(fd, devices)
@@ -253,6 +255,7 @@ def _change(
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
         entry = old_entry.replace(devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged))
         write_about(path, text_of(entry))
+        announce(path)
     finally:
         os.close(fd)
 
@@ -261,6 +264,7 @@ def _change(
         try:
             quota.write(again, old)
             write_about(path, text_of(old_entry))
+            announce(path)
         finally:
             os.close(again)
 

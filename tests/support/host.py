@@ -1,0 +1,92 @@
+"""A registry of slices of its own, with nvcd and `vgpu top` in this process. The slices are this process's."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from nvc import rundir
+from nvc.config import Config
+from nvc.daemon.control import answer
+from nvc.daemon.daemon import Daemon
+from nvc.kernel import LinuxKernel
+from nvc.slices.model import quota
+from nvc.slices.model.entry import Entry, EntryDevice, text_of
+from nvc.slices.model.quota import QuotaDevice
+from nvc.slices.show.live import Watcher, document
+from nvc.slices.store import registry
+from nvc.slices.store.origin import start_of
+
+GPU = "GPU-00000000-1111-2222-3333-444444444440"
+
+
+class Host:
+    """See above."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.keys: list[str] = []
+        self.start = start_of("/proc/self")
+        self.daemon = Daemon(Config(), LinuxKernel(), 0, print)
+        self.watcher = Watcher(LinuxKernel(), 1.0)
+
+    def arrive(self, policy: int, cores: int, weight: int) -> None:
+        self.count += 1
+        key = f"{self.count:x}-1-1-{self.count:x}"
+        path = f"{registry.base_directory()}/{key}"
+        os.mkdir(path)
+        device = EntryDevice(GPU, "0", 80 << 30, "H100", policy)
+        entry = Entry(key, path, os.getpid(), self.start, "", "/usr/lib", 1000 - self.count % 3, (device,))
+        with open(f"{path}/about", "w", encoding="ascii") as out:
+            out.write(text_of(entry))
+        self.keys.append(key)
+        open(f"{path}/quota", "w", encoding="ascii").close()
+        self.set(key, cores=cores, weight=weight, policy=policy)
+
+    def set(self, key: str, **fields: int) -> None:
+        fd = os.open(f"{registry.base_directory()}/{key}/quota", os.O_RDWR)
+        quota.write(fd, (QuotaDevice(GPU, 1 << 30, **fields),))
+        os.close(fd)
+
+    def leave(self, key: str) -> None:
+        path = f"{registry.base_directory()}/{key}"
+        for name in ("about", "quota"):
+            os.unlink(f"{path}/{name}")
+        os.rmdir(path)
+        self.keys.remove(key)
+
+    def state(self) -> dict[str, tuple[str, float | None]]:
+        """Policy and entitlement of each slice that takes leases, as `nvcd --state` says."""
+        found = json.loads(answer(self.daemon, b'{"ask": "state"}', 0))
+        return {
+            tenant["key"]: (device["policy"], tenant["entitlement"])
+            for device in found["devices"]
+            for tenant in device["tenants"]
+            if tenant["entitlement"] is not None
+        }
+
+    def top(self) -> dict[str, tuple[str, float | None]]:
+        """The same as `vgpu top --format json` says."""
+        found: Any = document(self.watcher.look())
+        return {
+            one["key"]: (device["policy"], device["expected"])
+            for one in found["slices"]
+            for device in one["devices"]
+            if device["expected"] is not None
+        }
+
+
+@contextmanager
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as scratch, patch.object(rundir, "SYSTEM", scratch):
+        made = Host()
+        try:
+            yield made
+        finally:
+            made.daemon.close()
+            made.daemon.loop.epoll.close()
