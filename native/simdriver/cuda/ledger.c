@@ -88,6 +88,11 @@ static void reap(struct sim_state *state, uint32_t slot)
     for (uint32_t i = 0; i < SIM_EXPORTS; i++)
         if (atomic_load(&state->exports[i].id))
             release(&state->exports[i], slot);
+    for (uint32_t i = 0; i < SIM_PARTITIONS; i++) {
+        uint32_t turn = slot + 1;
+        atomic_compare_exchange_strong(&state->partitions[i].turn, &turn, 0);
+        atomic_fetch_and(&state->partitions[i].wanted[slot / 64], ~(UINT64_C(1) << slot % 64));
+    }
 }
 
 static bool claim(struct driver *in)
