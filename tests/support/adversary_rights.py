@@ -126,6 +126,24 @@ RIGHTS = (
         "kernel/test_vgpu_live.py::test_a_set_user_id_program",
     ),
     Right(
+        "the quota's file",
+        "root in the container writes, cuts, removes, unmounts, covers and remounts it",
+        "it stays as the host wrote it",
+        "adversary/test_rights.py::test_the_quota_stays_the_hosts",
+    ),
+    Right(
+        "a user namespace",
+        "the same with all capabilities of a user namespace of its own",
+        "it stays as the host wrote it",
+        "adversary/test_rights.py::test_the_quota_stays_the_hosts",
+    ),
+    Right(
+        "resource limits",
+        "descriptors, memory, processes and files of a program in the container are few",
+        "its limit",
+        "adversary/test_rights.py::test_limits_of_the_system",
+    ),
+    Right(
         "torn quotas and entries",
         "state that is torn, cut short, of another version, of another owner, or a link",
         "its devices are denied, and the file is named",
@@ -173,6 +191,12 @@ RIGHTS = (
         "a process of the slice opens it",
         'the slice is given no more; with `on-bypass = "stop"` the process is killed',
         "kernel/test_nvcd_books.py::test_what_is_taken_around_the_shim_counts",
+    ),
+    Right(
+        "a quota of its own",
+        "another quota covers the slice's in a new mount namespace, or lies beside a copy of the shim",
+        "as above, of the slice that it is in",
+        "adversary/test_forged.py::test_a_quota_of_its_own",
     ),
     Right(
         "too much memory",
