@@ -1,0 +1,93 @@
+"""Programs that try to have more of a GPU's time than their cap, with nvcd beside another tenant, in virtual time.
+
+The other tenant has all that the cap leaves, and always has work. tests/gpu/test_adversary_time.py does the same.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV
+from support.adversary_time import WAYS, Way
+from support.nvcd import Place
+from support.rootfs import LIBS
+from support.vgpu import ensure_shim
+from support.vgpucap import Worker
+from support.virtual import World, device_time
+
+SECONDS = 10
+CAP = 10
+POINTS = 0.01
+#: In `make test`: one that waits, one that does not, one that alternates, processes, and what leaves work behind.
+ALWAYS = ("honest", "queue", "alternate", "processes", "queues-of-processes", "leaving")
+CASES = [
+    pytest.param(way, id=way.name, marks=[] if way.name in ALWAYS else [pytest.mark.nightly]) for way in WAYS
+]
+
+
+class Tenants:
+    """Programs in slices of one simulated GPU, in virtual time."""
+
+    def __init__(self, place: Place, driver: str, launcher: str) -> None:
+        self.place, self.driver, self.launcher = place, driver, launcher
+        self.world: Any = place.time
+        self.started: list[subprocess.Popen[Any]] = []
+
+    def words(self, cores: int, program: Sequence[object]) -> list[str]:
+        run = self.place.sliced(self.launcher, self.driver, "--memory=8g", f"--cores={cores}")
+        inside = (f"{name}={value}" for name, value in self.world.variables().items())
+        return [*run, "env", *inside, *map(str, program)]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{self.driver}{LIBS}"}
+
+    def start(self, cores: int, *program: object) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.started.append(self.world.start(self.words(cores, program), self.variables, **quiet))
+
+    def end(self) -> None:
+        for process in self.started:
+            self.world.kill(process)
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str], scratch: str) -> str:
+    return sim_root(gpus=1, seed=scratch)
+
+
+@pytest.fixture
+def tenants(stage: str, scratch: str, world: World, driver: str, launcher: str) -> Iterator[Tenants]:
+    ensure_shim(stage, scratch)
+    place = Place(stage, scratch, world)
+    place.start(f"--root={driver}")
+    made = Tenants(place, driver, launcher)
+    yield made
+    made.end()
+    place.end()
+
+
+@pytest.mark.parametrize("way", CASES)
+def test_the_other_has_its_share(
+    tenants: Tenants, take_time: str, work: str, world: World, way: Way
+) -> None:
+    words = tenants.words(100 - CAP, [work])
+    other = Worker(
+        words[0], tenants.variables, *words[1:], time=world, ns=1000000, batch=0, warm=0, seconds=1e6
+    )
+    other.started()
+    pid = world.pid(other.process)
+    tenants.start(CAP, take_time, way.name, 1000, 1000)
+    world.run(2)
+    before = device_time(tenants.driver)
+    world.run(SECONDS)
+    after = device_time(tenants.driver)
+    had = (after.of(pid) - before.of(pid)) / SECONDS
+    share = (after.total - before.total) / SECONDS - had
+    other.kill()
+
+    assert share <= CAP / 100 + POINTS + way.burst / SECONDS
+    assert had >= 1 - CAP / 100 - way.beside
