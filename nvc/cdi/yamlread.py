@@ -2,6 +2,9 @@
 
 It reads what Go and PyYAML write for these documents, and JSON. What it does not know (anchors, tags, several
 documents, folded text, flow collections over plain words) is refused by name, never guessed.
+
+nvc-runtime reads specifications while a container starts: PyYAML takes 60 ms to be imported there, and 14 times as
+long to read one.
 """
 
 from __future__ import annotations

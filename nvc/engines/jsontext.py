@@ -1,11 +1,12 @@
-"""JSON changed as a text: what is not the key in question stays as it is, to the last blank.
+"""JSON read and written anew by the standard library: values and their order stay, with the file's indentation.
 
-Its parser knows where each value stands, which those of the standard library do not tell.
+What else of the layout is lost is in the copy that undo.py keeps beside the file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from nvc.engines import EngineError
@@ -14,180 +15,77 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_BLANK = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"')
-_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-MAX_DEPTH = 64
-
-
-class _Fault(Exception):
-    """Where and why the text is no JSON."""
-
-
-class _Node:
-    """A value at text[start:end]; an object's members are (name, place of the name, value)."""
-
-    __slots__ = ("start", "end", "members")
-
-    def __init__(self, start: int) -> None:
-        self.start = self.end = start
-        self.members: list[tuple[str, int, _Node]] | None = None
-
-    def member(self, name: str) -> _Node | None:
-        """The value of a key; of two of a name, the last."""
-        found = [value for key, _, value in self.members or () if key == name]
-        return found[-1] if found else None
-
-
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-
-    def document(self) -> _Node:
-        node = self.value(0)
-        if self.at != len(self.text):
-            raise _Fault(self.at, "more text after the document")
-        return node
-
-    def blanks(self) -> str:
-        """Pass over blanks; the next character, "" at the end."""
-        match = _BLANK.match(self.text, self.at)
-        assert match is not None
-        self.at = match.end()
-        return self.text[self.at : self.at + 1]
-
-    def token(self, pattern: re.Pattern[str], what: str) -> str:
-        match = pattern.match(self.text, self.at)
-        if match is None:
-            raise _Fault(self.at, f"want {what}")
-        self.at = match.end()
-        return match[0]
-
-    def value(self, depth: int) -> _Node:
-        if depth > MAX_DEPTH:
-            raise _Fault(self.at, f"more than {MAX_DEPTH} levels")
-        first = self.blanks()
-        node = _Node(self.at)
-        if first == "{":
-            node.members = []
-            self.items("}", lambda: self.member(node, depth))
-        elif first == "[":
-            self.items("]", lambda: self.value(depth + 1))
-        elif first == '"':
-            self.token(_STRING, "a string of JSON")
-        else:
-            self.token(_SCALAR, "a value")
-        node.end = self.at
-        self.blanks()
-        return node
-
-    def items(self, closing: str, item: Any) -> None:
-        self.at += 1
-        if self.blanks() != closing:
-            item()
-            while self.blanks() == ",":
-                self.at += 1
-                self.blanks()
-                item()
-        if self.blanks() != closing:
-            raise _Fault(self.at, f"want ',' or '{closing}'")
-        self.at += 1
-
-    def member(self, node: _Node, depth: int) -> None:
-        place = self.at
-        name = json.loads(self.token(_STRING, "a key in double quotes"))
-        if self.blanks() != ":":
-            raise _Fault(self.at, "want ':'")
-        self.at += 1
-        assert node.members is not None
-        node.members.append((name, place, self.value(depth + 1)))
-
-
-def _parse(text: str, path: str) -> _Node:
-    try:
-        node = _Parser(text).document()
-        if node.members is None:
-            raise _Fault(node.start, "not an object")
-    except _Fault as fault:
-        at, cause = fault.args
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        raise EngineError(
-            "parse", path, f"line {line} column {column}: {cause}", "correct it; it was left as it is"
-        ) from None
-    return node
-
 
 def load(text: str, path: str) -> Any:
     """The document in `text`, an empty one for blanks. Raises EngineError, which names line and column."""
-    if not text.strip():
+    if not text.strip(" \t\r\n"):
         return {}
-    _parse(text, path)
-    return json.loads(text)
+    try:
+        document = json.loads(
+            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant
+        )
+    except json.JSONDecodeError as error:
+        cause = f"line {error.lineno} column {error.colno}: {error.msg}"
+    except RecursionError:
+        cause = "too many levels"
+    except ValueError as error:
+        cause = str(error)
+    else:
+        if isinstance(document, dict):
+            return document
+        cause = "not an object"
+    raise EngineError("parse", path, cause, "correct it; it was left as it is")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # one of them would be lost
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {json.dumps(max(names, key=names.count))} is there twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text} is too large")
+    return number
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no value of JSON")
 
 
 def assign(text: str, path: str, keys: tuple[str, ...], value: Any) -> str:
     """`text` with `value` at `keys`; objects on the way are made. Raises EngineError."""
-    if not text.strip():
-        text = "{}\n"
-    node = _parse(text, path)
-    for depth, name in enumerate(keys):
-        inner = node.member(name)
-        if inner is None:
-            for outer in reversed(keys[depth + 1 :]):
-                value = {outer: value}
-            return _insert(text, node, depth + 1, name, value)
-        if depth + 1 < len(keys) and inner.members is None:
-            raise EngineError("set key", path, f"{'.'.join(keys[: depth + 1])} is not an object")
-        node = inner
-    return text[: node.start] + _dump(text, value, len(keys)) + text[node.end :]
+    document = table = load(text, path)
+    for place, name in enumerate(keys[:-1]):
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise EngineError("set key", path, f"{'.'.join(keys[: place + 1])} is not an object")
+    table[keys[-1]] = value
+    return _written(document, text)
 
 
 def delete(text: str, path: str, keys: tuple[str, ...]) -> str:
-    """`text` without the key; what stands around it stays."""
-    node = _parse(text, path)
+    """`text` without the key. Raises EngineError."""
+    document = table = load(text, path)
     for name in keys[:-1]:
-        inner = node.member(name)
-        if inner is None or inner.members is None:
+        table = table.get(name)
+        if not isinstance(table, dict):
             return text
-        node = inner
-    members = node.members or []
-    places = [place for place, member in enumerate(members) if member[0] == keys[-1]]
-    for place in reversed(places):
-        start = members[place][1]
-        end = members[place][2].end
-        if place:  # with the comma before it
-            start = members[place - 1][2].end
-        elif len(members) > 1:  # the first of several: with the comma after it
-            end = members[place + 1][1]
-        else:
-            start, end = node.start + 1, node.end - 1
-        text = text[:start] + text[end:]
-        if len(places) > 1:
-            return delete(text, path, keys)
-    return text
+    if keys[-1] not in table:
+        return text
+    del table[keys[-1]]
+    return _written(document, text)
 
 
-def _unit(text: str) -> str:
-    """The blanks of one level, four where the text does not show it; "" for a document on one line."""
-    match = re.search(r"\{[ \r]*\n([ \t]+)\"", text)
-    if match:
-        return match[1]
-    return "" if re.match(r"\s*\{[^\n]*\S", text) and not re.match(r"\s*\{\s*\}", text) else "    "
-
-
-def _dump(text: str, value: Any, depth: int) -> str:
-    unit = _unit(text)
-    made = json.dumps(value, indent=unit or None, ensure_ascii=False)
-    return made.replace("\n", "\n" + unit * depth)
-
-
-def _insert(text: str, node: _Node, depth: int, name: str, value: Any) -> str:
-    unit = _unit(text)
-    entry = f"{json.dumps(name)}: {_dump(text, value, depth)}"
-    if node.members:
-        end = node.members[-1][2].end
-        line = f"\n{unit * depth}" if unit and "\n" in text[node.start : node.end] else " "
-        return f"{text[:end]},{line}{entry}{text[end:]}"
-    inner = f"\n{unit * depth}{entry}\n{unit * (depth - 1)}" if unit else entry
-    return f"{text[: node.start]}{{{inner}}}{text[node.end :]}"
+def _written(document: Any, like: str) -> str:
+    """A document with the indentation and the end of the text `like`."""
+    shown = re.search(r"\{[ \r]*\n([ \t]+)\"", like)
+    indent = shown[1] if shown else None if re.search(r"\{.*\S.*\}", like) else 4
+    end = "\n" if not like.strip() or like.endswith("\n") else ""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    if any("\ud800" <= character <= "\udfff" for character in text):  # written as \udXXX in `like`
+        text = json.dumps(document, indent=indent)
+    return text + end

@@ -1,4 +1,4 @@
-"""JSON changed as a text: only the key in question differs."""
+"""JSON changed and written anew: only the key in question has another value."""
 
 from __future__ import annotations
 
@@ -54,13 +54,10 @@ def test_assign_and_delete(document: Any, path: list[str], indent: Any, value: A
     assert json.loads(jsontext.delete(changed, P, keys)) == document
 
 
-def test_nothing_else_moves() -> None:
-    text = '{\n  "hosts": [ "a",\n "b" ],  \n  "x": {"y" : 1.50e0}\n}'
+def test_values_order_and_indentation_stay() -> None:
+    text = '{\n  "hosts": [\n    "ü",\n    "\\n"\n  ],\n  "x": {\n    "y": 1.5\n  }\n}\n'
     changed = jsontext.assign(text, P, ("runtimes", "nvc"), {"path": "/p"})
-    assert changed == (
-        '{\n  "hosts": [ "a",\n "b" ],  \n  "x": {"y" : 1.50e0},\n'
-        '  "runtimes": {\n    "nvc": {\n      "path": "/p"\n    }\n  }\n}'
-    )
+    assert changed == text[:-3] + ',\n  "runtimes": {\n    "nvc": {\n      "path": "/p"\n    }\n  }\n}\n'
     assert jsontext.delete(changed, P, ("runtimes",)) == text
 
 
@@ -70,34 +67,27 @@ def test_nothing_else_moves() -> None:
         ("", '{\n    "k": 1\n}\n'),
         ("  \n", '{\n    "k": 1\n}\n'),
         ("{}", '{\n    "k": 1\n}'),
-        ('{"a":1}', '{"a":1, "k": 1}'),
+        ('{"a":1}', '{"a": 1, "k": 1}'),
         ('{"a": 1}\n', '{"a": 1, "k": 1}\n'),
         ('{\n\t"a": 1\n}\n', '{\n\t"a": 1,\n\t"k": 1\n}\n'),
-        ('{"k": 0, "k": 2}', '{"k": 0, "k": 1}'),
+        ('{"a": "\\ud800"}', '{"a": "\\ud800", "k": 1}'),
     ],
 )
 def test_forms(text: str, changed: str) -> None:
     assert jsontext.assign(text, P, ("k",), 1) == changed
 
 
-def test_a_key_given_twice_is_gone_altogether() -> None:
-    assert jsontext.delete('{"k": 0, "a": 1, "k": 2}', P, ("k",)) == '{"a": 1}'
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ('{"a": 1,}', "line 1 column 9: want a key in double quotes"),
-        ('{\n  "a": 1\n  "b": 2\n}', "line 3 column 3: want ',' or '}'"),
-        ('{"a": tru}', "line 1 column 7: want a value"),
-        ('{"a": 01}', "line 1 column 8: want ',' or '}'"),
-        ('{"a": "x\ny"}', "line 1 column 7: want a string of JSON"),
-        ('{"a": 1} //', "line 1 column 10: more text after the document"),
-        ("[]", "line 1 column 1: not an object"),
-        ('{"a": ' + "[" * 100 + "]" * 100 + "}", "more than 64 levels"),
-        ('{"a"', "line 1 column 5: want ':'"),
-        ("{", "line 1 column 2: want a key in double quotes"),
-        ('{"a": NaN}', "line 1 column 7: want a value"),
+        ('{\n  "a": 1\n  "b": 2\n}', "line 3 column 3: "),
+        ('{"a": tru}', "line 1 column 7: "),
+        ('{"a": 1} //', "line 1 column 10: "),
+        ("[]", "not an object"),
+        ('{"a": ' + "[" * 100_000, "too many levels"),
+        ('{"k": 0, "a": 1, "k": 2}', 'the key "k" is there twice'),
+        ('{"a": NaN}', "NaN is no value of JSON"),
+        ('{"a": 1e999}', "the number 1e999 is too large"),
     ],
 )
 def test_where_it_is_no_json(text: str, where: str) -> None:
@@ -107,16 +97,9 @@ def test_where_it_is_no_json(text: str, where: str) -> None:
 
 
 @given(st.text(alphabet='{}[]",:\\ntrue01.eE- \n', max_size=40))
-def test_the_same_texts_as_the_standard_parser(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        expected = json.loads(text)
-        accepted = isinstance(expected, dict)
-    except ValueError:
-        accepted = False
-    if not text.strip(" \t\r\n"):
+        changed = jsontext.assign(text, P, ("k",), 1)
+    except EngineError:
         return
-    if accepted:
-        assert jsontext.load(text, P) == expected
-    else:
-        with pytest.raises(EngineError):
-            jsontext.load(text, P)
+    assert json.loads(changed) == {**(json.loads(text) if text.strip() else {}), "k": 1}
