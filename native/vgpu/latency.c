@@ -7,7 +7,7 @@
 #include "log.h"
 #include "meter.h"
 
-enum { ROUNDS = 9, QUEUED_ROUNDS = 3, QUEUED = 32, MOST_NS = 15000, AGAIN_NS = 1000000, PART = 100 };
+enum { ROUNDS = 9, OWN_ROUNDS = 3, FEW = 8, MANY = 40, MOST_NS = 15000, AGAIN_NS = 1000000, PART = 100 };
 enum { HOST_MAPPED = 2, UNTIL_AT_LEAST = 0 };
 
 struct tools {
@@ -54,8 +54,8 @@ static uint64_t alone(const struct tools *tools)
     return now_ns(CLOCK_MONOTONIC) - start;
 }
 
-/* Of one of many that the device finds in its queue: it waits until all are there. */
-static uint64_t queued(const struct tools *tools)
+/* Of so many that the device finds in its queue, since it waits until all are there. */
+static uint64_t queued(const struct tools *tools, int count)
 {
     float milliseconds = 0;
     CUdeviceptr gate = tools->at + sizeof(uint32_t);
@@ -64,32 +64,39 @@ static uint64_t queued(const struct tools *tools)
     if (REAL(cuStreamWaitValue32_v2)(tools->stream, gate, 1, UNTIL_AT_LEAST) != CUDA_SUCCESS)
         return UINT64_MAX;
     good &= REAL(cuEventRecord)(tools->begin, tools->stream) == CUDA_SUCCESS;
-    for (int i = 0; i < QUEUED; i++)
+    for (int i = 0; i < count; i++)
         good &= write_word(tools);
     good &= REAL(cuEventRecord)(tools->end, tools->stream) == CUDA_SUCCESS;
     atomic_store(&tools->words[1], 1);
     good &= REAL(cuStreamSynchronize)(tools->stream) == CUDA_SUCCESS;
     if (!good || REAL(cuEventElapsedTime)(&milliseconds, tools->begin, tools->end) != CUDA_SUCCESS)
         return UINT64_MAX;
-    return (uint64_t)((double)milliseconds * 1e6) / QUEUED;
+    return (uint64_t)((double)milliseconds * 1e6);
 }
 
-/* UINT64_MAX: it cannot be told. */
-static uint64_t measure(const struct tools *tools)
+static uint64_t own_part(const struct tools *tools)
 {
-    uint64_t found[ROUNDS], own = 0;
-    for (int i = 0; i < ROUNDS; i++) {
-        uint64_t next = alone(tools);
+    uint64_t few = queued(tools, FEW), many = queued(tools, MANY);
+    return few == UINT64_MAX || many == UINT64_MAX || many < few ? UINT64_MAX : (many - few) / (MANY - FEW);
+}
+
+static uint64_t median(const struct tools *tools, uint64_t (*measure)(const struct tools *), int rounds)
+{
+    uint64_t found[ROUNDS];
+    for (int i = 0; i < rounds; i++) {
+        uint64_t next = measure(tools);
         int at = i;
         for (; at > 0 && found[at - 1] > next; at--)
             found[at] = found[at - 1];
         found[at] = next;
     }
-    for (int i = 0; i < QUEUED_ROUNDS; i++) {
-        uint64_t next = queued(tools);
-        own = next > own ? next : own;
-    }
-    uint64_t all = found[ROUNDS / 2];
+    return found[rounds / 2];
+}
+
+/* UINT64_MAX: it cannot be told. */
+static uint64_t measure(const struct tools *tools)
+{
+    uint64_t all = median(tools, alone, ROUNDS), own = median(tools, own_part, OWN_ROUNDS);
     return all == UINT64_MAX || own == UINT64_MAX ? UINT64_MAX : all > own ? all - own : 0;
 }
 

@@ -61,8 +61,9 @@ void meter_close_if_idle(struct meter *meter, uint64_t now)
     if (meter->used || meter->closing || !busy)
         return;
     uint64_t end = meter->latest > busy ? least(meter->latest, now) : busy;
-    atomic_store(&meter->busy, 0);
-    atomic_fetch_add(&meter->charged, end - busy);
+    atomic_store_explicit(&meter->busy, 0, memory_order_release);
+    atomic_store_explicit(&meter->charged, meter_charged(meter->position) + end - busy,
+                          memory_order_release);
     budget_end(&meter->budget, meter->cores, end, now);
 }
 
@@ -71,7 +72,7 @@ static void open_if_idle(struct meter *meter, uint64_t now)
     budget_open(&meter->budget, meter->position, now);
     if (atomic_load(&meter->busy))
         return;
-    atomic_store(&meter->busy, now);
+    atomic_store(&meter->busy, now); /* before it is looked whether the thread that watches sleeps */
     meter->progress = now;
     budget_begin(&meter->budget, now);
     watch_start();
@@ -165,7 +166,7 @@ static void begin_later(struct meter *meter, struct stream *stream, uint64_t at)
     if (at <= stream->since)
         return;
     stream->since = stream->entered = at;
-    atomic_store(&meter->busy, at);
+    atomic_store_explicit(&meter->busy, at, memory_order_release);
     budget_begin(&meter->budget, at);
 }
 
@@ -184,7 +185,8 @@ void meter_end(struct launch *launch, bool launched)
     }
     if (stream && launched) {
         stream->made += stream->made < stream->begun;
-        stream->serial = ++meter->serial;
+        stream->serial = atomic_load_explicit(&meter->serial, memory_order_relaxed) + 1;
+        atomic_store_explicit(&meter->serial, stream->serial, memory_order_release);
         SHARED_ADD(meter->budget.shared->launches, 1);
         due = mark_is_due(meter, stream, launch->now);
         if (launch->prompt && meter->under_way == 1 && atomic_load(&meter->busy) == launch->now)
