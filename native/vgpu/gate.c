@@ -329,7 +329,7 @@ CUresult gate_enter(struct launch *launch, CUstream stream, bool per_thread)
     return result;
 }
 
-CUresult gate_enter_graph(struct launch *launch, CUstream stream, bool per_thread)
+CUresult gate_enter_work(struct launch *launch, CUstream stream, bool per_thread)
 {
     return enter(launch, stream, per_thread, NO_POSITION);
 }

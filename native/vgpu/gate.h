@@ -7,11 +7,15 @@
 
 /* A launch is about to be made in a stream: returns when it may, CUDA_SUCCESS, or that it may not, for want of memory or
  * of a quota that can be read. It ends with gate_leave(), in the first case. */
-CUresult gate_enter(struct launch *launch, CUstream stream, bool per_thread); /* a kernel */
-CUresult gate_enter_graph(struct launch *launch, CUstream stream, bool per_thread);
+CUresult gate_enter(struct launch *launch, CUstream stream,
+                    bool per_thread); /* what begins at the end of the call */
+CUresult gate_enter_work(struct launch *launch, CUstream stream, bool per_thread); /* what may begin in it */
 void gate_leave(struct launch *launch, CUresult result);
 
 /* Likewise for one that works on another device as well, and ends when what is in the stream has. */
 CUresult gate_enter_for(struct launch *launch, CUstream stream, bool per_thread, int position);
+
+/* copies.c: cuMemcpy, which waits at the gate where both ends are on a device. */
+CUresult copy_anywhere(CUdeviceptr to, CUdeviceptr from, size_t size, bool per_thread);
 
 #endif

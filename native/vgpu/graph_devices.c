@@ -44,6 +44,8 @@ static uint64_t positions_of_node(CUgraphNode node, int depth)
     if (type == CU_NODE_KERNEL)
         return REAL(cuGraphKernelNodeGetParams_v2)(node, &kernel) == CUDA_SUCCESS ? position_of(kernel.ctx)
                                                                                   : all_positions();
+    if (type == CU_NODE_COPY || type == CU_NODE_SETTING || type == CU_NODE_CONDITIONAL)
+        return all_positions(); /* it does not tell which context it works in */
     if (type != CU_NODE_GRAPH)
         return 0;
     return REAL(cuGraphChildGraphNodeGetGraph)(node, &child) == CUDA_SUCCESS ? positions_of(child, depth + 1)
@@ -90,7 +92,7 @@ CUresult graph_devices_launch(CUgraphExec exec, CUstream stream, bool per_thread
     struct launch passed[MOST];
     struct item item = {0};
     unsigned int count = 0;
-    CUresult result = gate_enter_graph(&passed[count], stream, per_thread);
+    CUresult result = gate_enter_work(&passed[count], stream, per_thread);
     if (result != CUDA_SUCCESS)
         return result;
     int own = passed[count++].to.position;

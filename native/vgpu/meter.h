@@ -109,7 +109,7 @@ struct launch {
     uint64_t now; /* when it was let through */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
-    bool prompt; /* it is one kernel, which begins at the end of the driver's call */
+    bool prompt; /* it is one kernel, or the like, which begins at the end of the driver's call */
 };
 
 /* Of a device, for this process. NULL: nothing was ever launched through the gate; or, for the second, no memory. */

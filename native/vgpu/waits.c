@@ -1,6 +1,6 @@
 /* Calls by which a program waits for the device, or asks about it: what they answer shows what has ended, the latency of
  * the answer ago: see latency.c. */
-#include "meter.h"
+#include "gate.h"
 
 /* Positions with a meter. */
 static uint64_t metered(void)
@@ -74,14 +74,15 @@ static void after_stream(const struct asked *asked, CUstream stream)
     after(asked, (uintptr_t)stream <= 2 ? current() : 0, (uintptr_t)stream);
 }
 
-#define WAIT(name, parameters, arguments, do_after)                                                         \
+#define WAIT(name, parameters, arguments, do_after) WAIT_BY(name, parameters, REAL(name) arguments, do_after)
+#define WAIT_BY(name, parameters, call, do_after)                                                           \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         struct asked asked;                                                                                 \
         bool known = any_unfinished();                                                                      \
         if (known)                                                                                          \
             before(&asked);                                                                                 \
-        CUresult result = REAL(name) arguments;                                                             \
+        CUresult result = call;                                                                             \
         if (known && result == CUDA_SUCCESS)                                                                \
             do_after;                                                                                       \
         settle_after_wait();                                                                                \
@@ -105,6 +106,7 @@ WAIT(cuMemcpyDtoH, (void *to, unsigned int from, unsigned int size), (to, from, 
 WAIT(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t size), (to, from, size), after(&asked, NOWHERE, 0))
 WAIT(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t size), (to, from, size),
      after(&asked, NOWHERE, 0))
-WAIT(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size), after(&asked, NOWHERE, 0))
-WAIT(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size),
-     after(&asked, NOWHERE, 0))
+WAIT_BY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t size), copy_anywhere(to, from, size, false),
+        after(&asked, NOWHERE, 0))
+WAIT_BY(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t size), copy_anywhere(to, from, size, true),
+        after(&asked, NOWHERE, 0))

@@ -88,6 +88,21 @@ def test_every_kind_of_launch(world: World, capped: Callable[..., Capped], cap: 
     assert Shares(world, slice_, 2).total == approx(cap / 100, abs=PERIOD / 2 * cap / 100)
 
 
+@pytest.mark.parametrize(
+    ("kind", "words", "ns"), [("memset", 1, 1502), ("copy", 1 << 20, 1500 + (4 << 20) // 25)]
+)
+@pytest.mark.parametrize("batch", [0, 1])
+def test_what_is_no_kernel_counts_too(
+    world: World, capped: Callable[..., Capped], kind: str, words: int, ns: int, batch: int
+) -> None:
+    """Settings of memory, and copies on a device, may take its multiprocessors."""
+    slice_ = capped()
+    slice_.cap(10)
+    worker = slice_.worker(kind=kind, grid=words, batch=batch, seconds=1, warm=0.2)
+    share = worker.started().result().rate * ns / 1e9
+    assert 0.02 < share <= 0.1 * (1 + PERIOD)
+
+
 @pytest.mark.parametrize("cap", [25, 50])
 def test_long_kernels_make_debt(world: World, capped: Callable[..., Capped], cap: int) -> None:
     """Of 40 ms each: what is behind one waits until that is worked off."""

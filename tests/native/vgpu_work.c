@@ -1,6 +1,6 @@
 /* Fixed work by launches of every kind, for as long as asked, on a simulated or a real driver. Arguments are NAME=VALUE:
  *
- *   ns=N         GPU time of one kernel                    kind=plain|ptsz|ex|coop|multi|graph|spin   how it is launched
+ *   ns=N         GPU time of one kernel                    kind=plain|ptsz|ex|coop|multi|graph|spin|memset|copy
  *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
@@ -46,6 +46,7 @@ static void *library;
 static CUfunction function, wait_for, fill;
 static CUcontext context;
 static CUgraphExec graph;
+static CUdeviceptr memory; /* of what is no kernel */
 static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
@@ -87,15 +88,17 @@ static CUresult launch(CUstream stream)
     void *values[] = {&own};
     if (strcmp(kind, "graph") == 0)
         return CU(cuGraphLaunch)(graph, stream);
+    if (memory && *kind == 'm')
+        return CU(cuMemsetD32Async)(memory, 1, blocks, stream);
+    if (memory)
+        return CU(cuMemcpyDtoDAsync_v2)(memory + 4 * blocks, memory, 4 * blocks, stream);
     if (strcmp(kind, "ptsz") == 0)
         return CU(cuLaunchKernel_ptsz)(function, blocks, 1, 1, 32, 1, 1, 0, stream, values, NULL);
     if (strcmp(kind, "coop") == 0)
         return CU(cuLaunchCooperativeKernel)(function, blocks, 1, 1, 32, 1, 1, 0, stream, values);
     if (strcmp(kind, "ex") == 0) {
         struct {
-            int id;
-            char pad[4];
-            int cooperative;
+            int id, pad, cooperative;
             char rest[60];
         } attribute = {.id = 2, .cooperative = 1};
         CUlaunchConfig config = {
@@ -103,10 +106,7 @@ static CUresult launch(CUstream stream)
         return CU(cuLaunchKernelEx)(&config, function, values, NULL);
     }
     if (strcmp(kind, "multi") == 0) {
-        CUDA_LAUNCH_PARAMS one = {.function = function,
-                                  .shape = {blocks, 1, 1, 32, 1, 1},
-                                  .hStream = stream,
-                                  .kernelParams = values};
+        CUDA_LAUNCH_PARAMS one = {function, {blocks, 1, 1, 32, 1, 1}, 0, stream, values};
         return CU(cuLaunchCooperativeKernelMultiDevice)(&one, 1, 0);
     }
     if (!plain)
@@ -199,10 +199,8 @@ static int print_probe(double start)
         print_allocations(1024, 1000);
     if (strcmp(probe, "large") == 0)
         print_allocations(64 << 20, 20);
-    if (strcmp(probe, "resident") == 0)
-        print_status("VmRSS:");
-    if (strcmp(probe, "threads") == 0)
-        print_status("Threads:");
+    if (strcmp(probe, "resident") == 0 || strcmp(probe, "threads") == 0)
+        print_status(*probe == 'r' ? "VmRSS:" : "Threads:");
     printf("\n");
     return 0;
 }
@@ -370,6 +368,8 @@ int main(int count, char **words)
     kind = wanted;
     if (strcmp(kind, "graph") == 0)
         make_graph();
+    if (strcmp(kind, "memset") == 0 || strcmp(kind, "copy") == 0)
+        must(CU(cuMemAlloc_v2)(&memory, 8 * blocks), "cuMemAlloc");
     if (cost)
         return print_cost(), 0;
     double begin = now();
