@@ -8,15 +8,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from support import REPO, STAGE, until
+from support import REPO, until
 from support.builds import make
 from support.cluster import Cluster, programs
-from support.cluster.pods import Space
+from support.cluster.pods import DRIVER, Space, simulate
 
-DRIVER = "/srv/sim"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 #: What `make image` and `make chart` make.
 MADE = os.path.join(REPO, "build/kubernetes")
@@ -34,21 +32,13 @@ def made(stage: str) -> str:
 def nvc(made: str, cluster: Cluster) -> Cluster:
     """The cluster with nvc installed; each node has two simulated GPUs."""
     simulate(cluster)
+    cluster.kubectl("label", "nodes", "--all", "nvidia.com/gpu.present=true")
     cluster.load(os.path.join(made, "nvc.tar"))
     (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
     words = ["install", "nvc", chart, "--namespace", "nvc", "--create-namespace"]
     cluster.sh([f"{programs()}/helm", *words, "--set", f"driverRoot={DRIVER}", "--wait", "--timeout=3m"])
     until(lambda: len(cluster.get(SLICES)["items"]) == len(cluster.state.nodes))
     return cluster
-
-
-def simulate(cluster: Cluster, **wanted: Any) -> None:
-    """Give each node a simulated driver, and the label that the chart looks for."""
-    options = [f"--{name}={value}" for name, value in {"gpus": 2, **wanted}.items()]
-    for name in cluster.state.nodes:
-        command = [os.path.join(STAGE, "bin/nvc-cli"), "sim", "create", DRIVER, f"--seed={name}"]
-        cluster.inside(name, *command, *options)
-    cluster.kubectl("label", "nodes", "--all", "nvidia.com/gpu.present=true")
 
 
 @pytest.fixture

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
-from .. import until
+from .. import STAGE, until
 from .images import BUSYBOX
 from .plane import Cluster
 
 SLICE = "slice.gpu.nvc.dev"
 #: Of a node.
+DRIVER = "/srv/sim"
 CDI, CLAIMS, NVC = "/run/cdi", "/var/lib/nvc/kubernetes/claims", "/opt/nvc/current/bin/nvc-cli"
 
 
@@ -112,6 +114,14 @@ class Space:
 
     def delete(self, *names: str) -> None:
         self.kubectl("delete", "pod", *names, "--wait=true", "--timeout=90s")
+
+
+def simulate(cluster: Cluster, **wanted: Any) -> None:
+    """Give each node a simulated driver at DRIVER with two GPUs; options of `nvc-cli sim create`."""
+    options = [f"--{name}={value}" for name, value in {"gpus": 2, **wanted}.items()]
+    for name in cluster.state.nodes:
+        command = [os.path.join(STAGE, "bin/nvc-cli"), "sim", "create", DRIVER, f"--seed={name}"]
+        cluster.inside(name, *command, *options)
 
 
 def left(cluster: Cluster) -> list[str]:
