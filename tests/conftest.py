@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from support import EXPLORE, REPO, STAGE, run
 from support.builds import make
 from support.bundle import Bundle
+from support.processes import children
 from support.rootfs import make_rootfs
 
 RUN = "/run/nvc"
 CLONE_NEWNS = 0x20000  # unshare(2)
+MNT_DETACH = 2  # umount2(2)
 POISON = """
 #include <fcntl.h>
 #include <unistd.h>
@@ -35,27 +38,45 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("nvc")
 
 
+def _call(name: str, *arguments: object) -> None:
+    """A system call by its C function; OSError where it fails."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_directories() -> Iterator[None]:
-    """A /run/nvc of these tests alone: slices, policies, what was found on the host. Temporary files in memory.
+    """Mounts of these tests alone, and temporary files in memory: tests make hundreds of thousands of them.
 
-    Tests make hundreds of thousands of files. Both directories go when the tests end. Not for an installation that
-    somebody else made, which is looked at as it is, nor without root.
+    Not for an installation that somebody else made, which is looked at as it is, nor without root.
     """
     if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
         yield
         return
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
-        raise OSError(ctypes.get_errno(), "unshare: tests need a mount namespace of their own")
+    _call("unshare", CLONE_NEWNS)
     run("mount", "--make-rprivate", "/")
     os.makedirs(RUN, mode=0o700, exist_ok=True)
-    run("mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", RUN)
     memory = tempfile.mkdtemp(prefix="nvc-")  # a short name: paths of sockets have at most 107 characters
     run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", memory)
     tempfile.tempdir = memory
     yield
     run("umount", "--lazy", memory)
     os.rmdir(memory)
+
+
+@pytest.fixture(autouse=True)
+def _own_run() -> Iterator[None]:
+    """A /run/nvc of this test alone. Files and processes that it leaves go with it: a failure stays one test's."""
+    if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
+        yield
+        return
+    before = children()
+    _call("mount", b"tmpfs", RUN.encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=700")
+    yield
+    for pid in children() - before:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    _call("umount2", RUN.encode(), MNT_DETACH)
 
 
 @pytest.fixture

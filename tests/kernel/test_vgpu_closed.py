@@ -233,7 +233,7 @@ def test_of_a_directory(launcher: str, driver: str, name: str, how: str) -> None
     """Of /run/nvc, in a mount namespace that has one of its own."""
     script = f"""
         mount -t tmpfs -o mode=700 tmpfs /run/nvc && mkdir -m 700 /run/nvc/{name} && echo made && read line
-        exec {launcher} --root={driver} vgpu run --memory=1g -- true
+        exec '{launcher}' --root={driver} vgpu run --memory=1g -- true
     """
     words = ["unshare", "-m", "--propagation=private", "sh", "-ec", script]
     pipe = subprocess.PIPE

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable
+
+
+def children() -> set[int]:
+    """The processes that this one has started and not waited for."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/self/task/{task}/children", encoding="ascii") as file:
+                found.update(map(int, file.read().split()))
+    return found
 
 
 def in_child(function: Callable[[], str]) -> str:
