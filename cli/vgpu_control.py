@@ -90,7 +90,7 @@ _pausing("resume", "Let a slice launch again.")
     "policy",
     "nvc-cli vgpu policy",
     "nvc-cli vgpu policy 0 weight --total-weight 16",
-    "nvc-cli vgpu policy all --max-instances 8 --slice 20ms",
+    "nvc-cli vgpu policy all --max-instances 8 --quantum 20ms",
     "nvc-cli vgpu policy 0 --reset",
 )
 @click.argument("gpu", metavar="[GPU", default="all", shell_complete=completion.devices)
@@ -103,13 +103,13 @@ _pausing("resume", "Let a slice launch again.")
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
-@click.option("--slice", "slice_", default=None, metavar="TIME", help="Length of a turn under nvcd: 10ms.")
+@click.option("--quantum", default=None, metavar="TIME", help="Length of a lease under nvcd; default: 10ms.")
 @click.option("--reset", is_flag=True, help="Remove the GPU's policy; each slice's own applies.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
-    slice_: str | None, reset: bool, form: str,
+    quantum: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
     """Show or set how a GPU is shared, for running and future slices.
 
@@ -129,8 +129,8 @@ def policy_command(
         changes["max_instances"] = parse_number("--max-instances", max_instances, 0, policies.INSTANCES_MAX)
     if total_weight is not None:
         changes["total_weight"] = parse_number("--total-weight", total_weight, 0, policies.TOTAL_WEIGHT_MAX)
-    if slice_ is not None:
-        changes["slice_us"] = parse_duration("--slice", slice_)
+    if quantum is not None:
+        changes["quantum_us"] = parse_duration("--quantum", quantum)
     if reset and changes:
         raise click.UsageError("want either --reset or something to set")
     if (reset or changes) and ctx.get_parameter_source("form") is ParameterSource.COMMANDLINE:

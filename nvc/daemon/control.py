@@ -144,7 +144,7 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
     return {
         "uuid": uuid,
         "policy": arbiter.policy.name,
-        "sliceNs": arbiter.quantum,
+        "quantumNs": arbiter.quantum,
         "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
         "free": lease is not None and not lease.end,
         "turns": arbiter.turns,

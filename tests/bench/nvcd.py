@@ -2,7 +2,7 @@
 same slices all busy; and how long it takes from the end of a turn to the beginning of the next one.
 
     python3 tests/bench/nvcd.py [--bin DIR] [--root DRIVER_ROOT] [--tenants 16] [--seconds 4] [--windows 5]
-        [--policy preempt] [--slice-us 10000] [--json FILE]
+        [--policy preempt] [--quantum-us 10000] [--json FILE]
 
 As root. The slices are processes that have books and a connection, and do nothing but answer, so that a small
 machine can have 16 of them. They take turns on the first GPU of the host or of the driver root, and leave it alone.
@@ -109,7 +109,7 @@ def measure(place: object, uuid: str, root: str, options: argparse.Namespace) ->
     from support.nvcd import Place
 
     assert isinstance(place, Place)
-    place.lay_down(uuid, f"policy {options.policy}\nslice-us {options.slice_us}\n")
+    place.lay_down(uuid, f"policy {options.policy}\nquantum-us {options.quantum_us}\n")
     daemon = place.start(*([f"--root={root}"] if root else []))
     cores = {"cores": 100 // options.tenants} if options.policy == "fixed" else {}
     tenants = [place.tenant(uuids=(uuid,), **cores) for _ in range(options.tenants)]
@@ -132,14 +132,14 @@ def measure(place: object, uuid: str, root: str, options: argparse.Namespace) ->
     busy["turnsPerSecond"] = round(turns * 1e9 / (until - since), 1)
     busy["handOverUs"] = [gaps[len(gaps) * part // 100] // 1000 for part in (50, 95)]
     busy["shareLeastMost"] = [round(part / sum(held), 4) for part in (min(held), max(held))]
-    return {"tenants": options.tenants, "policy": options.policy, "sliceUs": options.slice_us,
+    return {"tenants": options.tenants, "policy": options.policy, "quantumUs": options.quantum_us,
             "seconds": options.seconds, "idle": idle, "busy": busy}  # fmt: skip
 
 
 def show(name: str, found: dict[str, object]) -> None:
     idle, busy = found["idle"], found["busy"]
     assert isinstance(idle, dict) and isinstance(busy, dict)
-    print(f"{found['tenants']} slices on {name}, {found['policy']}, turns of {found['sliceUs']} us")
+    print(f"{found['tenants']} slices on {name}, {found['policy']}, turns of {found['quantumUs']} us")
     print(
         f"percent of a core, median of {len(busy['percentOfCore']['nvcd'])} windows of {found['seconds']:g} s:"
     )
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="of each window")
     parser.add_argument("--policy", default="preempt")
-    parser.add_argument("--slice-us", type=int, default=10000)
+    parser.add_argument("--quantum-us", type=int, default=10000)
     parser.add_argument("--drain-us", type=int, default=0, help="after a turn, until it is given back")
     parser.add_argument("--json", default="", help="keep all windows in this file")
     options = parser.parse_args()

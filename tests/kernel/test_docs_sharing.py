@@ -41,7 +41,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
     assert (
         '"policy": "weight"' in policies
         and '"freeWeight": 16' in policies
-        and '"sliceUs": 20000' in policies
+        and '"quantumUs": 20000' in policies
     )
     for text in (", at most 60% of its time, weight 4", "ASKED", " 60% ", "RECEIVED", "MEAN"):
         assert text in changing, changing

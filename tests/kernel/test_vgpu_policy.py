@@ -90,14 +90,14 @@ def shown(policy: Any, gpu: str = "0") -> dict[str, Any]:
 
 
 def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) -> None:
-    assert policy("0", "weight", "--max-instances=8", "--total-weight=16", "--slice=20ms").stdout == ""
+    assert policy("0", "weight", "--max-instances=8", "--total-weight=16", "--quantum=20ms").stdout == ""
     device = shown(policy)
     assert (device["policy"], device["maxInstances"], device["totalWeight"]) == ("weight", 8, 16)
-    assert (device["freeWeight"], device["sliceUs"], device["instances"]) == (16, 20000, 0)
+    assert (device["freeWeight"], device["quantumUs"], device["instances"]) == (16, 20000, 0)
     assert shown(policy, "1")["policy"] is None
     path = f"{policies.directory()}/{uuids(driver)[0]}"
     with open(path, encoding="ascii") as file:
-        assert file.read() == "policy weight\nmax-instances 8\ntotal-weight 16\nslice-us 20000\n"
+        assert file.read() == "policy weight\nmax-instances 8\ntotal-weight 16\nquantum-us 20000\n"
     assert os.stat(path).st_mode & 0o777 == 0o600
     first, second = policy().stdout.splitlines()[1:]
     assert first.split()[2:] == ["weight", "0", "of", "8", "0", "of", "16", "16", "20ms"]
@@ -222,8 +222,8 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
         (("0", "99"), "NAME: 99: no such policy"),
         (("0", "--max-instances=-1"), "--max-instances: -1: want a number from 0 to 64"),
         (("0", "--total-weight=1k"), "--total-weight: 1k: want a number from 0 to"),
-        (("0", "--slice=10"), "--slice: 10: want 1ms to 1000ms; write 10ms"),
-        (("0", "--slice=0ms"), "--slice: 0ms: want 1ms"),
+        (("0", "--quantum=10"), "--quantum: 10: want 1ms to 1000ms; write 10ms"),
+        (("0", "--quantum=0ms"), "--quantum: 0ms: want 1ms"),
         (("9",), "9: unknown device"),
         (("0", "fair", "--reset"), "either --reset or something"),
         (("0", "fair", "--format=json"), "either --format or something"),

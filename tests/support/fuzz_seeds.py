@@ -170,7 +170,7 @@ def main() -> None:
     writer.put("ledger", ledger.header() + bytes(range(256)) * 8)
     writer.put("about", ABOUT)
     writer.put("calibration", "driver 580.159.04  context 629145600  module 104857600  device NVIDIA H100\n")
-    writer.put("policy", "policy fair\nmax-instances 4\ntotal-weight 100\nslice-us 2000\n")
+    writer.put("policy", "policy fair\nmax-instances 4\ntotal-weight 100\nquantum-us 2000\n")
     writer.put("requirement", "cuda>=12.4", "brand=tesla,driver>=535,driver<536", "arch>=8.0 cuda<13")
     writer.put("size", "8GiB", "50%", "4096m", "17179869184")
     writer.put("user", "0", "root:root", "1000:100", "nobody")

@@ -99,7 +99,7 @@ def tracks() -> tuple[Track, ...]:
 
 
 def governed() -> tuple[Governed, ...]:
-    own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, slice_us=1000000)
+    own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, quantum_us=1000000)
     return tuple(Governed(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
 
 

@@ -84,7 +84,7 @@ def test_a_policy_is_laid_down(woken: Host) -> None:
 
 def test_a_bound_is_laid_down(woken: Host) -> None:
     """Nothing is written into quotas."""
-    lay_down(KERNEL, (GPU,), lambda old: old.replace(slice_us=20000))
+    lay_down(KERNEL, (GPU,), lambda old: old.replace(quantum_us=20000))
     run_until(woken, lambda: [force.quantum for force in woken.daemon.book.force.values()] == [20_000_000])
 
 

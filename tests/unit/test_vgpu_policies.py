@@ -11,7 +11,7 @@ from nvc.slices.admin.govern import parse_duration
 from nvc.slices.policy.policies import (
     INSTANCES_MAX,
     NONE,
-    SLICE_US,
+    QUANTUM_US,
     TOTAL_WEIGHT_MAX,
     DevicePolicy,
     PolicyError,
@@ -24,7 +24,7 @@ POLICIES = st.builds(
     st.integers(NONE, 5),
     st.integers(0, INSTANCES_MAX),
     st.integers(0, TOTAL_WEIGHT_MAX),
-    st.just(0) | st.integers(*SLICE_US),
+    st.just(0) | st.integers(*QUANTUM_US),
 )
 
 
@@ -50,10 +50,10 @@ def test_what_is_no_uuid_is_no_path(uuid: str) -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("10ms", 10_000), ("1s", 1_000_000), ("1500us", 1500)])
 def test_durations(text: str, wanted: int) -> None:
-    assert parse_duration("--slice", text) == wanted
+    assert parse_duration("--quantum", text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "10", "ms", "-1ms", "1.5ms", "2s", "999us", "10m", "1 ms", "١ms"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(InputError, match="want 1ms to 1000ms"):
-        parse_duration("--slice", text)
+        parse_duration("--quantum", text)

@@ -66,7 +66,7 @@ class Governed(Value):
             "weight": self.weight,
             "totalWeight": laid_down.total_weight or None,
             "freeWeight": self.free_weight,
-            "sliceUs": laid_down.slice_us or None,
+            "quantumUs": laid_down.quantum_us or None,
         }
 
 
@@ -143,7 +143,7 @@ def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
     needing = {
         uuid: "the length of turns" if laid_down.policy == policies.NONE else POLICIES[laid_down.policy]
         for uuid, laid_down in new.items()
-        if laid_down.policy != policies.NONE and policy_of(laid_down.policy).needs_nvcd or laid_down.slice_us
+        if laid_down.policy != policies.NONE and policy_of(laid_down.policy).needs_nvcd or laid_down.quantum_us
     }
     cause = silence() if needing else ""
     return tuple(
@@ -168,7 +168,7 @@ def _too_much(uuid: str, laid_down: DevicePolicy, count: int, weight: int) -> li
 
 def parse_duration(name: str, text: str) -> int:
     """Microseconds of `10ms`, `5000us` or `1s`, within what a turn may last. Raises InputError."""
-    low, high = policies.SLICE_US
+    low, high = policies.QUANTUM_US
     for unit, length in UNITS:
         digits = text.removesuffix(unit)
         if digits != text and digits.isascii() and digits.isdigit() and len(digits) < 10:

@@ -80,7 +80,7 @@ def in_force(laid_down: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
         )
         for claim in claims
     )
-    return InForce(policy, laid_down.slice_us * 1000 or QUANTUM, terms)
+    return InForce(policy, laid_down.quantum_us * 1000 or QUANTUM, terms)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NONE = -1
 INSTANCES_MAX = 64  # nvcd takes turns among so many
 TOTAL_WEIGHT_MAX = 1 << 20
-SLICE_US = (1_000, 1_000_000)  # least and most
+QUANTUM_US = (1_000, 1_000_000)  # least and most
 FILE_MAX = 4096
 UUID_MAX = 80
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -49,7 +49,7 @@ class DevicePolicy(Value):
     policy: int = NONE  # place in policy.TABLE; NONE: each slice's own
     max_instances: int = 0  # 0: any number
     total_weight: int = 0  # 0: no bound
-    slice_us: int = 0  # microseconds; 0: as nvcd has it
+    quantum_us: int = 0  # microseconds; 0: as nvcd has it
 
     @property
     def bounds(self) -> bool:
@@ -62,7 +62,7 @@ class DevicePolicy(Value):
         numbers = (
             ("max-instances", self.max_instances),
             ("total-weight", self.total_weight),
-            ("slice-us", self.slice_us),
+            ("quantum-us", self.quantum_us),
         )
         lines += [f"{name} {number}" for name, number in numbers if number]
         return "".join(f"{line}\n" for line in lines)
@@ -87,8 +87,8 @@ def parse(text: str) -> DevicePolicy:
             found = found.replace(max_instances=parse_number(name, value, 1, INSTANCES_MAX))
         elif name == "total-weight":
             found = found.replace(total_weight=parse_number(name, value, 1, TOTAL_WEIGHT_MAX))
-        elif name == "slice-us":
-            found = found.replace(slice_us=parse_number(name, value, *SLICE_US))
+        elif name == "quantum-us":
+            found = found.replace(quantum_us=parse_number(name, value, *QUANTUM_US))
         else:
             raise InputError(name[:UUID_MAX], cause="no such setting")
     return found

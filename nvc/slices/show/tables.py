@@ -150,13 +150,13 @@ def sharing(
 
 
 def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
-    """One line for each device: what is laid down for it, and what of that is taken."""
-    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "TURN")]
+    """One line for each device: its policy and bounds, and how much of these is taken."""
+    rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "QUANTUM")]
     for device in governed:
         own = device.laid_down
-        turn = "-"
-        if own.slice_us:
-            turn = f"{own.slice_us // 1000}ms" if own.slice_us % 1000 == 0 else f"{own.slice_us}us"
+        quantum = "-"
+        if own.quantum_us:
+            quantum = f"{own.quantum_us // 1000}ms" if own.quantum_us % 1000 == 0 else f"{own.quantum_us}us"
         free = device.free_weight
         rows.append(
             (
@@ -168,7 +168,7 @@ def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
                 else str(len(device.sharers)),
                 f"{device.weight} of {own.total_weight}" if own.total_weight else str(device.weight),
                 "-" if free is None else str(free),
-                turn,
+                quantum,
             )
         )
     return fitted(rows, width, tail=("UUID",))
