@@ -39,6 +39,7 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
                          default: /var/lib/kubelet/device-plugins
   --placement NAME       packed or distributed: which GPU the device plugin takes for
                          a slice; default: packed, so that others stay whole
+  --health-quiet SECONDS a GPU is well again after so long without an Xid; default: 300
   --metrics-listen ADDR:PORT
                          serve metrics for Prometheus
   --dcgm-metrics         with it, GPU metrics under the names of dcgm-exporter
@@ -50,7 +51,7 @@ PATHS = (
     "kubeconfig", "root", "config", "cdi-dir", "hook-path", "state-dir", "kubelet-plugins-dir", "registry-dir",
     "device-plugin-dir",
 )  # fmt: skip
-OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", *PATHS)
+OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", "health-quiet", *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
@@ -146,6 +147,9 @@ def settings_of(values: dict[str, str]) -> Settings:
     listen = values.get("metrics-listen", "")
     if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
         raise InputError("--metrics-listen", listen, "want ADDR:PORT")
-    apart = ("root", "config", "mode", "dcgm-metrics")
+    quiet = values.get("health-quiet", "300")
+    if not (quiet.isascii() and quiet.isdigit() and len(quiet) < 7):
+        raise InputError("--health-quiet", quiet, "want a number of seconds")
+    apart = ("root", "config", "mode", "dcgm-metrics", "health-quiet")
     known = {name.replace("-", "_"): value for name, value in values.items() if name not in apart}
-    return Settings(**known, mode=modes, dcgm_metrics="dcgm-metrics" in values)
+    return Settings(**known, mode=modes, dcgm_metrics="dcgm-metrics" in values, health_quiet=float(quiet))

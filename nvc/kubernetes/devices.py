@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc.kubernetes.board import Condition
     from nvc.model import Gpu, HostFacts, MigDevice
 
 ALL_CORES = 100
@@ -109,6 +110,16 @@ def _common(facts: HostFacts, gpu: Gpu, place: Place) -> tuple[tuple[str, str, o
     return tuple(one for one in found if one[2] != "")
 
 
+def tainted(device: Device, condition: Condition) -> Device:
+    """The device with a taint for each problem of its GPU."""
+    taints = tuple(
+        Taint(problem.kind, problem.value, "NoExecute" if problem.evict else "NoSchedule")
+        for problem in condition.problems
+    )
+    found: Device = device.replace(taints=taints)
+    return found
+
+
 def semantic(version: str) -> str:
     """A version with three numbers, as the API server wants it: `13.0` is 13.0.0, 580.159.04 is 580.159.4.
 
@@ -152,7 +163,8 @@ def document(device: Device) -> dict[str, Any]:
     }
     if device.taints:
         found["taints"] = [
-            {"key": f"{TAINT_PREFIX}{taint.key}", "value": taint.value[:63], "effect": taint.effect}
+            {"key": f"{TAINT_PREFIX}{taint.key}", "effect": taint.effect}
+            | ({"value": taint.value[:63]} if taint.value else {})
             for taint in device.taints[:TAINTS_MAX]
         ]
     return found

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import nvc
 from nvc.cdi.generate import installed_hook, slicing_of
@@ -13,15 +14,16 @@ from nvc.config import driver_options
 from nvc.discovery import discover
 from nvc.errors import InitializationError, NvcError, PermissionDenied
 from nvc.kernel import LinuxKernel
-from nvc.kubernetes import give
+from nvc.kubernetes import give, nvml
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api import Api
 from nvc.kubernetes.board import Board
 from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
-from nvc.kubernetes.devices import Device, devices_of
+from nvc.kubernetes.devices import Device, devices_of, tainted
 from nvc.kubernetes.dra import Driver
 from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
+from nvc.kubernetes.health import Monitor
 from nvc.kubernetes.holdings import free_of, held_by, uuid_of
 from nvc.kubernetes.metrics import Counts
 from nvc.kubernetes.prepare import Host, Preparer
@@ -30,6 +32,7 @@ from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
 from nvc.request import SliceRequest
+from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
@@ -73,6 +76,8 @@ class Plugin:
         """Nothing is served yet. Raises NvcError."""
         self.settings = settings
         self.config = config
+        self._wake = threading.Event()
+        self._ended = False
         self.served: tuple[str, ...] = ()
         self.kernel: Kernel = LinuxKernel()
         self.options: DriverOptions = driver_options(config).replace(load_kmods=False)
@@ -85,8 +90,12 @@ class Plugin:
         self.api = Api(server, f"nvc-kubelet-plugin/{nvc.__version__}")
         self.outlet = Outlet(settings.cdi_dir, settings.hook_path or installed_hook())
         self.host = Host(self.kernel, self.options, discover, self._devices_of)
+        # Before anything has begun a thread.
+        _, channel = nvml.start()
+        self.monitor = Monitor(channel, self.board, self._gpus, self._wake.set, log, settings.health_quiet)
         self._known: tuple[Device, ...] = ()
-        self._problem = ""
+        self._problem = self._names = ""
+        self._monitored = False
         self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
         self.preparer = Preparer(
             self.host,
@@ -105,10 +114,12 @@ class Plugin:
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
             self.publisher.look,
         )  # fmt: skip
-        self._end = threading.Event()
 
     def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
-        return devices_of(facts, places(facts), {})
+        return devices_of(facts, places(facts), self.monitor.round.profiles)
+
+    def _gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(device.parent or device.uuid for device in self._known))
 
     def _admit(self, allocation: Allocation) -> None:
         """Refuse a claim of what pods have by the device plugin. Raises ClaimError."""
@@ -153,12 +164,16 @@ class Plugin:
             self._say(f"look for devices: {error.line()}")
             return
         self._say("")
-        found = tuple(devices.values())
+        found = tuple(
+            tainted(device, self.board.of(device.parent or device.uuid)) for device in devices.values()
+        )
+        self._monitor(facts)
         if DEVICE_PLUGIN in self.served:
             self._offer(facts, found)
         if found != self._known or not self.publisher.published:
             names = ", ".join(device.name for device in found) or "none"
-            if found != self._known:
+            if names != self._names:
+                self._names = names
                 log(f"driver {facts.driver_label}, devices: {names}")
             self._known = found
             self.publisher.want(found)
@@ -178,6 +193,17 @@ class Plugin:
             for problem in found.problems:
                 log(f"size {problem}")
             self.device_plugin.want(offer)
+
+    def _monitor(self, facts: HostFacts) -> None:
+        """Have NVML watched, once there is one."""
+        if not self._monitored:
+            try:
+                libraries = libraries_of(facts)
+            except NvcError as error:
+                self._say(f"health is not monitored: {error.line()}")
+                return
+            self._monitored = True
+            self.monitor.start(libraries)
 
     def _say(self, problem: str) -> None:
         """Log a problem of the host when it is new."""
@@ -209,12 +235,15 @@ class Plugin:
 
     def run(self) -> None:
         """Until `end` is called."""
-        waited = 0.0
-        while not self._end.wait(LOOK):
+        collect = time.monotonic() + COLLECT
+        while True:
+            self._wake.wait(LOOK)
+            if self._ended:
+                return
+            self._wake.clear()
             self.look()
-            waited += LOOK
-            if waited >= COLLECT:
-                waited = 0.0
+            if time.monotonic() >= collect:
+                collect = time.monotonic() + COLLECT
                 self._collect()
 
     def _collect(self) -> None:
@@ -226,7 +255,8 @@ class Plugin:
 
     def end(self) -> None:
         """Have `run` return."""
-        self._end.set()
+        self._ended = True
+        self._wake.set()
 
     def stop(self) -> None:
         """Unregister. What is prepared stays: pods use it, and the next process goes on with it."""

@@ -25,4 +25,5 @@ class Settings(Value):
     mode: tuple[str, ...] = ()  # of MODES; (): DRA where the API server has it, else the device plugin
     hook_path: str = ""  # "": beside this program
     dcgm_metrics: bool = False
+    health_quiet: float = 300.0  # seconds without an Xid after which a GPU is well again
     placement: str = "packed"  # of slices of the device plugin; or distributed

@@ -1,12 +1,15 @@
-/* Event sets. A simulated GPU never has an event; waiting for one takes its time all the same. */
-#include "library.h"
+/* Event sets. A simulated GPU has the events that its root's file of faults names: see faults.h. */
+#include "faults.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
+enum { XID = 0x8, LOOK_AGAIN_MS = 20 };
+
 struct nvml_event_set {
     uint32_t registered;
+    uint32_t seen; /* events that were told, or were there before */
 };
 
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
@@ -43,7 +46,11 @@ NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned lon
     NVML_ARGUMENT(set);
     if (types & ~supported)
         return NVML_ERROR_NOT_SUPPORTED;
-    set->registered++;
+    if (!set->registered++) {
+        const struct nvml_device *before;
+        unsigned long long xid;
+        set->seen = nvml_events(UINT32_MAX, &before, &xid);
+    }
     return NVML_SUCCESS;
 }
 
@@ -52,9 +59,21 @@ NVML_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *d
     if (!nvml_library())
         return NVML_ERROR_UNINITIALIZED;
     NVML_ARGUMENT(set && data);
-    struct timespec left = {.tv_sec = timeout_ms / 1000, .tv_nsec = (long)(timeout_ms % 1000) * 1000000};
-    while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ;
+    for (unsigned int waited = 0;; waited += LOOK_AGAIN_MS) {
+        const struct nvml_device *device = NULL;
+        unsigned long long xid = 0;
+        nvml_events(set->seen, &device, &xid);
+        if (set->registered && device) {
+            set->seen++;
+            *data = (nvmlEventData_t){(nvmlDevice_t)device, XID, xid, UINT32_MAX, UINT32_MAX};
+            return NVML_SUCCESS;
+        }
+        if (waited >= timeout_ms)
+            break;
+        struct timespec left = {.tv_nsec = LOOK_AGAIN_MS * 1000000};
+        while (nanosleep(&left, &left) != 0 && errno == EINTR)
+            ;
+    }
     return NVML_ERROR_TIMEOUT;
 }
 

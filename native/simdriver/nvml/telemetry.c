@@ -1,5 +1,5 @@
 /* Sensors, clocks, links and modes: plausible constants, so that monitoring tools run. */
-#include "library.h"
+#include "faults.h"
 
 #include <string.h>
 #include <time.h>
@@ -76,7 +76,22 @@ NVML_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned 
 {
     NVML_DEVICE(device, handle);
     NVML_ARGUMENT(errors && type < 2 && counter < 2);
-    *errors = 0;
+    if (nvml_fault(device, "lost"))
+        return NVML_ERROR_GPU_IS_LOST;
+    *errors = type == 1 ? nvml_fault(device, "ecc") : 0;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t handle, unsigned int *corrected,
+                                                unsigned int *uncorrected, unsigned int *pending,
+                                                unsigned int *failed)
+{
+    NVML_DEVICE(device, handle);
+    NVML_ARGUMENT(corrected && uncorrected && pending && failed && !device->mig);
+    unsigned long long fault = nvml_fault(device, "remapping");
+    *corrected = *uncorrected = 0;
+    *pending = fault == 1;
+    *failed = fault == 2;
     return NVML_SUCCESS;
 }
 

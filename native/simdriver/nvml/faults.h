@@ -1,0 +1,18 @@
+/* Faults of simulated GPUs, which whoever tests monitoring writes into a file of the driver root:
+ *
+ *     proc/driver/nvidia/sim/faults    lines `UUID NAME VALUE`
+ *
+ * Names: xid (each line is one event), ecc (uncorrected errors), remapping (1: pending, 2: failed), lost. The file is
+ * read again by each call, so a fault is over when its line is gone. */
+#ifndef NVC_SIM_NVML_FAULTS_H
+#define NVC_SIM_NVML_FAULTS_H
+
+#include "library.h"
+
+/* The value of the last line of that name for the GPU of a device, 0 without one. */
+unsigned long long nvml_fault(const struct nvml_device *device, const char *name);
+
+/* How many events there are, and of the one after the first `seen` the GPU and the number. */
+uint32_t nvml_events(uint32_t seen, const struct nvml_device **device, unsigned long long *xid);
+
+#endif

@@ -1,0 +1,233 @@
+"""From what NVML says to what is wrong with each GPU, and when that is over.
+
+What NVML shows as a state is wrong as long as it shows it: a GPU that is lost, memory that waits for remapping. An
+event has no end that NVML would tell: an Xid counts until the GPU has been quiet for a while, and one that only a
+reset mends until the GPU was away or the plugin starts again, as a reset takes. Xids that programs cause by their
+own mistakes count for nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from nvc.errors import one_line
+from nvc.kubernetes.board import HEALTHY, UNHEALTHY, UNKNOWN, Condition, Problem
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from nvc.kubernetes.board import Board
+    from nvc.slices.build.calibrate import Libraries
+
+#: Seconds after which an event is over, and after which silence of NVML means that nothing is known.
+QUIET, SILENCE = 300.0, 45.0
+#: Of NVIDIA's list of Xids: faults of programs; and those that only a reset of the GPU mends.
+OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
+UNTIL_RESET = frozenset((48, 62, 64, 74, 79, 95, 119, 120, 140, 143))
+LINE_MAX, LINES_MAX = 512, 4096
+NUMBER_MAX = 1 << 63
+
+
+class Seen(Value):
+    """One GPU in one round of NVML. -1: not told."""
+
+    lost: bool
+    ecc: int  # uncorrected errors since the driver was loaded
+    remapping: int  # 1: pending, 2: failed
+    events: bool  # whether Xids are told
+
+
+class Figures(Value):
+    """What monitoring shows of a GPU; -1: not told."""
+
+    used: int  # bytes
+    total: int
+    busy: int  # percent
+    copy: int  # percent of the time with traffic to its memory
+    celsius: int
+    milliwatt: int
+    sm_mhz: int
+    memory_mhz: int
+
+
+class Round(Value):
+    """All GPUs at one moment."""
+
+    gpus: dict[str, Seen]
+    figures: dict[str, Figures]
+    profiles: dict[str, str]  # of MIG devices by UUID
+    problem: str = ""
+
+
+class Event(Value):
+    """An Xid."""
+
+    uuid: str
+    number: int
+
+
+def parse(lines: list[str]) -> tuple[Round, tuple[Event, ...]]:
+    """What the process that runs the vendor's code has written. Raises ValueError for anything else."""
+    gpus, figures, profiles, problem, events = {}, {}, {}, "", []
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        if kind == "problem":
+            problem = one_line(rest)
+            continue
+        uuid, *words = rest.split(" ")
+        if not (uuid.isascii() and uuid.isprintable() and 0 < len(uuid) <= 96):
+            raise ValueError(f"not understood: {line[:80]}")
+        if kind == "mig" and len(words) == 1 and words[0].replace(".", "").replace("+", "").isalnum():
+            profiles[uuid] = words[0]
+            continue
+        numbers = [int(word) for word in words]
+        if not all(-1 <= number < NUMBER_MAX for number in numbers):
+            raise ValueError(f"not understood: {line[:80]}")
+        if kind == "gpu" and len(numbers) == 4:
+            gpus[uuid] = Seen(numbers[0] == 1, numbers[1], numbers[2], numbers[3] == 1)
+        elif kind == "figures" and len(numbers) == 8:
+            figures[uuid] = Figures(*numbers)
+        elif kind == "xid" and len(numbers) == 1:
+            events.append(Event(uuid, numbers[0]))
+        else:
+            raise ValueError(f"not understood: {line[:80]}")
+    return Round(gpus, figures, profiles, problem), tuple(events)
+
+
+class Judge:
+    """Remembers events and counters, and says what is wrong. One thread uses it."""
+
+    def __init__(self, quiet: float = QUIET) -> None:
+        self.quiet = quiet
+        self._xids: dict[tuple[str, int], float] = {}
+        self._ecc: dict[str, tuple[int, float]] = {}  # errors, and when there were more than before
+
+    def event(self, one: Event, now: float) -> None:
+        """An Xid has come."""
+        if one.number not in OF_PROGRAMS:
+            self._xids[one.uuid, one.number] = now
+
+    def conditions(self, known: tuple[str, ...], found: Round, now: float) -> dict[str, Condition]:
+        """Of the GPUs that the node is known to have."""
+        if found.problem:
+            return {uuid: Condition(UNKNOWN, reason=f"NVML: {found.problem}") for uuid in known}
+        return {uuid: self._condition(uuid, found.gpus.get(uuid), now) for uuid in known}
+
+    def _condition(self, uuid: str, seen: Seen | None, now: float) -> Condition:
+        if seen is None or seen.lost:
+            # Back from there it has been reset.
+            self._xids = {one: at for one, at in self._xids.items() if one[0] != uuid}
+            self._ecc.pop(uuid, None)
+            return Condition(UNHEALTHY, (Problem("lost", "", "NVML has lost the GPU", evict=True),))
+        problems = []
+        if seen.remapping > 0:
+            value, text = (
+                ("pending", "waits for a reset") if seen.remapping == 1 else ("failed", "has failed")
+            )
+            problems.append(Problem("remapping", value, f"remapping of its memory {text}"))
+        before, since = self._ecc.get(uuid, (seen.ecc, now - self.quiet))
+        if seen.ecc > before:
+            since = now
+        self._ecc[uuid] = seen.ecc, since
+        if seen.ecc > 0 and now - since < self.quiet:
+            problems.append(Problem("ecc", str(seen.ecc), f"{seen.ecc} uncorrected memory errors"))
+        for (own, number), at in sorted(self._xids.items()):
+            if own == uuid and (number in UNTIL_RESET or now - at < self.quiet):
+                problems.append(Problem("xid", str(number), f"Xid {number}"))
+        if problems:
+            return Condition(UNHEALTHY, tuple(problems))
+        return Condition(HEALTHY, reason="" if seen.events else "the driver does not tell of Xids")
+
+
+class Monitor:
+    """The thread that reads what NVML says, and keeps the board."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        board: Board,
+        gpus: Callable[[], tuple[str, ...]],
+        changed: Callable[[], None],
+        log: Callable[[str], None],
+        quiet: float = QUIET,
+    ) -> None:
+        """`channel` is that of `nvml.start`, `gpus` the node's UUIDs; `changed` is called after each change."""
+        self.channel = channel
+        self.board = board
+        self.gpus = gpus
+        self.changed = changed
+        self.log = log
+        self.judge = Judge(quiet)
+        self.round = Round({}, {}, {}, "not asked yet")
+        self.xids: dict[str, int] = {}  # the last one of each GPU
+        self._told: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        channel.setblocking(True)
+        channel.settimeout(SILENCE)
+
+    @property
+    def running(self) -> bool:
+        """Whether something is monitored."""
+        return self._thread.is_alive()
+
+    def start(self, libraries: Libraries) -> None:
+        """Have the process ask this NVML, and begin to read."""
+        self.channel.sendall(f"{libraries.root}\n{libraries.nvml}\n".encode("utf-8", "surrogateescape"))
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with self.channel.makefile("rb") as stream:
+                    self._read(stream)
+                problem = "the process that asks NVML has ended"
+            except TimeoutError:
+                self._unknown("does not answer")
+                continue
+            except OSError as error:
+                problem = str(error)
+            self._unknown(problem)
+            self.log(f"health is not monitored any more: {problem}")
+            return
+
+    def _read(self, stream: BinaryIO) -> None:
+        lines: list[str] = []
+        while data := stream.readline(LINE_MAX):
+            line = data.decode("ascii", "replace").rstrip("\n")
+            if line.startswith("xid "):
+                self._take([line], self.round)
+            elif line == "end" or len(lines) > LINES_MAX:
+                self._take(lines, None)
+                lines = []
+            else:
+                lines.append(line)
+
+    def _unknown(self, problem: str) -> None:
+        self.round = Round({}, {}, {}, problem)
+        self._judge()
+
+    def _take(self, lines: list[str], kept: Round | None) -> None:
+        try:
+            found, events = parse(lines)
+        except ValueError as error:
+            found, events = Round({}, {}, {}, str(error)), ()
+        for event in events:
+            self.xids[event.uuid] = event.number
+            self.judge.event(event, time.monotonic())
+        self.round = kept or found
+        self._judge()
+
+    def _judge(self) -> None:
+        found = self.judge.conditions(self.gpus(), self.round, time.monotonic())
+        if self.board.set(found):
+            for uuid, condition in found.items():
+                text = f"{condition.health}: {condition.text}" if condition.text else condition.health
+                if self._told.get(uuid) != text:
+                    self.log(f"{uuid} is {text}")
+                self._told[uuid] = text
+            self.changed()

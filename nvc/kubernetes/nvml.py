@@ -1,0 +1,196 @@
+"""The process that asks NVML how GPUs are: the vendor's library runs there, without rights, and may hang or die.
+
+Two processes: a keeper, which does nothing but begin the other one again when it has ended, and that one. It begins
+before this process has threads. On its socket it writes lines, a round of them ending with `end`:
+
+    gpu UUID LOST ECC REMAPPING EVENTS                  numbers; -1: not told
+    figures UUID USED TOTAL BUSY COPY CELSIUS MILLIWATT SM-MHZ MEM-MHZ
+    mig UUID PROFILE
+    xid UUID NUMBER
+    problem TEXT
+    end
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import time
+
+from nvc.daemon.io import helper
+from nvc.slices.build.confine import become_nobody, die_with
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GPUS_MAX, MIG_MAX = 64, 16
+NAME_MAX = 96
+SUCCESS, TIMEOUT, LOST = 0, 10, 15  # nvmlReturn_t
+XID = 0x8  # nvmlEventTypeXidCriticalError
+UNCORRECTED, VOLATILE = 1, 0
+#: Milliseconds that NVML is waited for, and seconds between two rounds; a round that takes longer ends the process.
+WAIT_MS, ROUND, ROUND_MAX = 1000, 5.0, 30
+AGAIN = 5.0
+NOT_TOLD = -1
+
+
+class _Event(ctypes.Structure):
+    """nvmlEventData_t."""
+
+    _fields_ = [
+        ("device", ctypes.c_void_p),
+        ("kind", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+def start() -> tuple[int, socket.socket]:
+    """The keeper's id, and the socket on which lines come; its other end is closed when the keeper ends."""
+
+    def work(channel: socket.socket, parent: int) -> None:
+        die_with(parent)
+        with channel.makefile("r", encoding="utf-8", errors="surrogateescape") as told:
+            root, path = told.readline().rstrip("\n"), told.readline().rstrip("\n")
+        if path:
+            _keep(root, path, channel.fileno())
+
+    return helper.start(socket.SOCK_STREAM, work)
+
+
+def _keep(root: str, library: str, fd: int) -> None:
+    while True:
+        keeper = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                become_nobody(root, keeper)
+                _serve(library, fd)
+            finally:
+                os._exit(1)
+        os.waitpid(pid, 0)
+        _write(fd, ["problem the process that asks NVML has ended", "end"])
+        time.sleep(AGAIN)
+
+
+def _write(fd: int, lines: list[str]) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode("ascii", "replace")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _serve(library: str, fd: int) -> None:
+    signal.alarm(ROUND_MAX)
+    nvml: Any = ctypes.CDLL(library)
+    code = nvml.nvmlInit_v2()
+    if code:
+        _write(fd, [f"problem nvmlInit: error {code}", "end"])
+        return
+    events = ctypes.c_void_p()
+    nvml.nvmlEventSetCreate(ctypes.byref(events))
+    registered: set[str] = set()
+    while True:
+        signal.alarm(ROUND_MAX)
+        lines: list[str] = []
+        names = _look(nvml, events, registered, lines)
+        _write(fd, [*lines, "end"])
+        until = time.monotonic() + ROUND
+        while time.monotonic() < until:
+            event = _Event()
+            if not registered:  # nothing to wait for, and some drivers return at once
+                time.sleep(ROUND)
+            elif nvml.nvmlEventSetWait_v2(events, ctypes.byref(event), WAIT_MS) == SUCCESS:
+                uuid = names.get(event.device or 0) or _uuid(nvml, ctypes.c_void_p(event.device))
+                if event.kind == XID:
+                    _write(fd, [f"xid {uuid} {event.data}"])
+
+
+def _look(nvml: Any, events: ctypes.c_void_p, registered: set[str], lines: list[str]) -> dict[int, str]:
+    """All GPUs; their UUIDs by handle."""
+    names: dict[int, str] = {}
+    count = ctypes.c_uint()
+    code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    if code:
+        lines.append(f"problem nvmlDeviceGetCount: error {code}")
+        return names
+    for index in range(min(count.value, GPUS_MAX)):
+        device = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+            continue  # it is missing from the round, and that is how it counts
+        uuid = _uuid(nvml, device)
+        if not uuid:
+            continue
+        names[device.value or 0] = uuid
+        if uuid not in registered and nvml.nvmlDeviceRegisterEvents(device, XID, events) == SUCCESS:
+            registered.add(uuid)
+        errors = ctypes.c_ulonglong()
+        code = nvml.nvmlDeviceGetTotalEccErrors(device, UNCORRECTED, VOLATILE, ctypes.byref(errors))
+        ecc = errors.value if code == SUCCESS else NOT_TOLD
+        lines.append(
+            f"gpu {uuid} {int(code == LOST)} {ecc} {_remapping(nvml, device)} {int(uuid in registered)}"
+        )
+        lines.append(f"figures {uuid} {' '.join(map(str, _figures(nvml, device)))}")
+        lines += _profiles(nvml, device)
+    return names
+
+
+def _uuid(nvml: Any, device: ctypes.c_void_p) -> str:
+    text = ctypes.create_string_buffer(NAME_MAX)
+    return "" if nvml.nvmlDeviceGetUUID(device, text, NAME_MAX) else text.value.decode("ascii", "replace")
+
+
+def _remapping(nvml: Any, device: ctypes.c_void_p) -> int:
+    """0: none, 1: pending until a reset, 2: failed; -1: not told, as of GPUs before Ampere."""
+    counts = [ctypes.c_uint() for _ in range(4)]
+    try:
+        code = nvml.nvmlDeviceGetRemappedRows(device, *map(ctypes.byref, counts))
+    except AttributeError:
+        return NOT_TOLD
+    if code != SUCCESS:
+        return NOT_TOLD
+    return 2 if counts[3].value else int(bool(counts[2].value))
+
+
+def _figures(nvml: Any, device: ctypes.c_void_p) -> list[int]:
+    memory, busy = _Memory(), _Utilization()
+    found = [NOT_TOLD] * 4
+    if nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == SUCCESS:
+        found[:2] = [memory.used, memory.total]
+    if nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(busy)) == SUCCESS:
+        found[2:] = [busy.gpu, busy.memory]
+    for call, words in (
+        (nvml.nvmlDeviceGetTemperature, (0,)),
+        (nvml.nvmlDeviceGetPowerUsage, ()),
+        (nvml.nvmlDeviceGetClockInfo, (1,)),
+        (nvml.nvmlDeviceGetClockInfo, (2,)),
+    ):
+        value = ctypes.c_uint()
+        found.append(value.value if call(device, *words, ctypes.byref(value)) == SUCCESS else NOT_TOLD)
+    return found
+
+
+def _profiles(nvml: Any, device: ctypes.c_void_p) -> list[str]:
+    """The MIG devices, by whose names only a driver tells their profiles: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`."""
+    lines: list[str] = []
+    most = ctypes.c_uint()
+    if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
+        return lines
+    for number in range(min(most.value, MIG_MAX)):
+        part, name = ctypes.c_void_p(), ctypes.create_string_buffer(NAME_MAX)
+        if nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, number, ctypes.byref(part)) == SUCCESS:
+            if nvml.nvmlDeviceGetName(part, name, NAME_MAX) == SUCCESS:
+                profile = name.value.decode("ascii", "replace").rpartition(" MIG ")[2]
+                lines.append(f"mig {_uuid(nvml, part)} {profile.split(' ')[0]}")
+    return lines
