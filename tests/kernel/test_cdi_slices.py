@@ -176,6 +176,19 @@ def test_a_node_that_is_mounted_is_refused(
         pass
 
 
+def test_a_node_under_another_name_cannot_be_opened(runc_bundle: Any, give: Any, scratch: str) -> None:
+    """It is not looked for in volumes: the device rules have the devices that were named, and no others."""
+    bundle = runc_bundle()
+    give(bundle, "0:small")
+    os.mkdir(f"{scratch}/nodes")
+    for minor in (0, 1):
+        os.mknod(f"{scratch}/nodes/disk{minor}", 0o20666, os.makedev(195, minor))
+    options = {"type": "bind", "options": ["rbind", "rw", "dev"]}
+    bundle.config["mounts"].append({"source": f"{scratch}/nodes", "destination": "/mnt", **options})
+    errors = bundle.run("runc", "cat /mnt/disk0; cat /mnt/disk1; true").stderr.splitlines()
+    assert "No such device or address" in errors[0] and "Operation not permitted" in errors[1], errors
+
+
 def test_a_slice_is_not_mounted_where_the_host_would_see_it(
     runc_bundle: Any, give: Any, shared: str
 ) -> None:
