@@ -14,7 +14,6 @@ from support import PATIENCE, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
-from nvc.slices.model import layout, quota
 
 
 def shares(place: Place, seconds: float, *drains: float) -> list[float]:
@@ -49,29 +48,6 @@ def test_alone_there_is_one_message_until_another_comes(place: Place) -> None:
     assert one.ask("receive")[:2] == [DROP, round]
     one.ask("send", RELEASE, round, 0, 0, 1)
     assert other.ask("receive")[0] == FREE
-
-
-@pytest.mark.parametrize("name", ["about", "quota"])
-def test_a_slice_that_cannot_be_read_gets_no_turn(place: Place, name: str) -> None:
-    """It is named, once, and the others have their turns."""
-    broken, sound = place.tenant(), place.tenant()
-    path = f"{place.root}{broken.directory}/{name}"
-    with open(path, "rb") as file:
-        held = file.read()
-    os.truncate(path, 3)
-    place.start()
-    (one,) = ask(place)["broken"]
-    assert one["key"] == broken.key and f"{name}: " in one["problem"]
-    assert [one["key"] for one in ask(place)["slices"]] == [sound.key]
-    assert broken.ask("connect") != WELCOME and sound.ask("connect") == WELCOME
-    sound.ask("send", WANT, 0, 0, 0, 0)
-    assert sound.ask("receive")[0] == FREE
-    ask(place, "look")
-    assert place.daemon is not None and place.daemon.said().count(f"slice {broken.key}: ") == 1
-    with open(path, "wb") as file:
-        file.write(held)
-    eventually(place, lambda state: not state["broken"] and len(state["slices"]) == 2)
-    assert broken.ask("connect") == WELCOME
 
 
 def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
@@ -312,19 +288,6 @@ def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
         tenant.send("busy", time_out, 0)
     second = [tenant.receive() for tenant in (one, other)]
     assert second[0]["held"][0] / second[1]["held"][0] > 1.2
-
-
-def test_a_quota_whose_writer_was_killed(place: Place) -> None:
-    """Its slice is denied everything until somebody ends the change."""
-    place.start()
-    one = place.tenant("weight", weight=3)
-    one.ask("connect")
-    fd = os.open(f"{one.directory}/quota", os.O_RDWR)
-    os.pwrite(fd, layout.SEQUENCE.pack(7), layout.SEQUENCE_OFFSET)
-    ended = layout.SEQUENCE.pack(10)
-    eventually(place, lambda _: os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET) == ended)
-    assert quota.read(fd)[0].weight == 3
-    os.close(fd)
 
 
 @pytest.mark.nightly

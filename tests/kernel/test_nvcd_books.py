@@ -9,13 +9,15 @@ import time
 from typing import Any
 
 import pytest
-from support import PATIENCE, REPO, until
+from support import PATIENCE, REPO, run, until
 from support.books import get, one, pid_of_slice, started
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpu import GIB, MIB
 
+from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.services import CONNECTIONS
+from nvc.slices.store.limits import read_quota
 from nvc.slices.store.registry import read_entry
 
 pytestmark = pytest.mark.driver(gpus=1)
@@ -50,6 +52,42 @@ def test_what_is_taken_around_the_shim_counts(place: Place, driver: str, sliced:
     other.end()
     eventually(place, lambda s: len(one(s)["pids"]) == 1)
     eventually(place, lambda s: program.code("info")[1] == free)
+
+
+#: What a tenant, who may write to it, can do to its ledger.
+SPOILT = {
+    "a pipe": "mount -t tmpfs none . && mkfifo $PWD/ledger",
+    "a directory": "mount -t tmpfs none . && mkdir $PWD/ledger",
+    "a link": "mount -t tmpfs none . && ln -s /etc/passwd $PWD/ledger",
+    "gone": "rm ledger",
+    "cut short": "truncate -s 100 ledger",
+    "of other words": "echo rubbish > ledger",
+}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.nightly if how.startswith("a ") else ()) for how in SPOILT]
+)
+def test_a_ledger_that_was_spoilt(place: Place, driver: str, sliced: Any, how: str) -> None:
+    """What the slice has counts by NVML alone, all of it, and the others are verified as before."""
+    started(place, driver)
+    spoilt, sound = sliced("4g"), sliced("4g")
+    assert spoilt.code("alloc a 1g")[0] == sound.code("alloc a 1g")[0] == 0
+    found = eventually(place, lambda s: len([one for one in s["memory"] if one["pids"]]) == 2)
+    programs = {parent_of(one["pids"][0]): one for one in found["memory"]}
+    inside, key = programs[spoilt.process.pid]["pids"][0], programs[spoilt.process.pid]["key"]
+    run("nsenter", "-t", str(inside), "-m", "sh", "-c", f"cd {driver}{LIBS}/nvc/ledger && {SPOILT[how]}")
+
+    def books(state: Any) -> Any:
+        return sorted(state["memory"], key=lambda one: one["key"] != key)
+
+    found = eventually(place, lambda s: books(s)[0]["model"] == 0)
+    wrong, right = books(found)
+    assert wrong["truth"] > GIB and 0 <= right["model"] - right["truth"] < 64 * MIB
+    entry = read_entry(f"{place.run}/vgpu/{wrong['key']}")
+    (device,) = read_quota(entry)
+    assert abs(device.correction - wrong["truth"]) < 4 * MIB and not found["denied"]
+    assert sound.code("alloc b 1g")[0] == 0
 
 
 def test_files_that_nobody_gets_leave_to_open(

@@ -6,11 +6,12 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, REPO, run
+from support.damage import RECORD
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
 from support.rootfs import LIBS
@@ -109,22 +110,7 @@ def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
     eventually(place, lambda s: not s["mps"])
 
 
-DAMAGE: dict[str, Callable[[str], None]] = {
-    "empty": lambda path: os.truncate(path, 0),
-    "cut short": lambda path: os.truncate(path, os.path.getsize(path) - 1),
-    "of other words": lambda path: overwrite(path, b"x"),
-    "of another owner": lambda path: os.chown(path, 65534, 65534),
-    "a link": lambda path: (os.rename(path, f"{path}.away"), os.symlink(f"{path}.away", path))[1],
-    "a pipe": lambda path: (os.unlink(path), os.mkfifo(path))[1],
-}
-
-
-def overwrite(path: str, data: bytes) -> None:
-    with open(path, "r+b") as file:
-        file.write(data)
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", RECORD)
 def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: str) -> None:
     """Which limits the server has that runs there is not known, until its slice is gone."""
     uuid = started(place)
@@ -136,7 +122,7 @@ def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: st
     path = f"/run/nvc/mps/{tenant.key}/{uuid}/about"
     with open(f"{place.root}{path}", encoding="ascii") as about:
         server = int(about.read().split()[0])
-    DAMAGE[damage](f"{place.root}{path}")
+    RECORD[damage](f"{place.root}{path}")
     daemon = place.start(f"--root={place.driver}")  # type: ignore[attr-defined]
     assert f"{path}: cannot be read" in daemon.said()
     for key in (tenant.key, other.key):

@@ -6,10 +6,11 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
+from support.damage import ABOUT, ANY, CALIBRATION, POLICY, QUOTA, overwrite
 from support.vgpu import cli, entry_of
 
 from nvc.sim.report import report
@@ -18,55 +19,6 @@ from nvc.slices.policy import policies
 
 #: One GPU with a single MIG device, which a fenced slice has for itself, and one that policies bound.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]
-STRANGER = 65534
-
-
-def overwrite(path: str, offset: int, data: bytes) -> None:
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(data)
-
-
-def last_line(path: str) -> int:
-    """Where it begins."""
-    with open(path, "rb") as file:
-        return file.read()[:-1].rindex(b"\n") + 1
-
-
-def replaced_by_a_link(path: str) -> None:
-    os.rename(path, f"{path}.away")
-    os.symlink(f"{path}.away", path)
-
-
-def replaced_by_a_pipe(path: str) -> None:
-    os.unlink(path)
-    os.mkfifo(path)
-
-
-#: What may be wrong with any file of the state.
-ANY: dict[str, Callable[[str], None]] = {
-    "empty": lambda path: os.truncate(path, 0),
-    "of another owner": lambda path: os.chown(path, STRANGER, STRANGER),
-    "that others may write": lambda path: os.chmod(path, 0o666),
-    "a link": replaced_by_a_link,
-    "a pipe": replaced_by_a_pipe,
-}
-ABOUT = ANY | {
-    "cut short": lambda path: os.truncate(path, os.path.getsize(path) - 3),
-    "cut at the end of a line": lambda path: os.truncate(path, last_line(path)),
-    "of other words": lambda path: overwrite(path, 0, b"lines x"),
-    "gone": os.unlink,
-}
-QUOTA = ANY | {
-    "cut short": lambda path: os.truncate(path, layout.QUOTA_SIZE - 1),
-    "too long": lambda path: os.truncate(path, layout.QUOTA_SIZE + 1),
-    "of another version": lambda path: overwrite(path, 8, bytes([layout.VERSION + 1])),
-    "of no kind": lambda path: overwrite(path, 0, b"x"),
-    "of other devices": lambda path: overwrite(path, layout.QUOTA_HEADER.size, b"x" * 16),
-    "of too many devices": lambda path: overwrite(path, 24, b"\xff\xff\xff\xff"),
-}
-POLICY = ANY | {"of other words": lambda path: overwrite(path, 0, b"x")}
-POLICY.pop("empty")  # nothing is laid down
 
 
 class Programs:
@@ -196,10 +148,6 @@ def test_of_a_policy(programs: Programs, bounded: str, how: str) -> None:
     said = programs.refused("--device=1", "--memory=1g")
     assert bounded in said and "vgpu policy" in said
     programs.start("--device=0", "--memory=1g")  # another device is another matter
-
-
-CALIBRATION = {"of other words": lambda path: overwrite(path, 0, b"x"), **ANY}
-CALIBRATION.pop("empty")  # nothing was measured
 
 
 @pytest.mark.parametrize("how", CALIBRATION)

@@ -21,6 +21,7 @@ from nvc.errors import MountError
 from nvc.plan.ops import BindHostFile, Ledger, Plan
 from nvc.slices.model import layout
 from nvc.slices.store import registry
+from nvc.slices.store.limits import edit, read_quota
 
 VERSION = "580.159.04"
 SLICE = (*BASIC, "--vgpu-memory=10GiB")
@@ -157,6 +158,21 @@ def test_again_changes_nothing_and_later_changes_the_same_file(
         assert limits_of(container.pid) == [3 * GIB, 4 * GIB]
         with open(path, "rb") as ledger:
             assert ledger.read()[layout.LEDGER_HEADER.size] == 7
+
+
+def test_again_takes_back_nothing_that_was_found_or_paused(
+    runc_bundle: Any, debian: str, configure: Configure
+) -> None:
+    with runc_bundle(debian).created("runc") as container:
+        container.start()
+        configure(container.pid, debian, SLICE)
+        entry = entry_of(container.pid)
+        first, second = read_quota(entry)
+        denied = first.replace(flags=layout.DENIED, correction=GIB)
+        edit(entry, (denied, second.replace(flags=layout.PAUSED)), tuple(d.policy for d in (first, second)))
+        configure(container.pid, debian, (*BASIC, "--vgpu-memory=3g,4g"))
+        found = [(one.memory_limit, one.flags, one.correction) for one in read_quota(entry)]
+        assert found == [(3 * GIB, layout.DENIED, GIB), (4 * GIB, layout.PAUSED, 0)]
 
 
 def test_a_device_that_comes_later_gets_the_next_position(

@@ -7,11 +7,11 @@ import os
 import posix
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.damage import CALIBRATION
 
 from nvc.daemon.io.identity import namespace_of
 from nvc.kernel import LinuxKernel
@@ -80,28 +80,17 @@ def test_measurements_are_kept_by_driver_and_device(scratch: str) -> None:
     assert find(kept, "580.2", "NVIDIA  H100\nx", 0) is None
 
 
-DAMAGE: dict[str, Callable[[str], None]] = {
-    "others may write it": lambda path: os.chmod(path, 0o666),
-    "another owner": lambda path: os.chown(path, 65534, 65534),
-    "a link": lambda path: (os.rename(path, f"{path}.away"), os.symlink(f"{path}.away", path))[1],
-    "a pipe": lambda path: (os.unlink(path), os.mkfifo(path))[1],
-    "cut short": lambda path: os.truncate(path, 20),
-    "a directory": lambda path: (os.unlink(path), os.mkdir(path))[1],
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", CALIBRATION)
 def test_measurements_that_cannot_be_read_are_no_measurements_to_assume(scratch: str, damage: str) -> None:
     """A slice whose contexts count for less or more than they take is not made; measuring again mends the file."""
     path = f"{scratch}/new/calibration"
     one = Measurement("580.1", "NVIDIA H100", 0, 5, 6)
     store((one,), path)
-    DAMAGE[damage](path)
+    CALIBRATION[damage](path)
     with pytest.raises(CalibrationError, match=f"{path}: .*vgpu calibrate"):
         load(path)
-    if damage != "a directory":
-        store((one,), path)
-        assert load(path) == (one,)
+    store((one,), path)
+    assert load(path) == (one,)
 
 
 @given(st.text(max_size=100))

@@ -8,6 +8,7 @@ import os
 from nvc.daemon.io.wire import NO_UUID
 from nvc.errors import NvcError
 from nvc.slices.model import layout, quota
+from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Claim, InForce, in_force
@@ -39,7 +40,10 @@ class Known:
         self.entry = entry
         self.stamp = stamp  # of its directory: another one when `about` was replaced
         # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
-        self.quota = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self.quota = open_own(entry.quota, os.O_RDWR)
+        except OSError as error:
+            raise RegistryError.of("read slice", entry.quota, error) from None
         self.sequence: bytes | None = None  # of the quota when it was last read; None: not yet
         self.devices: tuple[QuotaDevice, ...] = ()  # named as the registry has them
         self.uuids: tuple[bytes, ...] = ()

@@ -105,6 +105,30 @@ def announce(directory: str) -> None:
     os.chmod(directory, MODE)
 
 
+def create(path: str, mode: int) -> int:
+    """Make a file of the registry. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    os.fchmod(fd, mode)
+    return fd
+
+
+def write_about(directory: str, text: str) -> None:
+    """Replace the file `about` of an entry. Raises OSError."""
+    temporary = f"{directory}/.about"
+    try:
+        os.unlink(temporary)
+    except FileNotFoundError:
+        pass
+    fd = create(temporary, 0o600)
+    try:
+        data = text.encode()
+        if os.write(fd, data) < len(data):  # the one that is there stays
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
+    finally:
+        os.close(fd)
+    os.rename(temporary, f"{directory}/about")
+
+
 def read_entry(path: str) -> Entry:
     """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
     fields = {

@@ -11,7 +11,7 @@ import os
 import time
 
 from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.entry import Entry, read_entry, text_of
+from nvc.slices.model.entry import Entry, open_own, read_entry, text_of
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.living import is_remnant
@@ -115,7 +115,7 @@ def _readable(path: str) -> Entry | None:
 def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
     """Limits may be others after an update of nvc or of the device's policy. Containers keep the file they see."""
     old = read_entry(path)
-    fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_own(f"{path}/quota", os.O_RDWR)
     try:
         quota.finish(fd)
         now = {quota.uuid_bytes(device.uuid): device for device in quota.read(fd)}

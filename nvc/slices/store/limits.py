@@ -87,7 +87,7 @@ def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...])
             device.replace(asked_policy=policy) for device, policy in zip(entry.devices, asked, strict=True)
         )
     )
-    fd = os.open(entry.quota, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_own(entry.quota, os.O_RDWR)
     try:
         quota.write(fd, devices)
     finally:

@@ -20,7 +20,18 @@ from nvc.errors import InitializationError, SourceChanged
 from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.slices.model import layout, quota
-from nvc.slices.model.entry import MODE, Entry, EntryDevice, RegistryError, announce, read_entry, text_of
+from nvc.slices.model.entry import (
+    MODE,
+    Entry,
+    EntryDevice,
+    RegistryError,
+    announce,
+    create,
+    open_own,
+    read_entry,
+    text_of,
+    write_about,
+)
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.origin import first_process, namespace_id, namespace_id_of
@@ -208,7 +219,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     _remove(temporary)
     os.mkdir(temporary, MODE)
     os.chmod(temporary, MODE)  # whatever the umask
-    fd = _create(f"{temporary}/quota", 0o644)
+    fd = create(f"{temporary}/quota", 0o644)
     try:
         quota.write(fd, devices)
     finally:
@@ -217,38 +228,23 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     os.rename(temporary, path)
 
 
-def _create(path: str, mode: int) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    os.fchmod(fd, mode)
-    return fd
-
-
-def write_about(directory: str, text: str) -> None:
-    """Replace the file `about` of an entry. Raises OSError."""
-    temporary = f"{directory}/.about"
-    try:
-        os.unlink(temporary)
-    except FileNotFoundError:
-        pass
-    fd = _create(temporary, 0o600)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-    os.rename(temporary, f"{directory}/about")
-
-
 def _change(
     path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
 ) -> Registration:
     """A container that runs is asked to get something else, or the same again."""
     old_entry = read_entry(path)
-    fd = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_own(f"{path}/quota", os.O_RDWR)
     try:
         quota.finish(fd)  # what a writer left that was killed: we hold the lock
         old = quota.read(fd)
         wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
-        merged = [wanted.pop(quota.uuid_bytes(device.uuid), device) for device in old]
+        merged = [
+            # What nvcd has found, and an operator has paused, holds on.
+            wanted.pop(quota.uuid_bytes(device.uuid), device).replace(
+                flags=device.flags, correction=device.correction
+            )
+            for device in old
+        ]
         merged += wanted.values()
         quota.write(fd, tuple(merged))
         known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}
@@ -260,7 +256,7 @@ def _change(
         os.close(fd)
 
     def undo() -> None:
-        again = os.open(f"{path}/quota", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        again = open_own(f"{path}/quota", os.O_RDWR)
         try:
             quota.write(again, old)
             write_about(path, text_of(old_entry))
