@@ -136,6 +136,23 @@ def test_each_reason_has_its_place() -> None:
         assert function in passed_over(read(name), name.startswith(STATE)), f"{place}: no longer needed"
 
 
+#: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.living.
+LIFE = {
+    "is_here": {"nvc/slices/store/living.py", "nvc/daemon/mps.py"},  # the second of MPS servers
+    "namespace_id_of": {"nvc/slices/store/living.py", "nvc/slices/store/registry.py"},
+}
+
+
+def test_one_module_decides_whether_a_slice_lives() -> None:
+    for name, wanted in LIFE.items():
+        callers = {
+            source
+            for source in sources(".py")
+            if source.startswith("nvc/") and name in calls(ast.parse(read(source)).body)
+        }
+        assert callers == wanted, name
+
+
 READ = "z = registry.read_entry(x)"
 SILENT = [
     "continue",
