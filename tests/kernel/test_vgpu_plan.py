@@ -17,7 +17,7 @@ from nvc.plan.ops import Plan
 from nvc.request import Request, SliceRequest
 from nvc.sim.report import report
 from nvc.slices.build import shim as shims
-from nvc.slices.model.layout import POLICIES
+from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
@@ -67,6 +67,17 @@ def test_a_policy_that_changes_meanwhile_is_planned_again(
         found.configure(nvc.Container(container.pid, bundle.rootfs), asked())
         (device,) = read_quota(entry_of(container.pid))
     assert log.planned == [NATIVE, FAIR] and device.policy == FAIR
+
+
+def test_a_policy_that_is_removed_meanwhile_is_planned_again(
+    runc_bundle: Any, debian: str, driver: str, uuid: str
+) -> None:
+    policies.write(uuid, policies.DevicePolicy(policy=FAIR))
+    log, bundle = Changing(uuid, policies.NONE), runc_bundle(debian)
+    with bundle.created("runc") as container, nvc.Driver(nvc.DriverOptions(root=driver), log=log) as found:
+        found.configure(nvc.Container(container.pid, bundle.rootfs), asked())
+        (device,) = read_quota(entry_of(container.pid))
+    assert log.planned == [FAIR, NATIVE] and device.policy == NATIVE
 
 
 def test_one_that_changes_again_is_told(runc_bundle: Any, debian: str, driver: str, uuid: str) -> None:

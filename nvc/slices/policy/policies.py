@@ -139,11 +139,14 @@ def write(uuid: str, policy: DevicePolicy) -> None:
 
 
 def governed(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
-    """The devices of a slice, each with the policy that is laid down for it, if one is. Raises PolicyError."""
+    """The devices of a slice, each with its own policy, else with the one that the slice asks for.
+
+    Raises PolicyError.
+    """
     found = []
     for device in devices:
         own = NONE if device.hidden else read(device.uuid).policy
-        found.append(device if own == NONE else device.replace(policy=own))
+        found.append(device.replace(policy=device.asked_policy if own == NONE else own))
     return tuple(found)
 
 
