@@ -25,12 +25,13 @@ from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
 from nvc.kubernetes.health import Monitor
 from nvc.kubernetes.holdings import free_of, held_by, uuid_of
-from nvc.kubernetes.metrics import Counts
+from nvc.kubernetes.metrics import Collector, Counts
 from nvc.kubernetes.prepare import Host, Preparer
 from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
+from nvc.kubernetes.web import Web
 from nvc.request import SliceRequest
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.model.sizes import parse_size
@@ -96,6 +97,7 @@ class Plugin:
         self._known: tuple[Device, ...] = ()
         self._problem = self._names = ""
         self._monitored = False
+        self._web: Web | None = None
         self.publisher = Publisher(self.api, settings.driver_name, settings.node_name, self._published)
         self.preparer = Preparer(
             self.host,
@@ -225,6 +227,13 @@ class Plugin:
             )
         for problem in self.preparer.adopt():
             log(problem.line())
+        if settings.metrics_listen:
+            collector = Collector(
+                settings.node_name, settings.driver_name, self.counts, self.board, self.devices,
+                self.preparer.prepared, lambda: self.monitor.round.figures, self.monitor.xids,
+                settings.dcgm_metrics,
+            )  # fmt: skip
+            self._web = Web(settings.metrics_listen, collector)
         self.served = self.modes()
         self.look()
         if DEVICE_PLUGIN in self.served:
@@ -261,6 +270,8 @@ class Plugin:
     def stop(self) -> None:
         """Unregister. What is prepared stays: pods use it, and the next process goes on with it."""
         self.board.close()
+        if self._web is not None:
+            self._web.stop()
         self.driver.stop()
         self.device_plugin.stop()
         if self.publisher.running:

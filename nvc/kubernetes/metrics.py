@@ -1,8 +1,49 @@
-"""Figures of the plugin itself."""
+"""Metrics of the plugin for Prometheus: what it does, which claims it has given what, and how GPUs are.
+
+What slices take is nvcd's to tell, by the label `slice`. `nvc_claim_info` has that label beside those of the
+claim, so that a query can join them.
+"""
 
 from __future__ import annotations
 
 import threading
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from nvc.kubernetes.board import HEALTHY, UNHEALTHY
+from nvc.kubernetes.devices import GPU
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.store.claims import key_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from nvc.kubernetes.board import Board
+    from nvc.kubernetes.claim import Allocation
+    from nvc.kubernetes.devices import Device
+    from nvc.kubernetes.health import Figures
+
+#: Of a claim, under the names that dcgm-exporter uses; `slice` is the key that nvcd's metrics have.
+CLAIM = (
+    "slice", "namespace", "pod", "dra_claim_namespace", "dra_claim_name", "dra_driver_name", "dra_pool_name",
+    "dra_device_name", "request", "device_uuid", "kind",
+)  # fmt: skip
+DEVICE = ("device", "device_uuid")
+DCGM = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "namespace", "pod")
+MIB = 1 << 20
+#: Field of Figures, name of dcgm-exporter, what it is, and by what the figure is divided.
+FIGURES = (
+    ("busy", "DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", 1),
+    ("copy", "DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", 1),
+    ("used", "DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", MIB),
+    ("celsius", "DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", 1),
+    ("milliwatt", "DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", 1000),
+    ("sm_mhz", "DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", 1),
+    ("memory_mhz", "DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", 1),
+)
 
 
 class Counts:
@@ -30,3 +71,139 @@ class Counts:
         """Something went wrong: `prepare`, `unprepare`, `allocate` or `publish`."""
         with self._lock:
             self.failures[what] += 1
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """How many preparations took at most so long, and seconds in all."""
+        with self._lock:
+            found, total = [], 0
+            for most, count in zip((*map(str, self.BUCKETS), "+Inf"), self.durations):
+                total += count
+                found.append((most, float(total)))
+            return found, self.seconds
+
+
+class Collector:
+    """All metrics at one moment, for prometheus-client."""
+
+    def __init__(
+        self,
+        node: str,
+        driver: str,
+        counts: Counts,
+        board: Board,
+        devices: Callable[[], tuple[Device, ...]],
+        claims: Callable[[], list[Allocation]],
+        figures: Callable[[], dict[str, Figures]],
+        xids: dict[str, int],
+        dcgm: bool,
+    ) -> None:
+        self.node = node
+        self.driver = driver
+        self.counts = counts
+        self.board = board
+        self.devices = devices
+        self.claims = claims
+        self.figures = figures
+        self.xids = xids
+        self.dcgm = dcgm
+
+    def collect(self) -> Iterator[Metric]:
+        """Called for each scrape."""
+        claims = self.claims()
+        yield from self._own(len(claims))
+        yield from self._claims(claims)
+        yield from self._health()
+        if self.dcgm:
+            yield from self._dcgm(claims)
+
+    def _own(self, prepared: int) -> Iterator[Metric]:
+        yield GaugeMetricFamily("nvc_plugin_prepared_claims", "Claims that are prepared", prepared)
+        buckets, seconds = self.counts.buckets()
+        yield HistogramMetricFamily(
+            "nvc_plugin_prepare_seconds", "Time that a claim's preparation took", buckets, seconds
+        )
+        failures = CounterMetricFamily("nvc_plugin_failures", "Calls that failed", labels=["operation"])
+        for operation, count in self.counts.failures.items():
+            failures.add_metric([operation], count)
+        yield failures
+        yield CounterMetricFamily(
+            "nvc_plugin_registrations", "Registrations by kubelet", self.counts.registrations
+        )
+
+    def _claims(self, claims: list[Allocation]) -> Iterator[Metric]:
+        info = GaugeMetricFamily("nvc_claim_info", "What a claim has; 1", labels=CLAIM)
+        memory = GaugeMetricFamily(
+            "nvc_claim_memory_limit_bytes", "Memory that a claim was given", labels=CLAIM
+        )
+        cores = GaugeMetricFamily(
+            "nvc_claim_cores_ratio", "Part of the time that a claim was given", labels=CLAIM
+        )
+        sizes = {device.uuid: device.memory for device in self.devices()}
+        for claim in claims:
+            pod = claim.pods[0].name if len(claim.pods) == 1 else ""
+            slices = [place for place, one in enumerate(claim.given) if not one.whole]
+            together = " ".join(sorted(f"{claim.uid}-{place}" for place in slices))
+            for place, one in enumerate(claim.given):
+                keys = [""] if one.whole else list(dict.fromkeys((f"{claim.uid}-{place}", together)))
+                for holds in keys:
+                    labels = [
+                        key_of(holds) if holds else "", claim.namespace, pod, claim.namespace, claim.name,
+                        self.driver, one.pool, one.device, one.request, one.uuid, "whole" if one.whole else "slice",
+                    ]  # fmt: skip
+                    info.add_metric(labels, 1)
+                    limit = sizes.get(one.uuid, 0) if one.limit == NO_LIMIT else one.limit
+                    memory.add_metric(labels, limit)
+                    cores.add_metric(labels, (one.cores or 100) / 100)
+        yield from (info, memory, cores)
+
+    def _health(self) -> Iterator[Metric]:
+        well = GaugeMetricFamily("nvc_device_healthy", "Whether a device is well", labels=DEVICE)
+        known = GaugeMetricFamily("nvc_device_monitored", "Whether its health is known", labels=DEVICE)
+        problems = GaugeMetricFamily(
+            "nvc_device_problem", "What is wrong with a device; 1", labels=(*DEVICE, "problem", "value")
+        )
+        for device in self.devices():
+            condition = self.board.of(device.parent or device.uuid)
+            labels = [device.name, device.uuid]
+            well.add_metric(labels, condition.health == HEALTHY)
+            known.add_metric(labels, condition.health in (HEALTHY, UNHEALTHY))
+            for problem in condition.problems:
+                problems.add_metric([*labels, problem.kind, problem.value], 1)
+        yield from (well, known, problems)
+
+    def _dcgm(self, claims: list[Allocation]) -> Iterator[Metric]:
+        """GPUs under the names of dcgm-exporter; of a pod, where one alone has the GPU."""
+        owners: dict[str, set[tuple[str, str]]] = {}
+        for claim in claims:
+            for one in claim.given:
+                pods = {(claim.namespace, pod.name) for pod in claim.pods}
+                owners.setdefault(one.uuid, set()).update(pods)
+        figures = self.figures()
+        rows = []
+        for device in self.devices():
+            if device.kind == GPU and device.uuid in figures:
+                pods = owners.get(device.uuid, set())
+                namespace, pod = next(iter(pods)) if len(pods) == 1 else ("", "")
+                values = {name: str(value) for name, _, value in device.attributes}
+                labels = [
+                    device.index, device.uuid, device.bus_id, f"nvidia{values.get('minor', '')}",
+                    values.get("productName", ""), self.node, namespace, pod,
+                ]  # fmt: skip
+                rows.append((labels, device.uuid))
+        for field, name, text, divisor in FIGURES:
+            family = GaugeMetricFamily(name, text, labels=DCGM)
+            for labels, uuid in rows:
+                value = getattr(figures[uuid], field)
+                if value >= 0:
+                    family.add_metric(labels, value / divisor)
+            yield family
+        free = GaugeMetricFamily("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", labels=DCGM)
+        last = GaugeMetricFamily(
+            "DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", labels=DCGM
+        )
+        for labels, uuid in rows:
+            now = figures[uuid]
+            if now.total >= 0:
+                free.add_metric(labels, (now.total - now.used) / MIB)
+            last.add_metric(labels, self.xids.get(uuid, 0))
+        yield from (free, last)

@@ -161,6 +161,10 @@ class Preparer:
         claims.release(self.host.kernel, uid)
         self.checkpoint.remove(uid)
 
+    def prepared(self) -> list[Allocation]:
+        """The claims that are prepared, for metrics; one that cannot be read is told when it is adopted."""
+        return [one for one in self.checkpoint.all() if not isinstance(one, CheckpointError)]
+
     def held(self) -> list[Held]:
         """What claims have of devices, for those who give devices to others. Raises CheckpointError."""
         found = []
