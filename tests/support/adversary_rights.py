@@ -202,7 +202,7 @@ RIGHTS = (
         "too much memory",
         "a slice has more than its limit",
         "it is denied more within a second",
-        "kernel/test_nvcd_books.py::test_a_slice_that_has_too_much_is_denied_more",
+        "kernel/test_nvcd_found.py::test_a_slice_that_has_too_much_is_denied_more",
     ),
     Right(
         "the driver's own library, for time",
