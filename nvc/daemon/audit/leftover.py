@@ -20,6 +20,7 @@ from nvc.daemon.io.identity import pid_inside, slice_of
 from nvc.slices.model import ledger
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store.origin import ENDED
+from nvc.slices.store.sight import Effort
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from nvc.slices.store.registry import Entry
 
 STEP = 64 << 20  # bytes: a difference that may come from estimates is not looked into
-PERIOD = (
-    2_000_000_000  # nanoseconds between two looks at all processes of the host, while there is a difference
-)
+LOOK_TIME = 2_000_000  # nanoseconds of a processor, for each part of a look at all processes
 
 
 class Leftover(Value):
@@ -53,12 +52,16 @@ class Leftover(Value):
 
 
 class Leftovers:
-    """Those that were found last, by the slice's key and the device's UUID."""
+    """Those that were found last, by the slice's key and the device's UUID.
+
+    Of a host with thousands of processes a part is looked at each time, for nobody is to wait for that: a tenant
+    can write into its books what it likes, and so have nvcd look.
+    """
 
     def __init__(self, accountant: Accountant) -> None:
         self.accountant = accountant
         self.found: dict[tuple[str, str], Leftover] = {}
-        self._next = 0
+        self._search = _Search(accountant.kernel, {}, {})
 
     def look(self, now: int) -> dict[tuple[str, str], Leftover]:
         """After each balance."""
@@ -67,16 +70,21 @@ class Leftovers:
             for balance in self.accountant.balances
             if (found := self._suspects(balance)).accounts
         }
-        if suspects and now >= self._next:
-            self._next = now + PERIOD
-            entries = {key: self.accountant.book.known[key].entry for key, _ in suspects}
-            owned = _owned(self.accountant.kernel, entries, suspects)
+        if suspects and self._search.is_over(LOOK_TIME):
+            owned = self._search.owned
             self.found = {
                 place: left.replace(accounts=rest)
-                for place, left in suspects.items()
+                for place, left in self._search.suspects.items()
                 if (rest := tuple(one for one in left.accounts if (place[0], one.pid) not in owned))
             }
-        self.found = {place: left for place, left in self.found.items() if place in suspects}
+            entries = {key: self.accountant.book.known[key].entry for key, _ in suspects}
+            self._search = _Search(self.accountant.kernel, entries, suspects)
+        self.found = {
+            place: left.replace(accounts=rest)
+            for place, left in self.found.items()
+            if place in suspects
+            and (rest := tuple(one for one in left.accounts if one in suspects[place].accounts))
+        }
         return self.found
 
     def _suspects(self, balance: Balance) -> Leftover:
@@ -118,23 +126,35 @@ class Leftovers:
         return "corrected"
 
 
-def _owned(
-    kernel: Kernel, entries: dict[str, Entry], suspects: dict[tuple[str, str], Leftover]
-) -> set[tuple[str, int]]:
-    """Slices and numbers of accounts that a process of this host has, or may have."""
-    wanted = {(key, account.pid) for (key, _), left in suspects.items() for account in left.accounts}
-    numbers = {number for _, number in wanted}
-    found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+class _Search:
+    """One look at all processes of the host: which of the suspects' numbers they have."""
+
+    def __init__(
+        self, kernel: Kernel, entries: dict[str, Entry], suspects: dict[tuple[str, str], Leftover]
+    ) -> None:
+        self.kernel = kernel
+        self.entries = entries
+        self.suspects = suspects
+        self.wanted = {
+            (key, account.pid) for (key, _), left in suspects.items() for account in left.accounts
+        }
+        #: Slices and numbers of accounts that a process has, or may have.
+        self.owned: set[tuple[str, int]] = set()
+        self._names = [name for name in os.listdir("/proc") if name.isdigit()] if suspects else []
+
+    def is_over(self, time: int) -> bool:
+        """Go on for so many nanoseconds of a processor; whether all were looked at."""
+        effort = Effort(time)
+        while self._names and not effort.is_over():
+            self._look(int(self._names.pop()))
+        return not self._names
+
+    def _look(self, pid: int) -> None:
         try:
-            number = pid_inside(int(name))
-            if number not in numbers:
-                continue
-            keys = {key for key, one in wanted if one == number}
-            found |= {(key, number) for key in keys if slice_of(kernel, int(name), (entries[key],))}
+            number = pid_inside(pid)
+            for key in [key for key, one in self.wanted if one == number]:
+                if slice_of(self.kernel, pid, (self.entries[key],)):
+                    self.owned.add((key, number))
         except OSError as error:
             if error.errno not in ENDED:
-                return wanted
-    return found
+                self.owned |= self.wanted
