@@ -24,7 +24,11 @@ SCHEDULER = "system:kube-scheduler"
 
 
 class Cluster:
-    """A running cluster. `gates` are feature gates, `runtime_config` is the API server's --runtime-config."""
+    """A running cluster, or without nodes a control plane.
+
+    `gates` are feature gates, `runtime_config` is the API server's --runtime-config, `more` has further options of
+    kube-scheduler and kube-controller-manager.
+    """
 
     def __init__(
         self,
@@ -32,11 +36,13 @@ class Cluster:
         nodes: int = 1,
         gates: dict[str, bool] | None = None,
         runtime_config: str = "",
+        more: dict[str, list[str]] | None = None,
     ) -> None:
         self.directory = os.path.realpath(directory)
         self.count = nodes
         self.gates = gates or {}
         self.runtime_config = runtime_config
+        self.more = more or {}
         self.state = State(self.directory, "")
 
     @classmethod
@@ -134,7 +140,7 @@ class Cluster:
                 {"name": "c", "cluster": {"server": self.state.url, "certificate-authority": authority}}
             ],
         }
-        write(path, json.dumps(document, indent=1), 0o600)
+        write(path, json.dumps(document), 0o600)
 
     def _etcd(self) -> None:
         client, peer = f"http://{self.state.address}:2379", f"http://{self.state.address}:2380"
@@ -177,6 +183,7 @@ class Cluster:
         for name, user in (("kube-controller-manager", CONTROLLERS), ("kube-scheduler", SCHEDULER)):
             conf = f"{pki}/{user}.conf"
             words = [self.state.program(name), "--leader-elect=false", f"--bind-address={self.state.address}"]
+            words += self.more.get(name, [])
             words += [f"--kubeconfig={conf}", f"--authentication-kubeconfig={conf}"]
             words += [f"--authorization-kubeconfig={conf}", f"--cert-dir={pki}/{name}", *self._feature_gates()]
             if user == CONTROLLERS:
