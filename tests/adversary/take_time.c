@@ -204,8 +204,8 @@ static const struct way own_ways[] = {
 
 static const struct way *find(const char *name)
 {
-    static const struct way *const files[] = {own_ways,   launch_ways,  wait_ways,
-                                              graph_ways, process_ways, lack_ways};
+    static const struct way *const files[] = {own_ways,     launch_ways, wait_ways, graph_ways,
+                                              process_ways, lack_ways,   end_ways};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         for (const struct way *way = files[i]; way->name; way++)
             if (strcmp(way->name, name) == 0)

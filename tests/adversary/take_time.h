@@ -23,8 +23,8 @@ struct way {
     bool before_init; /* each of its processes calls `begin` itself */
 };
 
-extern const struct way launch_ways[], wait_ways[], graph_ways[], process_ways[],
-    lack_ways[]; /* end with {0} */
+extern const struct way launch_ways[], wait_ways[], graph_ways[], process_ways[], lack_ways[],
+    end_ways[]; /* end with {0} */
 
 extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
 extern Handle context, function;

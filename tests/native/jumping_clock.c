@@ -1,7 +1,8 @@
 /* To be preloaded: clocks that are wrong. JUMP says which and how:
  *   wall       the wall clock is another one at each look, within 30 years
  *   forward    half a second after the first look the shim's monotonic clocks are an hour ahead, for good
- * The shim alone sees the latter: the program that measures it has to know how much time has passed. */
+ *   back       likewise, an hour behind
+ * The shim alone sees the latter two: the program that measures it has to know how much time has passed. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -51,11 +52,12 @@ int clock_gettime(clockid_t clock, struct timespec *at)
     bool wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
     if (result == 0 && wall && is("wall"))
         at->tv_sec = any_time();
-    if (result != 0 || wall || !is("forward") || !is_shim(__builtin_return_address(0)))
+    bool forward = is("forward");
+    if (result != 0 || wall || (!forward && !is("back")) || !is_shim(__builtin_return_address(0)))
         return result;
     first = first ? first : nanoseconds(at);
     if (nanoseconds(at) > first + HALF_A_SECOND)
-        at->tv_sec += HOUR;
+        at->tv_sec += forward ? HOUR : -HOUR;
     return result;
 }
 

@@ -95,6 +95,26 @@ WAYS = (
     Way("child-of-fork", "a child of fork launches with what the parent had", 0.002),
     Way("exec", "each program becomes the next one while its kernel of 30 ms runs", 0.03, least=0),
     Way("leaving", "each process leaves 50 ms of kernels behind", 0.05, least=0),
+    # They end in the middle of something, or flood.
+    Way(
+        "exit-in-callback",
+        "_exit in a function that the stream calls between kernels of 20 ms",
+        0.04,
+        least=0,
+        beside=0.04,
+    ),
+    Way("kill-in-callback", "SIGKILL there", 0.04, least=0, beside=0.04),
+    Way(
+        "thread-ends-in-callback",
+        "the driver's thread ends there, another stream goes on",
+        least=0,
+        gpu=False,
+    ),
+    Way("dying", "processes that are killed after each of six steps, one after the other", 0.02, least=0),
+    Way("storm", "three of these at a time, 200 a second", 0.06, least=0, nightly=True),
+    Way("fork-in-launch", "a process is copied while another thread of it launches", 0.004),
+    Way("ten-thousand-streams", "10,000 streams", nightly=True),
+    Way("another-root", "it changes its root directory while kernels run"),
     # Something is taken from the shim.
     Way("no-descriptors", "no descriptor is open, and none can be opened", least=0, gpu=False),
     Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),

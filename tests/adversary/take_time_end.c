@@ -1,0 +1,179 @@
+/* Ways of take_time: processes that end, or change, in the middle of something; and floods. */
+#include "take_time.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STORM = 3, STREAMS = 10000, STEPS = 6 };
+
+static void end_by_exit(void *unused)
+{
+    (void)unused;
+    _exit(0);
+}
+
+static void end_by_kill(void *unused)
+{
+    (void)unused;
+    raise(SIGKILL);
+}
+
+static void end_thread(void *unused)
+{
+    (void)unused;
+    pthread_exit(NULL);
+}
+
+/* Kernels of 20 ms, and a function between them that ends the process, or the driver's thread. */
+static void until_called(void (*called)(void *))
+{
+    Handle stream = new_stream();
+    launch(stream, 20000);
+    CU(cuLaunchHostFunc, (Handle, void (*)(void *), void *), stream, called, NULL);
+    launch(stream, 20000);
+    while (more())
+        pause_for(1000);
+}
+
+static void in_child_until_called(void (*called)(void *))
+{
+    do {
+        if (new_child() == 0) {
+            begin();
+            until_called(called);
+            _exit(0);
+        }
+        wait(NULL);
+    } while (more());
+}
+
+static void exit_in_callback(void)
+{
+    in_child_until_called(end_by_exit);
+}
+
+static void kill_in_callback(void)
+{
+    in_child_until_called(end_by_kill);
+}
+
+/* What is behind it in the stream never runs, and the stream never ends; the others go on. */
+static void thread_ends_in_callback(void)
+{
+    if (new_child() == 0) {
+        begin();
+        Handle stream = new_stream(), other = new_stream();
+        CU(cuLaunchHostFunc, (Handle, void (*)(void *), void *), stream, end_thread, NULL);
+        for (launch(stream, 20000); more(); wait_for(other))
+            launch(other, 1000);
+        _exit(0);
+    }
+    wait(NULL);
+}
+
+/* Of each process that is begun another step is the last. */
+static void die_after(int steps)
+{
+    begin();
+    Handle stream = steps > 0 ? new_stream() : NULL;
+    if (steps > 1)
+        launch(stream, 2000);
+    if (steps > 2)
+        launch(stream, 2000);
+    if (steps > 3)
+        wait_for(stream);
+    if (steps > 4)
+        CU(cuStreamDestroy_v2, (Handle), stream);
+    raise(SIGKILL);
+}
+
+static void dying(void)
+{
+    int begun = 0;
+    do {
+        if (new_child() == 0)
+            die_after(begun % STEPS);
+        wait(NULL);
+        begun++;
+        pause_for(20000);
+    } while (more() || begun < STEPS);
+}
+
+static void storm(void)
+{
+    int begun = 0;
+    do {
+        if (new_child() == 0)
+            die_after(begun % STEPS);
+        pause_for(5000);
+        if (++begun >= STORM)
+            wait(NULL);
+    } while (more() || begun < STORM);
+}
+
+static void *launch_on(void *stream)
+{
+    CU(cuCtxSetCurrent, (Handle), context);
+    while (more())
+        launch(stream, 1000);
+    return NULL;
+}
+
+/* A copy of the process in which another thread was in a launch, or held back in one. */
+static void fork_in_launch(void)
+{
+    pthread_t made;
+    pthread_create(&made, NULL, launch_on, new_stream());
+    while (more()) {
+        pid_t child = new_child();
+        if (child == 0)
+            _exit(0);
+        waitpid(child, NULL, 0);
+        pause_for(700);
+    }
+    pthread_join(made, NULL);
+}
+
+static void ten_thousand_streams(void)
+{
+    static Handle streams[STREAMS];
+    for (int i = 0; i < STREAMS; i++)
+        streams[i] = new_stream();
+    for (int i = 0; more(); i++)
+        launch(streams[i % STREAMS], 500);
+}
+
+/* Nothing that is opened by its path is there any more. */
+static void change_root(void)
+{
+    Handle stream = new_stream();
+    char empty[] = "/tmp/take_time-XXXXXX";
+    for (int i = 0; more(); i++) {
+        launch(stream, 1000);
+        if (i == 20 && (!mkdtemp(empty) || chroot(empty) || chdir("/")))
+            perror(empty);
+        wait_for(stream);
+    }
+}
+
+static void in_another_root(void)
+{
+    if (new_child() == 0) {
+        begin();
+        change_root();
+        _exit(0);
+    }
+    wait(NULL);
+}
+
+const struct way end_ways[] = {{"exit-in-callback", exit_in_callback, true},
+                               {"kill-in-callback", kill_in_callback, true},
+                               {"thread-ends-in-callback", thread_ends_in_callback, true},
+                               {"dying", dying, true},
+                               {"storm", storm, true},
+                               {"fork-in-launch", fork_in_launch, false},
+                               {"ten-thousand-streams", ten_thousand_streams, false},
+                               {"another-root", in_another_root, true},
+                               {0}};
