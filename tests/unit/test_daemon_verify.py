@@ -296,6 +296,14 @@ def test_books_stay_where_nothing_can_be_told(books: World, monkeypatch: pytest.
     assert never(books) and not books.said
 
 
+def test_balances_of_a_slice_that_has_gone_meanwhile(books: World) -> None:
+    """As when the next ones could not be made."""
+    look(books)
+    books.accountant.book.known.clear()
+    books.verifier.look({}, books.now)
+    assert not books.verifier.leftovers.found
+
+
 def test_books_that_nvml_cannot_tell_of_stay(books: World) -> None:
     for _ in range(50):
         books.now += HALF

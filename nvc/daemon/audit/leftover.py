@@ -68,7 +68,7 @@ class Leftovers:
         suspects = {
             (balance.key, balance.uuid): found
             for balance in self.accountant.balances
-            if (found := self._suspects(balance)).accounts
+            if balance.key in self.accountant.book.known and (found := self._suspects(balance)).accounts
         }
         if suspects and self._search.is_over(LOOK_TIME):
             owned = self._search.owned
@@ -89,13 +89,10 @@ class Leftovers:
 
     def _suspects(self, balance: Balance) -> Leftover:
         """Accounts that have something on a device where NVML does not know their processes."""
-        position = next(
-            place
-            for place, device in enumerate(self.accountant.book.known[balance.key].devices)
-            if device.uuid == balance.uuid
-        )
-        if balance.truth < 0 or balance.model <= balance.truth + STEP:
-            return Leftover(position, ())
+        uuids = [device.uuid for device in self.accountant.book.known[balance.key].devices]
+        if balance.truth < 0 or balance.model <= balance.truth + STEP or balance.uuid not in uuids:
+            return Leftover(0, ())
+        position = uuids.index(balance.uuid)
         listed = {user.inside for user in self.accountant.users if user.uuid.lower() == balance.uuid.lower()}
         return Leftover(
             position,
@@ -140,7 +137,11 @@ class _Search:
         }
         #: Slices and numbers of accounts that a process has, or may have.
         self.owned: set[tuple[str, int]] = set()
-        self._names = [name for name in os.listdir("/proc") if name.isdigit()] if suspects else []
+        self._names: list[str] = []
+        try:
+            self._names = [name for name in os.listdir("/proc") if name.isdigit()] if suspects else []
+        except OSError:
+            self.owned = self.wanted
 
     def is_over(self, time: int) -> bool:
         """Go on for so many nanoseconds of a processor; whether all were looked at."""
