@@ -9,17 +9,40 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import run
 from support.configure import Configure
+from support.plans import apply, plan_of
 from support.rootfs import LIBS
 
 from nvc.compat import compat_libraries
+from nvc.errors import NvcError
 from nvc.kernel import O_PATH, LinuxKernel
+from nvc.plan.ops import Tmpfs
 from nvc.slices.admin.check import check_files
 from nvc.slices.build.copies import find_copies
 
 IN_OPEN = 0x20  # inotify(7); O_PATH is no opening
 EVENT = struct.Struct("iIII")
 PLACES = ("etc/ld.so.cache", "usr/local/cuda/compat/libcuda.so.999.1.1", "usr/lib/libcuda.so.1")
+
+
+def test_in_a_tmpfs_that_looks_like_an_earlier_one(runc_bundle: Any, debian: str, scratch: str) -> None:
+    """Whoever is root in a privileged container makes one, with a device in the place of a file."""
+    plan = plan_of(f"{scratch}/driver").replace(ops=(Tmpfs("/etc/like", (), (("file", b"x"),)),))
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    os.makedirs(f"{debian}/etc/like")
+    bundle = runc_bundle(debian)
+    with bundle.created("runc") as container:
+        made = "mount -t tmpfs -o size=4m,nr_inodes=8192,mode=555 nvc /etc/like && mknod /etc/like/file c 1 3"
+        run("nsenter", "-t", str(container.pid), "-m", "sh", "-ec", made)
+        path = f"/proc/{container.pid}/root/etc/like/file"
+        assert libc.inotify_add_watch(watch, path.encode(), IN_OPEN) >= 0
+        with pytest.raises(NvcError, match="replace in tmpfs: file: file exists"):
+            apply(plan, container.pid, debian)
+        with pytest.raises(BlockingIOError):
+            os.read(watch, 4096)
+    os.close(watch)
 
 
 class Watched:

@@ -64,6 +64,7 @@ void warn(struct applier *a, const char *text, const char *path);
 
 /* inroot.c: every lookup is openat2 with RESOLVE_IN_ROOT below a held descriptor. */
 int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_resolve);
+int open_regular(struct applier *a, int directory, const char *name);
 int place_find(struct applier *a, const char *path, bool follow, bool create, struct place *place);
 void place_close(struct place *place);
 int place_writer(struct place *place);

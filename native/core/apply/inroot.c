@@ -32,6 +32,29 @@ int open_in_root(int root, const char *path, uint64_t flags, uint64_t extra_reso
     return (int)fd;
 }
 
+/* Opens a name to read it, if it is a regular file, else EINVAL. It is looked at first, and that very inode is opened
+ * then: to open a device of an image, as root of the host, may be to do something with it. */
+int open_regular(struct applier *a, int directory, const char *name)
+{
+    char number[16];
+    struct stat st;
+    int fd = -1, seen = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    if (seen < 0)
+        return -1;
+    snprintf(number, sizeof(number), "%d", seen);
+    if (fstat(seen, &st) == 0) {
+        if (S_ISREG(st.st_mode))
+            fd = openat(a->descriptors, number, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        else
+            errno = EINVAL;
+    }
+    int saved = errno;
+    close(seen);
+    errno = saved;
+    return fd;
+}
+
 /* Splits `path` at its last component: `directory` gets what is before it, returns the component. */
 static const char *split(const char *path, char directory[NVC_PATH_MAX])
 {

@@ -123,10 +123,10 @@ int op_tmpfs_dir(struct applier *a, struct op *op)
 }
 
 /* What a file of an earlier run holds, as data of a record: `+` and the content, or `-` when there is none. */
-static char *old_content(int parent, const char *name)
+static char *old_content(struct applier *a, int parent, const char *name)
 {
     char *data = calloc(1, CONTENT_MAX + 2);
-    int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open_regular(a, parent, name);
     ssize_t size = fd < 0 ? -1 : data ? read(fd, data + 1, CONTENT_MAX + 1) : -1;
 
     if (data != NULL)
@@ -144,7 +144,7 @@ static char *old_content(int parent, const char *name)
 /* Removes a file of an earlier run, unless it holds `content` already. Returns 1 when it is to be made. */
 static int remove_old(struct applier *a, int parent, const char *name, struct op *op)
 {
-    char *data = old_content(parent, name);
+    char *data = old_content(a, parent, name);
     int result = -1;
 
     if (data == NULL)

@@ -46,29 +46,6 @@ static bool is_of_host(int error)
     return error == EIO || error == ENOMEM || error == EMFILE || error == ENFILE;
 }
 
-/* Opens what is at the place to read it, if it is a regular file, else EINVAL. It is looked at first, and that very inode
- * is opened then: to open a device of an image, as root of the host, may be to do something with it. */
-static int open_regular(struct applier *a, struct place *place)
-{
-    char number[16];
-    struct stat st;
-    int fd = -1, seen = openat(place->parent, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-
-    if (seen < 0)
-        return -1;
-    snprintf(number, sizeof(number), "%d", seen);
-    if (fstat(seen, &st) == 0) {
-        if (S_ISREG(st.st_mode))
-            fd = openat(a->descriptors, number, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-        else
-            errno = EINVAL;
-    }
-    int saved = errno;
-    close(seen);
-    errno = saved;
-    return fd;
-}
-
 /* The file's bytes; NULL with size 0 when there is none, NULL with another size when what is there cannot be a
  * cache (a FIFO, too large, a link that appeared meanwhile, cut short while it was read). Never blocks: O_NONBLOCK,
  * and only a regular file is read. Where the host fails *error says so: a good cache must not be given up for that. */
@@ -77,7 +54,7 @@ static uint8_t *read_cache(struct applier *a, struct place *place, size_t *size,
     struct stat st;
     uint8_t *bytes = NULL;
     size_t have = 0;
-    int fd = open_regular(a, place);
+    int fd = open_regular(a, place->parent, place->name);
 
     *error = fd < 0 && is_of_host(errno) ? errno : 0;
     *size = fd < 0 && errno == ENOENT ? 0 : 1;
