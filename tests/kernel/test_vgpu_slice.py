@@ -337,7 +337,7 @@ def test_dry_run_as_json(runc_bundle: Any, debian: str, configure: Configure) ->
         (("--vgpu-cores=50,25,10",), "--vgpu-cores: 3 caps for 2 devices"),
         (
             ("--vgpu-cores=50", "--vgpu-policy=native"),
-            "--vgpu-policy: native: under the policy native no cap",
+            "--vgpu-policy: native: policy native ignores caps",
         ),
         (("--vgpu-memory=1g", "--vgpu-policy=3"), "has no cap for the policy fixed"),
         (("--vgpu-weight=0",), "--vgpu-weight: 0: want a number from 1 to 65536"),
