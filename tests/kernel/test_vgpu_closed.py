@@ -67,28 +67,40 @@ def bounded(driver: str) -> Iterator[str]:
             os.unlink(left)
 
 
-FILES = [("about", how) for how in ABOUT] + [("quota", how) for how in QUOTA]
+def restore(path: str, content: bytes) -> None:
+    """Make a file of the state what it was."""
+    for left in (path, f"{path}.away"):
+        if os.path.lexists(left):
+            os.unlink(left)
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
 
 
-@pytest.mark.parametrize(("name", "how"), FILES, ids=[f"{name} {how}" for name, how in FILES])
-def test_of_a_slice(programs: Programs, bounded: str, launcher: str, name: str, how: str) -> None:
+@pytest.mark.parametrize(("name", "damages"), [("about", ABOUT), ("quota", QUOTA)], ids=["about", "quota"])
+def test_of_a_slice(
+    programs: Programs, bounded: str, launcher: str, name: str, damages: dict[str, Callable[[str], None]]
+) -> None:
     """One that lives may have any device where its own cannot be told; without a doubt it has no others."""
-    fenced = entry_of(programs.start("--device=0", "--fence=mig", "--memory=4g"))
-    bound = entry_of(programs.start("--device=1", "--memory=1g"))
-    for entry in (fenced, bound):
-        (ABOUT if name == "about" else QUOTA)[how](f"{entry.directory}/{name}")
-    for words in (("--device=0", "--fence=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
-        said = programs.refused(*words)
-        assert any(f"{entry.directory}/{name}: " in said for entry in (fenced, bound)), said
-        assert "`nvc-cli vgpu rm --force " in said
-    done = run(launcher, f"--root={programs.command[1][7:]}", "vgpu", "policy", "1", "fair", check=False)
-    assert done.returncode == 1 and f"/{name}: " in done.stderr
-    for entry in (fenced, bound):
-        for left in ("about", "quota"):
-            if os.path.lexists(f"{entry.directory}/{left}.away"):
-                os.unlink(f"{entry.directory}/{left}.away")
+    fenced = f"{entry_of(programs.start('--device=0', '--fence=mig', '--memory=4g')).directory}/{name}"
+    with open(fenced, "rb") as file:
+        content = file.read()
+    for how, damage in damages.items():
+        entry = entry_of(programs.start("--device=1", "--memory=1g"))  # the one before denies nothing any more
+        bound = f"{entry.directory}/{name}"
+        for path in (fenced, bound):
+            damage(path)
+        for words in (("--device=0", "--fence=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
+            said = programs.refused(*words)
+            assert any(f"{path}: " in said for path in (fenced, bound)), f"{how}: {said}"
+            assert "`nvc-cli vgpu rm --force " in said, how
+        done = run(launcher, f"--root={programs.root}", "vgpu", "policy", "1", "fair", check=False)
+        assert done.returncode == 1 and f"/{name}: " in done.stderr, how
+        restore(fenced, content)
+        if os.path.lexists(f"{bound}.away"):
+            os.unlink(f"{bound}.away")
         cli(launcher, "rm", "--force", entry.key)
-    programs.start("--device=1", "--memory=1g")
+        assert not os.path.exists(entry.directory), how
+        programs.processes.pop().communicate(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("name", ["about", "quota"])
