@@ -15,6 +15,7 @@ from support.configure import Configure
 from support.hook import Hook
 from support.kubelet import api, kubelet, plugin  # noqa: F401
 from support.nvcd import Place
+from support.programs import Programs
 from support.rootfs import LIBS, as_debian
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401
@@ -52,6 +53,14 @@ def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
     """
     mark = request.node.get_closest_marker("driver")
     return sim_root(**{"gpus": 2, **(mark.kwargs if mark else {}), **getattr(request, "param", {})})
+
+
+@pytest.fixture
+def programs(launcher: str, driver: str) -> Iterator[Programs]:
+    """Programs in slices of `driver`."""
+    made = Programs(launcher, driver)
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, run
 from support.damage import ABOUT, ANY, CALIBRATION, POLICY, QUOTA, overwrite
+from support.programs import Programs
 from support.vgpu import cli, entry_of
 
 from nvc.sim.report import report
@@ -19,40 +20,6 @@ from nvc.slices.policy import policies
 
 #: One GPU with a single MIG device, which a fenced slice has for itself, and one that policies bound.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]
-
-
-class Programs:
-    """Programs in slices."""
-
-    def __init__(self, launcher: str, driver: str) -> None:
-        self.root = driver
-        self.command = [launcher, f"--root={driver}", "vgpu", "run"]
-        self.processes: list[subprocess.Popen[str]] = []
-
-    def start(self, *words: str) -> int:
-        """A process with a slice; its id."""
-        command = [*self.command, *words, "--", "sh", "-c", "echo $$; read line"]
-        pipe = subprocess.PIPE
-        self.processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
-        output = self.processes[-1].stdout
-        assert output is not None
-        return int(output.readline())
-
-    def refused(self, *words: str) -> str:
-        done = run(*self.command, *words, "--", "true", check=False)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
-
-    def end(self) -> None:
-        while self.processes:
-            self.processes.pop().communicate(timeout=PATIENCE)
-
-
-@pytest.fixture
-def programs(launcher: str, driver: str) -> Iterator[Programs]:
-    made = Programs(launcher, driver)
-    yield made
-    made.end()
 
 
 @pytest.fixture
@@ -85,7 +52,9 @@ def test_of_a_slice(
     with open(fenced, "rb") as file:
         content = file.read()
     for how, damage in damages.items():
-        entry = entry_of(programs.start("--device=1", "--memory=1g"))  # the one before denies nothing any more
+        entry = entry_of(
+            programs.start("--device=1", "--memory=1g")
+        )  # the one before denies nothing any more
         bound = f"{entry.directory}/{name}"
         for path in (fenced, bound):
             damage(path)
@@ -100,7 +69,7 @@ def test_of_a_slice(
             os.unlink(f"{bound}.away")
         cli(launcher, "rm", "--force", entry.key)
         assert not os.path.exists(entry.directory), how
-        programs.processes.pop().communicate(timeout=PATIENCE)
+        programs.end_last()
 
 
 @pytest.mark.parametrize("name", ["about", "quota"])

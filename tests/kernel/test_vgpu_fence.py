@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, run
 from support.configure import BASIC, Configure
+from support.programs import Programs
 from support.vgpu import GIB, cli, entry_of, limits_of
 
 from nvc.sim.report import report
@@ -23,59 +22,32 @@ def mig(driver: str) -> list[str]:
     return [mig.uuid for mig in sorted(report(driver).gpus[0].mig, key=lambda mig: mig.memory)]
 
 
-@pytest.fixture
-def start(launcher: str, driver: str) -> Iterator[Callable[..., int]]:
-    """Starts a program with a slice; the id of its process."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def make(*words: str) -> int:
-        script = "echo $$; read line"
-        command = [launcher, f"--root={driver}", "vgpu", "run", *words, "--", "sh", "-c", script]
-        pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
-        output = processes[-1].stdout
-        assert output is not None
-        return int(output.readline())
-
-    yield make
-    for process in processes:
-        process.communicate(timeout=PATIENCE)
-
-
 def used(pid: int) -> list[str]:
     """The devices that the slice of a process may use."""
     return [device.uuid for device, limit in zip(entry_of(pid).devices, limits_of(pid)) if limit]
 
 
-def refusal(launcher: str, driver: str, *words: str) -> str:
-    done = run(launcher, f"--root={driver}", "vgpu", "run", *words, "--", "true", check=False)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
-
-
-def test_each_gets_the_smallest_that_is_free(
-    start: Callable[..., int], launcher: str, driver: str, mig: list[str]
-) -> None:
-    assert used(start("--fence=mig", "--memory=4g")) == [mig[0]]
-    assert used(start("--fence=mig", "--cores=50")) == [mig[1]]
-    text = refusal(launcher, driver, "--fence=mig", "--memory=9g")
+def test_each_gets_the_smallest_that_is_free(programs: Programs, mig: list[str]) -> None:
+    assert used(programs.start("--fence=mig", "--memory=4g")) == [mig[0]]
+    assert used(programs.start("--fence=mig", "--cores=50")) == [mig[1]]
+    text = programs.refused("--fence=mig", "--memory=9g")
     assert "no free MIG device of at least 9 GiB: 0 are too small, 2 are taken" in text
 
 
-def test_a_larger_one_where_the_smallest_does_not_do(
-    start: Callable[..., int], launcher: str, driver: str, mig: list[str]
-) -> None:
-    pid = start("--fence=mig", "--memory=20g")
+def test_a_larger_one_where_the_smallest_does_not_do(programs: Programs, mig: list[str]) -> None:
+    pid = programs.start("--fence=mig", "--memory=20g")
     assert used(pid) == [mig[1]] and 20 * GIB in limits_of(pid)
-    text = refusal(launcher, driver, "--fence=mig", "--memory=20g")
+    text = programs.refused("--fence=mig", "--memory=20g")
     assert "1 are too small, 1 are taken" in text
 
 
-def test_nobody_else_gets_in(start: Callable[..., int], launcher: str, driver: str, mig: list[str]) -> None:
-    start("--fence=mig", "--memory=4g")
-    assert "fenced off for one slice" in refusal(launcher, driver, f"--device={mig[0]}", "--memory=1g")
+def test_nobody_else_gets_in(programs: Programs, mig: list[str]) -> None:
+    programs.start("--fence=mig", "--memory=4g")
+    assert "fenced off for one slice" in programs.refused(f"--device={mig[0]}", "--memory=1g")
     for _ in range(2):
-        start(f"--device={mig[1]}", "--memory=4g")  # without a fence a MIG device is shared like any other
+        programs.start(
+            f"--device={mig[1]}", "--memory=4g"
+        )  # without a fence a MIG device is shared like any other
 
 
 def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str, mig: list[str]) -> None:
@@ -98,10 +70,10 @@ def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str,
         (("--fence=mig", "--memory=60g"), "2 are too small, 0 are taken"),
     ],
 )
-def test_refused(launcher: str, driver: str, words: tuple[str, ...], cause: str) -> None:
-    assert cause in refusal(launcher, driver, *words)
+def test_refused(programs: Programs, words: tuple[str, ...], cause: str) -> None:
+    assert cause in programs.refused(*words)
 
 
 def test_no_mig_no_fence(launcher: str, sim_root: Callable[..., str]) -> None:
-    text = refusal(launcher, sim_root(), "--fence=mig", "--memory=1g")
+    text = Programs(launcher, sim_root()).refused("--fence=mig", "--memory=1g")
     assert "none of the selected GPUs has MIG devices; make some with `nvidia-smi mig`" in text

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, run
+from support import run
 from support.configure import BASIC, Configure
+from support.programs import Programs
 from support.vgpu import cli, entry_of, shares_of
 
 from nvc.sim.report import report
@@ -31,49 +32,10 @@ def uuids(root: str) -> list[str]:
     return [gpu.uuid for gpu in report(root).gpus]
 
 
-class Tenants:
-    """Programs that each have a slice of GPU 0."""
-
-    def __init__(self, launcher: str, driver: str) -> None:
-        self.launcher, self.driver = launcher, driver
-        self.processes: list[subprocess.Popen[str]] = []
-
-    def start(self, *words: str) -> int:
-        """A process with a slice; its id."""
-        script = "echo $$; read line"
-        command = [
-            self.launcher,
-            f"--root={self.driver}",
-            "vgpu",
-            "run",
-            "--device=0",
-            *words,
-            "--",
-            "sh",
-            "-c",
-            script,
-        ]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
-        )
-        self.processes.append(process)
-        assert process.stdout is not None
-        return int(process.stdout.readline())
-
-    def refused(self, *words: str) -> str:
-        command = [self.launcher, f"--root={self.driver}", "vgpu", "run", "--device=0", *words, "--", "true"]
-        done = run(*command, check=False)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
-
-    def end(self) -> None:
-        while self.processes:
-            self.processes.pop().communicate(timeout=PATIENCE)
-
-
 @pytest.fixture
-def tenants(launcher: str, driver: str) -> Iterator[Tenants]:
-    made = Tenants(launcher, driver)
+def tenants(launcher: str, driver: str) -> Iterator[Programs]:
+    """Programs that each have a slice of GPU 0."""
+    made = Programs(launcher, driver, "--device=0")
     yield made
     made.end()
 
@@ -109,7 +71,7 @@ def test_what_is_laid_down_is_shown_and_kept_for_root(policy: Any, driver: str) 
 
 
 def test_it_holds_for_slices_that_run_and_those_to_come(
-    policy: Any, tenants: Tenants, launcher: str
+    policy: Any, tenants: Programs, launcher: str
 ) -> None:
     one = tenants.start("--memory=1g")
     policy("0", "1")
@@ -123,7 +85,7 @@ def test_it_holds_for_slices_that_run_and_those_to_come(
 
 
 def test_no_more_slices_than_there_may_be(
-    policy: Any, tenants: Tenants, launcher: str, driver: str, runc_bundle: Any
+    policy: Any, tenants: Programs, launcher: str, driver: str, runc_bundle: Any
 ) -> None:
     policy("0", "--max-instances=2")
     tenants.start("--memory=1g")
@@ -143,7 +105,7 @@ def test_no_more_slices_than_there_may_be(
         configure(container.pid, container.bundle.rootfs, wanted)  # the same container is not one more
 
 
-def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: str) -> None:
+def test_no_more_weight_than_there_is(policy: Any, tenants: Programs, launcher: str) -> None:
     policy("0", "weight", "--total-weight=8")
     pid = tenants.start("--weight=5")
     tenants.start("--memory=1g")
@@ -161,7 +123,7 @@ def test_no_more_weight_than_there_is(policy: Any, tenants: Tenants, launcher: s
 
 
 def test_a_slice_gets_no_device_that_it_did_not_ask_for(
-    policy: Any, tenants: Tenants, launcher: str
+    policy: Any, tenants: Programs, launcher: str
 ) -> None:
     """It would be one that nobody has let in: not counted, and under no policy that is laid down."""
     pid = tenants.start("--memory=1g")
@@ -172,7 +134,7 @@ def test_a_slice_gets_no_device_that_it_did_not_ask_for(
     assert shares_of(pid) == before and shown(policy, "1")["instances"] == 0
 
 
-def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Tenants, launcher: str) -> None:
+def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Programs, launcher: str) -> None:
     entry = entry_of(tenants.start("--memory=1g"))
     with open(f"{entry.directory}/about", "a", encoding="ascii") as about:
         about.write("device\n")
@@ -191,7 +153,7 @@ def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Tenants, launcher:
     assert not os.path.exists(entry.directory)
 
 
-def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Tenants, launcher: str) -> None:
+def test_caps_where_the_policy_is_that_of_caps(policy: Any, tenants: Programs, launcher: str) -> None:
     pid = tenants.start("--memory=1g")
     done = policy("0", "fixed", check=False)
     assert done.returncode == 1 and "1 of its slices have no cap for the policy fixed" in done.stderr
@@ -252,7 +214,7 @@ def test_only_root(policy: Any) -> None:
     assert done.returncode == 1 and "only root can" in done.stderr
 
 
-def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Tenants, driver: str) -> None:
+def test_a_spoilt_file_is_an_error_and_never_no_policy(policy: Any, tenants: Programs, driver: str) -> None:
     path = f"{policies.directory()}/{uuids(driver)[0]}"
     for content, cause in (
         ("policy fiar\n", "fiar: no such policy"),

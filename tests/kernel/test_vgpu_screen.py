@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, REPO, run
+from support import CLEAN_ENV, REPO, run
+from support.programs import Programs
 from support.terminal import PROMPT, Terminal
 from support.vgpu import cli
 
@@ -19,42 +19,21 @@ pytestmark = pytest.mark.usefixtures("shim")
 COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*3[0-7]m")
 
 
-class Programs:
-    """Programs with slices, which wait until they may end."""
+class Named(Programs):
+    """Programs whose slices are called tenant-0, tenant-1 and so on."""
 
-    def __init__(self, launcher: str, root: str) -> None:
-        self.launcher, self.root = launcher, root
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, *words: str) -> str:
-        """The name of its slice."""
-        name = f"tenant-{len(self.started)}"
-        command = [self.launcher, f"--root={self.root}", "vgpu", "run", f"--name={name}", *words]
-        command += ["--", "sh", "-c", "echo $$; read line"]
-        pipe = subprocess.PIPE
-        self.started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=CLEAN_ENV))
-        assert self.started[-1].stdout is not None
-        self.started[-1].stdout.readline()
+    def add(self, *words: str) -> str:
+        """The name of a new one's slice."""
+        name = f"tenant-{len(self.processes)}"
+        self.start(f"--name={name}", *words)
         return name
-
-    def kill(self, place: int) -> None:
-        """End one so that its slice is left behind."""
-        self.started[place].send_signal(signal.SIGKILL)
-        assert self.started[place].stdout is not None
-        assert self.started[place].stdout.read() == ""  # its program has ended too
-
-    def end(self) -> None:
-        for process in self.started:
-            process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
-def programs(launcher: str, sim_root: Callable[..., str]) -> Iterator[Programs]:
-    cli(launcher, "rm", "--gone")
-    found = Programs(launcher, sim_root())
+def programs(launcher: str, sim_root: Callable[..., str]) -> Iterator[Named]:
+    found = Named(launcher, sim_root())
     yield found
     found.end()
-    cli(launcher, "rm", "--gone")
 
 
 def rows(lines: list[str], *names: str) -> list[str]:
@@ -64,9 +43,9 @@ def rows(lines: list[str], *names: str) -> list[str]:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (50, 10), (160, 50)])
 def test_it_fits_terminals_of_any_size(
-    launcher: str, programs: Programs, scratch: str, width: int, height: int
+    launcher: str, programs: Named, scratch: str, width: int, height: int
 ) -> None:
-    name = programs.start("--memory=4g", "--cores=40")
+    name = programs.add("--memory=4g", "--cores=40")
     with Terminal(scratch, width, height) as terminal:
         terminal.type(f"'{launcher}' vgpu top --interval 0.1")
         lines = terminal.wait_for(name, "GPU 0", "q quit")
@@ -111,9 +90,9 @@ def test_a_signal_that_ends_it(launcher: str, scratch: str, number: int, code: i
         assert lines[place + 1] in lines[:place] and terminal.is_restored()
 
 
-def test_it_is_stopped_and_goes_on(launcher: str, programs: Programs, scratch: str) -> None:
+def test_it_is_stopped_and_goes_on(launcher: str, programs: Named, scratch: str) -> None:
     """The shell has the terminal meanwhile, which may become another size."""
-    name = programs.start("--memory=4g")
+    name = programs.add("--memory=4g")
     with Terminal(scratch) as terminal:
         terminal.type(f"stty -g; '{launcher}' vgpu top --interval 0.1")
         terminal.wait_for(name, "q quit")
@@ -130,8 +109,8 @@ def test_it_is_stopped_and_goes_on(launcher: str, programs: Programs, scratch: s
         terminal.wait_until(lambda lines: lines[-1:] == [PROMPT])
 
 
-def test_orders_and_slices_that_are_gone(launcher: str, programs: Programs, scratch: str) -> None:
-    first, gone, last = (programs.start(f"--memory={size}g", f"--cores={size}") for size in (4, 8, 2))
+def test_orders_and_slices_that_are_gone(launcher: str, programs: Named, scratch: str) -> None:
+    first, gone, last = (programs.add(f"--memory={size}g", f"--cores={size}") for size in (4, 8, 2))
     programs.kill(1)
     names = first, gone, last
     with Terminal(scratch) as terminal:
@@ -158,8 +137,8 @@ def test_orders_and_slices_that_are_gone(launcher: str, programs: Programs, scra
         assert rows(terminal.wait_for(gone), *names) == [first, last, gone]
 
 
-def test_colours_are_for_those_who_want_them(launcher: str, programs: Programs, scratch: str) -> None:
-    name = programs.start("--memory=4g", "--cores=40")
+def test_colours_are_for_those_who_want_them(launcher: str, programs: Named, scratch: str) -> None:
+    name = programs.add("--memory=4g", "--cores=40")
     cli(launcher, "pause", name)
     for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         with Terminal(scratch, **variables) as terminal:
@@ -177,27 +156,27 @@ def test_colours_are_for_those_who_want_them(launcher: str, programs: Programs, 
     [({"LC_ALL": "C.UTF-8"}, True), ({"LC_ALL": "C"}, False), ({"TERM": "no-such-terminal"}, True)],
 )
 def test_characters_that_the_terminal_has(
-    launcher: str, programs: Programs, scratch: str, variables: dict[str, str], blocks: bool
+    launcher: str, programs: Named, scratch: str, variables: dict[str, str], blocks: bool
 ) -> None:
     """A terminal that this host's terminfo does not know is drawn on like any other."""
-    name = programs.start("--memory=4g", "--cores=40")
+    name = programs.add("--memory=4g", "--cores=40")
     with Terminal(scratch, **variables) as terminal:
         terminal.type(f"'{launcher}' vgpu top")
         text = "\n".join(terminal.wait_for(name, "q quit"))
         assert ("│" in text, "|" in text) == (blocks, not blocks)
 
 
-def test_a_policy_that_nobody_enforces(launcher: str, programs: Programs, scratch: str) -> None:
+def test_a_policy_that_nobody_enforces(launcher: str, programs: Named, scratch: str) -> None:
     """Without nvcd, weights have no effect; who looks is told, on a terminal and elsewhere."""
-    name = programs.start("--memory=4g", "--weight=3")
+    name = programs.add("--memory=4g", "--weight=3")
     assert "weight (not enforced: nvcd is not running)" in cli(launcher, "top", "--once").stdout
     with Terminal(scratch) as terminal:
         terminal.type(f"{shlex.quote(launcher)} vgpu top")
         terminal.wait_for(name, "weight (not enforced: nvcd is not running)", "q quit")
 
 
-def test_tables_where_there_is_no_terminal(launcher: str, programs: Programs) -> None:
-    alive, gone = (programs.start("--memory=4g", "--cores=40") for _ in range(2))
+def test_tables_where_there_is_no_terminal(launcher: str, programs: Named) -> None:
+    alive, gone = (programs.add("--memory=4g", "--cores=40") for _ in range(2))
     programs.kill(1)
     shown = cli(launcher, "top", "-n", "2", "--interval=0.1").stdout
     assert shown.count("nvc-cli vgpu top, ") == 2 == shown.count("1 running of 2 slices")

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from support import CLEAN_ENV, REPO, need, run
 from support.completion import offers
+from support.programs import Programs
 from support.rootfs import LIBS
 from support.terminal import PROMPT, Terminal
 from support.vgpu import cli, entry_of, listed
@@ -28,15 +29,9 @@ pytestmark = pytest.mark.usefixtures("shim")
 @pytest.fixture
 def tenant(launcher: str, sim_root: Callable[..., str]) -> Iterator[int]:
     """A process with a slice of a GPU of its own: a cap of 40 %."""
-    cli(launcher, "rm", "--gone")  # a slice that is gone may have the number of the new one
-    command = [launcher, f"--root={sim_root()}", "vgpu", "run", "--memory=4g", "--cores=40"]
-    command += ["--", "sh", "-c", "echo $$; read line"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN_ENV
-    )
-    assert process.stdout is not None
-    yield int(process.stdout.readline())
-    process.communicate(timeout=60)
+    programs = Programs(launcher, sim_root(), "--memory=4g", "--cores=40")
+    yield programs.start()
+    programs.end()
 
 
 class Busy:
