@@ -128,7 +128,7 @@ def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Item
 
 
 def policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> Items:
-    """The names of policies; also `none`, where one is laid down."""
+    """The names of policies; also `none`, for a device."""
     more = ("none",) if isinstance(parameter, click.Argument) else ()
     return _items([(name, "") for name in (*POLICIES, *more)], begun)
 

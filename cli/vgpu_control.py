@@ -117,7 +117,7 @@ def policy_command(
     its slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
-    from nvc.slices.admin.govern import devices_named, governed, lay_down, parse_duration
+    from nvc.slices.admin.govern import devices_named, parse_duration, set_device_policy, shared_devices
     from nvc.slices.model.shares import parse_policy
     from nvc.slices.model.sizes import parse_number
     from nvc.slices.policy import policies
@@ -140,10 +140,10 @@ def policy_command(
     selectors = selectors_of((gpu,), "GPU")
     if reset or changes:
         uuids = tuple(device.uuid for device in devices_named(facts, selectors))
-        told = lay_down(kernel, uuids, None if reset else lambda old: old.replace(**changes))
+        told = set_device_policy(kernel, uuids, None if reset else lambda old: old.replace(**changes))
         output.warn(program_of(ctx), told)
         return
-    found = governed(kernel, facts, selectors)
+    found = shared_devices(kernel, facts, selectors)
     if form != "table":
         output.write(output.document_text({"devices": [device.document() for device in found]}, form))
         return

@@ -163,7 +163,7 @@ EXPLANATIONS = (
         "vgpu", ("Try the program without `vgpu run`.", "Call it as root."),
     ),
     Explanation(
-        "NVC-2106", "PolicyError", "vgpu", "What was laid down for sharing a device cannot be read or changed.",
+        "NVC-2106", "PolicyError", "vgpu", "A device policy cannot be read or changed.",
         ("Its file below /run/nvc is damaged, or somebody else could have written it.",),
         "vgpu", ("`nvc-cli vgpu policy GPU --reset` removes it.",),
     ),

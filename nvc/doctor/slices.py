@@ -206,23 +206,23 @@ def measured(look: Look) -> Iterator[Finding]:
         )
 
 
-def laid_down(look: Look) -> Iterator[Finding]:
-    """Whether what was laid down for devices can be read: while it cannot, no slice of that device is made."""
+def device_policy(look: Look) -> Iterator[Finding]:
+    """Whether device policies can be read: while one cannot, no slice of that device is made."""
     base = f"{look.runtime_directory}/vgpu-policy"
     try:
         uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
     except FileNotFoundError:
-        yield ok("nothing was laid down for any device")
+        yield ok("no device has a policy of its own")
         return
     for uuid in uuids[: layout.DEVICES]:
         try:
             policies.read(uuid)
         except NvcError as error:
             yield failed(
-                f"what was laid down for {uuid} cannot be read: {error.cause}",
+                f"the policy of {uuid} cannot be read: {error.cause}",
                 f"{base}/{uuid}",
                 commands=(aside(f"{base}/{uuid}"),),
-                advice="then lay it down again: nvc-cli vgpu policy",
+                advice="then set it again: nvc-cli vgpu policy",
             )
 
 
@@ -297,6 +297,6 @@ CHECKS = (
     Check("vgpu.leftovers", "slices of containers that are gone", leftovers),
     Check("vgpu.coverage", "whether the shim is in every process of a slice", coverage),
     Check("vgpu.calibration", "whether it was measured what a context takes", measured),
-    Check("vgpu.policies", "what was laid down for sharing devices", laid_down),
+    Check("vgpu.policies", "device policies can be read", device_policy),
     Check("vgpu.daemon", "whether nvcd answers", daemon),
 )

@@ -28,7 +28,7 @@ from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import measured
 from nvc.slices.model.slice import Slice, library_directory, resolve
-from nvc.slices.policy.policies import governed
+from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import claims
 from nvc.value import Value
 
@@ -95,7 +95,7 @@ def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: Slice
         uuids = tuple(part.uuid for part in parts)
         selection = select(facts, Request(devices=uuids))
         devices = measured(
-            governed(resolve(facts, selection, bounds.replace(parts=parts))), facts.driver_label
+            with_policies(resolve(facts, selection, bounds.replace(parts=parts))), facts.driver_label
         )
         holds = " ".join(sorted(part.hold for part in parts))
         claims.hold(kernel, Slice(devices, "", (), "", holds=holds), libs_dir, claim)

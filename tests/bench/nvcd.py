@@ -109,7 +109,7 @@ def measure(place: object, uuid: str, root: str, options: argparse.Namespace) ->
     from support.nvcd import Place
 
     assert isinstance(place, Place)
-    place.lay_down(uuid, f"policy {options.policy}\nquantum-us {options.quantum_us}\n")
+    place.set_device_policy(uuid, f"policy {options.policy}\nquantum-us {options.quantum_us}\n")
     daemon = place.start(*([f"--root={root}"] if root else []))
     cores = {"cores": 100 // options.tenants} if options.policy == "fixed" else {}
     tenants = [place.tenant(uuids=(uuid,), **cores) for _ in range(options.tenants)]

@@ -117,7 +117,7 @@ SHIM = "/usr/local/lib/nvc/vgpu/current"
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 SHIMS = (
     Case("vgpu.policies", f"mkdir -pm 700 /run/nvc/vgpu-policy; echo x > /run/nvc/vgpu-policy/{UUID}",
-         f"what was laid down for {UUID} cannot be read"),
+         f"the policy of {UUID} cannot be read"),
     Case("vgpu.shim", f"mv {SHIM} /usr/local/lib/nvc/vgpu/away", "no slices can be made",
          f"mv /usr/local/lib/nvc/vgpu/away {SHIM}"),
     Case("vgpu.shim", f"mount --bind {LIBS}/libcuda.so.1 {SHIM}/libcuda.so",

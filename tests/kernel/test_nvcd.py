@@ -64,7 +64,7 @@ def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
 @pytest.mark.nightly
 def test_the_death_of_a_holder_whose_child_lives_on(place: Place) -> None:
     """The child has its connection, and keeps it: nobody waits until the dead one has drained."""
-    place.lay_down(GPU.format(0), "policy weight\nquantum-us 1000000\n")
+    place.set_device_policy(GPU.format(0), "policy weight\nquantum-us 1000000\n")
     place.start()
     one, other = place.tenant(), place.tenant()
     for tenant in (one, other):
@@ -106,7 +106,7 @@ def test_who_is_late_again_and_again_is_reported(place: Place, driver: str) -> N
 @pytest.mark.nightly
 def test_a_priority_does_not_wait_for_the_end_of_a_turn(place: Place) -> None:
     """Of a second; eight times the holder's weight is one, and less is none."""
-    place.lay_down(GPU.format(0), "policy weight\nquantum-us 1000000\n")
+    place.set_device_policy(GPU.format(0), "policy weight\nquantum-us 1000000\n")
     place.start()
     low, other, more, most = (place.tenant("weight", weight=weight) for weight in (1, 1, 7, 8))
     for tenant in (low, other, more, most):
@@ -274,7 +274,7 @@ def test_a_link_in_the_place_of_a_socket_is_refused(place: Place, name: str) -> 
 def test_policies_and_quotas_change_under_running_tenants(place: Place) -> None:
     place.start()
     one, other = place.tenant("preempt"), place.tenant("preempt", weight=3)
-    place.lay_down(GPU.format(0), "policy weight\nquantum-us 5000\n")
+    place.set_device_policy(GPU.format(0), "policy weight\nquantum-us 5000\n")
     one.ask("connect")  # nvcd reads it within a second: before this time at the latest when a slice is new
     place.tenant("weight").ask("connect")
     end = time.monotonic() + 2.2

@@ -78,7 +78,7 @@ def test_without_nvcd(vgpu: Any, start: Slice, policy: str) -> None:
 
 def test_policies_that_are_laid_down(vgpu: Any) -> None:
     assert f"weight {NOT_RUNNING}" in vgpu("policy", "0", "weight", "--quantum=2ms").stderr
-    assert f"the length of turns {NOT_RUNNING}" in vgpu("policy", "0", "none").stderr
+    assert f"the quantum {NOT_RUNNING}" in vgpu("policy", "0", "none").stderr
     assert vgpu("policy", "0", "--reset").stderr == ""
     assert vgpu("policy", "0", "native", "--max-instances=8").stderr == ""
 

@@ -74,7 +74,7 @@ def test_nvml_is_asked_twice_a_second(
 def test_policies_one_after_another(
     timed: Place, driver: str, tenant: Callable[..., Worker], world: World, launcher: str
 ) -> None:
-    """The six, laid down for a device while two programs run."""
+    """All of them, set for a device while two programs run."""
     timed.start(f"--root={driver}")
     workers = [tenant(f"--weight={weight}", "--policy=weight") for weight in (1, 3)]
 

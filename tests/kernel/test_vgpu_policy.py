@@ -79,7 +79,7 @@ def test_it_holds_for_slices_that_run_and_those_to_come(
     assert [share[2] for share in shares_of(one)] == ["preempt", "native"]  # the other GPU is hidden
     assert shares_of(two)[0] == (0, 3, "preempt", 0)
     said = cli(launcher, "set", str(two), "--policy=soft").stderr
-    assert "the policy preempt is laid down for the device and holds" in said
+    assert "the device has the policy preempt, which holds" in said
     policy("all", "none")
     assert [shares_of(pid)[0][2] for pid in (one, two)] == ["native", "soft"]
 

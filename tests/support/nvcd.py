@@ -75,7 +75,7 @@ class Place:
         self.tenants.append(Tenant(self, wanted))
         return self.tenants[-1]
 
-    def lay_down(self, uuid: str, text: str) -> None:
+    def set_device_policy(self, uuid: str, text: str) -> None:
         """A device's file of policies."""
         directory = f"{self.run}/vgpu-policy"
         os.makedirs(directory, mode=0o700, exist_ok=True)

@@ -93,7 +93,7 @@ class World:
             if self.claims[uuid].pop(key, None) is not None:
                 self._enforce(uuid)
 
-    def lay_down(self, policy: DevicePolicy) -> None:
+    def set_device_policy(self, policy: DevicePolicy) -> None:
         """What the operator wants for all devices from now on."""
         self.policy = policy
         for uuid in self.uuids:

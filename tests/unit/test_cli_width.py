@@ -22,7 +22,7 @@ from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoa
 from nvc.request import Request
 from nvc.selection import select
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, Report
-from nvc.slices.admin.govern import Governed
+from nvc.slices.admin.govern import SharedDevice
 from nvc.slices.model.ledger import Account
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import tables
@@ -98,9 +98,9 @@ def tracks() -> tuple[Track, ...]:
     return (Track("f0000154" * 8, long, MIG_UUID_0, ((0.2, 1.0),) * 3, ((0.2, 0.5),), 0.999),)
 
 
-def governed() -> tuple[Governed, ...]:
+def shared_devices() -> tuple[SharedDevice, ...]:
     own = DevicePolicy(policy=2, max_instances=4096, total_weight=1 << 20, quantum_us=1000000)
-    return tuple(Governed(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
+    return tuple(SharedDevice(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
 
 
 def tenants() -> tuple[Tenant, ...]:
@@ -150,7 +150,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "configure": lambda width: plan_table(PLAN, width),
     "configure --dry-run": lambda _: describe(crowded_plan()),
     "sim show": lambda width: sim.table(simulated(), width),
-    "vgpu policy": lambda width: tables.policies_table(governed(), width),
+    "vgpu policy": lambda width: tables.policies_table(shared_devices(), width),
     "vgpu report": lambda width: tables.tracks_table(tracks(), width),
     "vgpu ls": lambda width: tables.slices(tenants(), 1e9, width),
     "vgpu show": lambda width: tables.processes(tenants(), width),

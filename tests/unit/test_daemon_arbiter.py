@@ -186,11 +186,11 @@ def test_policies_change_while_programs_run() -> None:
     world.start("1", Program(drain=MS), 1)
     world.start("3", Program(drain=MS), 3)
     assert world.holders() == {"1", "3"}
-    world.lay_down(DevicePolicy(WEIGHT))
+    world.set_device_policy(DevicePolicy(WEIGHT))
     assert shares(world)["3"] == pytest.approx(0.75, abs=0.01)
-    world.lay_down(DevicePolicy(PREEMPT))
+    world.set_device_policy(DevicePolicy(PREEMPT))
     assert shares(world)["3"] == pytest.approx(0.5, abs=0.01)
-    world.lay_down(DevicePolicy(NATIVE))
+    world.set_device_policy(DevicePolicy(NATIVE))
     world.run(SECOND)
     assert world.holders() == {"1", "3"}
 

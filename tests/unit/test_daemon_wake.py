@@ -15,7 +15,7 @@ from nvc.daemon.main import obey_signals
 from nvc.kernel import LinuxKernel
 from nvc.request import Share, SliceRequest
 from nvc.slices.admin.change import pause, set_limits
-from nvc.slices.admin.govern import lay_down
+from nvc.slices.admin.govern import set_device_policy
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.store.tenants import Tenant, tenants
 
@@ -78,13 +78,13 @@ def test_a_slice_is_paused(woken: Host) -> None:
 
 def test_a_policy_is_laid_down(woken: Host) -> None:
     number = POLICIES.index("fair")
-    lay_down(KERNEL, (GPU,), lambda old: old.replace(policy=number))
+    set_device_policy(KERNEL, (GPU,), lambda old: old.replace(policy=number))
     run_until(woken, lambda: [force.policy.number for force in woken.daemon.book.force.values()] == [number])
 
 
 def test_a_bound_is_laid_down(woken: Host) -> None:
     """Nothing is written into quotas."""
-    lay_down(KERNEL, (GPU,), lambda old: old.replace(quantum_us=20000))
+    set_device_policy(KERNEL, (GPU,), lambda old: old.replace(quantum_us=20000))
     run_until(woken, lambda: [force.quantum for force in woken.daemon.book.force.values()] == [20_000_000])
 
 

@@ -111,16 +111,16 @@ CLAIMS = st.lists(
 @example([(FIXED, 1, 60, "busy", 0), (FIXED, 1, 60, "busy", 0), (FIXED, 1, 30, "busy", 0)], NONE, 0)
 @given(CLAIMS, st.sampled_from((NONE, *range(len(TABLE)))), st.integers(0, 6))
 def test_the_arbiter_gives_what_slices_are_entitled_to(
-    claims: list[tuple[int, int, int, str, int]], laid_down: int, maximum: int
+    claims: list[tuple[int, int, int, str, int]], device_policy: int, maximum: int
 ) -> None:
     """In virtual time, with slices of different policies, and again when the first one is gone.
 
     Programs do not hold themselves to a cap, as the shim would, so only slices of such a policy have one.
     """
-    world = World(DevicePolicy(laid_down, maximum))
+    world = World(DevicePolicy(device_policy, maximum))
     idle = set()
     for number, (policy, weight, cores, does, drain) in enumerate(claims):
-        policy = policy if laid_down == NONE else laid_down
+        policy = policy if device_policy == NONE else device_policy
         capped = policy_of(policy).bound == CAP
         more = {"policy": policy, "paused": does == "paused"}
         key, program = str(number), Program(drain=drain)

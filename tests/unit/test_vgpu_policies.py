@@ -1,4 +1,4 @@
-"""Files that say what is laid down for a device."""
+"""Files of device policies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The slices of the host as the arbiters need them: read from the registry, from quotas and from what the operator
-laid down for devices. Only what has changed is read again."""
+"""The slices of the host as the arbiters need them: read from the registry, from quotas and from device
+policies. Only what has changed is read again."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Book:
         self.known: dict[str, Known] = {}
         #: Why slices cannot be read. One that could be before keeps what it had; another one gets no turn.
         self.broken: dict[str, str] = {}
-        self.laid_down: dict[str, DevicePolicy] = {}  # by UUID
+        self.device_policy: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
         self.names: dict[bytes, str] = {}  # UUIDs by their bytes
         self._problems: set[str] = set()
@@ -176,11 +176,11 @@ class Book:
         for raw, found in sharers.items():
             uuid = self.names[raw] = found[0][1].uuid
             try:
-                self.laid_down[uuid] = policies.read(uuid)
+                self.device_policy[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
                 self.say(str(error))
             claims = tuple(claim_of(known.entry, device) for known, device in found)
-            self.force[raw] = in_force(self.laid_down.get(uuid, DevicePolicy()), claims)
+            self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), claims)
             self.board.enforce(raw, self.force[raw], now)
         for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
             for key in tuple(self.board.arbiters[raw].tenants):

@@ -123,7 +123,7 @@ def _shared(
     share = old.share
     cores = cap.value if cap is not None else share.cores
     weight = wanted.weight.value if wanted.weight is not None else share.weight
-    laid_down = policies.read(share.uuid)
+    device_policy = policies.read(share.uuid)
     if wanted.policy is not None:
         asked = wanted.policy.value
     elif old.asked == default_policy(share.cores, share.weight != 1):  # nobody has named one
@@ -135,11 +135,11 @@ def _shared(
     if weight > share.weight:  # less is never too much, also where all together have too much
         known = snapshot(kernel, locked=True)
         others = sharers(known, share.uuid, "change limits", tenant.entry.key)
-        check_weight("change limits", share.uuid, weight, laid_down.total_weight, others)
-    policy = asked if laid_down.policy == policies.NONE else laid_down.policy
+        check_weight("change limits", share.uuid, weight, device_policy.total_weight, others)
+    policy = device_policy.effective(asked)
     check_cap(cores, share.uuid, policy)
     if policy != asked and wanted.policy is not None:
-        told.append(f"{share.uuid}: the policy {POLICIES[policy]} is laid down for the device and holds")
+        told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
     return State(share.replace(cores=cores, weight=weight, policy=policy), asked)
 
 

@@ -1,4 +1,4 @@
-"""Devices as the operator governs them: who shares each, and what is laid down for it, now and from now on."""
+"""Devices and the slices that share them, for the operator: their policies, shown and changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from nvc.errors import InputError
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.client.nvcd import silence
+from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, POLICIES, policy_of
 from nvc.slices.model.shares import TO_START
 from nvc.slices.model.slice import resolve
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
 
 
-class Governed(Value):
+class SharedDevice(Value):
     """One device of the host."""
 
     uuid: str
     index: str
     name: str
-    laid_down: DevicePolicy
+    own: DevicePolicy
     sharers: tuple[Sharer, ...]
 
     @property
@@ -50,52 +51,52 @@ class Governed(Value):
     @property
     def free_weight(self) -> int | None:
         """What is left of the total; None: there is no total."""
-        total = self.laid_down.total_weight
+        total = self.own.total_weight
         return max(total - self.weight, 0) if total else None
 
     def document(self) -> dict[str, Any]:
         """For programs."""
-        laid_down = self.laid_down
+        own = self.own
         return {
             "uuid": self.uuid,
             "index": self.index,
             "name": self.name,
-            "policy": None if laid_down.policy == policies.NONE else POLICIES[laid_down.policy],
+            "policy": None if own.policy == policies.NONE else POLICIES[own.policy],
             "instances": len(self.sharers),
-            "maxInstances": laid_down.max_instances or None,
+            "maxInstances": own.max_instances or None,
             "weight": self.weight,
-            "totalWeight": laid_down.total_weight or None,
+            "totalWeight": own.total_weight or None,
             "freeWeight": self.free_weight,
-            "quantumUs": laid_down.quantum_us or None,
+            "quantumUs": own.quantum_us or None,
         }
 
 
-def governed(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[Governed, ...]:
+def shared_devices(kernel: Kernel, facts: HostFacts, selectors: tuple[str, ...]) -> tuple[SharedDevice, ...]:
     """The devices that `selectors` name, in that order: of a GPU in MIG mode its MIG devices.
 
     Raises DeviceError, PolicyError, RegistryError for a slice that cannot be read.
     """
     known = snapshot(kernel, locked=False)
     return tuple(
-        Governed(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
+        SharedDevice(d.uuid, d.index, d.name, policies.read(d.uuid), sharers(known, d.uuid, "show policy"))
         for d in devices_named(facts, selectors)
     )
 
 
 def devices_named(facts: HostFacts, selectors: tuple[str, ...]) -> tuple[SliceDevice, ...]:
-    """The same devices, whatever is laid down for them. Raises DeviceError."""
+    """The devices that `selectors` name; of a GPU in MIG mode its MIG devices. Raises DeviceError."""
     selection = select(facts, Request(devices=selectors))
     named = {gpu.index for gpu, _ in selection.mig}
     parts = [(gpu, part) for gpu in selection.gpus if gpu.index not in named for part in gpu.mig]
     return resolve(facts, selection.replace(mig=(*selection.mig, *parts)), SliceRequest())
 
 
-def lay_down(
+def set_device_policy(
     kernel: Kernel, uuids: tuple[str, ...], change: Callable[[DevicePolicy], DevicePolicy] | None
 ) -> tuple[str, ...]:
-    """Change what is laid down for devices, for the slices that run too. Returned is what is to be told.
+    """Change the policies of devices, for the slices that run too. Returns warnings for the operator.
 
-    None in place of a change lays down nothing, whatever is there, also what cannot be read.
+    Without a `change` the policy is removed, also one that cannot be read.
 
     Raises InputError for a policy that a slice cannot have, RegistryError, PolicyError. Then nothing has changed.
     """
@@ -107,24 +108,23 @@ def lay_down(
             known.check("change policy", uuid)
         new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}
         told: list[str] = []
-        for uuid, laid_down in new.items():
+        for uuid, own in new.items():
             shares = [
                 share for _, found in slices for share in found if share.uuid == uuid and share.memory_limit
             ]
             uncapped = sum(not share.cores for share in shares)
-            named = laid_down.policy != policies.NONE
-            if named and policy_of(laid_down.policy).bound == CAP and uncapped:
+            if uncapped and policy_of(own.effective(POLICY_NATIVE)).bound == CAP:
                 raise InputError(
                     uuid,
-                    cause=f"{uncapped} of its slices have no cap for the policy {POLICIES[laid_down.policy]}",
+                    cause=f"{uncapped} of its slices have no cap for the policy {POLICIES[own.policy]}",
                     hint="`nvc-cli vgpu set SLICE --cores N` gives one",
                 )  # fmt: skip
-            told += _too_much(uuid, laid_down, len(shares), sum(share.weight for share in shares))
-        for uuid, laid_down in new.items():
-            policies.write(uuid, laid_down)
+            told += _too_much(uuid, own, len(shares), sum(share.weight for share in shares))
+        for uuid, own in new.items():
+            policies.write(uuid, own)
         for entry, shares_of_entry in slices:
             changed = tuple(
-                share.replace(policy=_effective(new[share.uuid], device.asked_policy))
+                share.replace(policy=new[share.uuid].effective(device.asked_policy))
                 if share.uuid in new and share.memory_limit
                 else share
                 for share, device in zip(shares_of_entry, entry.devices)
@@ -139,11 +139,11 @@ def lay_down(
 
 
 def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
-    """Which of what was laid down nobody enforces: policies by turns, and the length of these."""
+    """A warning for each policy and quantum that needs nvcd, if nvcd does not enforce it."""
     needing = {
-        uuid: "the length of turns" if laid_down.policy == policies.NONE else POLICIES[laid_down.policy]
-        for uuid, laid_down in new.items()
-        if laid_down.policy != policies.NONE and policy_of(laid_down.policy).needs_nvcd or laid_down.quantum_us
+        uuid: "the quantum" if own.policy == policies.NONE else POLICIES[own.policy]
+        for uuid, own in new.items()
+        if policy_of(own.effective(POLICY_NATIVE)).needs_nvcd or own.quantum_us
     }
     cause = silence() if needing else ""
     return tuple(
@@ -151,15 +151,11 @@ def _not_enforced(new: dict[str, DevicePolicy]) -> tuple[str, ...]:
     )
 
 
-def _effective(laid_down: DevicePolicy, asked: int) -> int:
-    return asked if laid_down.policy == policies.NONE else laid_down.policy
-
-
-def _too_much(uuid: str, laid_down: DevicePolicy, count: int, weight: int) -> list[str]:
+def _too_much(uuid: str, own: DevicePolicy, count: int, weight: int) -> list[str]:
     told = []
-    if laid_down.max_instances and count > laid_down.max_instances:
+    if own.max_instances and count > own.max_instances:
         told.append(f"{uuid}: {count} slices share it already; no more are let in until some have ended")
-    if laid_down.total_weight and weight > laid_down.total_weight:
+    if own.total_weight and weight > own.total_weight:
         told.append(
             f"{uuid}: its slices have a weight of {weight} already; no more are let in until some ended"
         )
@@ -167,7 +163,7 @@ def _too_much(uuid: str, laid_down: DevicePolicy, count: int, weight: int) -> li
 
 
 def parse_duration(name: str, text: str) -> int:
-    """Microseconds of `10ms`, `5000us` or `1s`, within what a turn may last. Raises InputError."""
+    """Microseconds of `10ms`, `5000us` or `1s`, within what a quantum may be. Raises InputError."""
     low, high = policies.QUANTUM_US
     for unit, length in UNITS:
         digits = text.removesuffix(unit)

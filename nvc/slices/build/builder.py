@@ -20,7 +20,7 @@ from nvc.slices.build.copies import find_copies
 from nvc.slices.client.presence import not_enforced
 from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.slices.model.slice import Slice, SliceDevice, shared_slice
-from nvc.slices.policy.policies import governed
+from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 
 #: Mounted where SELinux is enabled.
@@ -74,7 +74,7 @@ def build_slice(
     mps, percent = "", 100
     if wanted.fence == "mps":
         devices, mps, percent = _by_mps(devices, key)
-    ruled = governed(devices)
+    ruled = with_policies(devices)
     return Slice(
         devices=measured(ruled, facts.driver_label),
         not_enforced=not_enforced(ruled, wanted.require_daemon),

@@ -59,18 +59,18 @@ class InForce(Value):
     terms: tuple[Terms, ...] = ()  # of all claims, the oldest first
 
 
-def in_force(laid_down: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
+def in_force(device_policy: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
     """What holds on a device with these slices.
 
     The policy is the operator's for the device, else that of the oldest slice that takes leases.
     """
     claims = tuple(sorted(claims, key=lambda claim: (claim.age, claim.key)))
     leased = [claim for claim in claims if policy_of(claim.policy).leases]
-    number = laid_down.policy
+    number = device_policy.policy
     if number == NONE:
         number = leased[0].policy if leased else POLICY_NATIVE
     policy = policy_of(number)
-    part = 1 / max(len(leased), laid_down.max_instances, 1)
+    part = 1 / max(len(leased), device_policy.max_instances, 1)
     terms = tuple(
         Terms(
             claim,
@@ -80,7 +80,7 @@ def in_force(laid_down: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
         )
         for claim in claims
     )
-    return InForce(policy, laid_down.quantum_us * 1000 or QUANTUM, terms)
+    return InForce(policy, device_policy.quantum_us * 1000 or QUANTUM, terms)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:

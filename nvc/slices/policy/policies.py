@@ -1,5 +1,5 @@
-"""What the operator has laid down for each device: the policy for all its slices, how many there may be, the weight
-that they share, and the length of their turns.
+"""Device policies: what the operator sets for a device and all its slices. That is a policy, the maximum number of
+slices and the sum of their weights, and the quantum of their leases.
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
@@ -35,7 +35,7 @@ _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 class PolicyError(NvcError):
-    """What was laid down for a device cannot be read or changed."""
+    """A device policy cannot be read or changed."""
 
     code = "NVC-2106"
     stage = "vgpu"
@@ -44,12 +44,16 @@ class PolicyError(NvcError):
 
 
 class DevicePolicy(Value):
-    """What is laid down for one device."""
+    """What the operator has set for one device."""
 
     policy: int = NONE  # place in policy.TABLE; NONE: each slice's own
     max_instances: int = 0  # 0: any number
     total_weight: int = 0  # 0: no bound
     quantum_us: int = 0  # microseconds; 0: as nvcd has it
+
+    def effective(self, asked: int) -> int:
+        """The policy of a slice that asks for `asked`."""
+        return asked if self.policy == NONE else self.policy
 
     @property
     def bounds(self) -> bool:
@@ -95,7 +99,7 @@ def parse(text: str) -> DevicePolicy:
 
 
 def read(uuid: str) -> DevicePolicy:
-    """What is laid down for a device. Raises PolicyError."""
+    """The policy of a device. Raises PolicyError."""
     path = _path(uuid)
     try:
         fd = os.open(path, _READ)
@@ -138,15 +142,12 @@ def write(uuid: str, policy: DevicePolicy) -> None:
         raise PolicyError.of("write policy", path, error) from None
 
 
-def governed(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
-    """The devices of a slice, each with its own policy, else with the one that the slice asks for.
-
-    Raises PolicyError.
-    """
+def with_policies(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
+    """The devices of a slice, each with the policy that holds for it. Raises PolicyError."""
     found = []
     for device in devices:
-        own = NONE if device.hidden else read(device.uuid).policy
-        found.append(device.replace(policy=device.asked_policy if own == NONE else own))
+        own = DevicePolicy() if device.hidden else read(device.uuid)
+        found.append(device.replace(policy=own.effective(device.asked_policy)))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from nvc.slices.policy.utilisation import Received, percent, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.admin.govern import Governed
+    from nvc.slices.admin.govern import SharedDevice
     from nvc.slices.show.history import Track
     from nvc.slices.store.tenants import Tenant, TenantDevice
 
@@ -149,11 +149,11 @@ def sharing(
     return fitted(rows, width, spare, ("CONTAINER",))
 
 
-def policies_table(governed: tuple[Governed, ...], width: int = 0) -> str:
+def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
     """One line for each device: its policy and bounds, and how much of these is taken."""
     rows: list[tuple[str, ...]] = [("DEVICE", "UUID", "POLICY", "SLICES", "WEIGHT", "FREE", "QUANTUM")]
-    for device in governed:
-        own = device.laid_down
+    for device in shared:
+        own = device.own
         quantum = "-"
         if own.quantum_us:
             quantum = f"{own.quantum_us // 1000}ms" if own.quantum_us % 1000 == 0 else f"{own.quantum_us}us"

@@ -1,4 +1,4 @@
-"""Who shares each device now, and whether one more fits into what the operator has laid down for it."""
+"""Who shares each device now, and whether the device's policy admits one more."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
     for device in slice.devices:
         if device.hidden:
             continue
-        laid_down = policies.read(device.uuid)
-        if laid_down.policy != policies.NONE:
-            check_cap(device.cores, device.uuid, laid_down.policy)
-        if not laid_down.bounds and ":" not in device.index:
+        own = policies.read(device.uuid)
+        check_cap(device.cores, device.uuid, own.effective(device.policy))
+        if not own.bounds and ":" not in device.index:
             continue
         if known is None:
             known = snapshot(kernel, locked=True)
@@ -62,13 +61,13 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
                 "make a slice", device.uuid, "it is fenced off for one slice, and another has it",
                 "start it again, or ask for another device",
             )  # fmt: skip
-        most = laid_down.max_instances
+        most = own.max_instances
         if most and len(others) >= most:
             raise RegistryError(
                 "make a slice", device.uuid, f"{len(others)} slices share it, of at most {most}",
                 "`nvc-cli vgpu policy` shows that, and changes it with --max-instances",
             )  # fmt: skip
-        check_weight("make a slice", device.uuid, device.weight, laid_down.total_weight, others)
+        check_weight("make a slice", device.uuid, device.weight, own.total_weight, others)
 
 
 def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sharer, ...]) -> None:

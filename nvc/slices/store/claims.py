@@ -48,7 +48,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
             from nvc.slices.store.admission import admit
 
             admit(kernel, key, slice)
-        shares = tuple(registry.quota_device(device) for device in policies.governed(slice.devices))
+        shares = tuple(registry.quota_device(device) for device in policies.with_policies(slice.devices))
         devices = tuple(registry.entry_device(device) for device in slice.devices)
         entry = Entry(
             key,

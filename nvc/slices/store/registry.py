@@ -109,7 +109,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
             from nvc.slices.store.admission import admit
 
             admit(kernel, key, slice)
-        for planned, now in zip(slice.devices, policies.governed(slice.devices)):
+        for planned, now in zip(slice.devices, policies.with_policies(slice.devices)):
             if now.policy != planned.policy:
                 raise SourceChanged(
                     "make a slice", planned.uuid, "its policy was changed meanwhile", "run again"
