@@ -57,7 +57,7 @@ def test_longer_by(
 
 
 def test_what_an_event_takes(slice_: RealSlice, measured: Callable[[str, object], None]) -> None:
-    """The constants of native/vgpu/meter.h are not far from it."""
+    """What marks in a program's streams cost the device."""
     program = os.path.join(slice_.root, "vgpu_events")
     run(need("gcc"), "-O2", "-D_GNU_SOURCE", "-o", program, f"{HERE}/vgpu_events.c", "-ldl")
     figures = [float(word) for word in run(program, env=plain_environment(), timeout=120).stdout.split()]

@@ -1,5 +1,5 @@
-/* What an event takes of the device between two kernels of a stream, and a kernel that is launched into an idle one: from
- * which the constants of native/vgpu/meter.h come. Prints, in microseconds for each of 800 kernels of about 5 us behind a
+/* What an event takes of the device between two kernels of a stream, and a kernel that is launched into an idle one.
+ * Prints, in microseconds for each of 800 kernels of about 5 us behind a
  * long one: without events, with one behind each 64th, 16th and 4th; then one kernel between two events among others; then
  * one between two events in an idle stream, less the time between the calls that record and launch. Medians. */
 #include "vgpu_driver.h"
