@@ -184,9 +184,15 @@ class Driver:
         return entries(self.facts, self.select(request), request, kinds)
 
     def plan(self, container: Container, request: Request) -> Plan:
-        """What `configure` would do. Changes nothing."""
+        """What `configure` would do. Changes nothing, and refuses what `configure` would refuse."""
         plan, target = plan_target(self._kernel, self.options, request, container.open, self._log)
-        target.close()
+        try:
+            if plan.slice is not None and plan.slice.outer is None:
+                from nvc.slices.store.registry import check
+
+                check(self._kernel, target, plan.slice)
+        finally:
+            target.close()
         return plan
 
     def configure(

@@ -21,6 +21,7 @@ from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.policy import policies
 from nvc.slices.store.limits import read_quota
+from nvc.slices.store.registry import RegistryError
 
 FAIR, WEIGHT, NATIVE = (POLICIES.index(name) for name in ("fair", "weight", "native"))
 
@@ -86,6 +87,22 @@ def test_one_that_changes_again_is_told(runc_bundle: Any, debian: str, driver: s
         with pytest.raises(SourceChanged, match=f"{uuid}: its policy was changed meanwhile"):
             found.configure(nvc.Container(container.pid, bundle.rootfs), asked())
         assert entry_of(container.pid) is None
+
+
+def test_a_plan_that_would_be_refused_is_refused(
+    runc_bundle: Any, debian: str, driver: str, uuid: str
+) -> None:
+    policies.write(uuid, policies.DevicePolicy(max_instances=1))
+    first, second = runc_bundle(debian), runc_bundle(debian)
+    with (
+        first.created("runc") as one,
+        second.created("runc") as other,
+        nvc.Driver(nvc.DriverOptions(root=driver)) as found,
+    ):
+        found.configure(nvc.Container(one.pid, first.rootfs), asked())
+        with pytest.raises(RegistryError, match="1 slices share it, of at most 1"):
+            found.plan(nvc.Container(other.pid, second.rootfs), asked())
+        assert found.plan(nvc.Container(one.pid, first.rootfs), asked()).slice is not None
 
 
 @pytest.mark.driver(gpus=1, mig=("7g.80gb",))

@@ -68,6 +68,29 @@ def namespace_id_of(pid: str) -> int:
         os.close(fd)
 
 
+def namespace_of(target: Target) -> int:
+    """Tells the mount namespace of a container from every other; 0: that of the host, or not known."""
+    if target.mount_namespace >= 0:
+        return namespace_id(target.mount_namespace)
+    return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
+
+
+def cgroup_of(proc: int) -> str:
+    """A cgroup of the process with this directory of /proc that is not the root; "" where there is none."""
+    try:
+        fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return ""
+    try:
+        text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
+    return next((path for path in paths if path.strip("/")), "")
+
+
 def is_here(pid: int, start: int) -> bool:
     """Whether the process that began then still lives; where that cannot be told it does."""
     if pid <= 0:

@@ -34,7 +34,7 @@ from nvc.slices.model.entry import (
 )
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
-from nvc.slices.store.origin import first_process, namespace_id, namespace_id_of
+from nvc.slices.store.origin import cgroup_of, first_process, namespace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry", "EntryDevice", "LEDGER", "READY", "Registration", "RegistryError", "about", "base_directory",
-    "daemon_directory", "enter", "entry_device", "entry_names", "held", "is_bound", "join", "key_of", "locked",
-    "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
+    "check", "daemon_directory", "enter", "entry_device", "entry_names", "held", "is_bound", "join", "key_of",
+    "locked", "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
 ]  # fmt: skip
 
 LOCK_TIMEOUT = 10.0  # seconds
@@ -102,18 +102,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     path = f"{base}/{key}"
     lock = _locked(kernel, base)
     try:
-        if slice.holds:
-            _check_holds(kernel, base, key, slice.holds)
-        # A MIG device may be fenced off for another slice.
-        if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
-            from nvc.slices.store.admission import admit
-
-            admit(kernel, key, slice)
-        for planned, now in zip(slice.devices, policies.with_policies(slice.devices)):
-            if now.policy != planned.policy:
-                raise SourceChanged(
-                    "make a slice", planned.uuid, "its policy was changed meanwhile", "run again"
-                )
+        _check(kernel, base, key, slice)
         devices = tuple(quota_device(device) for device in slice.devices)
         os.fchmod(lock, 0o711)
         names = entry_names(base)
@@ -128,6 +117,30 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
         raise RegistryError.of("make a slice", error.filename or path, error) from None
     finally:
         os.close(lock)
+
+
+def check(kernel: Kernel, target: Target, slice: Slice) -> None:
+    """Raise what `enter` would raise for this slice. Nothing is made."""
+    base = base_directory()
+    lock = _locked(kernel, base)
+    try:
+        _check(kernel, base, key_of(kernel, target), slice)
+    finally:
+        os.close(lock)
+
+
+def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
+    """Refuse a slice that its devices have no room for, or whose plan is outdated. The caller holds the lock."""
+    if slice.holds:
+        _check_holds(kernel, base, key, slice.holds)
+    # A MIG device may be fenced off for another slice.
+    if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
+        from nvc.slices.store.admission import admit
+
+        admit(kernel, key, slice)
+    for planned, now in zip(slice.devices, policies.with_policies(slice.devices)):
+        if now.policy != planned.policy:
+            raise SourceChanged("make a slice", planned.uuid, "its policy was changed meanwhile", "run again")
 
 
 def held(holds: str) -> Entry | None:
@@ -286,33 +299,11 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             slice.fence,
             target.id,
             target.bundle,
-            "" if target.id or target.proc < 0 else _cgroup_of(target.proc),
-            mounts=_namespace_id(target),
+            "" if target.id or target.proc < 0 else cgroup_of(target.proc),
+            mounts=namespace_of(target),
             holds=slice.holds,
         )  # fmt: skip
     )
-
-
-def _namespace_id(target: Target) -> int:
-    if target.mount_namespace >= 0:
-        return namespace_id(target.mount_namespace)
-    return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
-
-
-def _cgroup_of(proc: int) -> str:
-    """A cgroup of the process with this directory of /proc that is not the root; "" where there is none."""
-    try:
-        fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return ""
-    try:
-        text = os.read(fd, 1 << 16).decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
-    paths = (line.split(":", 2)[-1] for line in text.splitlines())  # 3:cpu:/docker/ID or 0::/docker/ID
-    return next((path for path in paths if path.strip("/")), "")
 
 
 def entry_names(base: str) -> list[str]:
