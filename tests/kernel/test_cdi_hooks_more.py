@@ -133,6 +133,26 @@ def test_chmod(runc_bundle: Any, stage: str, runtime: str) -> None:
     assert not os.path.exists(f"{bundle.rootfs}/none")
 
 
+def test_chmod_of_the_hosts_dev(runc_bundle: Any, stage: str) -> None:
+    """As with `docker run --volume /dev:/dev`; what has the mode already is left alone."""
+    path = f"/dev/nvc-test-{os.getpid()}"
+    os.mknod(path, 0o20600, os.makedev(1, 3))
+    os.chmod(path, 0o640)
+    try:
+        for mode, code in (("640", 0), ("666", 1)):
+            bundle = runc_bundle()
+            entries = [entry for entry in bundle.config["mounts"] if not entry["destination"].startswith("/dev")]
+            dev = {"source": "/dev", "destination": "/dev", "type": "bind", "options": ["rbind", "rprivate"]}
+            bundle.config["mounts"] = [*entries, dev]
+            add_hook(bundle, stage, "chmod", f"--mode={mode}", f"--path={path}")
+            done = bundle.run("runc", "true", check=False)
+            assert bool(done.returncode) == bool(code), done.stderr
+            assert not code or "is a file of the host that was mounted" in done.stderr
+            assert os.stat(path).st_mode & 0o777 == 0o640
+    finally:
+        os.unlink(path)
+
+
 def test_chmod_reaches_dev_but_not_the_host(runc_bundle: Any, scratch: str, stage: str) -> None:
     """A link of the image leads to a writable volume: refused, and what was changed before is changed back."""
     bundle = runc_bundle()

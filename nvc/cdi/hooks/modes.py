@@ -34,7 +34,9 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
     except OSError:
         dev = -1
     if dev >= 0:
-        own.add(mount_id(dev))  # made by the runtime for this container
+        # Made by the runtime for this container, unless it is the host's, as with `docker run --volume /dev:/dev`.
+        if os.fstat(dev).st_dev != os.stat("/dev").st_dev:
+            own.add(mount_id(dev))
         os.close(dev)
     done: list[tuple[int, int]] = []
     warnings = []
@@ -46,7 +48,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
                 warnings.append(f"chmod: {path}: {(error.strerror or '').lower()}")
                 continue
             old = stat.S_IMODE(os.fstat(fd).st_mode)
-            if mount_id(fd) not in own:
+            if mount_id(fd) not in own and old != mode:
                 os.close(fd)
                 raise ContainerError("chmod", path, "is a file of the host that was mounted")
             done.append((fd, old))
