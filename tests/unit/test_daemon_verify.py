@@ -327,20 +327,35 @@ def test_nothing_is_denied_when_nobody_verifies_any_more() -> None:
     assert not world.known.devices[0].flags & DENIED
 
 
-def test_a_process_that_ends_is_counted_for_nobody_for_a_while() -> None:
+@pytest.mark.parametrize("inside", ["pass", "import ctypes; ctypes.CDLL(None).pthread_exit(None)"])
+def test_a_process_that_ends_is_counted_for_nobody_for_a_while(inside: str) -> None:
     """Its memory is the driver's to take back; but a first thread that has ended does not hide the others."""
-    inside = (
-        "import ctypes, sys, threading; threading.Thread(target=sys.stdin.read).start(); print(flush=True); "
-    )
-    inside += "ctypes.CDLL(None).pthread_exit(None)"
+    whole = inside == "pass"
+    start = "" if whole else "import sys, threading; threading.Thread(target=sys.stdin.read).start(); "
     book: Any = SimpleNamespace(kernel=LinuxKernel(), known={}, living=list, say=lambda text: None)
     accountant = Accountant(book, lambda text: None)
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", inside], stdin=pipe, stdout=pipe) as process:
+    with subprocess.Popen([sys.executable, "-c", start + inside], stdin=subprocess.PIPE) as process:
+        began = start_of(f"/proc/{process.pid}")
         device = DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),))
-        assert process.stdout is not None and process.stdout.readline() == b"\n"
-        until(lambda: is_ending(process.pid))
-        assert is_here(process.pid, start_of(f"/proc/{process.pid}"))
+
+        def first_has_ended() -> bool:
+            with open(f"/proc/{process.pid}/stat", encoding="utf-8") as stat:
+                return stat.read().rpartition(")")[2].split()[0] == "Z"
+
+        until(first_has_ended)
+        assert is_ending(process.pid) == whole and is_here(process.pid, began) != whole
+        for passed in (0, GRACE):
+            accountant.told((device,), passed)
+            assert len(accountant.users) == (0 if whole else 1), passed
+
+
+def test_a_process_that_does_not_end_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs in the driver: it has GRACE to end."""
+    book: Any = SimpleNamespace(kernel=LinuxKernel(), known={}, living=list, say=lambda text: None)
+    accountant = Accountant(book, lambda text: None)
+    monkeypatch.setattr("nvc.daemon.audit.accountant.is_ending", lambda pid: True)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        device = DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),))
         for passed, counted in ((0, 0), (GRACE - 1, 0), (GRACE, 1)):
             accountant.told((device,), passed)
             assert len(accountant.users) == counted, passed

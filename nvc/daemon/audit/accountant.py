@@ -169,8 +169,7 @@ class Accountant:
 
     def _ends(self, user: User) -> bool:
         """Whether the process is ending. Its slot in the books is given up before the driver lets go of its memory,
-        which is neither to be written into the quota nor held against the slice. It has GRACE for that: one whose
-        first thread has ended looks the same, and may go on."""
+        which is neither to be written into the quota nor held against the slice. It has GRACE for that."""
         try:
             if not is_ending(user.pid):
                 return False

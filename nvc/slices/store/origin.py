@@ -120,8 +120,20 @@ def namespace_link(pid: int) -> tuple[str, int]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process, or its first thread, has begun to end. Raises OSError."""
-    fields = _stat(f"/proc/{pid}")
+    """Whether a process has begun to end, with all of its threads. Raises OSError."""
+    if not _ends(f"/proc/{pid}"):
+        return False
+    for name in os.listdir(f"/proc/{pid}/task"):  # the first thread may have ended alone
+        try:
+            if not _ends(f"/proc/{pid}/task/{name}"):
+                return False
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # this one has ended
+    return True
+
+
+def _ends(directory: str) -> bool:
+    fields = _stat(directory)
     return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
