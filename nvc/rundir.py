@@ -1,4 +1,4 @@
-"""Where nvc keeps what lives until the next boot: locks, journals, the inventory."""
+"""Where nvc keeps what lives until the next boot (locks, journals, the inventory), and what lives on after it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import stat
 from nvc.errors import InitializationError, of_host
 
 SYSTEM = "/run/nvc"
+STATE = "/var/lib/nvc"
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
 
 
@@ -23,7 +24,15 @@ def runtime_directory(*below: str) -> str:
     writable: there it is /run/user/UID/nvc with the uid outside. Raises InitializationError when the directory
     is not ours: whoever owns it could plant a journal.
     """
-    base = SYSTEM if _is_host_root() else f"/run/user/{_outer_uid()}/nvc"
+    return _private(SYSTEM if _is_host_root() else f"/run/user/{_outer_uid()}/nvc", below)
+
+
+def state_directory(*below: str) -> str:
+    """The same below /var/lib/nvc, which outlives a boot. Only root has it: others have their runtime directory."""
+    return _private(STATE, below) if _is_host_root() else runtime_directory(*below)
+
+
+def _private(base: str, below: tuple[str, ...]) -> str:
     path = base
     for part in ("", *below):
         path = f"{path}/{part}" if part else path

@@ -17,7 +17,8 @@ from support.bundle import Bundle
 from support.processes import children
 from support.rootfs import make_rootfs
 
-RUN = "/run/nvc"
+#: Where nvc keeps state.
+OWN = ("/run/nvc", "/var/lib/nvc")
 CLONE_NEWNS = 0x20000  # unshare(2)
 MNT_DETACH = 2  # umount2(2)
 POISON = """
@@ -55,7 +56,8 @@ def _own_directories() -> Iterator[None]:
         return
     _call("unshare", CLONE_NEWNS)
     run("mount", "--make-rprivate", "/")
-    os.makedirs(RUN, mode=0o700, exist_ok=True)
+    for path in OWN:
+        os.makedirs(path, mode=0o700, exist_ok=True)
     memory = tempfile.mkdtemp(prefix="nvc-")  # a short name: paths of sockets have at most 107 characters
     run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", memory)
     tempfile.tempdir = memory
@@ -66,17 +68,22 @@ def _own_directories() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_run() -> Iterator[None]:
-    """A /run/nvc of this test alone. Files and processes that it leaves go with it: a failure stays one test's."""
+    """A /run/nvc and a /var/lib/nvc of this test alone.
+
+    Files and processes that it leaves go with it: a failure stays one test's.
+    """
     if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
         yield
         return
     before = children()
-    _call("mount", b"tmpfs", RUN.encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=700")
+    for path in OWN:
+        _call("mount", b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=700")
     yield
     for pid in children() - before:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    _call("umount2", RUN.encode(), MNT_DETACH)
+    for path in OWN:
+        _call("umount2", path.encode(), MNT_DETACH)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """One file for each rootfs, under /run/nvc: the lock that serialises runs, and the record of what one has done.
 
 A run that ends, well or badly, removes it. A run that is killed leaves it, and the next one undoes it first. What
-is done to a root file system of the host has no container whose end would take it back: that journal stays, with
-the path of the rootfs at its beginning and a mark at its end.
+is done to a root file system of the host has no container whose end would take it back: that journal stays, under
+/var/lib/nvc, with the path of the rootfs at its beginning and a mark at its end. After a boot the mounts are gone,
+and what was made for them on the disk can still be taken back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.errors import ContainerError, of_host
-from nvc.rundir import runtime_directory
+from nvc.rundir import runtime_directory, state_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def open_journal(kernel: Kernel, key: str, timeout: float) -> Journal:
 
     Raises ContainerError on time-out, InitializationError when the runtime directory is not safe.
     """
-    directory = runtime_directory("containers")
+    directory = _directory(key)
     if not directory:
         return Journal(-1, "", b"")
     path = f"{directory}/{key}"
@@ -85,7 +86,7 @@ def open_journal(kernel: Kernel, key: str, timeout: float) -> Journal:
 
 def is_interrupted(key: str) -> bool:
     """Whether a run at the rootfs named by `key` was killed, or is at work just now."""
-    directory = runtime_directory("containers")
+    directory = _directory(key)
     try:
         return bool(directory) and os.stat(f"{directory}/{key}").st_size > 0
     except OSError as error:
@@ -97,6 +98,10 @@ def kept(records: bytes) -> tuple[str, bool]:
     """The rootfs of a journal that is kept, "" where none is named; and whether the run came to its end."""
     place = records[1:].partition(_END)[0] if records[:1] == _PLACE else b""
     return place.decode("utf-8", "surrogateescape"), records.endswith(_END + _KEPT + _END + _END)
+
+
+def _directory(key: str) -> str:
+    return state_directory("containers") if key.endswith(HOST) else runtime_directory("containers")
 
 
 def _open(path: str) -> int:

@@ -14,7 +14,7 @@ from nvc.config import PATHS, check_file, driver_options
 from nvc.discovery.key import host_key, still_true
 from nvc.discovery.pack import pack
 from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning
-from nvc.rundir import SYSTEM
+from nvc.rundir import STATE, SYSTEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,21 +171,21 @@ def _believed(look: Look, options: DriverOptions, kept: tuple[object, ...]) -> b
 
 def journals(look: Look) -> Iterator[Finding]:
     """Whether a run was killed while it changed a container."""
-    base = f"{look.runtime_directory}/containers"
-    names, findings = _names(base)
-    yield from findings
     left = []
-    for name in names[:4096]:
-        records = _left(f"{base}/{name}")
-        rootfs, whole = kept(records)
-        if rootfs and not whole and not name.startswith("."):
-            yield warning(
-                f"a run was killed while it changed {rootfs}",
-                f"{base}/{name}",
-                commands=(f"nvc-cli configure --undo {shlex.quote(rootfs)}",),
-            )
-        elif records and not rootfs and not name.startswith("."):
-            left.append(f"{base}/{name}")
+    for base in (f"{look.runtime_directory}/containers", f"{STATE}/containers"):
+        names, findings = _names(base)
+        yield from findings
+        for name in names[:4096]:
+            records = _left(f"{base}/{name}")
+            rootfs, whole = kept(records)
+            if rootfs and not whole and not name.startswith("."):
+                yield warning(
+                    f"a run was killed while it changed {rootfs}",
+                    f"{base}/{name}",
+                    commands=(f"nvc-cli configure --undo {shlex.quote(rootfs)}",),
+                )
+            elif records and not rootfs and not name.startswith("."):
+                left.append(f"{base}/{name}")
     if left:
         more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"
         yield warning(

@@ -109,6 +109,16 @@ def test_done_and_undone(cli: Cli, tree: Tree) -> None:
     assert cli("--undo", tree.path).stderr.endswith(UNDONE) and tree.is_as_before()
 
 
+def test_after_a_boot(cli: Cli, tree: Tree) -> None:
+    """It empties /run and ends all mounts; what was made for them is on the disk."""
+    cli("--host", *WORDS, tree.path)
+    umount(tree.path)
+    run("sh", "-c", "rm -r /run/nvc/*")
+    assert not tree.is_as_before()
+    cli("--undo", tree.path)
+    assert tree.is_as_before()
+
+
 def test_twice_with_other_words(cli: Cli, tree: Tree) -> None:
     """One undo takes everything back: the second call has replaced the first one's changes."""
     cli("--host", *WORDS, tree.path)
@@ -170,9 +180,9 @@ def test_an_undo_that_is_killed(cli: Cli, tree: Tree, call: str, when: int) -> N
     mortal = (*strace, sys.executable, "-c", MORTAL)
     done = cli("--undo", tree.path, check=False, head=mortal)
     assert done.returncode == 1 and "container error: repair an interrupted run" in done.stderr
-    assert glob.glob("/run/nvc/containers/*-host")
+    assert glob.glob("/var/lib/nvc/containers/*-host")
     cli("--undo", tree.path)
-    assert tree.is_as_before() and not glob.glob("/run/nvc/containers/*-host")
+    assert tree.is_as_before() and not glob.glob("/var/lib/nvc/containers/*-host")
 
 
 def test_a_container_of_the_same_rootfs(
