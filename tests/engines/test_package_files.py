@@ -73,8 +73,9 @@ def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> 
     assert [name for name in named_files() if not os.path.exists(f"{prefix}/{name}")] == []
     driver = f"{scratch}/driver"
     run(f"{prefix}/bin/nvc-cli", "sim", "create", driver, "--gpus", "2")
-    shown = run(f"{prefix}/share/nvc/first-container", "--root", driver, "nvidia-smi", "-L").stdout
-    assert shown.count("GPU-") == 2
+    first = (f"{prefix}/share/nvc/first-container", "--root", driver, "--memory", "4GiB")
+    assert run(*first, "nvidia-smi", "-L").stdout.count("GPU-") == 2
+    assert os.listdir("/run/nvc/vgpu") == []  # its slice has gone with it
 
 
 @pytest.mark.nightly
