@@ -89,9 +89,9 @@ CASES = (
     Case("cdi.specs", f"{SPEC}; chmod 777 /etc/cdi", "/etc/cdi can be written by others", after="rm /etc/cdi/*"),
     Case("cdi.stale", f"{SPEC}; sed -i s/CDI_STAMP=580/CDI_STAMP=470/ /etc/cdi/nvidia.json",
          "was made for driver 470.159.04-sim", after="rm /etc/cdi/*"),
-    Case("cdi.refresh", f"mkdir -p {WANTS}; ln -s /gone {WANTS}/nvc-cdi-refresh.service",
+    Case("cdi.refresh", f"mkdir -p {WANTS} /run/systemd/system; ln -s /gone {WANTS}/nvc-cdi-refresh.service",
          "nvc-cdi-refresh is enabled, and has not written a specification", SPEC,
-         after=f"rm -r {WANTS} /etc/cdi/*"),
+         after=f"rm -r {WANTS} /etc/cdi/* /run/systemd"),
     Case("cdi.paths", f"{SPEC}; sed -i s,/usr/bin/nvidia-smi\\\",/usr/bin/gone\\\", /etc/cdi/nvidia.json",
          "/usr/bin/gone, which is not there", after="rm /etc/cdi/*"),
     Case("cdi.hooks", f"{SPEC}; sed -i s,/usr/local/bin/nvc-cdi-hook,/usr/gone/nvc-cdi-hook, /etc/cdi/nvidia.json",
@@ -159,6 +159,14 @@ def test_what_is_ours_has_no_command(host: Host) -> None:
     said = problems(examine(host, "", "engines").stdout)
     host.sh(f"mv /run/nvc-hook /usr/local/bin; rm -r {HOOKS_D} /usr/local/bin/nvidia-container-runtime-hook")
     assert len(said) == 2 and [one.commands for one in said] == [(), ()]
+
+
+def test_units_without_systemd(host: Host) -> None:
+    """A package enables them in any root; where systemd does not run, nothing is late."""
+    host.sh(f"mkdir -p {WANTS}; ln -s /gone {WANTS}/nvc-cdi-refresh.service")
+    done = examine(host, "", "cdi.refresh")
+    host.sh(f"rm -r {WANTS}")
+    assert done.returncode == 0 and problems(done.stdout) == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.check}: {case.says[:40]}")
