@@ -3,8 +3,8 @@
  *   take_time WAY SECONDS [ROUNDS_A_MICROSECOND]
  *
  * Each ends after `seconds`, and when one more kernel has run: so what it owes is paid by then. It prints the GPU time of its
- * kernels and the time that passed, in milliseconds, and CLOCK_MONOTONIC at its beginning and end, in seconds; then `refused
- * NAME`, where the driver or the shim does not support a call. Kernels fill a device, so that none run at once.
+ * kernels and the time that passed, in milliseconds, and CLOCK_MONOTONIC at its beginning and end, in seconds; then what ended
+ * it or a process of it early: a call and its code, or a signal. Kernels fill a device, so that none run at once.
  *
  * On a real device a kernel's length is calibrated with the shim's cap in force, unless the last argument gives it:
  * `take_time calibrate 0` without the shim prints it. */
@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,7 +36,10 @@ static char **own_words;
 /* In memory that processes made by fork share. */
 static struct {
     _Atomic double used_us, start;
+    char ended[64]; /* what ended one of them early */
 } * all;
+
+static bool is_child;
 
 void *entry(const char *name)
 {
@@ -68,24 +72,21 @@ void used(double us)
         ;
 }
 
-static void report(const char *more_words)
+static void report(void)
 {
     double end = now();
-    printf("%.3f %.3f %.6f %.6f%s\n", all->used_us / 1e3, (end - all->start) * 1e3, all->start, end,
-           more_words);
+    printf("%.3f %.3f %.6f %.6f %s\n", all->used_us / 1e3, (end - all->start) * 1e3, all->start, end,
+           all->ended);
     fflush(stdout);
     _exit(0);
 }
 
 void failed(const char *name, CUresult result)
 {
-    char words[256];
-    if (result == NOT_SUPPORTED) {
-        snprintf(words, sizeof(words), " refused %s", name);
-        report(words);
-    }
-    fprintf(stderr, "%s: %d\n", name, result);
-    _exit(4);
+    snprintf(all->ended, sizeof(all->ended), "%s: %d", name, result);
+    if (is_child)
+        _exit(4);
+    report();
 }
 
 void begin(void)
@@ -160,10 +161,23 @@ int new_child(void)
 {
     int child = fork();
     if (child == 0) {
+        is_child = true;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm((unsigned)seconds * 3 + 20);
     }
     return child;
+}
+
+bool child_ended(void)
+{
+    int status;
+    if (wait(&status) < 0)
+        return false;
+    if (WIFSIGNALED(status))
+        snprintf(all->ended, sizeof(all->ended), "signal %d", WTERMSIG(status));
+    else if (WEXITSTATUS(status) && !all->ended[0])
+        snprintf(all->ended, sizeof(all->ended), "exit status %d", WEXITSTATUS(status));
+    return true;
 }
 
 void start_over(const char *name)
@@ -196,7 +210,7 @@ static void once(void)
     launch(NULL, 200000);
     if (seconds > 0)
         wait_for_all();
-    report("");
+    report();
 }
 
 static const struct way own_ways[] = {
@@ -204,8 +218,8 @@ static const struct way own_ways[] = {
 
 static const struct way *find(const char *name)
 {
-    static const struct way *const files[] = {own_ways,     launch_ways, wait_ways, graph_ways,
-                                              process_ways, lack_ways,   end_ways};
+    static const struct way *const files[] = {own_ways,  launch_ways,  wait_ways, graph_ways,
+                                              copy_ways, process_ways, lack_ways, end_ways};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         for (const struct way *way = files[i]; way->name; way++)
             if (strcmp(way->name, name) == 0)
@@ -237,5 +251,5 @@ int main(int count, char **words)
     CU(cuCtxSetCurrent, (Handle), context);
     launch(NULL, 1);
     wait_for_all();
-    report("");
+    report();
 }

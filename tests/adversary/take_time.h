@@ -23,7 +23,7 @@ struct way {
     bool before_init; /* each of its processes calls `begin` itself */
 };
 
-extern const struct way launch_ways[], wait_ways[], graph_ways[], process_ways[], lack_ways[],
+extern const struct way launch_ways[], wait_ways[], graph_ways[], copy_ways[], process_ways[], lack_ways[],
     end_ways[]; /* end with {0} */
 
 extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
@@ -45,6 +45,7 @@ void wait_for(Handle stream);
 void wait_for_all(void);
 void pause_for(double us);
 void honest(void);
+bool child_ended(void);            /* waits for one, and notes if it ended early; false: there is none */
 int new_child(void);               /* fork(2); it ends with its parent, and when the time is long over */
 void start_over(const char *name); /* the program again, in the same process, for the time that is left */
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static void in_child(void (*run)(void))
@@ -17,7 +16,7 @@ static void in_child(void (*run)(void))
         run();
         _exit(0);
     }
-    wait(NULL);
+    child_ended();
 }
 
 static void lack_descriptors(void)
@@ -67,7 +66,7 @@ static void without_memory(void)
 
 static void lack_all(void)
 {
-    static const int limits[] = {RLIMIT_NPROC, RLIMIT_STACK, RLIMIT_FSIZE,     RLIMIT_MEMLOCK,
+    static const int limits[] = {RLIMIT_NPROC, RLIMIT_STACK, RLIMIT_MEMLOCK,
                                  RLIMIT_DATA,  RLIMIT_LOCKS, RLIMIT_SIGPENDING};
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
         setrlimit((unsigned)limits[i], &(struct rlimit){0, 0});

@@ -83,7 +83,7 @@ static void in_children(int count, void (*run)(void))
             wait_for_all();
             _exit(0);
         }
-    while (wait(NULL) > 0)
+    while (child_ended())
         ;
 }
 

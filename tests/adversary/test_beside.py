@@ -24,7 +24,9 @@ POINTS = 0.01
 #: In `make test`: one that waits, one that does not, one that alternates, processes, and what leaves work behind.
 ALWAYS = ("honest", "queue", "alternate", "processes", "queues-of-processes", "leaving")
 CASES = [
-    pytest.param(way, id=way.name, marks=[] if way.name in ALWAYS else [pytest.mark.nightly]) for way in WAYS
+    pytest.param(way, id=way.name, marks=[] if way.name in ALWAYS else [pytest.mark.nightly])
+    for way in WAYS
+    if not way.copies
 ]
 
 

@@ -24,6 +24,7 @@ class Way:
     #: The part of the GPU that a tenant beside it may lack, on the simulated driver. It lacks more beside kernels
     #: longer than a turn: what the two share of the GPU's time counts in full for the one whose turn it is.
     beside: float = 0.02
+    copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
     nightly: bool = False  # it takes a second of a processor, and is left out of `make test`
 
 
@@ -52,7 +53,7 @@ WAYS = (
     Way("proc-address", "a launch that cuGetProcAddress found, in the thread's default stream"),
     Way("ptsz", "cuLaunchKernel_ptsz"),
     Way("new-modules", "a module for each kernel of 20 ms, unloaded at once", 0.02, beside=0.04),
-    Way("functions", "600 functions, the last of which is long", 0.02, beside=0.04),
+    Way("functions", "400 functions of a module, the last of which is long", 0.02, beside=0.04),
     Way("shapes", "a grid of another size for each launch", 0.006),
     Way("failures", "50 launches that fail in front of one that does not", 0.01),
     Way("signal", "launches from the handler of a signal"),
@@ -84,6 +85,12 @@ WAYS = (
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
     Way("short-lived-graphs", "a graph is cloned, uploaded, launched and destroyed", 0.02),
     Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08, beside=0.05),
+    # No kernels: memory of the device is set and copied.
+    Way("memset", "512 MiB are set, again and again", copies=True, nightly=True),
+    Way("memset-rows", "the same in rows", copies=True, nightly=True),
+    Way("device-copy", "512 MiB are copied on the device", copies=True),
+    Way("any-copy", "the same by a call that does not say which memory it is", copies=True),
+    Way("memset-graph", "a graph of four such sets", copies=True, nightly=True),
     # Threads and processes.
     Way("threads", "16 threads with default streams of their own", 0.032),
     Way("many-threads", "200 threads with default streams of their own", 0.4, nightly=True),
@@ -119,7 +126,7 @@ WAYS = (
     Way("no-descriptors", "no descriptor is open, and none can be opened", least=0, gpu=False),
     Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),
     Way("no-memory", "no memory can be had", least=0, gpu=False),
-    Way("no-limits", "all other resource limits are 0", least=0),
+    Way("no-limits", "most resource limits are 0", least=0),
     Way("unmapped-ledger", "the slice's account is unmapped while kernels run", least=0),
     Way("cut-ledger", "the file of the account is cut short while kernels run", least=0),
     Way(
@@ -134,7 +141,10 @@ def compile_take_time(directory: str) -> str:
     program = os.path.join(directory, "take_time")
     folder = os.path.join(REPO, "tests/adversary")
     sources = sorted(f"{folder}/{name}" for name in os.listdir(folder) if name.endswith(".c"))
-    run("gcc", *WARN, "-O2", "-o", program, *sources, "-ldl", "-lpthread", timeout=300)
+    # As gcc does by itself on some distributions, where results that are passed over are warned of.
+    run(
+        "gcc", *WARN, "-O2", "-D_FORTIFY_SOURCE=2", "-o", program, *sources, "-ldl", "-lpthread", timeout=300
+    )
     return program
 
 

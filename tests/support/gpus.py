@@ -78,3 +78,12 @@ def memory_used() -> int:
     total_free_used = (ctypes.c_ulonglong * 3)()
     assert library.nvmlDeviceGetMemoryInfo(handle, total_free_used) == 0
     return int(total_free_used[2])
+
+
+def processes() -> int:
+    """How many processes compute on the GPU, as far as NVML tells."""
+    library, handle = _nvml()
+    count = ctypes.c_uint(0)
+    code = library.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), None)
+    assert code in (0, 7), code  # 7: there are more than the none that it was given room for
+    return int(count.value)

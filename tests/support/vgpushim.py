@@ -36,7 +36,19 @@ def compile_tool(directory: str, *flags: str) -> str:
     program = os.path.join(directory, "vgpu_tool")
     files = [os.path.join(SOURCES, name) for name in TOOL]
     include = f"-I{os.path.join(REPO, 'native/vgpu')}"
-    run("gcc", *WARN, *flags, include, "-o", program, *files, "-ldl", "-lpthread", timeout=300)
+    run(
+        "gcc",
+        *WARN,
+        *flags,
+        "-D_FORTIFY_SOURCE=2",
+        include,
+        "-o",
+        program,
+        *files,
+        "-ldl",
+        "-lpthread",
+        timeout=300,
+    )
     return program
 
 
