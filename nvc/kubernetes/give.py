@@ -6,6 +6,7 @@ same hook as a slice of `config.toml`.
 
 from __future__ import annotations
 
+import json
 import os
 
 from nvc.cdi.document import DocumentOptions
@@ -211,7 +212,8 @@ def write(outlet: Outlet, allocation: Allocation, made: dict[str, dict[str, Any]
         for kind in (CDI_CLASS, CDI_SLICE_CLASS):
             name = _file(kind, allocation.uid)
             if kind in made:
-                data = text_of(made[kind], "json").encode("utf-8", "surrogateescape")
+                # Without blanks, which json adds slowly: a pod waits for this.
+                data = json.dumps(made[kind]).encode("utf-8", "surrogateescape")
                 write_in(fd, name, data, f"{outlet.directory}/{name}")
             else:
                 _remove(fd, name)

@@ -219,8 +219,14 @@ class Monitor:
         for event in events:
             self.xids[event.uuid] = event.number
             self.judge.event(event, time.monotonic())
-        self.round = kept or found
+        before, self.round = self.round, kept or found
         self._judge()
+        if not before.problem and (before.gpus.keys(), before.profiles) != (
+            found.gpus.keys(),
+            found.profiles,
+        ):
+            if kept is None and not found.problem:
+                self.changed()  # the node has other devices: MIG devices were made or removed
 
     def _judge(self) -> None:
         found = self.judge.conditions(self.gpus(), self.round, time.monotonic())

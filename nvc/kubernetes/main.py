@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions
 
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
-LOOK, COLLECT = 30.0, 600.0
+LOOK, COLLECT = 60.0, 600.0
 RESOURCES = "/apis/resource.k8s.io/v1"
 
 

@@ -32,7 +32,7 @@ SUCCESS, TIMEOUT, LOST = 0, 10, 15  # nvmlReturn_t
 XID = 0x8  # nvmlEventTypeXidCriticalError
 UNCORRECTED, VOLATILE = 1, 0
 #: Milliseconds that NVML is waited for, and seconds between two rounds; a round that takes longer ends the process.
-WAIT_MS, ROUND, ROUND_MAX = 1000, 5.0, 30
+WAIT_MS, ROUND, ROUND_MAX = 1000, 10.0, 30
 AGAIN = 5.0
 NOT_TOLD = -1
 
@@ -78,10 +78,12 @@ def _keep(root: str, library: str, fd: int) -> None:
             try:
                 become_nobody(root, keeper)
                 _serve(library, fd)
+            except (OSError, AttributeError) as error:
+                _write(fd, [f"problem {str(error)[:200]}", "end"])
             finally:
                 os._exit(1)
-        os.waitpid(pid, 0)
-        _write(fd, ["problem the process that asks NVML has ended", "end"])
+        if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):  # else it has said why it ends
+            _write(fd, ["problem the process that asks NVML has ended", "end"])
         time.sleep(AGAIN)
 
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { XID = 0x8, LOOK_AGAIN_MS = 20 };
+enum { XID = 0x8, LOOK_AGAIN_MS = 50 };
 
 struct nvml_event_set {
     uint32_t registered;

@@ -136,12 +136,14 @@ def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
 
 def _mount(path: str) -> None:
     """A file system with room for the ledger and for nothing else, unless it is there and whole. Raises OSError."""
-    os.makedirs(path, 0o755, exist_ok=True)
     ready = f"{os.path.dirname(path)}/{READY}"
-    if _is_there(ready) and _is_mount(path):
-        return  # whatever its tenants have made of it: a second one would give them as much again
-    unmount(path)
-    os.makedirs(path, 0o755)
+    try:
+        os.mkdir(path, 0o755)
+    except FileExistsError:
+        if _is_there(ready) and _is_mount(path):
+            return  # whatever its tenants have made of it: a second one would give them as much again
+        unmount(path)
+        os.mkdir(path, 0o755)
     options = f"size={layout.LEDGER_SIZE},nr_inodes=2,mode=0555"
     if _is_there(_SELINUX):
         options += f",context={_LABEL}"
