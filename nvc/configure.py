@@ -217,20 +217,18 @@ def _slice(
 ) -> tuple[Request, Selection, Slice | None]:
     """The container's slice; None where it has no device. What MIG isolation chooses is in the other two."""
     from nvc.discovery.outer import refuse_slices
-    from nvc.slices.build.builder import build_slice, nested_slice
-    from nvc.slices.model.slice import resolve
+    from nvc.slices.build.builder import build_slice, choose_devices, nested_slice
 
     if request.vgpu is None:
         return request, selection, nested_slice(kernel, facts, target)
     refuse_slices(facts)
-    if request.vgpu.fence == "mig":
-        from nvc.slices.build.fence import fenced
+    key = ""
+    if request.vgpu.fence:
         from nvc.slices.store.registry import key_of
 
-        request, selection = fenced(kernel, facts, selection, request, key_of(kernel, target))
-    assert request.vgpu is not None
-    devices = resolve(facts, selection, request.vgpu)
-    slice = None
-    if devices:
-        slice = build_slice(kernel, facts, devices, target, target.layout.libs_dir, request.vgpu, compat)
-    return request, selection, slice
+        key = key_of(kernel, target)
+    request, selection, devices = choose_devices(kernel, facts, selection, request, key)
+    if not devices or request.vgpu is None:
+        return request, selection, None
+    libs_dir = target.layout.libs_dir
+    return request, selection, build_slice(kernel, facts, devices, target, libs_dir, request.vgpu, compat)

@@ -145,6 +145,16 @@ def test_no_file_is_too_long(name: str) -> None:
     assert read(name).count("\n") <= 400, f"{name}: split it by concern"
 
 
+PACKAGES = sorted({os.path.dirname(name) for name in PYTHON if name.startswith(("nvc/slices/", "nvc/daemon/"))})
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_are_small_and_say_what_they_hold(package: str) -> None:
+    files = [name for name in PYTHON if os.path.dirname(name) == package]
+    assert len(files) <= 13, f"{package}: split it by concern"
+    assert ast.get_docstring(ast.parse(read(f"{package}/__init__.py")))
+
+
 HOSTS = r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|deb[.]debian[.]org|proxy[.]golang"
 UNFINISHED = r"\b(TODO|FIXME|XXX|HACK)\b"
 NOT_RUN = r"pytest\.(mark\.)?(sk[i]p|xf[a]il)|sk[i]pif|unittest\.sk[i]p|importorsk[i]p"

@@ -1,6 +1,6 @@
 """Builds slices: the one way from what was asked to what a plan needs, for `configure`, hooks, CDI and `vgpu run`.
 
-    devices = model.slice.resolve(facts, selection, wanted)    pure; refuses what the operator does not grant
+    request, selection, devices = choose_devices(kernel, facts, selection, request, key)
     slice = build_slice(kernel, facts, devices, target, libs_dir, wanted)
     plan = ...                                                 pure: nvc.plan
     install_slice(kernel, target, slice, libs_dir, timeout, lambda: apply_plan(...))
@@ -19,7 +19,7 @@ from nvc.slices.build import calibration, shim
 from nvc.slices.build.copies import find_copies
 from nvc.slices.client.presence import not_enforced
 from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
-from nvc.slices.model.slice import Slice, SliceDevice, shared_slice
+from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
 
@@ -34,10 +34,27 @@ if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
     from nvc.model import HostFacts, Identity
-    from nvc.request import SliceRequest
+    from nvc.request import Request, SliceRequest
+    from nvc.selection import Selection
     from nvc.target import Target
 
     T = TypeVar("T")
+
+
+def choose_devices(
+    kernel: Kernel, facts: HostFacts, selection: Selection, request: Request, key: str = ""
+) -> tuple[Request, Selection, tuple[SliceDevice, ...]]:
+    """The devices of a slice within the operator's bounds, and the request and the selection that name them.
+
+    Isolation by MIG chooses one MIG device of those selected; for the slice with this `key`, the one that it has.
+    Raises InputError, DeviceError, RegistryError for a slice that cannot be read.
+    """
+    if request.vgpu is not None and request.vgpu.fence == "mig":
+        from nvc.slices.build.fence import fenced
+
+        request, selection = fenced(kernel, facts, selection, request, key)
+    assert request.vgpu is not None
+    return request, selection, resolve(facts, selection, request.vgpu)
 
 
 def build_slice(

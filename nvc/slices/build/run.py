@@ -17,9 +17,8 @@ from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
 from nvc.request import Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.build import shim
-from nvc.slices.build.builder import build_slice, install_slice
+from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
-from nvc.slices.build.fence import fenced
 from nvc.slices.model import layout
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
@@ -75,9 +74,7 @@ def run(
         check_name(program.name)
     request = Request(devices=devices or ("all",), vgpu=wanted)
     selection = select(facts, request)
-    if wanted.fence == "mig":
-        request, selection = fenced(kernel, facts, selection, request, "")
-    chosen = resolve(facts, selection, request.vgpu or wanted)
+    chosen = choose_devices(kernel, facts, selection, request)[2]
     if not chosen:
         raise InputError("make a slice", cause="no device", hint="`nvc-cli info` shows the devices")
     every = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest())
