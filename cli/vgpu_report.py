@@ -80,7 +80,7 @@ def report_command(
 ) -> None:
     """Measure what slices receive of their devices' time; without SLICE, all of them.
 
-    In the drawing, whole lines are what was received and dashed ones what is expected when everybody is busy.
+    In the drawing, whole lines are what was received and dashed ones the entitlement when all slices are busy.
     Ctrl-C ends it early with what was measured until then. Where nothing was, FILE.svg is not written, and the exit
     code is 1.
     """

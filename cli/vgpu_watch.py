@@ -117,7 +117,7 @@ def top_command(
     On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables follow each other as plain
     text; with --format json, each is one line of JSON.
 
-    ASKED is the cap or weight of a slice. EXPECTED is the part of the GPU's time that it gets when all are busy,
+    ASKED is the cap or weight of a slice. ENTITLED is the part of the GPU's time that it gets when all are busy,
     RECEIVED the part that it had since the table before, WAITED how much its launches were held back.
     """
     from nvc.slices.show.live import Watcher, document

@@ -142,7 +142,8 @@ class Exporter:
         waited = CounterMetricFamily("nvc_slice_waited_seconds", "Time that it waited for it", labels=SLICE)
         turns = CounterMetricFamily("nvc_slice_turns", "Turns that it had", labels=SLICE)
         late = CounterMetricFamily("nvc_slice_late_turns", "Turns that it did not end in time", labels=SLICE)
-        asked = GaugeMetricFamily("nvc_slice_share_asked_ratio", "Its share when all are busy", labels=SLICE)
+        entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Part of the time that a slice is due",
+                                        labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
         for raw, arbiter in self.daemon.board.arbiters.items():
@@ -157,8 +158,8 @@ class Exporter:
                 turns.add_metric(labels, tenant.grants)
                 late.add_metric(labels, tenant.lates)
                 if tenant.key in entitled:
-                    asked.add_metric(labels, entitled[tenant.key])
-        yield from (held, waited, turns, late, asked, policy)
+                    entitlement.add_metric(labels, entitled[tenant.key])
+        yield from (held, waited, turns, late, entitlement, policy)
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "What verification found", labels=("kind",))

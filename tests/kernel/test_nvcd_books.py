@@ -182,7 +182,7 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
         float(line.split()[-1]) for line in text.splitlines() if line.startswith("hami_host_gpu_memory_used")
     ]
     assert values["hami_vgpu_memory_used_bytes"] > GIB and len(hosts) == 2 and max(hosts) > GIB
-    assert values["nvc_slice_share_asked_ratio"] == 1 and "nvc_found_total" in values
+    assert values["nvc_slice_entitlement_ratio"] == 1 and "nvc_found_total" in values
     assert place.daemon is not None and place.daemon.proportional() < 60 * MIB
 
 

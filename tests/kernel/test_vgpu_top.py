@@ -90,11 +90,11 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
         (track,) = json.loads(cli(launcher, *words).stdout)["tracks"]
     assert len(track["points"]) == 10
     assert abs(track["mean"] - SHARE) < 0.2
-    assert {share for _, share in track["expected"]} == {0.4}
+    assert {share for _, share in track["entitlement"]} == {0.4}
     root = ElementTree.parse(drawing).getroot()
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
     shown = cli(launcher, "report", str(tenant), "--seconds=0.2").stdout.splitlines()
-    assert shown[0].split()[:3] == ["SLICE", "EXPECTED", "MEAN"] and "40.0%" in shown[1]
+    assert shown[0].split()[:3] == ["SLICE", "ENTITLED", "MEAN"] and "40.0%" in shown[1]
 
 
 def test_a_report_that_is_interrupted(launcher: str, tenant: int, scratch: str) -> None:

@@ -74,10 +74,10 @@ class Host:
         """The same as `vgpu top --format json` says."""
         found: Any = document(self.watcher.look())
         return {
-            one["key"]: (device["policy"], device["expected"])
+            one["key"]: (device["policy"], device["entitlement"])
             for one in found["slices"]
             for device in one["devices"]
-            if device["expected"] is not None
+            if device["entitlement"] is not None
         }
 
 

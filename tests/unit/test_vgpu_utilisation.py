@@ -131,7 +131,7 @@ def test_any_drawing_is_sound(title: str, series: list[Series], seconds: float) 
     root = ElementTree.fromstring(svg(title, tuple(series), seconds))
     names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert len(names) > len(series)
-    drawn = sum(len(one.points) > 0 for one in series) + sum(len(one.expected) > 0 for one in series)
+    drawn = sum(len(one.points) > 0 for one in series) + sum(len(one.entitlement) > 0 for one in series)
     assert len(list(root.iter("{http://www.w3.org/2000/svg}polyline"))) == drawn
 
 

@@ -26,7 +26,7 @@ class Track(Value):
     name: str  # of slice and device
     uuid: str
     points: tuple[tuple[float, float], ...]  # seconds since the beginning, received since the point before
-    expected: tuple[tuple[float, float], ...]
+    entitlement: tuple[tuple[float, float], ...]
     mean: float
 
     def document(self) -> dict[str, Any]:
@@ -37,13 +37,13 @@ class Track(Value):
             "uuid": self.uuid,
             "mean": self.mean,
             "points": [list(point) for point in self.points],
-            "expected": [list(point) for point in self.expected],
+            "entitlement": [list(point) for point in self.entitlement],
         }
 
     @property
     def series(self) -> Series:
         """What is drawn of it."""
-        return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.expected)
+        return Series(f"{self.name}: {self.mean * 100:.1f}% received", self.points, self.entitlement)
 
 
 def watch(

@@ -66,7 +66,7 @@ def document(picture: Picture) -> dict[str, object]:
             place = tenant.entry.key, device.uuid
             had = picture.received.get(place)
             shown["state"] = state(tenant, device, had)
-            shown["expected"] = device.entitlement
+            shown["entitlement"] = device.entitlement
             shown["received"] = had.share if had else None
             shown["waited"] = had.waited if had else None
         slices.append(found)

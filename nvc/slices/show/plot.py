@@ -18,7 +18,7 @@ class Series(Value):
 
     name: str
     points: tuple[tuple[float, float], ...]  # seconds since the beginning, part of the time
-    expected: tuple[tuple[float, float], ...] = ()  # likewise; drawn with dashes
+    entitlement: tuple[tuple[float, float], ...] = ()  # likewise; drawn with dashes
 
 
 def svg(title: str, series: tuple[Series, ...], seconds: float) -> str:
@@ -52,7 +52,7 @@ def svg(title: str, series: tuple[Series, ...], seconds: float) -> str:
     for number, one in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
         dashes = '" stroke-dasharray="5 4" stroke-opacity="0.7'
-        parts.append(_line([(x(a), y(b)) for a, b in one.expected], colour + dashes))
+        parts.append(_line([(x(a), y(b)) for a, b in one.entitlement], colour + dashes))
         parts.append(_line([(x(a), y(min(b, top))) for a, b in one.points], colour))
         base = HEIGHT + LINE * number
         parts.append(_rule(LEFT, base - 4, LEFT + 24, base - 4, colour, 3))

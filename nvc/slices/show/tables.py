@@ -83,7 +83,7 @@ def screen(
 def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
-        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "EXPECTED", "RECEIVED")
+        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "ENTITLED", "RECEIVED")
     ]
     shown: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
     for tenant in everybody:
@@ -94,7 +94,7 @@ def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Recei
         device = found[0][1]
         keys = [(tenant.entry.key, uuid) for tenant, _ in found]
         promised = sum(one.memory if one.limit == NO_LIMIT else one.limit for _, one in found)
-        expected = [one.entitlement for _, one in found if one.entitlement is not None]
+        entitled = [one.entitlement for _, one in found if one.entitlement is not None]
         had = [received[key].share for key in keys if key in received]
         rows.append(
             (
@@ -104,7 +104,7 @@ def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Recei
                 str(len(found)),
                 size_text(promised),
                 size_text(sum(one.used for _, one in found)),
-                percent(sum(expected) if expected else None),
+                percent(sum(entitled) if entitled else None),
                 percent(sum(had) if had else None),
             )
         )
@@ -114,9 +114,9 @@ def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Recei
 def sharing(
     everybody: tuple[Tenant, ...], now: float, received: dict[tuple[str, str], Received], width: int = 0
 ) -> str:
-    """One line for each device of each slice: what it asks for, what it may expect, and what it received."""
+    """One line for each device of each slice: what it asks for, its entitlement, and what it received."""
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "DEVICE", "ASKED", "EXPECTED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
+        ("SLICE", "DEVICE", "ASKED", "ENTITLED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
          "PROCESSES", "AGE", "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
@@ -145,7 +145,7 @@ def sharing(
                 )
             )
             first = False
-    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "EXPECTED", "LIMIT")
+    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT")
     return fitted(rows, width, spare, ("CONTAINER",))
 
 
@@ -176,13 +176,13 @@ def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
 
 def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
     """One line for each slice on each device of a report."""
-    rows: list[tuple[str, ...]] = [("SLICE", "EXPECTED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
+    rows: list[tuple[str, ...]] = [("SLICE", "ENTITLED", "MEAN", "LEAST", "MOST", "READINGS", "UUID")]
     for track in tracks:
         shares = [share for _, share in track.points]
         rows.append(
             (
                 track.name,
-                percent(track.expected[-1][1] if track.expected else None),
+                percent(track.entitlement[-1][1] if track.entitlement else None),
                 percent(track.mean),
                 percent(min(shares)),
                 percent(max(shares)),
