@@ -3,6 +3,17 @@
 #include "charge.h"
 #include "share.h"
 
+enum { GRANULE = 32 << 20 }; /* in which the driver takes memory for pools */
+
+/* What the driver may keep for an importer alone: no less than a granule, and no more than the pool has. */
+static uint64_t kept_for(CUmemoryPool pool, size_t size)
+{
+    uint64_t reserved = UINT64_MAX;
+    if (REAL(cuMemPoolGetAttribute)(pool, CU_POOL_RESERVED, &reserved) != CUDA_SUCCESS || reserved < size)
+        reserved = UINT64_MAX;
+    return least(round_capped(size, GRANULE), round_capped(reserved, PAGE));
+}
+
 CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
 {
     CUmemoryPool pool = NULL;
@@ -16,7 +27,7 @@ CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr 
         REAL(cuMemGetAddressRange_v2)(&base, &size, address) != CUDA_SUCCESS)
         return result;
     struct item made = {.kind = ITEM_EXPORT, .key = address};
-    made.share = share_export(out->reserved, item.position, round_capped(size, PAGE));
+    made.share = share_export(out->reserved, item.position, kept_for(pool, size));
     if (made.share && item_put(&made))
         atomic_fetch_add(&process()->pointers, 1);
     return result;
@@ -38,7 +49,8 @@ CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUme
     return result;
 }
 
-/* An importer must have freed it before its exporter does. */
+/* An importer is to free it before its exporter does. The driver keeps it for one that has not, and the exporter's pool
+ * says nothing of it any more. */
 void pool_freed(CUdeviceptr address)
 {
     struct process *in = process();
@@ -52,5 +64,5 @@ void pool_freed(CUdeviceptr address)
     else if (item.bytes)
         account_release(item.position, item.bytes);
     else
-        share_end(item.share);
+        share_give_up(item.share);
 }
