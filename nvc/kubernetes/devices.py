@@ -23,6 +23,11 @@ GPU, MIG = "gpu", "mig"
 #: The domain of attributes that all drivers share.
 STANDARD = "resource.kubernetes.io"
 TAINTS_MAX = 16
+#: By compute capability, or by its first number.
+ARCHITECTURES = {
+    "5": "Maxwell", "6": "Pascal", "7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Lovelace",
+    "9": "Hopper", "10": "Blackwell", "12": "Blackwell",
+}  # fmt: skip
 TAINT_PREFIX = "gpu.nvc.dev/"
 
 
@@ -96,6 +101,7 @@ def _common(facts: HostFacts, gpu: Gpu, place: Place) -> tuple[tuple[str, str, o
     found: list[tuple[str, str, object]] = [
         ("productName", "string", gpu.name[:STRING_MAX]),
         ("brand", "string", gpu.brand[:STRING_MAX]),
+        ("architecture", "string", architecture(gpu.architecture)),
         ("cudaComputeCapability", "version", semantic(gpu.architecture)),
         ("driverVersion", "version", semantic(facts.driver_version)),
         ("cudaDriverVersion", "version", semantic(facts.cuda_version)),
@@ -118,6 +124,11 @@ def tainted(device: Device, condition: Condition) -> Device:
     )
     found: Device = device.replace(taints=taints)
     return found
+
+
+def architecture(capability: str) -> str:
+    """The name of the architecture with a compute capability, "" for one that is not known."""
+    return ARCHITECTURES.get(capability) or ARCHITECTURES.get(capability.partition(".")[0], "")
 
 
 def semantic(version: str) -> str:

@@ -16,7 +16,7 @@ from nvc.errors import InputError
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claim import Allocation, Consumer, Given, allocation_of
-from nvc.kubernetes.devices import Device, Place, Taint, devices_of, document, semantic
+from nvc.kubernetes.devices import Device, Place, Taint, architecture, devices_of, document, semantic
 from nvc.kubernetes.errors import CheckpointError, ClaimError
 from nvc.kubernetes.parameters import KINDS, Parameters, merged
 from nvc.kubernetes.pool import NAME_MAX, Owner, changes, name_of, parts_of
@@ -100,7 +100,8 @@ def test_devices() -> None:
     }  # fmt: skip
     assert made["attributes"] == {
         "type": {"string": "gpu"}, "uuid": {"string": UUID_0}, "productName": {"string": "NVIDIA H100 80GB HBM3"},
-        "brand": {"string": "Nvidia"}, "cudaComputeCapability": {"version": "9.0.0"},
+        "brand": {"string": "Nvidia"}, "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
         "driverVersion": {"version": "580.159.4"}, "cudaDriverVersion": {"version": "13.0.0"}, "index": {"int": 0},
         "minor": {"int": 1}, "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"}, "resource.kubernetes.io/numaNode": {"int": 1},
@@ -111,6 +112,11 @@ def test_devices() -> None:
     assert [one.name for one in mig] == ["gpu-2-mig-1-0", "gpu-2-mig-2-0"]
     assert document(mig[0])["attributes"]["profile"] == {"string": "1g.10gb"}
     assert "profile" not in document(mig[1])["attributes"]
+
+
+def test_architectures() -> None:
+    named = [architecture(text) for text in ("7.0", "7.5", "8.6", "8.9", "9.0", "12.0", "99.0", "")]
+    assert named == ["Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell", "", ""]
 
 
 def test_versions() -> None:
