@@ -59,7 +59,7 @@ REASONS = {
     "nvc/slices/store/living.py is_remnant": "it stays",
     "nvc/slices/store/origin.py _farthest": "a runtime's own process, which nobody may look into, is the one",
     "nvc/slices/store/origin.py namespace_id": "0 says that it is not known, and others then decide",
-    "nvc/slices/store/registry.py _cgroup_of": "a name for people",
+    "nvc/slices/store/origin.py cgroup_of": "a name for people",
 }
 
 
@@ -141,7 +141,7 @@ def test_each_reason_has_its_place() -> None:
 #: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.living.
 LIFE = {
     "is_here": {"nvc/slices/store/living.py", "nvc/daemon/mps.py"},  # the second of MPS servers
-    "namespace_id_of": {"nvc/slices/store/living.py", "nvc/slices/store/registry.py"},
+    "namespace_id_of": {"nvc/slices/store/living.py", "nvc/slices/store/origin.py"},
 }
 
 
