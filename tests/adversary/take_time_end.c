@@ -152,7 +152,7 @@ static void change_root(void)
     char empty[] = "/tmp/take_time-XXXXXX";
     for (int i = 0; more(); i++) {
         launch(stream, 1000);
-        if (i == 20 && (!mkdtemp(empty) || chroot(empty) || chdir("/")))
+        if (i == 20 && (!mkdtemp(empty) || chdir(empty) || rmdir(empty) || chroot(".")))
             perror(empty);
         wait_for(stream);
     }
