@@ -258,6 +258,12 @@ def test_books_of_the_dead_are_corrected(books: World) -> None:
     assert books.said[1].endswith("does that no more; over")
 
 
+def test_a_line_of_many_dead_is_short() -> None:
+    accounts = tuple(Account(slot, slot, "x" * 16, (GIB,)) for slot in range(layout.SLOTS))
+    left = leftover.Leftover(0, accounts)
+    assert left.owners.endswith(" and 508 more") and len(left.owners) < 120 and left.bytes == 512 * GIB
+
+
 def never(world: World) -> bool:
     for _ in range(50):
         world.now += HALF

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nvc.slices.store.registry import Entry
 
 STEP = 64 << 20  # bytes: a difference that may come from estimates is not looked into
+NAMED = 4  # processes in one line
 LOOK_TIME = 2_000_000  # nanoseconds of a processor, for each part of a look at all processes
 
 
@@ -47,8 +48,10 @@ class Leftover(Value):
 
     @property
     def owners(self) -> str:
-        """The processes that had it, for people."""
-        return ", ".join(f"{account.pid} ({account.name})" for account in self.accounts)
+        """The processes that had it, for people: a tenant can make up as many as there are slots."""
+        more = len(self.accounts) - NAMED
+        named = ", ".join(f"{account.pid} ({account.name})" for account in self.accounts[:NAMED])
+        return f"{named} and {more} more" if more > 0 else named
 
 
 class Leftovers:
