@@ -20,6 +20,8 @@ STATE = (
     "nvc/daemon/audit/l",
     "nvc/daemon/io/identity.py",
     "nvc/daemon/mps",
+    "nvc/cdi/hooks/slices.py",
+    "nvc/cdi/hooks/nodes.py",
     "nvc/daemon/schedule/",
 )
 #: Exceptions that say that something cannot be read, and not merely that it is not there or has ended.

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from nvc.cdi.hooks.slices import _is_there
 from nvc.daemon import mps_records
 from nvc.daemon.audit.accountant import Accountant, User
 from nvc.daemon.io.identity import slice_of
-from nvc.errors import NvcError
+from nvc.errors import ContainerError, NvcError
 from nvc.kernel import LinuxKernel
 from nvc.slices.build import calibration
 from nvc.slices.build.copies import find_copies
@@ -65,6 +66,7 @@ class State:
         with open(f"{base}/image{LIBS}/libcuda.so.1", "wb") as copy:
             copy.write(b"\x7fELF" + bytes(60))
         os.link(f"{self.directory}/quota", f"{base}/image{LIBS}/nvc/quota")
+        os.symlink("loop", f"{base}/image/loop")
         self.image = os.open(f"{base}/image", os.O_PATH)
         self.accountant: Any = Accountant.__new__(Accountant)
 
@@ -91,6 +93,7 @@ RAISES: dict[str, tuple[Callable[[State], object], str]] = {
         lambda s: registry.is_bound(kernel, s.image, LIBS, s.directory),
         "too many open",
     ),
+    "a library in a container": (lambda s: _is_there(kernel, s.image, f"{LIBS}/libcuda.so.1"), "too many open"),
     "slice of a process": (lambda s: slice_of(kernel, os.getpid(), (s.entry,)), "/proc/"),
 }
 #: Whatever is not known counts: as living, as in use, as somebody's.
@@ -133,3 +136,10 @@ def test_all_of_it_is_sound_otherwise(state: State) -> None:
     }
     wanted = {"a first process": True, "a slice": True, **dict.fromkeys(dead, False)}
     assert {what: bool(COUNTS[what](state)) for what in wanted} == wanted
+
+
+def test_a_library_that_cannot_be_looked_at(state: State) -> None:
+    """Programs may load it: it is not left out, so that the shim does not lie over it."""
+    with pytest.raises(ContainerError, match="/loop: too many levels of symbolic links"):
+        _is_there(kernel, state.image, "/loop")
+    assert not _is_there(kernel, state.image, "/missing")

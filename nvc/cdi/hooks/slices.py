@@ -15,7 +15,7 @@ from nvc.cdi.hookspec import OPTION, STEP
 from nvc.cdi.sliced import parsed
 from nvc.config import driver_options, load
 from nvc.environment import bounds_of, slice_request
-from nvc.errors import InputError
+from nvc.errors import ContainerError, InputError
 from nvc.kernel import O_PATH
 from nvc.value import Value
 
@@ -178,11 +178,16 @@ def _ops(
 
 
 def _is_there(kernel: Kernel, rootfs: int, path: str) -> bool:
-    """Whether a file has content: what is left of an earlier container's mounts has none."""
+    """Whether a file has content: what is left of an earlier container's mounts has none. Raises ContainerError.
+
+    One that cannot be looked at may be a library that programs load, without the shim over it.
+    """
     try:
         fd = kernel.open_in_root(rootfs, path, O_PATH)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        raise ContainerError.of("make a slice", path, error) from None
     try:
         return os.fstat(fd).st_size > 0
     finally:
