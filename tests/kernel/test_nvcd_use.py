@@ -66,6 +66,7 @@ def metrics(place: Place, name: str) -> list[float]:
     return sorted(float(line.rpartition(" ")[2]) for line in lines)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("daemon")
 def test_who_works_around_the_shim_is_stopped(place: Place, busy: Any, around: Any) -> None:
     """And nobody else: neither the slice beside it, nor the other process of its own slice."""
@@ -112,6 +113,7 @@ def test_who_uses_too_much_is_denied_until_it_is_over(
     assert [line.rpartition("; ")[2] for line in past] == ["deny", "allowed again"] and "denied more" not in shown
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("daemon")
 def test_who_has_no_turns(place: Place, busy: Any, around: Any) -> None:
     """Slices without caps, of which one has a process that does not ask for its turns."""

@@ -97,6 +97,7 @@ def test_a_report(launcher: str, tenant: int, scratch: str) -> None:
     assert shown[0].split()[:3] == ["SLICE", "ENTITLED", "MEAN"] and "40.0%" in shown[1]
 
 
+@pytest.mark.nightly
 def test_a_report_that_is_interrupted(launcher: str, tenant: int, scratch: str) -> None:
     drawing = f"{scratch}/shares.svg"
     words = (
@@ -182,6 +183,7 @@ def working(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterat
     process.communicate("end\n", timeout=60)
 
 
+@pytest.mark.nightly
 def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
     """The cap, a change of it, a pause and its end, while a program works on."""
 
