@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, run
 from support.books import around, held, sliced  # noqa: F401
-from support.bundle import Bundle
-from support.configure import Configure
+from support.bundle import Bundle, Container
+from support.configure import BASIC, Configure
 from support.hook import Hook
 from support.kubelet import api, kubelet, plugin  # noqa: F401
 from support.nvcd import Place
@@ -66,6 +67,27 @@ def programs(launcher: str, driver: str) -> Iterator[Programs]:
 @pytest.fixture
 def configure(launcher: str, driver: str) -> Configure:
     return Configure(launcher, driver)
+
+
+@pytest.fixture
+def container(
+    runc_bundle: Callable[..., Bundle], rootfs: Callable[..., str], launcher: str, driver: str
+) -> Iterator[Callable[..., Container]]:
+    """Factory: `container("--vgpu-weight=2")` runs; `configure` with these words has given it GPU 0, or `device`.
+
+    `place` is where configure runs, if it is not this process's mount namespace.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def make(*words: str, device: str = "0", place: Place | None = None) -> Container:
+            made = stack.enter_context(runc_bundle(as_debian(rootfs())).created("runc"))
+            made.start()
+            command = [launcher, f"--root={driver}", "configure", f"--pid={made.pid}", f"--device={device}"]
+            command += [*BASIC[1:], *words, made.bundle.rootfs]
+            run(*(place.enter(*command) if place else command))
+            return made
+
+        yield make
 
 
 @pytest.fixture

@@ -4,78 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-import support
 from support import CLEAN_ENV, REPO, need, run
-from support.bundle import RUNTIMES, Bundle
+from support.bundle import RUNTIMES, Bundle, Container
 from support.device_cgroup import DOCKER, GPU, Group, Prober, find, hierarchy, load, runc_shape
 
 from nvc.cgroup import prepare
 from nvc.kernel import LinuxKernel, bpf
 
-# Both runtimes take the host for a pure v2 one when cgroup2 is mounted at /sys/fs/cgroup itself.
-UNIFIED = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
 _serial = itertools.count()
 
 
-class Runtime:
-    """One container of a runtime in unified mode, running a shell that sleeps."""
-
-    def __init__(self, name: str, bundle: Bundle) -> None:
-        state = os.path.join(bundle.directory, "unified")
-        self.container = f"nvc-test-{os.getpid()}-{next(_serial)}"
-        self._command = [
-            need("unshare"),
-            "--mount",
-            "--propagation",
-            "private",
-            "/bin/sh",
-            "-c",
-            UNIFIED,
-            "sh",
-        ]
-        if name == "crun":
-            limit = os.path.join(os.path.dirname(support.__file__), "without_memlock.py")
-            self._command += [sys.executable, limit]
-        self._command += [need(name), "--root", state]
-        bundle.config["linux"]["cgroupsPath"] = f"/{self.container}"
-        bundle.write("exec sleep 600")
-        self._log = os.path.join(bundle.directory, "unified.log")
-        with open(self._log, "w", encoding="utf-8") as out:
-            arguments = [*self._command, "create", "--bundle", bundle.directory, self.container]
-            done = run(*arguments, check=False, capture_output=False, stdout=out, stderr=out)
-        with open(self._log, encoding="utf-8") as text:
-            assert done.returncode == 0, text.read()
-
-    def call(self, *arguments: str, check: bool = True) -> Any:
-        return run(*self._command, *arguments, check=check)
-
-    @property
-    def pid(self) -> int:
-        return int(json.loads(self.call("state", self.container).stdout)["pid"])
-
-    def denies(self, path: str) -> bool:
-        """Whether a process of the container is told that it may not open a node."""
-        done = self.call("exec", self.container, "/bin/cat", path, check=False)
-        return "Operation not permitted" in done.stdout + done.stderr
-
-
 @contextlib.contextmanager
-def running(name: str, bundle: Bundle) -> Iterator[Runtime]:
-    with hierarchy(2):
-        runtime = Runtime(name, bundle)
-        try:
-            runtime.call("start", runtime.container)
-            yield runtime
-        finally:
-            runtime.call("delete", "--force", runtime.container, check=False)
+def running(name: str, bundle: Bundle) -> Iterator[Container]:
+    """A container of a runtime that uses cgroup v2 alone."""
+    bundle.unified = True
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-test-{os.getpid()}-{next(_serial)}"
+    with hierarchy(2), bundle.created(name) as container:
+        container.start()
+        yield container
+
+
+def denies(container: Container, path: str) -> bool:
+    """Whether a process of the container is told that it may not open a node."""
+    done = container.exec(f"cat {path}", check=False)
+    return "Operation not permitted" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
@@ -88,13 +46,13 @@ def test_program_of_a_real_runtime_is_extended(name: str, runc_bundle: Callable[
         assert found is not None and found.version == 2
         before = bpf.attached(found.directory)
         assert len(before[0]) == 1 and before[1] == bpf.ALLOW_MULTI
-        assert container.denies("/gpu")
+        assert denies(container, "/gpu")
 
         change = prepare(LinuxKernel(), found, (GPU,))
         change.apply()
-        assert not container.denies("/gpu")
-        assert container.denies("/fuse")
-        assert not container.denies("/null")
+        assert not denies(container, "/gpu")
+        assert denies(container, "/fuse")
+        assert not denies(container, "/null")
 
         again = prepare(LinuxKernel(), found, (GPU,), bundle.config["linux"]["resources"]["devices"])
         ids = bpf.attached(found.directory)
@@ -103,7 +61,7 @@ def test_program_of_a_real_runtime_is_extended(name: str, runc_bundle: Callable[
 
         change.undo()
         assert bpf.attached(found.directory) == before
-        assert container.denies("/gpu")
+        assert denies(container, "/gpu")
         found.close()
 
 

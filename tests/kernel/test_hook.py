@@ -8,8 +8,7 @@ import sys
 from typing import Any
 
 import pytest
-import support
-from support import need, run
+from support import run
 from support.bundle import RUNTIMES, Bundle
 from support.device_cgroup import Group
 from support.hook import Hook, ask, mounted
@@ -58,15 +57,9 @@ def test_with_a_cgroup_namespace(hook: Any, bundle: Bundle, kind: str) -> None:
 def look_with_programs(bundle: Bundle, runtime: str, *before: str) -> None:
     """A runtime that attaches a device program, which must be found from inside of a cgroup namespace as well."""
     bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
-    name = f"nvc-hook-{os.getpid()}"
-    bundle.config["linux"]["cgroupsPath"] = f"/{name}"
-    bundle.write(LOOK)
-    unified = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
-    prefix = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", unified, "sh"]
-    if runtime == "crun":  # which raises a limit that it may not
-        prefix += [sys.executable, os.path.join(os.path.dirname(support.__file__), "without_memlock.py")]
-    words = ("--root", os.path.join(bundle.directory, "unified"), "run", "--bundle", bundle.directory, name)
-    done = run(*before, *prefix, need(runtime), *words, check=False)
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-hook-{os.getpid()}"
+    bundle.unified, bundle.before = True, before
+    done = bundle.run(runtime, LOOK, check=False)
     assert done.stdout.split() == ["2", *NODES], done.stderr
     assert "No such device or address" in done.stderr
 

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-from support import CLEAN_ENV, run
-from support.bundle import Bundle
+from support import CLEAN_ENV
 from support.nvcd import Place, eventually
-from support.rootfs import as_debian
 from support.vgpu import Inside
 from support.vgpucap import Worker
-
-
-@pytest.fixture
-def container(
-    place: Place, driver: str, launcher: str, rootfs: Callable[..., str], runc_bundle: Callable[..., Bundle]
-) -> Iterator[Callable[..., Any]]:
-    """Factory: `container("--vgpu-weight=2")` runs, and has a slice in the place."""
-    from contextlib import ExitStack
-
-    with ExitStack() as stack:
-
-        def make(*words: str, device: str = "0") -> Any:
-            made = stack.enter_context(runc_bundle(as_debian(rootfs())).created("runc"))
-            made.start()
-            head = (launcher, f"--root={driver}", "configure", f"--pid={made.pid}", f"--device={device}")
-            run(*place.enter(*head, "--compute", *words, made.bundle.rootfs))
-            return made
-
-        yield make
 
 
 def test_they_share_and_come_back(place: Place, driver: str, container: Any, work: str) -> None:
@@ -40,7 +17,7 @@ def test_they_share_and_come_back(place: Place, driver: str, container: Any, wor
     place.start(f"--root={driver}")
     workers = []
     for weight in (1, 3):
-        made = container(f"--vgpu-weight={weight}")
+        made = container(f"--vgpu-weight={weight}", place=place)
         shutil.copy(work, f"{made.bundle.rootfs}/tmp/work")
         words = (*made.bundle.command("runc"), "exec", made.name, "/tmp/work")
         workers.append(Worker(words[0], CLEAN_ENV, *words[1:], ns=1000000, batch=0, warm=0.5, seconds=600))
@@ -71,7 +48,7 @@ def test_turns_on_two_devices_at_once(place: Place, driver: str, container: Any,
 
     programs = []
     for words in (("--vgpu-weight=1",), ("--vgpu-weight=2", "--vgpu-policy=weight")):
-        inside = Inside(container(*words, device="all"), tool)
+        inside = Inside(container(*words, device="all", place=place), tool)
         for command in ("init", "primary 0", "module m", "primary 1", "module n"):
             assert inside.code(command) == 0
         programs.append(inside)

@@ -12,7 +12,7 @@ import pytest
 from support import PATIENCE
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
-from support.rootfs import LIBS, as_debian
+from support.rootfs import LIBS
 from support.vgpu import GIB, MIB, Inside, cli, entry_of, limits_of, listed
 
 from nvc.slices.model import layout
@@ -22,25 +22,18 @@ pytestmark = pytest.mark.usefixtures("shim")
 
 
 @pytest.fixture
-def sliced(
-    runc_bundle: Any, rootfs: Any, configure: Configure, tool: str
-) -> Iterator[Callable[..., tuple[Any, Inside]]]:
+def sliced(container: Callable[..., Any], tool: str) -> Iterator[Callable[..., tuple[Any, Inside]]]:
     """Factory: a running container with a slice of GPU 0, and a program with a context in it."""
-    from contextlib import ExitStack
+    started: list[Inside] = []
 
-    with ExitStack() as stack:
+    def make(memory: str, *words: str) -> tuple[Any, Inside]:
+        made = container(f"--vgpu-memory={memory}", *words)
+        started.append(Inside(made, tool))
+        return made, started[-1].start()
 
-        def make(memory: str, *words: str) -> tuple[Any, Inside]:
-            path = as_debian(rootfs())
-            container = stack.enter_context(runc_bundle(path).created("runc"))
-            container.start()
-            wanted = ("--device=0", *BASIC[1:], f"--vgpu-memory={memory}", *words)
-            configure(container.pid, path, wanted)
-            inside = Inside(container, tool)
-            stack.callback(inside.end)
-            return container, inside.start()
-
-        yield make
+    yield make
+    for inside in started:
+        inside.end()
 
 
 def fill(inside: Inside, step: int = 128) -> int:

@@ -14,12 +14,15 @@ import contextlib
 import itertools
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from . import CLEAN_ENV, need, run
 
 RUNTIMES = ("runc", "crun")
+#: Both runtimes take the host for one of cgroup v2 alone when cgroup2 is mounted at /sys/fs/cgroup itself.
+UNIFIED = 'umount -R /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
 CAPABILITIES = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -83,6 +86,8 @@ class Bundle:
         self.directory = os.fspath(directory)
         self.rootfs = os.fspath(rootfs)
         self.config = default_config(self.rootfs)
+        self.unified = False  # whether runtimes use cgroup v2 alone
+        self.before: tuple[str, ...] = ()  # what starts the runtime
         os.makedirs(self.directory, exist_ok=True)
 
     def hook(
@@ -108,13 +113,18 @@ class Bundle:
     def command(self, runtime: str) -> list[str]:
         """The argv that a verb follows. crun needs a mount namespace where /sys/fs/cgroup is plain v2."""
         state = os.path.join(self.directory, f"state-{runtime}")
+        if self.unified:
+            words = ["--mount", "--propagation", "private", "/bin/sh", "-c", UNIFIED, "sh"]
+            if runtime == "crun":  # which raises a limit that it may not
+                words += [sys.executable, os.path.join(os.path.dirname(__file__), "without_memlock.py")]
+            return [*self.before, need("unshare"), *words, need(runtime), "--root", state]
         if runtime == "crun" and _hybrid_cgroups():
             shell = 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
             return [
                 *(need("unshare"), "--mount", "--propagation", "slave", "/bin/sh", "-c", shell, "sh"),
                 *(need("crun"), "--root", state, "--cgroup-manager=disabled"),
             ]
-        return [need(runtime), "--root", state]
+        return [*self.before, need(runtime), "--root", state]
 
     def write(self, *script: str) -> str:
         """Write config.json for a shell script (or for `process.args` as they are) and return its path."""
@@ -154,7 +164,7 @@ class Bundle:
 
     def _for_runtime(self, runtime: str) -> None:
         """What a runtime cannot do on this host is taken out of the configuration."""
-        if runtime == "crun" and _hybrid_cgroups():
+        if runtime == "crun" and _hybrid_cgroups() and not self.unified:
             self.config["linux"].pop("cgroupsPath", None)
 
 
