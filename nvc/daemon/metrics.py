@@ -122,7 +122,7 @@ class Exporter:
         yield from (used, limit, *theirs.values())
 
     def _use(self) -> Iterator[Metric]:
-        ours = GaugeMetricFamily("nvc_quantum_use_ratio", "Part of the time with kernels of a slice, by NVML",
+        ours = GaugeMetricFamily("nvc_slice_use_ratio", "Part of the time with kernels of a slice, by NVML",
                                  labels=SLICE)  # fmt: skip
         theirs = GaugeMetricFamily("hami_container_device_utilization_ratio",
                                    "Part of the time with kernels of a slice", labels=VGPU)  # fmt: skip

@@ -170,7 +170,7 @@ def test_metrics(place: Place, driver: str, sliced: Any) -> None:
     eventually(place, lambda s: s["memory"] and (s["memory"][0]["truth"] or 0) > GIB)
 
     text = get(place, "/metrics")
-    assert text.count("\nnvc_slice_memory_limit_bytes{") == text.count("\nnvc_quantum_use_ratio{") == 1
+    assert text.count("\nnvc_slice_memory_limit_bytes{") == text.count("\nnvc_slice_use_ratio{") == 1
     assert text.startswith("HTTP/1.1 200 OK") and get(place, "/other").startswith("HTTP/1.1 404")
     values = {
         line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2])

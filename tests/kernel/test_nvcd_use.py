@@ -81,9 +81,9 @@ def test_who_works_around_the_shim_is_stopped(place: Place, busy: Any, around: A
     assert event["action"] == f"stopped process {wrong.process.pid}"
     assert wrong.process.wait(timeout=20) == -9
     assert high.process.poll() is None is low.process.poll()
-    eventually(place, lambda _: metrics(place, "nvc_quantum_use_ratio")[-1] <= 0.4)
+    eventually(place, lambda _: metrics(place, "nvc_slice_use_ratio")[-1] <= 0.4)
     assert ask(place)["found"]["overuse"] == 1
-    assert metrics(place, "nvc_quantum_use_ratio") == metrics(place, "hami_container_device_utilization_ratio")
+    assert metrics(place, "nvc_slice_use_ratio") == metrics(place, "hami_container_device_utilization_ratio")
 
 
 @pytest.mark.nightly
