@@ -12,7 +12,7 @@ import nvc
 from nvc.cdi.generate import installed_hook, slicing_of
 from nvc.config import driver_options
 from nvc.discovery import discover
-from nvc.errors import InitializationError, NvcError, PermissionDenied
+from nvc.errors import InitializationError, NvcError, PermissionDenied, unforeseen
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give, nvml
 from nvc.kubernetes.access import by_kubeconfig, in_cluster
@@ -62,6 +62,10 @@ def bounds_of(config: Config) -> SliceRequest:
 
 def _cdi_names(size: Size, ids: list[str]) -> list[str]:
     return [give.size_name(uuid_of(id), size.name) for id in ids]
+
+
+def _line(error: NvcError | OSError) -> str:
+    return (error if isinstance(error, NvcError) else unforeseen(error)).line()
 
 
 def log(text: str) -> None:
@@ -161,9 +165,9 @@ class Plugin:
         """See which devices the node has now, and have them published."""
         try:
             facts, devices = self.host.look()
-        except NvcError as error:
+        except (NvcError, OSError) as error:
             # Not "no devices": pods that have some would be evicted for a driver that is just being replaced.
-            self._say(f"look for devices: {error.line()}")
+            self._say(f"look for devices: {_line(error)}")
             return
         self._say("")
         found = tuple(
@@ -187,8 +191,8 @@ class Plugin:
             found = resources(facts, devices, slicing_of(self.config))
             if found.sizes:
                 give.write_node(self.kernel, facts, self.options, self.outlet, found.slicing)
-        except NvcError as error:
-            self._say(f"offer devices: {error.line()}")
+        except (NvcError, OSError) as error:
+            self._say(f"offer devices: {_line(error)}")
             return
         offer = Offer(devices, found.sizes)
         if offer != self.device_plugin.offer:
@@ -259,8 +263,8 @@ class Plugin:
         try:
             for uid in self.preparer.collect():
                 log(f"claim {uid} is gone from the API server: what was made for it is removed")
-        except NvcError as error:
-            log(error.line())
+        except (NvcError, OSError) as error:
+            log(_line(error))
 
     def end(self) -> None:
         """Have `run` return."""

@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 
-from nvc.errors import NvcError
+from nvc.errors import NvcError, unforeseen
 from nvc.kubernetes import give
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
 from nvc.kubernetes.claim import STEP, allocation_of
@@ -188,7 +188,10 @@ class Preparer:
             known = set(self.checkpoint.uids())
             for uid in (give.uids_there(self.outlet) | claims.held_uids()) - known:
                 if is_uid(uid):
-                    self._drop(uid)
+                    try:
+                        self._drop(uid)
+                    except (NvcError, OSError) as error:
+                        problems.append(error if isinstance(error, NvcError) else unforeseen(error))
             if not known:
                 return problems
             try:

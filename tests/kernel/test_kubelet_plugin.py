@@ -134,7 +134,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
     ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a number from 1 to 65536"),
     ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
-    ("a cap that nobody keeps", {"config": {"policy": "native"}}, "policy: native: policy native ignores caps"),
+    (
+        "a cap that nobody keeps",
+        {"config": {"policy": "native"}},
+        "policy: native: policy native ignores caps",
+    ),
 ]
 
 
@@ -256,3 +260,17 @@ def test_mig_devices(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
     entry = kubelet.prepare(made)[made["metadata"]["uid"]]
     assert entry.error == "" and len(entry.devices) == 2
     assert {document["kind"].partition("/")[2] for document in documents(plugin)} == {"claim", "slice"}
+
+
+def test_what_cannot_be_cleared_away_keeps_nobody_from_starting(
+    plugin: Plugin, kubelet: Kubelet, api: ApiServer
+) -> None:
+    """It is told, and claims are prepared all the same."""
+    plugin.close()
+    name = "k8s.gpu.nvc.dev-slice-0b2e2f0e-0000-4000-8000-000000000000.json"
+    os.makedirs(f"{plugin.cdi}/{name}")
+    plugin.start()
+    assert name in plugin.said("NVC-1102")
+    kubelet.register()
+    made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
+    assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
