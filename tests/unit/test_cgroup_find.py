@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import CLEAN_ENV, REPO, run
 
+from nvc.cgroup import find
 from nvc.cgroup.find import Mount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.errors import MountError
 from nvc.kernel import LinuxKernel
@@ -178,7 +179,9 @@ V1 = "cgroup cgroup rw,devices"
 
 
 @pytest.fixture
-def host(scratch: str) -> Host:
+def host(scratch: str, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Seen from the host's cgroup namespace, wherever these tests run."""
+    monkeypatch.setattr(find, "_INITIAL_NAMESPACE", os.stat("/proc/self/ns/cgroup").st_ino)
     return Host(scratch)
 
 
