@@ -81,9 +81,8 @@ def test_a_signal_that_ends_it(launcher: str, scratch: str, number: int, code: i
     with Terminal(scratch, 160) as terminal:
         terminal.type(f"'{launcher}' vgpu top & stty -g; fg >/dev/null; echo code $?; stty -g")
         terminal.wait_for("q quit")
-        (pid,) = run(
-            "pgrep", "-f", f"^{os.path.realpath('/usr/bin/python3')} .*vgpu top", check=False
-        ).stdout.split()
+        shell = terminal.tmux("display-message", "-p", "#{pane_pid}").strip()
+        (pid,) = run("pgrep", "-P", shell, "-f", "vgpu top").stdout.split()
         os.kill(int(pid), number)
         lines = terminal.wait_until(lambda lines: lines[-1:] == [PROMPT] and f"code {code}" in lines)
         place = lines.index(f"code {code}")

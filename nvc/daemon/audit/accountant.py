@@ -68,8 +68,14 @@ class Use(Value):
     percent: int
 
 
-class _NotShown(LedgerError):
-    """Nobody who can be asked sees a ledger."""
+class _NotShown(Exception):
+    """No process that can be asked sees the ledger."""
+
+
+def _cause(error: OSError | LedgerError | _NotShown) -> str:
+    if isinstance(error, LedgerError):
+        return str(error.cause).lower()
+    return str(error.strerror if isinstance(error, OSError) else error).lower()
 
 
 class Accountant:
@@ -205,20 +211,22 @@ class Accountant:
                 fd = self._ledgers[key] = self._open(known)
                 self._stamps[key] = known.stamp
             accounts = _read(fd, len(known.devices))
-        except (OSError, LedgerError) as error:
+        except (OSError, LedgerError, _NotShown) as error:
             self.forget(key)
-            cause = error.strerror if isinstance(error, OSError) else error.cause
-            self.unread[key] = str(cause).lower()
+            self.unread[key] = _cause(error)
             return (0,) * len(known.devices)
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))
 
     def _open(self, known: Known, before: int = -1) -> int:
-        """The ledger as a process of the slice sees it, maybe that of `before`. Raises OSError, LedgerError."""
+        """The ledger as a process of the slice sees it, maybe that of `before`.
+
+        Raises OSError, LedgerError, and _NotShown where no process can be asked.
+        """
         entry = known.entry
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
-        problem: OSError | LedgerError = _NotShown("read ledger", entry.directory, "no process shows one")
+        problem: OSError | LedgerError | _NotShown = _NotShown("no process shows one")
         effort = Effort(LOOK_TIME)
         for pid in dict.fromkeys(pids):
             if effort.is_over():
