@@ -21,7 +21,7 @@ IGNORED = shutil.ignore_patterns("build", ".venv", ".git", "__pycache__", "*.so"
 def blocks() -> list[str]:
     """The commands of README.md up to the engines, block by block."""
     with open(os.path.join(REPO, "README.md"), encoding="utf-8") as file:
-        text = file.read().partition("## With an engine")[0]
+        text = file.read().partition("## With Docker")[0]
     return re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
