@@ -91,6 +91,7 @@ static bool granted(struct process *in, int position, const struct nvcd_message 
     struct lease *lease = &in->leases[position];
     uint32_t unasked = UNASKED;
     lease->round = message->round;
+    meter_refund(position, message->b);
     lease->charged = meter_charged(position);
     lease->spun = 0;
     lease->granted = now_ns(CLOCK_MONOTONIC);

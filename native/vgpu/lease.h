@@ -31,7 +31,8 @@ bool meter_is_idle(int position);     /* what this process launched on the devic
 uint64_t meter_left(int position);    /* how long that will take, nanoseconds, as a guess */
 uint64_t meter_pace(int position);    /* what one launch takes, likewise */
 uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
-uint64_t meter_last_launch(int position); /* CLOCK_MONOTONIC, nanoseconds */
-uint64_t meter_last_work(int position);   /* likewise: when that was, or its end */
+void meter_refund(int position, uint64_t time); /* of that, so much another slice had */
+uint64_t meter_last_launch(int position);       /* CLOCK_MONOTONIC, nanoseconds */
+uint64_t meter_last_work(int position);         /* likewise: when that was, or its end */
 
 #endif

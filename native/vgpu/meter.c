@@ -313,6 +313,17 @@ uint64_t meter_charged(int position)
     return meter ? atomic_load(&meter->charged) : 0;
 }
 
+void meter_refund(int position, uint64_t time)
+{
+    struct meter *meter = time ? meter_of(position) : NULL;
+    if (!meter)
+        return;
+    lock_take(&meter->lock);
+    budget_open(&meter->budget, position, now_ns(CLOCK_MONOTONIC));
+    budget_refund(&meter->budget, meter->cores, time);
+    lock_drop(&meter->lock);
+}
+
 uint64_t meter_last_launch(int position)
 {
     struct meter *meter = meter_of(position);

@@ -151,8 +151,8 @@ class Daemon:
         modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
         return self.mps.start(key, uuid, percent, memory, modes[0] if modes else 0, now)
 
-    def _send(self, member: Member, kind: int, round: int, length: int) -> None:
-        self.server.send(member, kind, round, length)
+    def _send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
+        self.server.send(member, kind, round, length, excess)
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))

@@ -75,11 +75,11 @@ class Server:
         """Take connections from a listening socket."""
         self.loop.add(listener.fileno(), lambda now: self._accept(listener, now))
 
-    def send(self, member: Member, kind: int, round: int, length: int) -> None:
+    def send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
         """A message for a process about a device. One that does not take it is closed afterwards."""
         client = member.client
         assert isinstance(client, Client)
-        self._put(client, MESSAGE.pack(kind, 0, round, member.uuid, length, 0))
+        self._put(client, MESSAGE.pack(kind, 0, round, member.uuid, length, excess))
 
     def _put(self, client: Client, message: bytes) -> None:
         try:
@@ -200,7 +200,7 @@ class Server:
             if b > 1:
                 return errno.EPROTO
             if member is not None and arbiter is not None:
-                arbiter.release(member, round, not b, now)
+                arbiter.release(member, round, not b, a, now)
             return 0
         if kind == WANT:
             return self._want(client, uuid, now)

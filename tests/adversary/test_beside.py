@@ -19,12 +19,17 @@ from support.vgpucap import Worker
 from support.virtual import World, device_time
 
 SECONDS = 10
-CAP = 10
 POINTS = 0.01
 #: In `make test`: one that waits, one that does not, one that alternates, processes, and what leaves work behind.
 ALWAYS = ("honest", "queue", "alternate", "processes", "queues-of-processes", "leaving")
 CASES = [
-    pytest.param(way, id=way.name, marks=[] if way.name in ALWAYS else [pytest.mark.nightly])
+    pytest.param(
+        way,
+        cap,
+        id=f"{way.name}-{cap}",
+        marks=[] if way.name in ALWAYS and cap == 50 else [pytest.mark.nightly],
+    )
+    for cap in (10, 50)
     for way in WAYS
     if not way.copies
 ]
@@ -72,17 +77,17 @@ def tenants(stage: str, scratch: str, world: World, driver: str, launcher: str) 
     place.end()
 
 
-@pytest.mark.parametrize("way", CASES)
+@pytest.mark.parametrize("way, cap", CASES)
 def test_the_other_has_its_share(
-    tenants: Tenants, take_time: str, work: str, world: World, way: Way
+    tenants: Tenants, take_time: str, work: str, world: World, way: Way, cap: int
 ) -> None:
-    words = tenants.words(100 - CAP, [work])
+    words = tenants.words(100 - cap, [work])
     other = Worker(
         words[0], tenants.variables, *words[1:], time=world, ns=1000000, batch=0, warm=0, seconds=1e6
     )
     other.started()
     pid = world.pid(other.process)
-    tenants.start(CAP, take_time, way.name, 1000, 1000)
+    tenants.start(cap, take_time, way.name, 1000, 1000)
     world.run(2)
     before = device_time(tenants.driver)
     world.run(SECONDS)
@@ -91,5 +96,5 @@ def test_the_other_has_its_share(
     share = (after.total - before.total) / SECONDS - had
     other.kill()
 
-    assert share <= CAP / 100 + POINTS + way.burst / SECONDS
-    assert had >= 1 - CAP / 100 - way.beside
+    assert share <= cap / 100 + POINTS + way.burst / SECONDS
+    assert had >= 1 - cap / 100 - way.beside

@@ -50,6 +50,13 @@ def waited(slice_: Slice) -> int:
         return int(layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))[4])
 
 
+def charged(slice_: Slice) -> int:
+    """Nanoseconds of GPU time in all, in the ledger."""
+    with open(slice_.path("nvc/ledger/ledger"), "rb") as ledger:
+        ledger.seek(layout.BUDGETS_OFFSET)
+        return int(layout.BUDGET.unpack(ledger.read(layout.BUDGET.size))[3])
+
+
 def ready(slice_: Slice) -> Process:
     """A process that can `launch m`."""
     return slice_.start().do("module m")
@@ -84,6 +91,23 @@ def test_only_what_is_launched_on_is_asked_for(timed_slice: Callable[..., Slice]
         talk.send(DROP, 1, nvcd.uuids[0])
         back = talk.receive()
         assert (back.kind, back.round, back.uuid) == (RELEASE, 1, nvcd.uuids[0])
+
+
+def test_what_a_late_one_had_is_given_back(timed_slice: Callable[..., Slice], world: World) -> None:
+    """nvcd says at the next turn what of the last one another tenant had, which the cap was charged for."""
+    slice_ = shared(timed_slice, policy=FIXED, cores=50)
+    with asking(slice_) as (process, _, talk):
+        uuid = talk.wanted()
+        talk.send(GRANT, 1, uuid, 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+        once = charged(slice_)
+        process.send("launch m")
+        assert talk.wanted() == uuid
+        talk.send(GRANT, 2, uuid, 10_000_000, once)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+        assert charged(slice_) == approx(once, rel=0.1)
 
 
 def test_a_lease_that_nobody_wants_any_more_is_given_back(

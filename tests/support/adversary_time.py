@@ -21,8 +21,9 @@ class Way:
     )
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
-    #: The part of the GPU that a tenant beside it may lack, on the simulated driver. It lacks more beside kernels
-    #: longer than a turn: what the two share of the GPU's time counts in full for the one whose turn it is.
+    #: The part of the GPU that a tenant beside it may lack, on the simulated driver. Beside a kernel that is longer
+    #: than a turn it lacks more: it is charged for half of the time that they share, but has a third, since it has
+    #: nothing queued between two turns and the long one has the device then.
     beside: float = 0.02
     copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
     nightly: bool = False  # it takes a second of a processor, and is left out of `make test`
@@ -37,12 +38,11 @@ WAYS = (
         "alternate-queued",
         "60 kernels of 1 µs and one of 20 ms of the same shape, in a queue",
         0.04,
-        beside=0.04,
     ),
     Way("streams", "4,000 streams"),
     Way("no-context", "a kernel of a library in an explicit stream, without a current context"),
     Way("new-streams", "a stream for each kernel, destroyed at once"),
-    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0, beside=0.07),
+    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0, beside=0.05),
     Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams, three lengths, pauses, by chance", 0.02),
@@ -52,8 +52,8 @@ WAYS = (
     Way("old-calls", "cuLaunchGridAsync", least=0),
     Way("proc-address", "a launch that cuGetProcAddress found, in the thread's default stream"),
     Way("ptsz", "cuLaunchKernel_ptsz"),
-    Way("new-modules", "a module for each kernel of 20 ms, unloaded at once", 0.02, beside=0.04),
-    Way("functions", "400 functions of a module, the last of which is long", 0.02, beside=0.04),
+    Way("new-modules", "a module for each kernel of 20 ms, unloaded at once", 0.02),
+    Way("functions", "400 functions of a module, the last of which is long", 0.02),
     Way("shapes", "a grid of another size for each launch", 0.006),
     Way("failures", "50 launches that fail in front of one that does not", 0.01),
     Way("signal", "launches from the handler of a signal"),
@@ -69,7 +69,7 @@ WAYS = (
     Way("copy", "it waits by a copy", 0.003),
     Way("free", "it waits by freeing memory", 0.003),
     Way("watch-memory", "it watches memory that the stream writes", 0.003),
-    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0, gpu=False),
+    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0.05),
     Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
     Way("events", "20,000 events"),
     Way("callback", "it waits for a function that the stream calls", 0.003),
@@ -78,13 +78,13 @@ WAYS = (
     Way("graphs", "graphs of 100 kernels of 100 µs in a queue", 0.02),
     Way("replay", "a graph captured in one stream, launched in another thread's own", 0.008),
     Way("capture", "launches while another stream captures"),
-    Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06, beside=0.07),
-    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06, beside=0.07),
-    Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04, beside=0.07),
+    Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06, beside=0.06),
+    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06, beside=0.06),
+    Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04, beside=0.05),
     Way("many-graphs", "1,500 graphs"),
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
     Way("short-lived-graphs", "a graph is cloned, uploaded, launched and destroyed", 0.02),
-    Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08, beside=0.05),
+    Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08),
     # No kernels: memory of the device is set and copied.
     Way("memset", "512 MiB are set, again and again", copies=True, nightly=True),
     Way("memset-rows", "the same in rows", copies=True, nightly=True),
@@ -94,7 +94,7 @@ WAYS = (
     # Threads and processes.
     Way("threads", "16 threads with default streams of their own", 0.032),
     Way("many-threads", "200 threads with default streams of their own", 0.4, nightly=True),
-    Way("short-threads", "a thread for each kernel, which ends at once", 0.04, beside=0.04),
+    Way("short-threads", "a thread for each kernel, which ends at once", 0.04),
     Way("cancelled-threads", "threads that are cancelled while they launch", 0.01),
     Way("processes", "four processes, each with kernels of 1 ms", 0.004),
     Way("queues-of-processes", "three processes that never wait", 0.03),
@@ -108,9 +108,8 @@ WAYS = (
         "_exit in a function that the stream calls between kernels of 20 ms",
         0.04,
         least=0,
-        beside=0.04,
     ),
-    Way("kill-in-callback", "SIGKILL there", 0.04, least=0, beside=0.04),
+    Way("kill-in-callback", "SIGKILL there", 0.04, least=0),
     Way(
         "thread-ends-in-callback",
         "the driver's thread ends there, another stream goes on",

@@ -35,8 +35,8 @@ class Talk:
         assert self.time.wait([self.socket], PATIENCE), "nothing is said"
         return Message(*MESSAGE.unpack(self.socket.recv(SIZE + 1)))
 
-    def send(self, kind: int, round: int = 0, uuid: bytes = NO_UUID, a: int = 0) -> None:
-        self.socket.send(MESSAGE.pack(kind, 0, round, uuid, a, 0))
+    def send(self, kind: int, round: int = 0, uuid: bytes = NO_UUID, a: int = 0, b: int = 0) -> None:
+        self.socket.send(MESSAGE.pack(kind, 0, round, uuid, a, b))
 
     def wanted(self) -> bytes:
         """What is wanted now."""

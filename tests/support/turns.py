@@ -25,6 +25,7 @@ class Program:
         self.idle = idle  # then, until it has work again
         self.stuck = stuck  # it never gives anything back
         self.had = 0
+        self.excess = 0  # that it was told of
         self.messages: list[tuple[int, int, int]] = []  # time, kind, round
         self.began: dict[bytes, int] = {}
         self.rounds: dict[bytes, int] = {}
@@ -54,7 +55,7 @@ class Program:
             return
         del self.rounds[uuid]
         self.had += world.now - self.began[uuid]
-        world.board.arbiters[uuid].release(member, round, more, world.now)
+        world.board.arbiters[uuid].release(member, round, more, world.now - self.began[uuid], world.now)
         world.check()
 
 
@@ -175,9 +176,10 @@ class World:
                 waits = arbiter.reserved is not None
                 assert waits or arbiter.deadline is not None, "nothing will happen any more"
 
-    def _send(self, member: Member, kind: int, round: int, length: int) -> None:
+    def _send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
         uuid = self._where[member]
         program = member.client
         assert isinstance(program, Program)
+        program.excess += excess
         # Not from within the arbiter: an answer takes its time.
         self.later(0, lambda: program.hear(self, member, uuid, kind, round, length))

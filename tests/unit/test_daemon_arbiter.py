@@ -322,3 +322,32 @@ def test_gangs_never_stall(asked: list[tuple[int, Program]], policy: int) -> Non
                 str(n) in holders for n, (_, p) in enumerate(asked) if p is program for holders in free
             )
             assert len(program.messages) > count or alone
+
+
+def test_who_works_beside_a_late_one_is_told_what_that_had() -> None:
+    """A cap is charged for all of a kernel's time, also for what the late tenant had of it."""
+    world = World(DevicePolicy(FIXED))
+    world.start("long", Program(drain=200 * MS), cores=50)
+    short = world.start("short", Program(), cores=50)
+    world.run(10 * SECOND)
+    lates = world.board.arbiters[world.uuids[0]].tenants["long"].lates
+    assert lates > 10
+    assert short.excess / lates == pytest.approx(
+        (200 * MS - world.force[world.uuids[0]].quantum) / 2, rel=0.1
+    )
+
+
+def test_beside_a_late_one_nobody_has_the_device_for_good() -> None:
+    world = World(DevicePolicy(FIXED))
+    world.start("long", Program(drain=200 * MS), cores=50)
+    short = world.start("short", Program(), cores=50)
+    world.run(SECOND)
+    assert FREE not in [kind for _, kind, _ in short.messages]
+
+
+def test_beside_one_that_never_gives_back_bounds_hold() -> None:
+    world = World(DevicePolicy(FIXED))
+    world.start("stuck", Program(stuck=True), cores=50)
+    short = world.start("short", Program(), cores=50)
+    world.run(10 * SECOND)
+    assert 200 * MS < short.excess < 300 * MS

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
 DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
+#: Nanoseconds for which a late tenant counts as one that works. It pays for them, and nobody has more than its
+#: bound for as long as another one never gives its lease back.
+LENT = 500_000_000
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
 
@@ -55,7 +58,7 @@ class Accounts:
 
     def contended(self) -> bool:
         """Whether nobody can have the device for good."""
-        alone = len(self.wanting) == 1
+        alone = len(self.wanting) == 1 and not self.late
         return not alone or self.policy.bound == EQUAL and any(one.rate < 1 for one in self.wanting.values())
 
     def settle(self, now: int) -> None:
@@ -76,6 +79,9 @@ class Accounts:
         users = {*self.late} if user is None else {*self.late, user}
         for tenant in users:
             self._charge(tenant, (now - since) // len(users))
+        fresh = sum(any(now - one.since < LENT for one in tenant.late) for tenant in self.late)
+        if user is not None and user not in self.late:
+            user.shared += (now - since) * fresh // (fresh + 1)
 
     def _charge(self, tenant: Tenant, held: int) -> None:
         tenant.held += held

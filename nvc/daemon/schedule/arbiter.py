@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
     from nvc.slices.policy.entitlement import InForce, Terms
 
-BY_ACCOUNT = attrgetter("account")
+BY_ACCOUNT, BY_USE = attrgetter("account"), attrgetter("used")
 
 
 class Arbiter(Accounts):
     """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
 
     def __init__(
-        self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int], None]
+        self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int, int], None]
     ) -> None:
         super().__init__(force)
         self.board = board
@@ -149,12 +149,16 @@ class Arbiter(Accounts):
         ):
             self.drop(now)
 
-    def release(self, member: Member, round: int, more: bool, now: int) -> bool:
-        """The process gives its lease back and may want another; False: it has none of that number."""
+    def release(self, member: Member, round: int, more: bool, used: int, now: int) -> bool:
+        """The process gives its lease back and may want another; False: it has none of that number.
+
+        Its own meter charged it `used` nanoseconds of GPU time under the lease.
+        """
         if not round or member.round != round:
             return False
         tenant = member.tenant
         member.round = 0
+        member.used = used
         member.wants = more
         if member in tenant.late:
             self.settle(now)
@@ -181,7 +185,7 @@ class Arbiter(Accounts):
         tenant = member.tenant
         member.wants = False
         if member.round:
-            self.release(member, member.round, False, now)
+            self.release(member, member.round, False, 0, now)
         tenant.members.discard(member)
         self._wanting_changed(tenant, now)
 
@@ -208,7 +212,7 @@ class Arbiter(Accounts):
         lease.dropped = True
         self.deadline = min(lease.end or now, now) + self.quantum
         for member in tuple(lease.holders):
-            self.send(member, DROP, member.round, 0)
+            self.send(member, DROP, member.round, 0, 0)
         if lease.gang and lease.tenant is not None:
             self.board.drop(lease.tenant.key, now)
 
@@ -231,8 +235,9 @@ class Arbiter(Accounts):
         self.deadline = None
         if lease is not None and lease.tenant is not None:
             tenant = lease.tenant
-            if not lease.end:  # it was not bounded meanwhile, but saved nothing either
-                tenant.budget, tenant.refilled = float(self.length(tenant)), now
+            if not lease.end:  # it was not bounded meanwhile, and saved only what it left to late ones
+                self.refill(tenant, now)
+                tenant.budget = max(tenant.budget, float(self.length(tenant)))
             tenant.since = now if tenant.key in self.wanting else 0
             self._wanting_changed(tenant, now)
         self.dispatch(now)
@@ -327,12 +332,13 @@ class Arbiter(Accounts):
         if tenant.since:
             tenant.waited += now - tenant.since
             tenant.since = 0
+        paid = max(holders, key=BY_USE, default=None)
         for member in holders:
-            self._hand(member, lease.round, kind, length)
+            self._hand(member, lease.round, kind, length, member.excess() if member is paid else 0)
 
-    def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
+    def _hand(self, member: Member, round: int, kind: int, length: int, excess: int = 0) -> None:
         member.round = round
-        self.send(member, kind, round, length)
+        self.send(member, kind, round, length, excess)
 
     def new_round(self) -> int:
         """The number of the next lease."""

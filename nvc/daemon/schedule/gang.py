@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Board:
     """All arbiters of a host."""
 
-    def __init__(self, send: Callable[[Member, int, int, int], None]) -> None:
+    def __init__(self, send: Callable[[Member, int, int, int, int], None]) -> None:
         self.send = send
         self.arbiters: dict[bytes, Arbiter] = {}
         self.single = False  # then there are no gangs

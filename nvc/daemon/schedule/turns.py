@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 class Member:
     """What one process has to do with one device."""
 
-    __slots__ = ("tenant", "client", "uuid", "wants", "round", "since")
+    __slots__ = ("tenant", "client", "uuid", "wants", "round", "since", "used")
 
     def __init__(self, tenant: Tenant, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
@@ -19,7 +19,16 @@ class Member:
         self.wants = False
         self.round = 0  # of the lease that it holds; 0: none
         self.since = 0  # late
+        self.used = 0  # GPU time under its last lease, as it says
         tenant.members.add(self)
+
+    def excess(self) -> int:
+        """What its cap was charged for while late tenants had a part of the device; told once, to one process.
+
+        A kernel beside those of a late one takes as much longer, and its process is charged for all of it.
+        """
+        excess, self.tenant.shared = min(self.tenant.shared, self.used), 0
+        return excess
 
 
 class Tenant:
@@ -27,7 +36,7 @@ class Tenant:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
-        "held", "waited", "since", "grants", "lates",
+        "held", "shared", "waited", "since", "grants", "lates",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -40,6 +49,7 @@ class Tenant:
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all
+        self.shared = 0  # of its turns, what late ones had: its processes are yet to be told
         self.waited = 0  # in all, for a turn
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
