@@ -22,10 +22,8 @@ enum {
 
     /* from nvcd */
     NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */
-    NVCD_FREE =
-        17, /* `uuid`, `round`: a lease without an end until DROP, kept when idle; `b`: as of GRANT */
-    NVCD_GRANT =
-        18, /* `uuid`, `round`: a lease; `a`: its length; `b`: of what was used, what late ones had */
+    NVCD_FREE = 17,    /* `uuid`, `round`: a lease without an end until DROP, kept when idle; `b` as below */
+    NVCD_GRANT = 18,   /* `uuid`, `round`: a lease; `a`: its length, `b`: what late ones had of the last */
     NVCD_DROP = 19,    /* `uuid`, `round`: the lease is over */
     NVCD_REFUSED = 20, /* `a`: an errno; nvcd closes the connection */
 };
