@@ -17,6 +17,8 @@ from support.bundle import Bundle
 from support.processes import children
 from support.rootfs import make_rootfs
 
+# As in nvc/kubernetes: children of a test that uses gRPC have no threads.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 #: Where nvc keeps state.
 OWN = ("/run/nvc", "/var/lib/nvc")
 CLONE_NEWNS = 0x20000  # unshare(2)
