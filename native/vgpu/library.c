@@ -138,6 +138,9 @@ static CUresult entered(CUlibrary library, struct image image)
 
 static const struct image nothing = {.exact = true};
 
+/* Whatever lies at a path when the driver opens it: measured where it is first used. */
+static const struct image unknown = {.exact = false};
+
 /* The first module of the process may be a library. */
 #define LIBRARY(name, contents, type, what)                                                                 \
     CU_API CUresult name(CUlibrary *out, type what, int *options, void **values, unsigned int count,        \
@@ -153,7 +156,7 @@ static const struct image nothing = {.exact = true};
     }
 
 LIBRARY(cuLibraryLoadData, module_data(data), const void *, data)
-LIBRARY(cuLibraryLoadFromFile, module_file(path), const char *, path)
+LIBRARY(cuLibraryLoadFromFile, unknown, const char *, path)
 
 CU_API CUresult cuLibraryUnload(CUlibrary library)
 {

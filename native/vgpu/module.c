@@ -13,25 +13,25 @@ static bool loads_code_at_once(void)
     return REAL(cuModuleGetLoadingMode)(&mode) == CUDA_SUCCESS && mode == CU_LOADING_EAGER;
 }
 
-/* The estimate for a file; a file that cannot be read is the driver's to refuse. */
-struct image module_file(const char *path)
+/* A file's contents, which the driver gets as they were looked at: it would open the path anew, where another file may
+ * lie by then. NULL: it cannot be read. */
+static char *read_file(const char *path, size_t *size)
 {
     struct stat status;
-    struct image found = {0};
+    char *image = NULL;
     int fd = path ? file_open(path, O_RDONLY) : -1;
     if (fd >= 0 && file_status(fd, &status) && S_ISREG(status.st_mode) && status.st_size > 64) {
         /* A byte more than the file, so that text ends. */
-        char *image = malloc((size_t)status.st_size + 8);
-        ssize_t got = image ? file_read(fd, image, (size_t)status.st_size, 0) : -1;
-        if (got == status.st_size) {
-            image[got] = '\0';
-            found = image_read(image, (size_t)got, loads_code_at_once());
+        *size = (size_t)status.st_size;
+        image = calloc(1, *size + 8);
+        if (image && file_read(fd, image, *size, 0) != status.st_size) {
+            free(image);
+            image = NULL;
         }
-        free(image);
     }
     if (fd >= 0)
         file_close(fd);
-    return found;
+    return image;
 }
 
 /* Up to a chunk's worth of variables fits into what a context has (measured on driver 580). */
@@ -103,13 +103,13 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
     return fits;
 }
 
-#define LOAD(name, image, parameters, arguments)                                                            \
-    CU_API CUresult name parameters                                                                         \
+#define LOAD(scope, name, image, parameters, call)                                                          \
+    scope CUresult name parameters                                                                          \
     {                                                                                                       \
         struct loading loading;                                                                             \
         if (!module_begin(image, &loading))                                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        CUresult result = REAL(name) arguments;                                                             \
+        CUresult result = call;                                                                             \
         bool loaded = result == CUDA_SUCCESS;                                                               \
         if (module_end(&loading, loaded ? (uint64_t)(uintptr_t)*out : 0, loaded, false))                    \
             return result;                                                                                  \
@@ -122,12 +122,31 @@ struct image module_data(const void *image)
     return image ? image_read(image, 0, loads_code_at_once()) : (struct image){0};
 }
 
-LOAD(cuModuleLoad, module_file(path), (CUmodule * out, const char *path), (out, path))
-LOAD(cuModuleLoadData, module_data(image), (CUmodule * out, const void *image), (out, image))
-LOAD(cuModuleLoadDataEx, module_data(image),
+/* What was not understood may say that it is longer than the file. The driver opens that itself, and what it takes is
+ * measured. */
+static const struct image unknown = {.exact = false};
+
+LOAD(static, load_read, image, (CUmodule * out, const char *text, struct image image),
+     REAL(cuModuleLoadData)(out, text))
+LOAD(static, load_path, unknown, (CUmodule * out, const char *path), REAL(cuModuleLoad)(out, path))
+
+CU_API CUresult cuModuleLoad(CUmodule *out, const char *path)
+{
+    size_t size;
+    char *text = read_file(path, &size);
+    struct image image = text ? image_read(text, size, loads_code_at_once()) : unknown;
+    CUresult result = image.exact ? load_read(out, text, image) : load_path(out, path);
+    free(text);
+    return result;
+}
+
+LOAD(CU_API, cuModuleLoadData, module_data(image), (CUmodule * out, const void *image),
+     REAL(cuModuleLoadData)(out, image))
+LOAD(CU_API, cuModuleLoadDataEx, module_data(image),
      (CUmodule * out, const void *image, unsigned int count, int *options, void **values),
-     (out, image, count, options, values))
-LOAD(cuModuleLoadFatBinary, module_data(image), (CUmodule * out, const void *image), (out, image))
+     REAL(cuModuleLoadDataEx)(out, image, count, options, values))
+LOAD(CU_API, cuModuleLoadFatBinary, module_data(image), (CUmodule * out, const void *image),
+     REAL(cuModuleLoadFatBinary)(out, image))
 
 /* Out of the books before the driver gives its handle to another. */
 CU_API CUresult cuModuleUnload(CUmodule module)

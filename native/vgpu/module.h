@@ -15,9 +15,8 @@ struct loading {
     bool known;
 };
 
-/* What an image, or a file of one, takes in a context. */
+/* What an image takes in a context. */
 struct image module_data(const void *image);
-struct image module_file(const char *path);
 
 /* What is charged for so many bytes. */
 uint64_t module_bytes(uint64_t bytes);
