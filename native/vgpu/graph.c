@@ -190,12 +190,26 @@ INSTANTIATE(cuGraphInstantiate_v2,
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
             (out, graph, flags))
 
+static bool ask_store(CUdevice ordinal, int attribute, uint64_t *bytes)
+{
+    return REAL(cuDeviceGetGraphMemAttribute)(ordinal, attribute, bytes) == CUDA_SUCCESS;
+}
+
+/* Graphs that do not free what they allocate hold it in the store, also when the store is trimmed. */
+static bool has_unused(const struct item *exec)
+{
+    uint64_t used, reserved;
+    return ask_store(exec->ordinal, CU_GRAPH_MEMORY_USED, &used) &&
+           ask_store(exec->ordinal, CU_GRAPH_MEMORY_RESERVED, &reserved) && reserved >= used &&
+           reserved - used >= exec->other;
+}
+
 /* The store may hold the graph's memory already. */
 static bool is_backed(const struct item *exec)
 {
     struct item store;
     uint64_t launched = 0;
-    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
+    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store) || !has_unused(exec))
         return false;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
@@ -218,8 +232,7 @@ static bool reserve(struct part *part)
     const struct item *item = &part->item;
     part->reserved = item->count || is_backed(item) ? 0 : item->other;
     if (!part->reserved || charge(item->position, part->reserved) ||
-        (REAL(cuDeviceGraphMemTrim)(item->ordinal) == CUDA_SUCCESS &&
-         charge(item->position, part->reserved)))
+        (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS && charge(item->position, part->reserved)))
         return true;
     part->reserved = 0;
     return false;
@@ -356,12 +369,16 @@ CU_API CUresult cuGraphDestroy(CUgraph graph)
     return result;
 }
 
-/* Graphs that ran have to take their memory again, the next time. */
+/* Graphs that ran have to take their memory again, the next time. Where none was given back, they still have it. */
 CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     struct target to;
+    uint64_t before = 0, after = 0;
+    bool known = ask_store(device, CU_GRAPH_MEMORY_RESERVED, &before);
     CUresult result = REAL(cuDeviceGraphMemTrim)(device);
     if (result != CUDA_SUCCESS || !target_device(device, &to))
+        return result;
+    if (known && ask_store(device, CU_GRAPH_MEMORY_RESERVED, &after) && after >= before)
         return result;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
