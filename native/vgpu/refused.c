@@ -33,21 +33,43 @@ CU_API CUresult cuMemGetHandleForAddressRange(void *out, CUdeviceptr address, si
                              : REAL(cuMemGetHandleForAddressRange)(out, address, size, type, flags);
 }
 
-/* Managed memory is charged in full when it is made. The system's own, which some machines can move to a device, is not. */
-static bool may_move(CUdeviceptr address, CUmemLocation to)
+/* Managed memory is charged in full when it is made, to one device. Of what no book has, such as variables of modules, the
+ * driver tells the device; where there is only one, it is that one. */
+static bool is_charged_to(CUdeviceptr address, size_t size, CUdevice device)
+{
+    struct target to;
+    struct item item;
+    CUdeviceptr base;
+    size_t whole;
+    int ordinal = -1, count = 0;
+    if (REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && count == 1)
+        return true;
+    if (!target_device(device, &to) ||
+        REAL(cuMemGetAddressRange_v2)(&base, &whole, address) != CUDA_SUCCESS || address < base ||
+        size > whole || address - base > whole - size)
+        return false;
+    if (item_get(ITEM_LINEAR, base, &item))
+        return item.position == to.position;
+    return REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) == CUDA_SUCCESS &&
+           ordinal == device;
+}
+
+/* The system's own memory, which some machines can move to a device, is not charged. */
+static bool may_move(CUdeviceptr address, size_t size, CUmemLocation to)
 {
     int pageable = 0;
     unsigned int managed = 0;
-    if (to.type != CU_LOCATION_DEVICE || !is_limited(to.id) ||
-        REAL(cuDeviceGetAttribute)(&pageable, PAGEABLE, to.id) != CUDA_SUCCESS || !pageable)
+    if (to.type != CU_LOCATION_DEVICE || !is_limited(to.id))
         return true;
-    return REAL(cuPointerGetAttribute)(&managed, IS_MANAGED, address) == CUDA_SUCCESS && managed;
+    if (REAL(cuPointerGetAttribute)(&managed, IS_MANAGED, address) == CUDA_SUCCESS && managed)
+        return is_charged_to(address, size, to.id);
+    return REAL(cuDeviceGetAttribute)(&pageable, PAGEABLE, to.id) != CUDA_SUCCESS || !pageable;
 }
 
 #define PREFETCH(name, parameters, arguments, to)                                                           \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        return may_move(address, to) ? REAL(name) arguments : CUDA_ERROR_NOT_SUPPORTED;                     \
+        return may_move(address, size, to) ? REAL(name) arguments : CUDA_ERROR_NOT_SUPPORTED;               \
     }
 
 PREFETCH(cuMemPrefetchAsync, (CUdeviceptr address, size_t size, CUdevice device, CUstream stream),
@@ -61,15 +83,32 @@ PREFETCH(cuMemPrefetchAsync_v2_ptsz,
          (CUdeviceptr address, size_t size, CUmemLocation where, unsigned int flags, CUstream stream),
          (address, size, where, flags, stream), where)
 
+enum { PREFERRED_LOCATION = 3 };
+
+CU_API CUresult cuMemAdvise(CUdeviceptr address, size_t size, int advice, CUdevice device)
+{
+    return advice != PREFERRED_LOCATION ||
+                   may_move(address, size, (CUmemLocation){CU_LOCATION_DEVICE, device})
+               ? REAL(cuMemAdvise)(address, size, advice, device)
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CU_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t size, int advice, CUmemLocation where)
+{
+    return advice != PREFERRED_LOCATION || may_move(address, size, where)
+               ? REAL(cuMemAdvise_v2)(address, size, advice, where)
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* Locations hold from the index beside them on. */
-static bool may_move_all(const CUdeviceptr *list, size_t count, const CUmemLocation *where,
-                         const size_t *from, size_t locations)
+static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t count,
+                         const CUmemLocation *where, const size_t *from, size_t locations)
 {
     size_t at = 0;
-    for (size_t i = 0; list && where && from && locations && i < count; i++) {
+    for (size_t i = 0; list && sizes && where && from && locations && i < count; i++) {
         while (at + 1 < locations && from[at + 1] <= i)
             at++;
-        if (!may_move(list[i], where[at]))
+        if (!may_move(list[i], sizes[i], where[at]))
             return false;
     }
     return true;
@@ -79,7 +118,7 @@ static bool may_move_all(const CUdeviceptr *list, size_t count, const CUmemLocat
     CU_API CUresult name(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,              \
                          size_t *from, size_t locations, unsigned long long flags, CUstream stream)         \
     {                                                                                                       \
-        return may_move_all(list, count, where, from, locations)                                            \
+        return may_move_all(list, sizes, count, where, from, locations)                                     \
                    ? REAL(name)(list, sizes, count, where, from, locations, flags, stream)                  \
                    : CUDA_ERROR_NOT_SUPPORTED;                                                              \
     }
