@@ -173,6 +173,8 @@ CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUme
 static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread)
 {
     struct item item;
+    if (is_capturing(stream, per_thread))
+        return ask_to_free(address, stream, per_thread); /* a node of a graph: nothing is free yet */
     bool known = item_take(ITEM_LINEAR, address, &item);
     CUresult result = ask_to_free(address, stream, per_thread);
     if (known && result != CUDA_SUCCESS)
