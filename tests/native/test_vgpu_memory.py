@@ -8,6 +8,7 @@ from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
 from nvc.slices.model import layout
 
 INVALID = 1
+NOT_SUPPORTED = 801
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
 
 
@@ -91,6 +92,18 @@ def test_frees_that_are_wrong_are_the_drivers_to_refuse(vgpu: Slice) -> None:
     process.do("free a")
     assert process.code("free a") == INVALID
     assert vgpu.agree() == CONTEXT
+
+
+def test_managed_memory_stays_with_the_device_that_it_is_charged_to(vgpu: Slice) -> None:
+    process = vgpu.start().do("primary 1", "managed a 1g", "primary 0", "managed b 64m", "stream s")
+    for command in ("prefer a 1g 0", "prefetch a 1g 0", "prefetch2 a 1g 0"):
+        assert process.code(command) == NOT_SUPPORTED
+    process.do("prefer a 1g 1", "prefetch a 1g 1", "prefer b 64m 0", "prefetch b 64m 0", "prefetch2 b 64m 0")
+
+
+def test_a_graph_runs_again_after_a_trim(vgpu: Slice) -> None:
+    process = vgpu.start().do("stream s", "graph a", "node a 1g", "instance A a", "run A", "wait")
+    process.do("trimgraphs 0", "run A", "wait")
 
 
 def test_managed_memory_counts_in_full(vgpu: Slice) -> None:

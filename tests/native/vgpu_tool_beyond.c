@@ -1,7 +1,10 @@
 /* The commands of vgpu_tool for programs that try to have more than their slice: see tests/adversary. */
 #include "vgpu_tool.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -51,6 +54,7 @@ static CUresult handovers(char **word)
 #define OBJECT (*kept_object(word[1]))
 
 typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
+typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
 typedef CUresult (*instantiate)(CUgraphExec *, CUgraph, void *);
 
 struct child {
@@ -83,6 +87,11 @@ static CUresult graphs(char **word)
             result = add(&node, OBJECT, NULL, 0);
         return result;
     }
+    if (IS("keepnode")) { /* graph, bytes: allocates, and does not free */
+        CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
+                                             .bytesize = number(word[2])};
+        return ((add_allocation)entry("cuGraphAddMemAllocNode"))(&node, OBJECT, NULL, 0, &params);
+    }
     if (IS("child")) { /* graph, and the one that becomes a node of it, with its memory */
         CUgraphNodeParams params = {.type = CU_NODE_GRAPH};
         memcpy(params.reserved1, &(struct child){*kept_object(word[2]), 1}, sizeof(struct child));
@@ -100,6 +109,61 @@ static CUresult graphs(char **word)
                                                                     *kept_object(word[2]), &params);
     }
     return -1;
+}
+
+/* A second name that is now of one file, now of the other. */
+struct exchange {
+    const char *one, *other;
+    atomic_bool over;
+};
+
+static void *exchange(void *argument)
+{
+    struct exchange *self = argument;
+    while (!atomic_load(&self->over))
+        renameat2(AT_FDCWD, self->one, AT_FDCWD, self->other, RENAME_EXCHANGE);
+    return NULL;
+}
+
+static CUresult load_one(bool library, const char *path)
+{
+    CUmodule module;
+    CUlibrary loaded;
+    if (!library)
+        return CU(cuModuleLoad)(&module, path);
+    CUresult result = CU(cuLibraryLoadFromFile)(&loaded, path, NULL, NULL, 0, NULL, NULL, 0);
+    return result ? result : CU(cuLibraryGetModule)(&module, loaded);
+}
+
+/* How, two files, times: loads the first while it is exchanged for the second. 0: some were loaded. */
+static CUresult load_exchanged(char **word)
+{
+    struct exchange self = {.one = word[2], .other = word[3]};
+    CUresult best = -9;
+    pthread_t thread;
+    pthread_create(&thread, NULL, exchange, &self);
+    for (uint64_t i = 0; i < number(word[4]); i++)
+        if (load_one(strcmp(word[1], "library") == 0, self.one) == CUDA_SUCCESS)
+            best = CUDA_SUCCESS;
+    atomic_store(&self.over, true);
+    pthread_join(thread, NULL);
+    return best;
+}
+
+static CUresult moves(char **word)
+{
+    typedef CUresult (*advise)(CUdeviceptr, size_t, int, CUdevice);
+    if (IS("loadexchanged"))
+        return load_exchanged(word);
+    if (!IS("prefetch") && !IS("prefetch2") && !IS("prefer"))
+        return -1;
+    CUmemLocation where = {1, (int)number(word[3])};
+    CUdeviceptr at = *kept_number(word[1]);
+    if (IS("prefetch")) /* address, bytes, device */
+        return CU(cuMemPrefetchAsync)(at, number(word[2]), where.id, *tool_stream());
+    if (IS("prefetch2"))
+        return CU(cuMemPrefetchAsync_v2)(at, number(word[2]), where, 0, *tool_stream());
+    return ((advise)entry("cuMemAdvise"))(at, number(word[2]), 3, where.id); /* its preferred location */
 }
 
 static CUresult kernels(char **word)
@@ -135,5 +199,6 @@ CUresult beyond(char **word)
         return CU(cuDeviceGetAttribute)(&value, (int)number(word[1]), 0) ? -2 : value;
     CUresult result = graphs(word);
     result = result == -1 ? kernels(word) : result;
+    result = result == -1 ? moves(word) : result;
     return result == -1 && IS("handovers") ? handovers(word) : result;
 }

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from . import REPO, adversary_memory, adversary_memory_more
+from . import REPO, adversary_memory, adversary_memory_more, adversary_memory_moved
 from .adversary_rights import RIGHTS
 from .adversary_time import WAYS
 
-TAKERS = (*adversary_memory.TAKERS, *adversary_memory_more.TAKERS)
+TAKERS = (*adversary_memory.TAKERS, *adversary_memory_more.TAKERS, *adversary_memory_moved.TAKERS)
 PAGE = os.path.join(REPO, "docs/security.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
