@@ -41,7 +41,7 @@ class Known:
         self.stamp = stamp  # of its directory: another one when `about` was replaced
         # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
         try:
-            self.quota = open_own(entry.quota, os.O_RDWR)
+            self.quota = open_own(entry.quota, os.O_RDWR, 0)  # turns do not wait
         except OSError as error:
             raise RegistryError.of("read slice", entry.quota, error) from None
         self.sequence: bytes | None = None  # of the quota when it was last read; None: not yet

@@ -7,6 +7,7 @@ import os
 from nvc.errors import InputError
 from nvc.request import Share, Size, SliceRequest
 from nvc.slices.client.nvcd import silence
+from nvc.slices.model.entry import open_own
 from nvc.slices.model.layout import NO_LIMIT, PAUSED
 from nvc.slices.model.policy import POLICIES, policy_of
 from nvc.slices.model.quota import QuotaDevice, QuotaError
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from nvc.slices.store.tenants import Tenant, TenantDevice
 
     T = TypeVar("T", Size, Share)
+
+
+LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
 class State(Value):
@@ -99,6 +103,20 @@ def _edited(
     kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, State], State]
 ) -> dict[int, QuotaDevice]:
     """Change the chosen devices, all or none."""
+    # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
+    try:
+        kept = open_own(tenant.entry.quota, os.O_RDWR, LEASE_PATIENCE)
+    except OSError as error:
+        raise RegistryError.of("change limits", tenant.entry.quota, error) from None
+    try:
+        return _edited_locked(kernel, tenant, chosen, change)
+    finally:
+        os.close(kept)
+
+
+def _edited_locked(
+    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, State], State]
+) -> dict[int, QuotaDevice]:
     lock = registry.locked(kernel)
     try:
         entry = registry.read_entry(tenant.entry.directory)

@@ -12,6 +12,7 @@ from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
+LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry that are text: from most of them its name follows; tenants.named says how.
@@ -86,9 +87,22 @@ def text_of(entry: Entry) -> str:
     return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
 
 
-def open_own(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a file of the registry, which nobody else can have written. Raises OSError."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_own(path: str, flags: int = os.O_RDONLY, seconds: float = LEASE_TIME) -> int:
+    """Open a file of the registry, which nobody else can have written. Raises OSError.
+
+    A lease that a process of the slice holds on it is waited for so long; the error then names the process.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except BlockingIOError:
+        from nvc.slices.model import filelease  # threads cost time, and no start needs them
+
+        found = _checked(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC), path)
+        return filelease.opened(found, path, flags, seconds)
+    return _checked(fd, path)
+
+
+def _checked(fd: int, path: str) -> int:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         os.close(fd)
