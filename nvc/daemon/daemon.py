@@ -79,7 +79,7 @@ class Daemon:
         if census:
             self._census = now
             self.accountant.open_again()
-        if census or self.polls:
+        if census or self.polls or self.book.broken:  # the kernel does not tell when a lease on a file ends
             self._guarded(lambda: self.book.refresh(now, census))
         self.server.housekeeping(now)
         settle(0)
