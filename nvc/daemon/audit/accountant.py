@@ -97,6 +97,7 @@ class Accountant:
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
+        self._searched: frozenset[str] = frozenset()  # the slices among which theirs was looked for
         self._ledgers: dict[str, int] = {}  # descriptors
         self.unread: dict[str, str] = {}  # slices whose ledger could not be read in this look, and why
         self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
@@ -109,6 +110,10 @@ class Accountant:
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
         self.devices, self._now = devices, now
+        searched = frozenset(entry.key for entry in self.book.living())
+        if not searched <= self._searched:  # who was in no slice may be in one that could not be read till now
+            self._slices = {name: key for name, key in self._slices.items() if key}
+        self._searched = searched
         self.users = tuple(
             user
             for device in devices
