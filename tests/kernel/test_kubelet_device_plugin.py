@@ -146,8 +146,8 @@ def test_mig_devices(plugin: Plugin, kubelet: Kubelet) -> None:
     plugin.start("--mode=device-plugin")
     found = kubelet.resources(1)
     (mig,) = (resource for name, resource in found.items() if name.startswith("nvidia.com/mig"))
-    ids = healthy(mig)
-    assert len(ids) == 7 and all(id.startswith("MIG-") for id in ids)
+    ids = mig.until(7)
+    assert all(id.startswith("MIG-") for id in ids)
     assert mig.allocate(ids[2]) == [f"k8s.gpu.nvc.dev/gpu={ids[2]}"]
     said = plugin.said("size large is not offered")
     assert "size small is not offered: input error: [[nvc.vgpu]] small: 20GiB" in said
