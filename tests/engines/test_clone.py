@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support import REPO, run
+from support import run
+from support.checkout import copy_checkout
 
 pytestmark = pytest.mark.nightly
 
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime", "nvcd", "nvc-spin")
-IGNORED = shutil.ignore_patterns("build", ".venv", ".git", "__pycache__", "*.so", "*.egg-info")
 NOBODY = 65534
 
 
@@ -22,7 +21,7 @@ def clone() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="nvc clone-") as directory:
         os.chmod(directory, 0o755)
         path = os.path.join(directory, "a checkout")
-        shutil.copytree(REPO, path, ignore=IGNORED, symlinks=True)
+        copy_checkout(path)
         run("make", "-s", "-C", path, "build", timeout=600, env=dict(os.environ))
         yield path
 

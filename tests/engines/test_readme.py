@@ -11,11 +11,11 @@ import time
 
 import pytest
 from support import CLEAN_ENV, PATIENCE, REPO
+from support.checkout import copy_checkout
 from support.debian import APT, Debian, clean
 
 #: What the README promises, in seconds. The download of packages and other work on this machine are in it.
 PROMISE = 300
-IGNORED = shutil.ignore_patterns("build", ".venv", ".git", "__pycache__", "*.so", "*.egg-info")
 
 
 def blocks() -> list[str]:
@@ -30,7 +30,7 @@ def test_from_a_checkout_to_two_tenants(scratch: str) -> None:
     install, tenants, watch, change, container = blocks()
     assert watch == "nvc-cli vgpu top\n"
     with Debian(f"{scratch}/debian", clean()) as debian:
-        shutil.copytree(REPO, f"{debian.root}/srv/nvc", ignore=IGNORED, symlinks=True)
+        copy_checkout(f"{debian.root}/srv/nvc")
         # This machine may reach package registries through somebody with a certificate of its own.
         authorities = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
         shutil.copy(authorities, f"{debian.root}/srv/authorities.pem")
