@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import tempfile
@@ -10,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from support.plans import LIBS, apply, identity, mounts, plan_of, snapshot
+from support.plans import LIBS, apply, exchange, identity, mounts, plan_of, snapshot
 from support.prestart import at_prestart
 
 from nvc.errors import ContainerError, InputError, NvcError
@@ -30,12 +29,6 @@ def replace(path: str, text: str) -> None:
         os.rename(path, path + ".was")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.symlink(text, path)
-
-
-def exchange(one: str, other: str) -> None:
-    """Swap two names atomically: renameat2(2) with RENAME_EXCHANGE."""
-    at_cwd, rename_exchange = -100, 2
-    assert ctypes.CDLL(None).renameat2(at_cwd, one.encode(), at_cwd, other.encode(), rename_exchange) == 0
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any
 
@@ -71,6 +72,12 @@ def mount_at(pid: int, path: str) -> str:
     found = [line for line in mounts(pid) if line.split()[2].endswith(path)]
     assert len(found) == 1, found
     return found[0]
+
+
+def exchange(one: str, other: str) -> None:
+    """Swap two names atomically: renameat2(2) with RENAME_EXCHANGE."""
+    at_cwd, rename_exchange = -100, 2
+    assert ctypes.CDLL(None).renameat2(at_cwd, one.encode(), at_cwd, other.encode(), rename_exchange) == 0
 
 
 def snapshot(directory: str) -> dict[str, tuple[Any, ...]]:
