@@ -26,7 +26,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
     os.symlink(os.path.join(os.path.dirname(launcher), "nvc-spin"), f"{place}/nvc-spin")
     env = {**CLEAN_ENV, "PATH": f"{place}:{CLEAN_ENV['PATH']}"}
     # What comes before is typed on a terminal: test_vgpu_screen.py.
-    rest = TEXT[TEXT.index("## Which one") :]
+    rest = TEXT[TEXT.index("## Choose a policy") :]
     blocks = re.findall(r"^```sh\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
     shown = []
     for number, block in enumerate(blocks):
@@ -57,7 +57,7 @@ def test_every_policy_and_state_is_explained() -> None:
 
 def test_each_policy_has_a_plot_that_was_measured() -> None:
     """Where it is chosen, and on the page."""
-    choosing = TEXT[TEXT.index("## Which one") : TEXT.index("## Ask for a share")]
+    choosing = TEXT[TEXT.index("## Choose a policy") : TEXT.index("## Ask for GPU time")]
     for name in POLICIES:
         (drawing,) = re.findall(rf"!\[.*\]\((pictures/sharing/{name}-[^)]*\.svg)\)", TEXT)[:1]
         assert any(f"| `{name}`" in line and f"({drawing})" in line for line in choosing.splitlines()), name

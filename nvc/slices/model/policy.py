@@ -38,13 +38,13 @@ class Policy(Value):
 TABLE = (
     Policy(0, "fair", "1/n each, n being the maximum number of instances; idle time is not redistributed",
            EQUAL),
-    Policy(1, "preempt", "equal parts among the slices that have work; a slice that is alone gets all of the time"),
-    Policy(2, "weight", "parts by weight among the slices that have work; a slice with eight times the holder's"
-           " weight does not wait for the end of its lease", weighs=True, preempts=8),
-    Policy(3, "fixed", "at most its cap, whatever the others do; slices without a cap share what is left", CAP),
+    Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time"),
+    Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the holder's weight"
+           " does not wait for the end of the holder's lease", weighs=True, preempts=8),
+    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
     Policy(4, "soft", "by weight, in leases of four quanta: fewer changes, longer waits", weighs=True, quanta=4,
            reclaim=100 * MS),
-    Policy(5, "native", "what the driver gives, which schedules processes by itself", leases=False),
+    Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
 )  # fmt: skip
 POLICIES = tuple(row.name for row in TABLE)
 #: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
@@ -59,14 +59,14 @@ def policy_of(number: int) -> Policy:
     return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "")
 
 
-HEAD = "| policy | number | who gets what | cap | weight | needs `nvcd` |\n| --- | --- | --- | --- | --- | --- |\n"
+HEAD = "| policy | number | what a slice gets | cap | weight | needs `nvcd` |\n| --- | --- | --- | --- | --- | --- |\n"
 
 
 def table() -> str:
     """The table of docs/sharing.md, which packaging/doctordoc.py puts there."""
     lines = [HEAD]
     for row in TABLE:
-        cap, weight = "holds" if row.leases else "kept", "counts" if row.weighs else "kept"
-        needs = "yes" if row.needs_nvcd else "only to be exact with others beside it" if row.leases else "no"
+        cap, weight = "enforced" if row.leases else "ignored", "used" if row.weighs else "ignored"
+        needs = "yes" if row.needs_nvcd else "only for exact caps beside other slices" if row.leases else "no"
         lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
     return "".join(lines)
