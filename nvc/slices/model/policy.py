@@ -59,7 +59,10 @@ def policy_of(number: int) -> Policy:
     return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "")
 
 
-HEAD = "| policy | number | what a slice gets | cap | weight | needs `nvcd` |\n| --- | --- | --- | --- | --- | --- |\n"
+HEAD = (
+    "| policy | number | what a slice gets | cap | weight | needs `nvcd` |\n"
+    "| --- | --- | --- | --- | --- | --- |\n"
+)
 
 
 def table() -> str:
