@@ -25,10 +25,10 @@ MIG_CONFIG = "NVIDIA_MIG_CONFIG_DEVICES"
 MIG_MONITOR = "NVIDIA_MIG_MONITOR_DEVICES"
 #: Mounts of /dev/null below it are requests that an unprivileged user of Kubernetes cannot make.
 VOLUMES = "/var/run/nvidia-container-devices"
-#: What asks for a part of a GPU: nvc's own names, HAMi's, cGPU's. Some have a GPU's index at their end.
+#: What asks for a part of a GPU: nvc's own names, HAMi's, cGPU's, NVIDIA's. Some have a GPU's index at their end.
 SLICES = (
     "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
-    "ALIYUN_COM_GPU_SCHD_WEIGHT",
+    "ALIYUN_COM_GPU_SCHD_WEIGHT", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST",
 )  # fmt: skip
 NATIVE = 5  # the policy of who has no slice
 CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LDCONFIG = "run ldconfig in the container, by its engine"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+#: What begins the names of variables that limit memory.
+_MEMORY = ("NVC_VGPU_MEMORY", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST")
 
 
 @looking_into
@@ -159,7 +161,7 @@ def _tenant(look: Look, inside: Inside) -> Tenant | None:
 def shim(look: Look, inside: Inside) -> Iterator[Finding]:
     """Whether the shim is what its programs load, if it has a slice."""
     tenant = _tenant(look, inside)
-    asked = [name for name in inside.environment if name.startswith("NVC_VGPU_MEMORY")]
+    asked = [name for name in inside.environment if name.startswith(_MEMORY)]
     if tenant is None:
         if asked and CONTROL in inside.nodes():
             yield failed(

@@ -44,6 +44,7 @@ def test_every_kind_of_hook(hook: Any, bundle: Bundle, runtime: str, kind: str) 
         ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}, [3 * GIB] * 2),
         ({"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1"}, [NO_LIMIT, 3 * GIB]),
         ({"NVC_VGPU_MEMORY": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"}, [GIB] * 2),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "3072", "NVIDIA_GPU_MEMORY_REQUEST": "1024"}, [3 * GIB] * 2),
     ],
 )
 def test_every_system_of_variables(
@@ -132,6 +133,10 @@ def test_what_the_operator_says(
         ("vgpu-weight-max = 2", {"NVC_VGPU_WEIGHT": "3"}, "NVC_VGPU_WEIGHT: 3: the operator grants 2"),
         ('vgpu-policy = "fixed"', {}, "vgpu-policy: fixed: GPU-"),
         ('vgpu-memory-max = "2GiB"', {"NVC_VGPU_MEMORY": "3g"}, "the operator grants 2GiB"),
+        ('vgpu-memory-max = "2GiB"', {"NVIDIA_GPU_MEMORY_LIMIT": "3072"}, "3072: the operator grants 2GiB"),
+        ("", {"NVIDIA_GPU_MEMORY_LIMIT": "3221225472"}, "is it a number of bytes?"),
+        ("", {"NVIDIA_GPU_MEMORY_LIMIT": "99999"}, "NVIDIA_GPU_MEMORY_LIMIT: 99999: GPU-"),
+        ("", {"NVIDIA_GPU_MEMORY_LIMIT": "1024", "NVC_VGPU_MEMORY": "2g"}, "NVC_VGPU_MEMORY says 2g"),
         ('vgpu-variables = "refuse"', {"NVC_VGPU_MEMORY": "3g"}, "whole GPUs only"),
     ],
 )

@@ -263,6 +263,8 @@ def test_what_the_configuration_adds() -> None:
         "CUDA_DEVICE_MEMORY_LIMIT_0",
         "CUDA_DEVICE_SM_LIMIT",
         "ALIYUN_COM_GPU_MEM_CONTAINER",
+        "NVIDIA_GPU_MEMORY_LIMIT",
+        "NVIDIA_GPU_MEMORY_REQUEST",
     ],
 )
 def test_a_part_of_a_gpu_is_not_turned_into_a_whole_one(name: str) -> None:
@@ -337,6 +339,18 @@ def test_the_operator_has_the_last_word_on_time() -> None:
     assert [share.text for share in heavy.cores] == ["25"]
     both = request({"NVC_VGPU_CORES": "40"}, Config(vgpu_memory="2GiB")).vgpu
     assert both is not None and both.memory[0].bytes == 2 << 30
+
+
+def test_an_image_that_sets_nvidias_variables_is_bounded() -> None:
+    """An image's variables are those of the bundle's configuration, like any others."""
+    variables = {"NVIDIA_GPU_MEMORY_LIMIT": "9216", "NVIDIA_GPU_MEMORY_REQUEST": "4096"}
+    found = request(variables, Config(vgpu_memory_max="8GiB")).vgpu
+    assert found is not None and found.memory[0].bytes == 9 << 30
+    assert found.largest is not None and found.largest.bytes == 8 << 30  # `resolve` refuses that
+    assert request(variables, Config(vgpu_variables="ignore")).vgpu is None
+    ignored = request(variables, Config(vgpu_variables="ignore", vgpu_memory="2GiB")).vgpu
+    assert ignored is not None and ignored.memory[0].bytes == 2 << 30
+    assert asked(variables) is None  # no GPU, no part of one
 
 
 def test_bounds_alone_make_no_slice() -> None:

@@ -1,4 +1,4 @@
-"""Variables of three systems, and what of them counts."""
+"""Variables of four systems, and what of them counts."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ def test_each_system_is_understood() -> None:
     assert memory(CUDA_DEVICE_MEMORY_LIMIT="3000m") == [3000 << 20]
     assert memory(CUDA_DEVICE_MEMORY_LIMIT="3g") == [3 * GIB]
     assert memory(**CGPU) == [3 * GIB]
+    assert memory(NVIDIA_GPU_MEMORY_LIMIT="4096") == [4 * GIB]
+    assert memory(NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="0") == [4 * GIB]
+    assert memory(NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="4096") == [4 * GIB]
+    assert memory(NVIDIA_GPU_MEMORY_REQUEST="2048") == [2 * GIB]
     part = asked(**CGPU, ALIYUN_COM_GPU_MEM_DEV="15").memory[0]
     assert (part.part, part.whole) == (3, 15)
 
@@ -57,6 +61,35 @@ def test_the_first_system_wins_and_an_index_wins_over_none() -> None:
         (3, 4 * GIB, 0),
     ]
     assert asked(CUDA_DEVICE_MEMORY_LIMIT_1="1g").memory == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"NVC_VGPU_MEMORY": "2g"},
+        {"NVC_VGPU_MEMORY": "50%"},
+        {"NVC_VGPU_MEMORY_1": "2g"},
+        {"NVC_VGPU_MEMORY": "1g", "NVC_VGPU_MEMORY_1": "2g"},
+        {"CUDA_DEVICE_MEMORY_LIMIT_0": "2048m"},
+        CGPU,
+        {**CGPU, "ALIYUN_COM_GPU_MEM_DEV": "15"},
+    ],
+)
+def test_nvidias_variables_contradict_no_other(other: dict[str, str]) -> None:
+    for name in ("NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST"):
+        text = refusal(**other, **{name: "1024"})
+        said = list(other)[-1] if "MEM_DEV" not in list(other)[-1] else "ALIYUN_COM_GPU_MEM_CONTAINER"
+        assert f"{name}: 1024: {said} says {other[said]}; set one of the two" in text
+    assert slice_from({**other, "NVIDIA_GPU_MEMORY_LIMIT": "", "NVIDIA_GPU_MEMORY_REQUEST": ""}) is not None
+
+
+def test_nvidias_variables_may_repeat_another_size() -> None:
+    assert memory(NVC_VGPU_MEMORY="1GiB", NVIDIA_GPU_MEMORY_LIMIT="1024") == [GIB]
+    found = asked(NVC_VGPU_MEMORY_1="1GiB", NVIDIA_GPU_MEMORY_LIMIT="1024")
+    assert [size.bytes for size in found.memory] == [GIB] and [place for place, _ in found.memory_at] == [1]
+    assert memory(**CGPU, NVIDIA_GPU_MEMORY_LIMIT="1024", CGPU_DISABLE="true") == [GIB]
+    hami = asked(NVIDIA_GPU_MEMORY_LIMIT="1024", CUDA_DEVICE_SM_LIMIT="30")
+    assert [size.bytes for size in hami.memory] == [GIB] and hami.cores[0].value == 30
 
 
 def test_what_hami_sets_by_itself_is_no_cap() -> None:
@@ -151,6 +184,19 @@ def test_bad_policies(value: str) -> None:
         ({**CGPU, "ALIYUN_COM_GPU_MEM_DEV": "2"}, "want 1 to 2, which ALIYUN_COM_GPU_MEM_DEV says"),
         ({**CGPU, "ALIYUN_COM_GPU_MEM_DEV": "-1"}, "ALIYUN_COM_GPU_MEM_DEV: -1"),
         ({"CGPU_DISABLE": "maybe"}, "CGPU_DISABLE: maybe: want true or false"),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "0"}, "NVIDIA_GPU_MEMORY_LIMIT: 0: no memory at all"),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "4g"}, "NVIDIA_GPU_MEMORY_LIMIT: 4g: not a whole number of MiB"),
+        ({"NVIDIA_GPU_MEMORY_REQUEST": "-1"}, "NVIDIA_GPU_MEMORY_REQUEST: -1: not a whole number of MiB"),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "04096"}, "NVIDIA_GPU_MEMORY_LIMIT: 04096: begins with 0"),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "4294967296"}, "is it a number of bytes?; write MiB: 4096"),
+        (
+            {"NVIDIA_GPU_MEMORY_REQUEST": "10485760"},
+            "NVIDIA_GPU_MEMORY_REQUEST: 10485760: 10485760 MiB is more",
+        ),
+        (
+            {"NVIDIA_GPU_MEMORY_REQUEST": "4097", "NVIDIA_GPU_MEMORY_LIMIT": "4096"},
+            "NVIDIA_GPU_MEMORY_REQUEST: 4097: more than NVIDIA_GPU_MEMORY_LIMIT, which is 4096",
+        ),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_it(environment: dict[str, str], cause: str) -> None:
@@ -172,7 +218,8 @@ def test_cgpu_devices() -> None:
 NAMES = st.sampled_from(
     ["NVC_VGPU_MEMORY", "NVC_VGPU_MEMORY_1", "NVC_VGPU_X", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT_2",
      "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_DEV", "CGPU_DISABLE", "NVC_VGPU_POLICY",
-     "NVC_VGPU_CORES_1", "NVC_VGPU_WEIGHT", "GPU_CORE_UTILIZATION_POLICY"]
+     "NVC_VGPU_CORES_1", "NVC_VGPU_WEIGHT", "GPU_CORE_UTILIZATION_POLICY", "NVIDIA_GPU_MEMORY_LIMIT",
+     "NVIDIA_GPU_MEMORY_REQUEST"]
 )  # fmt: skip
 VALUES = st.one_of(st.text(max_size=12), st.sampled_from(["1g", "25%", "3", "true", "0", "100"]))
 

@@ -12,6 +12,8 @@ UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 #: Less is a mistake of units: `10` was meant to be 10 GiB, `4096` 4096 MiB.
 SMALLEST = 1 << 20
 LARGEST = 1 << 50
+#: MiB. More is a number of bytes, or of KiB: no GPU has 4 TiB.
+MEBIBYTES_MAX = 1 << 22
 DIGITS = frozenset("0123456789")
 HINT = "write 10GiB, 512MiB, a number of bytes, or 25% of the device"
 
@@ -53,6 +55,17 @@ def in_bytes(name: str, text: str, count: int) -> Size:
 def parse_gibibytes(name: str, text: str) -> Size:
     """A plain number of GiB, as cGPU's variables have it. Raises InputError."""
     return in_bytes(name, text, _number(name, text, text) << 30)
+
+
+def parse_mebibytes(name: str, text: str) -> Size:
+    """A plain number of MiB, as NVIDIA's variables have it. Raises InputError."""
+    if not text or not DIGITS.issuperset(text):
+        raise InputError(name, text, "not a whole number of MiB", "write 4096 for 4 GiB")
+    count = _number(name, text, text)
+    if count > MEBIBYTES_MAX:
+        cause = f"{text} MiB is more than any GPU has: is it a number of bytes?"
+        raise InputError(name, text, cause, f"write MiB: {count >> 20}" if count >> 20 else "write MiB")
+    return in_bytes(name, text, count << 20)
 
 
 def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:

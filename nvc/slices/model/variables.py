@@ -1,9 +1,10 @@
-"""What a container's variables say about slices: nvc's own names, HAMi's and cGPU's. Pure.
+"""What a container's variables say about slices: nvc's own names, HAMi's, cGPU's and NVIDIA's. Pure.
 
 The variables are those of the bundle's configuration, read on the host. Of memory, caps and weights each, the
-first system that says anything is believed: nvc, then HAMi, then cGPU. Within one, a name with an index wins over
-the name without. Indices count the container's devices in the order in which they were asked for. A value that
-makes no sense is an error that names it, never "no limit".
+first system that says anything is believed: nvc, then HAMi, then cGPU, then NVIDIA. NVIDIA's toolkit obeys its own
+variables whatever else is set, so they must not contradict a size of another system. Within one, a name with an
+index wins over the name without. Indices count the container's devices in the order in which they were asked for.
+A value that makes no sense is an error that names it, never "no limit".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nvc.errors import InputError
 from nvc.request import Share, Size, SliceRequest
 from nvc.slices.model.layout import DEVICES
 from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
-from nvc.slices.model.sizes import parse_gibibytes, parse_part, parse_size
+from nvc.slices.model.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ CGPU_WHOLE = "ALIYUN_COM_GPU_MEM_DEV"
 CGPU_WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 CGPU_DISABLE = "CGPU_DISABLE"
+NVIDIA_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+NVIDIA_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 OWN = "NVC_VGPU_"
 FENCE = "NVC_VGPU_FENCE"
 _KNOWN = (MEMORY, CORES, WEIGHT, POLICY, FENCE)
@@ -98,7 +101,28 @@ def _check_own_names(environment: dict[str, str]) -> None:
 def _memory(
     environment: dict[str, str], cgpu: bool
 ) -> tuple[tuple[Size, ...], tuple[tuple[int, Size], ...], tuple[str, ...]]:
-    """Of the first system that says something: the size without an index, those with one, and cGPU's devices."""
+    """Of the first system that says something: the size without an index, those with one, and cGPU's devices.
+
+    Raises InputError also where NVIDIA's variables say another size than that system.
+    """
+    found = _without_nvidia(environment, cgpu)
+    limit = _nvidia_memory(environment)
+    if limit is None:
+        return found
+    for size in (*found[0], *(size for _, size in found[1])):
+        if size.part or size.bytes != limit.bytes:
+            raise InputError(
+                limit.name,
+                limit.text,
+                f"{size.name} says {size.text}",
+                "set one of the two, or both to one size",
+            )
+    return found if found[0] else ((limit,), found[1], found[2])
+
+
+def _without_nvidia(
+    environment: dict[str, str], cgpu: bool
+) -> tuple[tuple[Size, ...], tuple[tuple[int, Size], ...], tuple[str, ...]]:
     for name in (MEMORY, HAMI_MEMORY):
         everywhere, at = _indexed(environment, name, parse_size)
         if everywhere or at:
@@ -109,6 +133,21 @@ def _memory(
     whole = environment.get(CGPU_WHOLE, "")
     size = parse_part(CGPU_MEMORY, text, CGPU_WHOLE, whole) if whole else parse_gibibytes(CGPU_MEMORY, text)
     return (size,), (), cgpu_devices(environment)
+
+
+def _nvidia_memory(environment: dict[str, str]) -> Size | None:
+    """The limit by NVIDIA's variables, for every device: a request alone is one, too. Raises InputError."""
+    requested, limited = environment.get(NVIDIA_REQUEST, ""), environment.get(NVIDIA_LIMIT, "")
+    request = parse_mebibytes(NVIDIA_REQUEST, requested) if requested not in ("", "0") else None
+    limit = parse_mebibytes(NVIDIA_LIMIT, limited) if limited else None
+    if request is not None and limit is not None and request.bytes > limit.bytes:
+        raise InputError(
+            NVIDIA_REQUEST,
+            requested,
+            f"more than {NVIDIA_LIMIT}, which is {limited}",
+            "request at most the limit",
+        )
+    return limit or request
 
 
 def _cores(environment: dict[str, str]) -> tuple[tuple[Share, ...], tuple[tuple[int, Share], ...]]:
