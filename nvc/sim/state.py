@@ -12,22 +12,24 @@ import struct
 from nvc.value import Value
 
 MAGIC = b"nvcsim01"
-VERSION = 1
+VERSION = 2
 SLOTS = 1024
 USES = 32
 PARTITIONS = 32 * 9
 EXPORTS = 512
 HISTORY = 16
+LIMITS = 256
 
 _HEADER = struct.Struct("<8sIIQII32x")
 _PARTITION_SIZE = 24 + SLOTS // 8 + 16 * HISTORY
 _EXPORT = struct.Struct(f"<QQII{SLOTS // 8}s")
-_SLOT_HEAD = struct.Struct("<QII")
+_SLOT_HEAD = struct.Struct("<QII16x")
+_LIMIT_SIZE = 512
 _USE = struct.Struct("<IIQQQ32x")
 _SLOT_SIZE = _SLOT_HEAD.size + USES * _USE.size
 _EXPORTS_AT = _HEADER.size + PARTITIONS * _PARTITION_SIZE
 _SLOTS_AT = _EXPORTS_AT + EXPORTS * _EXPORT.size
-SIZE = _SLOTS_AT + SLOTS * _SLOT_SIZE
+SIZE = _SLOTS_AT + SLOTS * _SLOT_SIZE + LIMITS * _LIMIT_SIZE
 
 _LOCK_SLOTS = 0x1000
 _FLOCK = struct.Struct("hhqqi4x")

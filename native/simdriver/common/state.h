@@ -19,7 +19,9 @@ enum {
     SIM_PARTITIONS = SIM_MAX_GPUS * (1 + SIM_MAX_MIG),
     SIM_HISTORY = 16,
     SIM_EXPORTS = 512,
-    SIM_STATE_VERSION = 1,
+    SIM_LIMITS = 256,
+    SIM_LIMIT_PATH = 472,
+    SIM_STATE_VERSION = 2,
     SIM_HISTORY_NS = 100000000, /* one element of a history */
 };
 
@@ -45,6 +47,8 @@ struct sim_slot {
     _Atomic uint64_t token; /* 0: free; else drawn at random by the owner */
     _Atomic uint32_t pid;   /* in the owner's pid namespace */
     _Atomic uint32_t reserved;
+    _Atomic uint64_t cgroup; /* inode of the one that was charged last; 0: not known */
+    uint64_t spare;
     struct sim_use uses[SIM_USES];
 };
 
@@ -55,6 +59,16 @@ struct sim_export {
     _Atomic uint32_t partition;
     _Atomic uint32_t owner; /* slot that it is shown under */
     _Atomic uint64_t holders[SIM_SLOTS / 64];
+};
+
+/* What a cgroup may take of a partition; see limit.h. Written under the ledger's lock. */
+struct sim_limit {
+    _Atomic uint32_t partition; /* + 1; 0: free */
+    uint32_t inside;            /* where in `path` that begins which /proc/PID/cgroup shows */
+    _Atomic uint64_t cgroup;    /* inode of its directory, which is its number in the kernel */
+    _Atomic uint64_t soft, hard;
+    uint64_t space; /* inode of the cgroup namespace that `path` is of */
+    char path[SIM_LIMIT_PATH];
 };
 
 struct sim_partition {
@@ -76,15 +90,18 @@ struct sim_state {
     uint64_t pid_namespace;        /* inode of the namespace in which pids are the host's */
     _Atomic uint32_t slots_used;   /* high-water mark */
     _Atomic uint32_t exports_used; /* likewise */
-    uint32_t reserved[8];
+    _Atomic uint32_t limits_used;  /* likewise */
+    uint32_t reserved[7];
     struct sim_partition partitions[SIM_PARTITIONS];
     struct sim_export exports[SIM_EXPORTS];
     struct sim_slot slots[SIM_SLOTS];
+    struct sim_limit limits[SIM_LIMITS];
 };
 
 _Static_assert(sizeof(struct sim_use) == 64, "state layout");
-_Static_assert(sizeof(struct sim_slot) == 16 + 64 * SIM_USES, "state layout");
+_Static_assert(sizeof(struct sim_slot) == 32 + 64 * SIM_USES, "state layout");
 _Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
+_Static_assert(sizeof(struct sim_limit) == 512, "state layout");
 _Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 8 + 16 * SIM_HISTORY, "state layout");
 _Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
 

@@ -3,6 +3,7 @@
  * One OFD lock on the ledger's byte makes sum and charge one step; the kernel releases it when a process dies, and
  * as every charge is a single store there is nothing to repair. */
 #include "driver.h"
+#include "limit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -156,21 +157,53 @@ static struct sim_use *use_of(struct driver *in, uint32_t partition)
     return spare;
 }
 
-uint64_t ledger_used(struct device *device)
+static uint64_t ledger_used(struct device *device)
 {
     struct driver *in = driver();
     uint64_t used = sim_partition_bytes(in->state, in->fd, in->slot, device->partition);
     return used < device->capacity ? used : device->capacity;
 }
 
+static uint64_t lesser(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+void ledger_room(struct device *device, uint64_t *total, uint64_t *room)
+{
+    struct driver *in = driver();
+    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition);
+    *total = device->capacity;
+    *room = device->capacity - ledger_used(device);
+    if (limit) {
+        uint64_t hard = atomic_load(&limit->hard), cgroup = atomic_load(&limit->cgroup);
+        uint64_t used = sim_cgroup_bytes(in->state, in->fd, in->slot, cgroup, device->partition);
+        *total = lesser(*total, hard);
+        *room = lesser(*room, used < hard ? hard - used : 0);
+    }
+}
+
+/* The cgroup that a charge counts for: the one whose limit binds us, else our own. */
+static void note_cgroup(struct driver *in, struct device *device)
+{
+    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition);
+    if (has_slot(in))
+        atomic_store(&in->state->slots[in->slot].cgroup,
+                     limit ? atomic_load(&limit->cgroup) : sim_own_cgroup());
+}
+
 CUresult ledger_charge(struct device *device, uint64_t bytes)
 {
     struct driver *in = driver();
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t total, room;
     CU_REQUIRE(bytes <= device->capacity, CUDA_ERROR_OUT_OF_MEMORY);
     CU_REQUIRE(enter(in), CUDA_ERROR_OPERATING_SYSTEM);
     struct sim_use *use = use_of(in, device->partition);
-    if (use && bytes <= device->capacity - ledger_used(device)) {
+    if (sim_has_limits(&in->root.description))
+        note_cgroup(in, device);
+    ledger_room(device, &total, &room);
+    if (use && bytes <= room) {
         atomic_fetch_add(&use->bytes, bytes);
         result = CUDA_SUCCESS;
     }

@@ -217,8 +217,10 @@ static CUresult get_info(size_t *free_bytes, size_t *total)
 {
     CU_CONTEXT(context);
     CU_ARGUMENT(free_bytes && total);
-    *free_bytes = context->device->capacity - ledger_used(context->device);
-    *total = context->device->capacity;
+    uint64_t whole, room;
+    ledger_room(context->device, &whole, &room);
+    *free_bytes = room;
+    *total = whole;
     return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 /* Memory and how busy a device is, from the shared state. */
 #include "library.h"
+#include "limit.h"
 
 /* A GPU in MIG mode is the sum of its MIG devices. */
 static uint64_t partition_used(const struct nvml_device *device)
@@ -51,6 +52,18 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory
     memory->reserved = reserved_of(device);
     memory->used = used - memory->reserved;
     memory->free = memory->total - used;
+    const struct nvml_library *library = nvml_library();
+    const struct sim_limit *limit =
+        library->state && !device->mig ? sim_own_limit(library->state, device->partition) : NULL;
+    uint64_t hard = limit ? atomic_load(&limit->hard) : SIM_NO_LIMIT;
+    if (hard < memory->total) { /* in a cgroup with a limit, the device is that */
+        used = sim_cgroup_bytes(library->state, library->state_fd, SIM_SLOTS, atomic_load(&limit->cgroup),
+                                device->partition);
+        memory->total = hard;
+        memory->reserved = 0;
+        memory->used = used < hard ? used : hard;
+        memory->free = hard - memory->used;
+    }
     return NVML_SUCCESS;
 }
 

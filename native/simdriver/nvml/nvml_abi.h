@@ -15,6 +15,7 @@ typedef enum {
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_DRIVER_NOT_LOADED = 9,
     NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_NO_DATA = 21,
@@ -64,6 +65,16 @@ typedef struct {
 typedef struct {
     unsigned long long total, free, used;
 } nvmlBAR1Memory_t;
+
+typedef struct {
+    const char *nameSpace; /* directory of a cgroup */
+    unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
 
 typedef struct {
     unsigned int pid;
@@ -139,6 +150,8 @@ _Static_assert(sizeof(nvmlPciInfo_v1_t) == 32, "NVML layout");
 _Static_assert(sizeof(nvmlPciInfo_v2_t) == 52, "NVML layout");
 _Static_assert(sizeof(nvmlPciInfo_v3_t) == 68, "NVML layout");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 40, "NVML layout");
+_Static_assert(sizeof(nvmlSetMemoryLimits_v1_t) == 24, "NVML layout");
+_Static_assert(sizeof(nvmlGetMemoryLimits_v1_t) == 32, "NVML layout");
 _Static_assert(sizeof(nvmlProcessInfo_v1_t) == 16, "NVML layout");
 _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "NVML layout");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "NVML layout");

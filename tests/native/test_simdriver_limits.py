@@ -1,0 +1,162 @@
+"""The simulated driver 615: limits of memory by cgroup, as NVIDIA documents them for its kernel module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from support import need
+from support.device_cgroup import Group
+from support.memorylimits import (
+    FUNCTION_NOT_FOUND,
+    NO_LIMIT,
+    NO_PERMISSION,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    get_limits,
+    set_limits,
+)
+from support.simdriver import MIB, Client, library_directory
+
+from nvc.sim.report import report
+
+Start = Callable[..., Client]
+CONTEXT = 518  # MiB
+OUT_OF_MEMORY = 2
+
+
+@pytest.fixture
+def root(sim_root: Callable[..., str]) -> str:
+    return sim_root(driver_version="615.71.09", cuda_version="13.4")
+
+
+@pytest.fixture
+def uuid(root: str) -> str:
+    return report(root).gpus[0].uuid
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    with Group.make(2) as made:
+        yield made
+
+
+@pytest.fixture
+def inside(root: str, client: Start) -> Iterator[Callable[[Group], Client]]:
+    """Starts a program with a context in a cgroup, by the driver's own libraries."""
+    started = []
+
+    def start(group: Group) -> Client:
+        started.append(client(root))
+        group.enter(started[-1].pid)
+        return started[-1].start()
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def test_allocations_of_all_processes_count(
+    root: str, uuid: str, group: Group, inside: Callable[[Group], Client]
+) -> None:
+    assert get_limits(root, uuid, group.path) == (0, NO_LIMIT, 0)
+    assert set_limits(root, uuid, group.path, 0, 2048 * MIB) == 0
+    one = inside(group)
+    assert one.call("info") == [str((2048 - CONTEXT) * MIB), str(2048 * MIB)]
+    one.call("alloc", 500 * MIB)
+    two = inside(group)
+    left = 2048 - 2 * CONTEXT - 500
+    assert two.code("alloc", (left + 1) * MIB) == OUT_OF_MEMORY
+    assert two.code("alloc", left * MIB) == 0
+    assert one.code("alloc", 2 * MIB) == OUT_OF_MEMORY
+    assert get_limits(root, uuid, group.path) == (0, 2048 * MIB, 2048 * MIB)
+    two.end()
+    assert one.code("alloc", left * MIB) == 0
+
+
+def test_others_are_not_held(
+    root: str, uuid: str, group: Group, client: Start, inside: Callable[[Group], Client]
+) -> None:
+    assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
+    inside(group).call("alloc", 400 * MIB)
+    outside = client(root).start()
+    outside.call("alloc", 8192 * MIB)
+    assert outside.call("info")[1] == str((81559 - 551) * MIB)
+    other = client(root)
+    group.enter(other.pid)
+    other.start(1)  # the limit is the first GPU's
+    other.call("alloc", 8192 * MIB)
+
+
+def test_a_copy_of_the_library_is_held(
+    root: str, uuid: str, group: Group, client: Start, scratch: str
+) -> None:
+    """Nor does it help to be in a cgroup below, or in a cgroup namespace."""
+    copies = f"{root}/copies"
+    shutil.copytree(library_directory(root), copies, symlinks=True)
+    assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
+    one = client(root, LD_LIBRARY_PATH=copies)
+    group.enter(one.pid)
+    one.start()
+    assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
+    assert one.call("info")[1] == str(1024 * MIB)
+    one.end()
+    two = client(root)
+    group.child("below").enter(two.pid)
+    two.start()
+    assert two.code("alloc", 600 * MIB) == OUT_OF_MEMORY
+    two.end()
+
+
+def test_a_limit_is_lifted_and_goes_with_its_cgroup(
+    root: str, uuid: str, inside: Callable[[Group], Client]
+) -> None:
+    with Group.make(2) as group:
+        assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
+        one = inside(group)
+        assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
+        assert set_limits(root, uuid, group.path, 0, NO_LIMIT) == 0
+        assert one.code("alloc", 600 * MIB) == 0
+        assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
+        one.end()
+        name = os.path.basename(group.path)
+    with Group.make(2, name) as again:
+        assert get_limits(root, uuid, again.path) == (0, NO_LIMIT, 0)
+
+
+def test_reservations_add_up_above_and_stay_unless_they_are_zeroed(root: str, uuid: str) -> None:
+    with Group.make(2) as parent:
+        one, two = f"{parent.path}/one", f"{parent.path}/two"
+        os.mkdir(one)
+        os.mkdir(two)
+        assert set_limits(root, uuid, one, 512 * MIB, 1024 * MIB) == 0
+        assert set_limits(root, uuid, two, 256 * MIB, 1024 * MIB) == 0
+        assert get_limits(root, uuid, parent.path) == (768 * MIB, NO_LIMIT, 0)
+        assert set_limits(root, uuid, one, 0, 1024 * MIB) == 0
+        os.rmdir(one)
+        assert get_limits(root, uuid, parent.path)[0] == 256 * MIB
+        os.rmdir(two)
+        assert get_limits(root, uuid, parent.path)[0] == 256 * MIB  # nobody told the driver
+
+
+def test_what_is_refused(root: str, uuid: str, group: Group) -> None:
+    for path in (f"{group.path}/gone", group.mount, "/tmp", "relative"):
+        assert set_limits(root, uuid, path, 0, MIB) == NOT_FOUND
+    assert set_limits(root, uuid, group.path, 2 * MIB, MIB) == 2
+    drop = (need("setpriv"), "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    assert set_limits(root, uuid, group.path, 0, MIB, drop) == NO_PERMISSION
+
+
+@pytest.mark.parametrize("version", ["580.159.04", "610.43.03"])
+def test_an_older_driver_lacks_them(sim_root: Callable[..., str], group: Group, version: str) -> None:
+    old = sim_root(driver_version=version)
+    assert set_limits(old, report(old).gpus[0].uuid, group.path, 0, MIB) == FUNCTION_NOT_FOUND
+
+
+def test_not_on_mig(sim_root: Callable[..., str], group: Group) -> None:
+    mig = sim_root(gpus=1, mig=("7x1g.10gb",), driver_version="615.71.09")
+    gpu = report(mig).gpus[0]
+    for uuid in (gpu.uuid, gpu.mig[0].uuid):
+        assert set_limits(mig, uuid, group.path, 0, MIB) == NOT_SUPPORTED
