@@ -18,6 +18,7 @@ MAX_REQUIREMENTS = 32  # as the peers
 MAX_IMEX_CHANNEL = 1 << 20
 MAX_TIMEOUT = 3600.0
 SLICE_OPTIONS = ("memory", "cores", "weight", "policy")
+SLICE_PREFIXES = ("vgpu_", "isolation")
 COMPAT_MODES = ("ldconfig", "mount", "disabled")
 
 
@@ -80,7 +81,7 @@ def request(values: Values) -> Request:
         gsp_firmware=not flag(values, "no_gsp_firmware"),
         cuda_compat_mode="disabled" if flag(values, "no_cntlibs") else mode,
         ldconfig=text(values, "ldconfig"),
-        vgpu=slice_request(values) if any(name.startswith(("vgpu_", "fence")) for name in values) else None,
+        vgpu=slice_request(values) if any(name.startswith(SLICE_PREFIXES) for name in values) else None,
     )
 
 
@@ -92,7 +93,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
     uncounted = flag(values, f"{prefix}uncounted".replace("-", "_"))
-    if not given and "fence" not in values:
+    if not given and "isolation" not in values:
         if uncounted:
             raise InputError(
                 f"--{prefix}uncounted", cause=f"only with --{prefix}memory or another part of a device"
@@ -105,7 +106,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
         cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
         weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
-        fence=_fence(text(values, "fence")),
+        fence=_isolation(text(values, "isolation")),
         uncounted=uncounted,
         require_daemon=_requires_daemon(),
     )
@@ -117,12 +118,12 @@ def _requires_daemon() -> bool:
     return load().require_nvcd
 
 
-def _fence(given: str) -> str:
+def _isolation(given: str) -> str:
     if not given:
         return ""
     from nvc.slices.build.fence import parse_fence
 
-    return parse_fence("--fence", given)
+    return parse_fence("--isolation", given)
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "mig-config": ("all",),
     "mig-monitor": ("all",),
     "vgpu-policy": POLICIES,
-    "fence": FENCES,
+    "isolation": FENCES,
 }
 
 
@@ -133,8 +133,8 @@ def policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> Item
     return _items([(name, "") for name in (*POLICIES, *more)], begun)
 
 
-def fences(_: click.Context, __: click.Parameter, begun: str) -> Items:
-    """The kinds of fences."""
+def isolations(_: click.Context, __: click.Parameter, begun: str) -> Items:
+    """The kinds of isolation."""
     return _items([(name, "") for name in FENCES], begun)
 
 

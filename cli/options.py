@@ -85,7 +85,7 @@ VGPU: tuple[Option, ...] = (
     ),
     ("vgpu-weight", "", VALUE, "N", "Share of the time by weight (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
-    ("fence", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
+    ("isolation", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
     (
         "vgpu-uncounted",
         "",

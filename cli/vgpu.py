@@ -11,8 +11,8 @@ from nvc_cli import arguments, completion, output, vgpu_control, vgpu_report, vg
 from nvc_cli.carried import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
-    FENCE,
     FORMAT,
+    ISOLATION,
     command,
     everybody,
     operator_kernel,
@@ -43,7 +43,7 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_report", "vgpu_watch"]  # the group, an
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @click.option("--name", default="", metavar="NAME", help="Call the slice so. Default: by the program.")
 @slice_options
-@FENCE
+@ISOLATION
 @click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run_command(
@@ -68,7 +68,7 @@ def run_command(
 
     wanted = wanted_slice(given)
     if wanted is None:
-        raise click.UsageError("want --memory, --cores, --weight, --policy or --fence")
+        raise click.UsageError("want --memory, --cores, --weight, --policy or --isolation")
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")

@@ -69,11 +69,11 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
 
 ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices without a process.")
 
-FENCE = click.option(
-    "--fence",
+ISOLATION = click.option(
+    "--isolation",
     default=None,
     metavar="KIND",
-    shell_complete=completion.fences,
+    shell_complete=completion.isolations,
     help="mig: a MIG device of its own; mps: an MPS server of its own.",
 )
 

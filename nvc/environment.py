@@ -235,7 +235,7 @@ def slice_request(container: Container, config: Config) -> SliceRequest | None:
     wanted = _slice(container, config, ())[0]
     if wanted is not None and wanted.fence:
         raise InputError(
-            "NVC_VGPU_FENCE", wanted.fence, "the container's devices are given by CDI, which knows no fences",
+            "NVC_VGPU_ISOLATION", wanted.fence, "CDI assigns the devices, without isolation",
             "give it devices by NVIDIA_VISIBLE_DEVICES, or a MIG device by CDI",
         )  # fmt: skip
     return wanted

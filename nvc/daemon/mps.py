@@ -67,25 +67,25 @@ class Servers:
         if found is not None and (found.state != FAILED or now - found.since < REMEMBERED):
             return found
         if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
-            raise DeviceError("fence by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
+            raise DeviceError("isolation by MPS", uuid, f"{percent} % and {memory} bytes", "want 1 to 100 %")
         if uuid.startswith("MIG-"):
             raise DeviceError(
-                "fence by MPS", uuid, "a MIG device is a fence of its own", "leave --fence out"
+                "isolation by MPS", uuid, "a MIG device is isolated already", "leave --isolation out"
             )
         if not self.binary:
             raise DeviceError(
-                "fence by MPS", uuid, f"the driver has no {CONTROL}", "install it, or use no fence"
+                "isolation by MPS", uuid, f"the driver has no {CONTROL}", "install it; or no isolation"
             )
         self._refuse_unknown(uuid)
         if mode in (PROHIBITED, EXCLUSIVE_THREAD):
             raise DeviceError(
-                "fence by MPS", uuid, "its compute mode forbids it",
+                "isolation by MPS", uuid, "its compute mode forbids it",
                 "`nvidia-smi -c DEFAULT` allows several servers, `-c EXCLUSIVE_PROCESS` one",
             )  # fmt: skip
         others = [one for one in self.fenced.values() if one.uuid == uuid and one.state != FAILED]
         if mode == EXCLUSIVE_PROCESS and others:
             raise DeviceError(
-                "fence by MPS", uuid, f"slice {others[0].key} has its one MPS server",
+                "isolation by MPS", uuid, f"slice {others[0].key} has its one MPS server",
                 "the compute mode is EXCLUSIVE_PROCESS: `nvidia-smi -c DEFAULT` allows several",
             )  # fmt: skip
         self._say_where()
@@ -99,18 +99,18 @@ class Servers:
                 os.kill(found.pid, signal.SIGTERM)  # our child, not reaped
                 self._ending.add(found.pid)
             self._clear(found)
-            raise DeviceError.of("fence by MPS", directory, error, NO_ROOM) from None
+            raise DeviceError.of("isolation by MPS", directory, error, NO_ROOM) from None
         self.fenced[key, uuid] = found
         return found
 
     def _refuse_unknown(self, uuid: str) -> None:
         """Raise DeviceError where it is not known which servers a device has."""
         if self.problem:
-            raise DeviceError("fence by MPS", _base(), self.problem, "mend that, and start nvcd again")
+            raise DeviceError("isolation by MPS", _base(), self.problem, "mend that, and start nvcd again")
         for one in self.fenced.values():
             if one.uuid == uuid and one.state == UNKNOWN:
                 raise DeviceError(
-                    "fence by MPS", f"{one.directory}/about", one.problem,
+                    "isolation by MPS", f"{one.directory}/about", one.problem,
                     f"stop the container of slice {one.key}, then try again",
                 )  # fmt: skip
 
@@ -120,7 +120,7 @@ class Servers:
         if not self._said and os.stat(base).st_dev == os.stat(os.path.dirname(base)).st_dev:
             self._said = True
             self.log(
-                f"{base} has no file system of its own: a container fenced by MPS can fill the host's /run"
+                f"{base} has no file system of its own: a container with MPS can fill the host's /run"
             )
 
     def _begin(self, one: Fenced) -> None:

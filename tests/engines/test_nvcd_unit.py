@@ -97,7 +97,7 @@ def test_servers_that_it_starts(host: Booted) -> None:
     shutil.copy(os.path.join(REPO, "tests/support/mps_control.py"), f"{host.root}/srv")
     compile_control(f"{host.root}{DRIVER}/usr/bin/nvidia-cuda-mps-control", "/srv/mps_control.py")
     host.sh("systemctl start nvcd.service")
-    argv = (*host.namespace, *SLICED, "--cores=25", "--fence=mps", "--", "sh", "-c")
+    argv = (*host.namespace, *SLICED, "--cores=25", "--isolation=mps", "--", "sh", "-c")
     fill = "head -c 100m /dev/zero > $CUDA_MPS_PIPE_DIRECTORY/fill; nvcd --state; grep nvc/mps /proc/mounts"
     done = run(*argv, fill, check=False)
     assert "No space left" in done.stderr, done

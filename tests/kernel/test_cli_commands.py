@@ -252,7 +252,7 @@ def test_a_driver_file_replaced_between_two_runs(
         ("nvc-cli vgpu policy 0 n", ["native", "none"]),
         ("nvc-cli vgpu run --policy n", ["native"]),
         ("nvc-cli configure --vgpu-policy=f", ["fair", "fixed"]),
-        ("nvc-cli vgpu run --fence m", ["mig", "mps"]),
+        ("nvc-cli vgpu run --isolation m", ["mig", "mps"]),
         ("nvc-cli --root ROOT cdi generate --device-id al", ["all"]),
         ("nvc-cli config set nvc.time", ["nvc.timeout"]),
         ("nvc-cli config get nvc.time", ["nvc.timeout"]),

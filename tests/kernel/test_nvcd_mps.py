@@ -178,7 +178,7 @@ def test_servers_that_cannot_be_listed(scratch: str, monkeypatch: pytest.MonkeyP
         ({"percent": 0}, "want 1 to 100 %"),
         ({"percent": 101}, "want 1 to 100 %"),
         ({"memory": 5}, "want 1 to 100 %"),
-        ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "a fence of its own; leave --fence out"),
+        ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "isolated already; leave --isolation out"),
         ({"key": "../x"}, "key or uuid is none"),
         ({"percent": "25"}, "want key, uuid, percent and memory"),
     ],
@@ -222,7 +222,7 @@ def test_limits_that_were_not_taken(place: Place) -> None:
 
 def test_a_program_is_run_under_its_own_server(place: Place, launcher: str) -> None:
     started(place)
-    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
+    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--isolation=mps")  # type: ignore[attr-defined]
     script = (
         "cd $CUDA_MPS_PIPE_DIRECTORY && test -S control || test -p control || test -e control; ls; cat; echo"
     )
@@ -241,7 +241,7 @@ def test_a_container_sees_its_own_server(place: Place, launcher: str, runc_bundl
     started(place)
     with runc_bundle().created("runc") as container:
         head = (launcher, f"--root={place.driver}", "configure", f"--pid={container.pid}")  # type: ignore[attr-defined]
-        words = ("--device=0", "--compute", "--fence=mps", "--vgpu-cores=30", container.bundle.rootfs)
+        words = ("--device=0", "--compute", "--isolation=mps", "--vgpu-cores=30", container.bundle.rootfs)
         for _ in range(2):
             run(*place.enter(*head, *words))
         (one,) = ask(place)["mps"]
@@ -256,7 +256,7 @@ def test_a_container_sees_its_own_server(place: Place, launcher: str, runc_bundl
 
 
 def test_without_nvcd_there_is_no_such_fence(place: Place, launcher: str) -> None:
-    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--fence=mps")  # type: ignore[attr-defined]
+    head = (launcher, f"--root={place.driver}", "vgpu", "run", "--isolation=mps")  # type: ignore[attr-defined]
     done = run(*place.enter(*head, "--memory=4g", "--", "true"), check=False)
     assert done.returncode == 1 and "nvcd does not answer" in done.stderr
     assert os.listdir(f"{place.run}/vgpu") == []
@@ -349,7 +349,7 @@ def test_a_container_fills_no_more_than_the_file_system_of_such_servers(
     started(place)
     with runc_bundle().created("runc") as container:
         head = (launcher, f"--root={place.driver}", "configure", f"--pid={container.pid}")  # type: ignore[attr-defined]
-        run(*place.enter(*head, "--device=0", "--compute", "--fence=mps", container.bundle.rootfs))
+        run(*place.enter(*head, "--device=0", "--compute", "--isolation=mps", container.bundle.rootfs))
         seen, before = f"/proc/{container.pid}/root/tmp/nvidia-mps", os.statvfs(place.run)
         with (
             pytest.raises(OSError, match="No space left"),

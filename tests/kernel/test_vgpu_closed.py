@@ -48,7 +48,7 @@ def test_of_a_slice(
     programs: Programs, bounded: str, launcher: str, name: str, damages: dict[str, Callable[[str], None]]
 ) -> None:
     """One that lives may have any device where its own cannot be told; without a doubt it has no others."""
-    fenced = f"{entry_of(programs.start('--device=0', '--fence=mig', '--memory=4g')).directory}/{name}"
+    fenced = f"{entry_of(programs.start('--device=0', '--isolation=mig', '--memory=4g')).directory}/{name}"
     with open(fenced, "rb") as file:
         content = file.read()
     for how, damage in damages.items():
@@ -58,7 +58,7 @@ def test_of_a_slice(
         bound = f"{entry.directory}/{name}"
         for path in (fenced, bound):
             damage(path)
-        for words in (("--device=0", "--fence=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
+        for words in (("--device=0", "--isolation=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
             said = programs.refused(*words)
             assert any(f"{path}: " in said for path in (fenced, bound)), f"{how}: {said}"
             assert "`nvc-cli vgpu rm --force " in said, how
@@ -110,11 +110,11 @@ def doctor(launcher: str, root: str) -> list[str]:
 
 
 def test_a_change_whose_writer_was_killed_is_ended_by_who_is_next(programs: Programs, bounded: str) -> None:
-    fenced = entry_of(programs.start("--device=0", "--fence=mig", "--memory=4g"))
+    fenced = entry_of(programs.start("--device=0", "--isolation=mig", "--memory=4g"))
     bound = entry_of(programs.start("--device=1", "--memory=1g"))
     for entry in (fenced, bound):
         overwrite(entry.quota, layout.SEQUENCE_OFFSET, layout.SEQUENCE.pack(7))
-    assert "0 are too small, 1 are taken" in programs.refused("--device=0", "--fence=mig", "--memory=4g")
+    assert "0 are too small, 1 are taken" in programs.refused("--device=0", "--isolation=mig", "--memory=4g")
     programs.start("--device=1", "--memory=1g")
     for entry in (fenced, bound):
         fd = os.open(entry.quota, os.O_RDONLY)

@@ -28,22 +28,22 @@ def used(pid: int) -> list[str]:
 
 
 def test_each_gets_the_smallest_that_is_free(programs: Programs, mig: list[str]) -> None:
-    assert used(programs.start("--fence=mig", "--memory=4g")) == [mig[0]]
-    assert used(programs.start("--fence=mig", "--cores=50")) == [mig[1]]
-    text = programs.refused("--fence=mig", "--memory=9g")
+    assert used(programs.start("--isolation=mig", "--memory=4g")) == [mig[0]]
+    assert used(programs.start("--isolation=mig", "--cores=50")) == [mig[1]]
+    text = programs.refused("--isolation=mig", "--memory=9g")
     assert "no free MIG device of at least 9 GiB: 0 are too small, 2 are taken" in text
 
 
 def test_a_larger_one_where_the_smallest_does_not_do(programs: Programs, mig: list[str]) -> None:
-    pid = programs.start("--fence=mig", "--memory=20g")
+    pid = programs.start("--isolation=mig", "--memory=20g")
     assert used(pid) == [mig[1]] and 20 * GIB in limits_of(pid)
-    text = programs.refused("--fence=mig", "--memory=20g")
+    text = programs.refused("--isolation=mig", "--memory=20g")
     assert "1 are too small, 1 are taken" in text
 
 
 def test_nobody_else_gets_in(programs: Programs, mig: list[str]) -> None:
-    programs.start("--fence=mig", "--memory=4g")
-    assert "fenced off for one slice" in programs.refused(f"--device={mig[0]}", "--memory=1g")
+    programs.start("--isolation=mig", "--memory=4g")
+    assert "reserved for one slice" in programs.refused(f"--device={mig[0]}", "--memory=1g")
     for _ in range(2):
         programs.start(
             f"--device={mig[1]}", "--memory=4g"
@@ -53,7 +53,7 @@ def test_nobody_else_gets_in(programs: Programs, mig: list[str]) -> None:
 def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str, mig: list[str]) -> None:
     configure = Configure(launcher, driver)
     with runc_bundle().created("runc") as container:
-        wanted = (*BASIC, "--fence=mig", "--vgpu-memory=4g")
+        wanted = (*BASIC, "--isolation=mig", "--vgpu-memory=4g")
         for _ in range(2):
             configure(container.pid, container.bundle.rootfs, wanted)
             assert used(container.pid) == [mig[0]] and limits_of(container.pid) == [4 * GIB]
@@ -63,11 +63,11 @@ def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str,
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--fence=wall", "--memory=1g"), "--fence: wall: want mig or mps"),
-        (("--fence=mps", "--device=0:0,0:1"), "fence by MPS: 2 devices; an MPS server has one"),
-        (("--fence=mig", "--memory=10%"), "--memory: 10%: a part of which MIG device?"),
-        (("--fence=mig", "--memory=1g,2g"), "a fence is one MIG device"),
-        (("--fence=mig", "--memory=60g"), "2 are too small, 0 are taken"),
+        (("--isolation=wall", "--memory=1g"), "--isolation: wall: want mig or mps"),
+        (("--isolation=mps", "--device=0:0,0:1"), "isolation by MPS: 2 devices; an MPS server has one"),
+        (("--isolation=mig", "--memory=10%"), "--memory: 10%: a part of which MIG device?"),
+        (("--isolation=mig", "--memory=1g,2g"), "isolation takes one MIG device"),
+        (("--isolation=mig", "--memory=60g"), "2 are too small, 0 are taken"),
     ],
 )
 def test_refused(programs: Programs, words: tuple[str, ...], cause: str) -> None:
@@ -75,5 +75,5 @@ def test_refused(programs: Programs, words: tuple[str, ...], cause: str) -> None
 
 
 def test_no_mig_no_fence(launcher: str, sim_root: Callable[..., str]) -> None:
-    text = Programs(launcher, sim_root()).refused("--fence=mig", "--memory=1g")
-    assert "none of the selected GPUs has MIG devices; make some with `nvidia-smi mig`" in text
+    text = Programs(launcher, sim_root()).refused("--isolation=mig", "--memory=1g")
+    assert "none of the selected GPUs has MIG devices; create some with `nvidia-smi mig`" in text

@@ -40,8 +40,8 @@ def fenced(
     found = _candidates(selection)
     if not found:
         raise DeviceError(
-            "fence a slice", MIG, "none of the selected GPUs has MIG devices",
-            "make some with `nvidia-smi mig`, or use no fence",
+            "isolate a slice", MIG, "none of the selected GPUs has MIG devices",
+            "create some with `nvidia-smi mig`, or ask for no isolation",
         )  # fmt: skip
     known = snapshot(kernel, locked=False)
     owners = {
@@ -53,11 +53,11 @@ def fenced(
     mine = [device for device in large if key and owners.get(device.uuid) == key]
     free = [device for device in large if device.uuid not in owners]
     if not mine and not free and broken:
-        raise next(iter(broken.values())).error("fence a slice")
+        raise next(iter(broken.values())).error("isolate a slice")
     if not mine and not free:
         cause = f"{len(found) - len(large)} are too small, {len(large)} are taken"
         raise DeviceError(
-            "fence a slice", MIG, f"no free MIG device of at least {size_text(need)}: {cause}",
+            "isolate a slice", MIG, f"no free MIG device of at least {size_text(need)}: {cause}",
             "wait, ask for less, or make more with `nvidia-smi mig`",
         )  # fmt: skip
     chosen = min(mine or free, key=lambda device: device.memory)
@@ -70,7 +70,7 @@ def _need(request: Request) -> int:
     assert request.vgpu is not None
     sizes = [*request.vgpu.memory, *(size for _, size in request.vgpu.memory_at)]
     if len(sizes) > 1:
-        raise InputError(sizes[1].name, sizes[1].text, "a fence is one MIG device, which has one size")
+        raise InputError(sizes[1].name, sizes[1].text, "isolation takes one MIG device, of one size")
     for size in sizes:
         if size.part:
             raise InputError(size.name, size.text, "a part of which MIG device?", "write a size, like 10GiB")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nvc.slices.model.slice import SliceDevice
 
-STEP = "fence by MPS"
+STEP = "isolation by MPS"
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
 ANSWER_TIME = 10.0  # seconds for one answer
 

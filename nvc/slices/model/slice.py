@@ -124,7 +124,7 @@ class Slice(Value):
             "shim": self.shim_directory,
             "uncounted": self.uncounted,
             "shared": self.outer is not None,
-            "fence": self.fence or None,
+            "isolation": self.fence or None,
             "leftOut": list(self.left_out),
         }
 

@@ -37,8 +37,8 @@ CGPU_DISABLE = "CGPU_DISABLE"
 NVIDIA_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 NVIDIA_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 OWN = "NVC_VGPU_"
-FENCE = "NVC_VGPU_FENCE"
-_KNOWN = (MEMORY, CORES, WEIGHT, POLICY, FENCE)
+ISOLATION = "NVC_VGPU_ISOLATION"
+_KNOWN = (MEMORY, CORES, WEIGHT, POLICY, ISOLATION)
 _PER_DEVICE = (MEMORY, CORES)
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
@@ -59,7 +59,7 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
     cores, cores_at = _cores(environment)
     weight = _weight(environment, cgpu)
     policy = environment.get(POLICY, "")
-    fence = _fence(environment.get(FENCE, ""))
+    fence = _fence(environment.get(ISOLATION, ""))
     if not (memory or at or cores or cores_at or weight or policy or fence):
         return None
     return SliceRequest(
@@ -184,7 +184,7 @@ def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
 
 def _fence(text: str) -> str:
     if text not in ("", "mig", "mps"):
-        raise InputError(FENCE, text, "want mig or mps")
+        raise InputError(ISOLATION, text, "want mig or mps")
     return text
 
 

@@ -58,7 +58,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         others = sharers(known, device.uuid, "make a slice", key)
         if slice.fence and others or any(one.fence for one in others):
             raise RegistryError(
-                "make a slice", device.uuid, "it is fenced off for one slice, and another has it",
+                "make a slice", device.uuid, "it is reserved for one slice, and another has it",
                 "start it again, or ask for another device",
             )  # fmt: skip
         most = own.max_instances
