@@ -83,8 +83,8 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "now": now,
         "started": daemon.started,
         "devices": [device(daemon, arbiter, now) for arbiter in daemon.board.arbiters.values()],
-        "slices": [slice_(daemon, key, now) for key in daemon.book.known],
-        "broken": [{"key": key, "problem": problem} for key, problem in daemon.book.broken.items()],
+        "slices": [slice_(daemon, key, now) for key in daemon.slices.by_key],
+        "broken": [{"key": key, "problem": problem} for key, problem in daemon.slices.broken.items()],
         "memory": [
             {
                 "key": one.key,
@@ -138,8 +138,8 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
     arbiter.settle(now)
     lease = arbiter.lease
     seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
-    uuid = daemon.book.names.get(arbiter.uuid, "")
-    entitled = entitlements(daemon.book.force[arbiter.uuid])
+    uuid = daemon.slices.names.get(arbiter.uuid, "")
+    entitled = entitlements(daemon.slices.force[arbiter.uuid])
     nvml = seen.get(uuid.lower())
     return {
         "uuid": uuid,
@@ -175,7 +175,7 @@ def tenant(arbiter: Arbiter, one: Tenant, entitled: float | None) -> dict[str, A
 
 def slice_(daemon: Daemon, key: str, now: int) -> dict[str, Any]:
     """One slice."""
-    known = daemon.book.known[key]
+    known = daemon.slices.by_key[key]
     return {
         "key": key,
         "container": container_document(daemon.names.of(key, now)),

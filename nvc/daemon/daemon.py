@@ -10,8 +10,8 @@ from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import CONTROL, Servers
 from nvc.daemon.mps_records import Fenced
 from nvc.daemon.names import Names
-from nvc.daemon.schedule.book import Book
 from nvc.daemon.schedule.gang import Board
+from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.server import Server
 from nvc.errors import NvcError
 from nvc.kernel.probe import settle
@@ -41,10 +41,10 @@ class Daemon:
         self.started = now
         self.loop = Loop()
         self.board = Board(self._send)
-        self.book = Book(kernel, self.board, log)
-        self.names = Names(self.book)
-        self.server = Server(self.loop, self.board, self.book, log)
-        self.accountant = Accountant(self.book, log)
+        self.slices = SliceIndex(kernel, self.board, log)
+        self.names = Names(self.slices)
+        self.server = Server(self.loop, self.board, self.slices, log)
+        self.accountant = Accountant(self.slices, log)
         actions = {
             BYPASS: config.nvcd_on_bypass,
             EXCESS: config.nvcd_on_excess,
@@ -70,7 +70,7 @@ class Daemon:
 
     def half(self, now: int) -> None:
         """What is done twice a second: what NVML shows is to bind within one."""
-        if any(known.alive for known in self.book.known.values()) or not self.accountant.devices:
+        if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
 
     def second(self, now: int) -> None:
@@ -79,14 +79,16 @@ class Daemon:
         if census:
             self._census = now
             self.accountant.open_again()
-        if census or self.polls or self.book.broken:  # the kernel does not tell when a lease on a file ends
-            self._guarded(lambda: self.book.refresh(now, census))
+        if (
+            census or self.polls or self.slices.broken
+        ):  # the kernel does not tell when a lease on a file ends
+            self._guarded(lambda: self.slices.refresh(now, census))
         self.server.housekeeping(now)
         settle(0)
-        self.mps.look({key for key, known in self.book.known.items() if known.alive}, now)
+        self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
-            pids |= {known.entry.pid for known in self.book.known.values() if known.alive}
+            pids |= {known.entry.pid for known in self.slices.by_key.values() if known.alive}
             self.watcher.watch(frozenset(pids))
 
     @property
@@ -96,7 +98,7 @@ class Daemon:
 
     def refresh(self, now: int) -> None:
         """Read what has changed of slices and policies."""
-        self._guarded(lambda: self.book.refresh(now, False))
+        self._guarded(lambda: self.slices.refresh(now, False))
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Turns go on when books cannot be kept: what fails here is tried again."""
@@ -159,7 +161,7 @@ class Daemon:
         self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
         if self.accountant.changed:
             self.accountant.changed = False
-            self.book.apply(now)
+            self.slices.apply(now)
 
     def happened(self, word: str, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""
@@ -173,7 +175,7 @@ class Daemon:
 
     def _look_soon(self, now: int) -> None:
         self._soon = False
-        self._guarded(lambda: self.book.refresh(now))
+        self._guarded(lambda: self.slices.refresh(now))
         self._guarded(lambda: self.look(now))
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def run(config: Config) -> None:
     try:
         obey_signals(daemon)
         now = time.monotonic_ns()
-        daemon.book.refresh(now)
+        daemon.slices.refresh(now)
         daemon.mps.adopt(now)
         daemon.search(now)
         for text, level in begun(daemon, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}")):
@@ -105,7 +105,8 @@ def begun(daemon: Daemon, sockets: tuple[str, str]) -> tuple[tuple[str, int], ..
     """What the log says at the start, each line with its level: what runs here, with which driver and defaults."""
     config = daemon.config
     driver = f"driver {daemon.driver} in {config.root}" if daemon.driver else f"no driver in {config.root} yet"
-    runs = f"version {nvc.__version__}, {driver}, {len(daemon.book.known)} slices, sockets {' and '.join(sockets)}"
+    count = len(daemon.slices.by_key)
+    runs = f"version {nvc.__version__}, {driver}, {count} slices, sockets {' and '.join(sockets)}"
     defaults = (
         f"configuration {config.path or 'defaults'}: policy {config.vgpu_policy or 'automatic'}, "
         f"on-bypass {config.nvcd_on_bypass}, on-excess {config.nvcd_on_excess}, "
@@ -132,7 +133,7 @@ def obey_signals(daemon: Daemon) -> None:
     daemon.loop.add(read, obey)
     changes = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
     try:
-        for path in (daemon.book.base, policies.directory()):
+        for path in (daemon.slices.base, policies.directory()):
             fcntl.fcntl(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.F_NOTIFY, changes)
         daemon.notified = True
     except (OSError, NvcError) as error:  # OSError: a kernel without CONFIG_DNOTIFY

@@ -81,7 +81,7 @@ class Exporter:
     def _indices(self) -> dict[str, tuple[str, str]]:
         return {
             device.uuid.lower(): (device.index, device.name)
-            for known in self.daemon.book.known.values()
+            for known in self.daemon.slices.by_key.values()
             for device in known.entry.devices
         }
 
@@ -148,9 +148,9 @@ class Exporter:
                                    labels=("device_uuid", "policy"))  # fmt: skip
         for raw, arbiter in self.daemon.board.arbiters.items():
             arbiter.settle(self.now)
-            uuid = self.daemon.book.names.get(raw, "")
+            uuid = self.daemon.slices.names.get(raw, "")
             policy.add_metric((uuid, arbiter.policy.name), 1)
-            entitled = entitlements(self.daemon.book.force[raw])
+            entitled = entitlements(self.daemon.slices.force[raw])
             for tenant in arbiter.tenants.values():
                 labels = (tenant.key, *self._named(tenant.key), uuid)
                 held.add_metric(labels, tenant.held / 1e9)

@@ -8,16 +8,16 @@ from nvc.slices.store.tenants import container_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.book import Book
+    from nvc.daemon.schedule.slice_index import SliceIndex
 
 AGAIN = 60_000_000_000  # nanoseconds until files are read again for slices without a name
 
 
 class Names:
-    """Of the slices in a book."""
+    """Containers of the slices in the index, by key."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
+    def __init__(self, slices: SliceIndex) -> None:
+        self.slices = slices
         self._known: dict[str, ContainerName] = {}
         self._since = 0
 
@@ -25,15 +25,15 @@ class Names:
         """The container of a slice; nothing is known of a program's."""
         if now >= self._since + AGAIN:
             self._since = now
-            kept = {one: name for one, name in self._known.items() if name.name and one in self.book.known}
-            self._known = kept
-        if key not in self._known and key in self.book.known:
-            self._known[key] = container_of(self.book.known[key].entry, Lookup())
+            found = self.slices.by_key
+            self._known = {key: name for key, name in self._known.items() if name.name and key in found}
+        if key not in self._known and key in self.slices.by_key:
+            self._known[key] = container_of(self.slices.by_key[key].entry, Lookup())
         return self._known.get(key, ContainerName())
 
     def labels(self, key: str, now: int) -> tuple[str, str, str]:
         """Namespace, pod and container for metrics: a program's name, or the key, where no engine has one."""
         found = self.of(key, now)
-        known = self.book.known.get(key)
+        known = self.slices.by_key.get(key)
         program = known.entry.program if known is not None else ""
         return found.namespace, found.pod, found.name or program or found.short_id or key

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.io.loop import Loop
-    from nvc.daemon.schedule.book import Book, Known
     from nvc.daemon.schedule.gang import Board
+    from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 
 CLIENTS_MAX = 4096
 PER_SLICE_MAX = 600  # a ledger has room for 512 processes
@@ -55,10 +55,10 @@ def room_for_one(clients: int) -> int:
 class Server:
     """All connections of processes."""
 
-    def __init__(self, loop: Loop, board: Board, book: Book, log: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, board: Board, slices: SliceIndex, log: Callable[[str], None]) -> None:
         self.loop = loop
         self.board = board
-        self.book = book
+        self.slices = slices
         self.log = log
         self.clients: dict[int, Client] = {}
         self.refused: dict[str, int] = {}  # how often, by cause
@@ -119,11 +119,11 @@ class Server:
         """Make it a client. Returned is 0, or an errno that says why it is none."""
         if len(self.clients) >= CLIENTS_MAX:
             return errno.EMFILE
-        peer = peer_of(self.book.kernel, connection, self.book.entries())
+        peer = peer_of(self.slices.kernel, connection, self.slices.entries())
         if peer is None and self._refreshes.take(now):
-            self.book.refresh(now, False)  # its slice may be new
-            peer = peer_of(self.book.kernel, connection, self.book.entries())
-        known = self.book.known.get(peer.entry.key) if peer is not None else None
+            self.slices.refresh(now, False)  # its slice may be new
+            peer = peer_of(self.slices.kernel, connection, self.slices.entries())
+        known = self.slices.by_key.get(peer.entry.key) if peer is not None else None
         if peer is None or known is None:
             return errno.EPERM
         if len(known.clients) >= room_for_one(len(self.clients)):
@@ -187,7 +187,7 @@ class Server:
                 return errno.EPROTONOSUPPORT
             try:
                 client.living = watch(
-                    self.loop, self.book.kernel, client, lambda now: self._close(client, now)
+                    self.loop, self.slices.kernel, client, lambda now: self._close(client, now)
                 )
             except OSError as error:
                 return error.errno or errno.ESRCH
@@ -213,16 +213,16 @@ class Server:
         arbiter = self.board.arbiters.get(uuid)
         member = client.members.get(uuid)
         if arbiter is None or member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
-            if self.book.terms(uuid, known.entry.key) is None:
-                self.book.refresh(now, False)
-            terms, arbiter = self.book.terms(uuid, known.entry.key), self.board.arbiters.get(uuid)
+            if self.slices.terms(uuid, known.entry.key) is None:
+                self.slices.refresh(now, False)
+            terms, arbiter = self.slices.terms(uuid, known.entry.key), self.board.arbiters.get(uuid)
             if terms is None or arbiter is None:
                 return errno.ENODEV
             member = client.members[uuid] = Member(arbiter.tenant(terms, now), client, uuid)
         arbiter.want(member, now)
         return 0
 
-    def _meter(self, known: Known) -> Bucket:
+    def _meter(self, known: IndexedSlice) -> Bucket:
         found = self._meters.get(known.entry.key)
         if found is None:
             found = self._meters[known.entry.key] = Bucket(4 * RATE, 4 * BURST, 0)
@@ -282,7 +282,7 @@ class Server:
                         self.doom(client, errno.ETIMEDOUT)
                 elif member.wants and not member.round:
                     self._put(client, hello)
-        for key in [key for key in self._meters if key not in self.book.known]:
+        for key in [key for key in self._meters if key not in self.slices.by_key]:
             del self._meters[key]
 
 

@@ -68,7 +68,7 @@ class World:
             use=(),
             sampled={UUID.lower(): 0},
             use_is_new=False,
-            book=SimpleNamespace(known={KEY: self.known}),
+            slices=SimpleNamespace(by_key={KEY: self.known}),
             budgets=lambda key: (),
             ledger_of=lambda key: self.ledger,
             change=self._change,
@@ -154,7 +154,7 @@ def test_a_slice_that_is_gone_ends_what_was_found_of_it() -> None:
     world = World()
     assert world.shows(LIMIT + GIB)
     world.accountant.balances = world.accountant.users = ()
-    world.accountant.book.known.clear()
+    world.accountant.slices.by_key.clear()
     world.verifier.look({}, world.now + HALF)
     assert world.said[1].endswith("is gone; over") and not world.verifier.ongoing
 
@@ -305,7 +305,7 @@ def test_books_stay_where_nothing_can_be_told(books: World, monkeypatch: pytest.
 def test_balances_of_a_slice_that_has_gone_meanwhile(books: World) -> None:
     """As when the next ones could not be made."""
     look(books)
-    books.accountant.book.known.clear()
+    books.accountant.slices.by_key.clear()
     books.verifier.look({}, books.now)
     assert not books.verifier.leftovers.found
 
@@ -338,8 +338,8 @@ def test_a_process_that_ends_is_counted_for_nobody_for_a_while(inside: str) -> N
     """Its memory is the driver's to take back; but a first thread that has ended does not hide the others."""
     whole = inside == "pass"
     start = "" if whole else "import sys, threading; threading.Thread(target=sys.stdin.read).start(); "
-    book: Any = SimpleNamespace(kernel=LinuxKernel(), known={}, living=list, say=lambda text: None)
-    accountant = Accountant(book, lambda text: None)
+    slices: Any = SimpleNamespace(kernel=LinuxKernel(), by_key={}, living=list, say=lambda text: None)
+    accountant = Accountant(slices, lambda text: None)
     with subprocess.Popen([sys.executable, "-c", start + inside], stdin=subprocess.PIPE) as process:
         began = start_of(f"/proc/{process.pid}")
         device = DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),))
@@ -357,8 +357,8 @@ def test_a_process_that_ends_is_counted_for_nobody_for_a_while(inside: str) -> N
 
 def test_a_process_that_does_not_end_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that hangs in the driver: it has GRACE to end."""
-    book: Any = SimpleNamespace(kernel=LinuxKernel(), known={}, living=list, say=lambda text: None)
-    accountant = Accountant(book, lambda text: None)
+    slices: Any = SimpleNamespace(kernel=LinuxKernel(), by_key={}, living=list, say=lambda text: None)
+    accountant = Accountant(slices, lambda text: None)
     monkeypatch.setattr("nvc.daemon.audit.accountant.is_ending", lambda pid: True)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         device = DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),))

@@ -29,7 +29,7 @@ def woken() -> Iterator[Host]:
     try:
         with host() as made:
             made.arrive(POLICIES.index("weight"), 0, 1)
-            made.daemon.book.refresh(0)
+            made.daemon.slices.refresh(0)
             obey_signals(made.daemon)
             yield made
     finally:  # the end of the registry is told of too
@@ -40,7 +40,7 @@ def woken() -> Iterator[Host]:
 
 def run_until(made: Host, condition: Callable[[], bool]) -> None:
     """Let the loop run until that holds of what nvcd knows."""
-    loop, refresh = made.daemon.loop, made.daemon.book.refresh
+    loop, refresh = made.daemon.loop, made.daemon.slices.refresh
     loop.stopped = False
 
     def refreshed(now: int, census: bool = True) -> None:
@@ -48,16 +48,16 @@ def run_until(made: Host, condition: Callable[[], bool]) -> None:
         if condition():
             loop.stop()
 
-    made.daemon.book.refresh = refreshed  # type: ignore[method-assign]
+    made.daemon.slices.refresh = refreshed  # type: ignore[method-assign]
     loop.once(time.monotonic_ns() + 20 * SECOND, lambda now: loop.stop())
     loop.run()
-    made.daemon.book.refresh = refresh  # type: ignore[method-assign]
+    made.daemon.slices.refresh = refresh  # type: ignore[method-assign]
     assert condition(), "nvcd was not woken"
 
 
 def claim(made: Host) -> Any:
     """What nvcd knows of the first slice."""
-    (force,) = made.daemon.book.force.values()
+    (force,) = made.daemon.slices.force.values()
     return force.terms[0].claim
 
 
@@ -79,28 +79,30 @@ def test_a_slice_is_paused(woken: Host) -> None:
 def test_a_policy_is_laid_down(woken: Host) -> None:
     number = POLICIES.index("fair")
     set_device_policy(KERNEL, (GPU,), lambda old: old.replace(policy=number))
-    run_until(woken, lambda: [force.policy.number for force in woken.daemon.book.force.values()] == [number])
+    run_until(
+        woken, lambda: [force.policy.number for force in woken.daemon.slices.force.values()] == [number]
+    )
 
 
 def test_a_bound_is_laid_down(woken: Host) -> None:
     """Nothing is written into quotas."""
     set_device_policy(KERNEL, (GPU,), lambda old: old.replace(quantum_us=20000))
-    run_until(woken, lambda: [force.quantum for force in woken.daemon.book.force.values()] == [20_000_000])
+    run_until(woken, lambda: [force.quantum for force in woken.daemon.slices.force.values()] == [20_000_000])
 
 
 def test_slices_come_and_go(woken: Host) -> None:
     woken.arrive(POLICIES.index("preempt"), 0, 1)
-    run_until(woken, lambda: len(woken.daemon.book.known) == 2)
+    run_until(woken, lambda: len(woken.daemon.slices.by_key) == 2)
     woken.leave(woken.keys[0])
-    run_until(woken, lambda: len(woken.daemon.book.known) == 1)
+    run_until(woken, lambda: len(woken.daemon.slices.by_key) == 1)
 
 
 def test_quota_files_stay_open(woken: Host) -> None:
     """A tenant with CAP_SYS_ADMIN can hold up whoever opens its quota."""
-    (known,) = woken.daemon.book.known.values()
+    (known,) = woken.daemon.slices.by_key.values()
     set_limits(KERNEL, first(), SliceRequest(weight=Share("--weight", "7", 7)), ())
     run_until(woken, lambda: claim(woken).weight == 7)
-    assert [*woken.daemon.book.known.values()] == [known]
+    assert [*woken.daemon.slices.by_key.values()] == [known]
 
 
 def test_a_signal_ends_it(woken: Host) -> None:

@@ -41,7 +41,7 @@ REASONS = {
     "nvc/daemon/mps.py _clear": "removes what nobody uses",
     "nvc/daemon/mps.py _remove": "likewise",
     "nvc/daemon/mps_answers.py last_line": "a line for the log",
-    "nvc/daemon/schedule/book.py raw_uuid": "a name, not a file: a device without a UUID of its own has zeros",
+    "nvc/daemon/schedule/slice_index.py raw_uuid": "a name, not a file: a device without a UUID has zeros",
     "nvc/doctor/archive.py _tenants": "the archive has the findings of the checks, which name the cause",
     "nvc/slices/admin/check.py _beside": "what is mapped from there stays uncovered, and is told",
     "nvc/slices/admin/check.py _read": "likewise",

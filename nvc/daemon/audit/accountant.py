@@ -10,7 +10,7 @@ import os
 
 from nvc.daemon.audit.asker import NOT_ASKED
 from nvc.daemon.io.identity import pid_inside, slice_of
-from nvc.daemon.schedule.book import LOCK_TIME
+from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store import registry
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.audit.asker import DeviceSeen
-    from nvc.daemon.schedule.book import Book, Known
+    from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
     from nvc.kernel import Kernel
     from nvc.slices.model.ledger import Account, Budget
     from nvc.slices.model.quota import QuotaDevice
@@ -81,9 +81,9 @@ def _cause(error: OSError | LedgerError | _NotShown) -> str:
 class Accountant:
     """Keeps the last balances."""
 
-    def __init__(self, book: Book, log: Callable[[str], None]) -> None:
-        self.book = book
-        self.kernel: Kernel = book.kernel
+    def __init__(self, slices: SliceIndex, log: Callable[[str], None]) -> None:
+        self.slices = slices
+        self.kernel: Kernel = slices.kernel
         self.log = log
         self.devices: tuple[DeviceSeen, ...] = ()
         self.users: tuple[User, ...] = ()
@@ -105,13 +105,15 @@ class Accountant:
     def before(self) -> None:
         """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
         self.unread.clear()
-        self._before = {key: self._model(known) for key, known in self.book.known.items() if known.alive}
+        self._before = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
         self.devices, self._now = devices, now
-        searched = frozenset(entry.key for entry in self.book.living())
-        if not searched <= self._searched:  # who was in no slice may be in one that could not be read till now
+        searched = frozenset(entry.key for entry in self.slices.living())
+        if (
+            not searched <= self._searched
+        ):  # who was in no slice may be in one that could not be read till now
             self._slices = {name: key for name, key in self._slices.items() if key}
         self._searched = searched
         self.users = tuple(
@@ -143,7 +145,7 @@ class Accountant:
                 -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
             )
         balances = []
-        for key, known in self.book.known.items():
+        for key, known in self.slices.by_key.items():
             if not known.alive:
                 continue
             before, after = self._before.get(key, ()), self._model(known)
@@ -170,12 +172,12 @@ class Accountant:
             start = start_of(f"/proc/{pid}")
             key = self._slices.get((pid, start))
             if key is None:
-                entry = slice_of(self.kernel, pid, self.book.living())
+                entry = slice_of(self.kernel, pid, self.slices.living())
                 key = self._slices[pid, start] = entry.key if entry is not None else ""
             return User(pid, start, pid_inside(pid), key, uuid, used)
         except OSError as error:
             if error.errno not in ENDED:
-                self.book.say(f"process {pid} on {uuid} is counted for nobody: {error}")
+                self.slices.say(f"process {pid} on {uuid} is counted for nobody: {error}")
             return None
 
     def _ends(self, user: User) -> bool:
@@ -197,12 +199,12 @@ class Accountant:
             return ()
         try:
             data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
-            return ledger.parse_budgets(data, len(self.book.known[key].devices))
+            return ledger.parse_budgets(data, len(self.slices.by_key[key].devices))
         except (OSError, LedgerError):
             self.forget(key)
             return ()
 
-    def _model(self, known: Known) -> tuple[int, ...]:
+    def _model(self, known: IndexedSlice) -> tuple[int, ...]:
         """What the slice's processes say that they hold, by position of the device."""
         key = known.entry.key
         self.accounts.pop(key, None)
@@ -223,7 +225,7 @@ class Accountant:
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))
 
-    def _open(self, known: Known, before: int = -1) -> int:
+    def _open(self, known: IndexedSlice, before: int = -1) -> int:
         """The ledger as a process of the slice sees it, maybe that of `before`.
 
         Raises OSError, LedgerError, and _NotShown where no process can be asked.
@@ -260,7 +262,7 @@ class Accountant:
         """Now and then: a slice may have put another ledger in its place. The same one is not opened again."""
         for key, fd in tuple(self._ledgers.items()):
             try:
-                found = self._open(self.book.known[key], fd)
+                found = self._open(self.slices.by_key[key], fd)
                 if found != fd:
                     os.close(fd)
                 self._ledgers[key] = found
@@ -278,7 +280,9 @@ class Accountant:
             if balance.truth < 0:
                 continue
             correction = max(0, balance.truth - balance.model)
-            now = next(d.correction for d in self.book.known[balance.key].devices if d.uuid == balance.uuid)
+            now = next(
+                d.correction for d in self.slices.by_key[balance.key].devices if d.uuid == balance.uuid
+            )
             if abs(correction - now) > STEP or (now and not correction):
                 wanted.setdefault(balance.key, {})[balance.uuid] = correction
         for key, corrections in wanted.items():
@@ -288,7 +292,7 @@ class Accountant:
         self, key: str, change: Callable[[QuotaDevice, int], QuotaDevice], values: dict[str, int]
     ) -> bool:
         """Change a slice's quota in place, for the devices in `values`; whether that could be done."""
-        known = self.book.known[key]
+        known = self.slices.by_key[key]
         try:
             lock = registry.locked(self.kernel, LOCK_TIME)
         except registry.RegistryError as error:

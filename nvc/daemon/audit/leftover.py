@@ -71,7 +71,7 @@ class Leftovers:
         suspects = {
             (balance.key, balance.uuid): found
             for balance in self.accountant.balances
-            if balance.key in self.accountant.book.known and (found := self._suspects(balance)).accounts
+            if balance.key in self.accountant.slices.by_key and (found := self._suspects(balance)).accounts
         }
         if suspects and self._search.is_over(LOOK_TIME):
             owned = self._search.owned
@@ -80,7 +80,7 @@ class Leftovers:
                 for place, left in self._search.suspects.items()
                 if (rest := tuple(one for one in left.accounts if (place[0], one.pid) not in owned))
             }
-            entries = {key: self.accountant.book.known[key].entry for key, _ in suspects}
+            entries = {key: self.accountant.slices.by_key[key].entry for key, _ in suspects}
             self._search = _Search(self.accountant.kernel, entries, suspects)
         self.found = {
             place: left.replace(accounts=rest)
@@ -92,7 +92,7 @@ class Leftovers:
 
     def _suspects(self, balance: Balance) -> Leftover:
         """Accounts that have something on a device where NVML does not know their processes."""
-        uuids = [device.uuid for device in self.accountant.book.known[balance.key].devices]
+        uuids = [device.uuid for device in self.accountant.slices.by_key[balance.key].devices]
         if balance.truth < 0 or balance.model <= balance.truth + STEP or balance.uuid not in uuids:
             return Leftover(0, ())
         position = uuids.index(balance.uuid)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.accountant import Accountant
     from nvc.daemon.audit.overuse import Verdict
     from nvc.daemon.mps_records import Fenced
-    from nvc.daemon.schedule.book import Known
     from nvc.daemon.schedule.gang import Board
+    from nvc.daemon.schedule.slice_index import IndexedSlice
     from nvc.slices.model.quota import QuotaDevice
 
 BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
@@ -157,7 +157,7 @@ class Verifier:
         for one in self.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
         figures: dict[tuple[str, str], Figures] = {}
-        for key, known in self.accountant.book.known.items():
+        for key, known in self.accountant.slices.by_key.items():
             for position, device in enumerate(known.devices if known.alive else ()):
                 if (
                     not device.memory_limit
@@ -175,7 +175,7 @@ class Verifier:
         self.overuse.keep(set(figures))
         self.overuse.look(figures, now)
 
-    def _figures(self, known: Known, position: int, used: float, now: int) -> Figures:
+    def _figures(self, known: IndexedSlice, position: int, used: float, now: int) -> Figures:
         device, key = known.devices[position], known.entry.key
         cap = device.cores / 100 if device.cores < 100 else 0.0
         held = -1
@@ -215,10 +215,10 @@ class Verifier:
 
     def _strangers(self, servers: set[int]) -> dict[Offence, str]:
         """Who is in no slice, and no server of MPS that `servers` have started for one."""
-        book = self.accountant.book
+        slices = self.accountant.slices
         shared = {
             device.uuid
-            for known in book.known.values()
+            for known in slices.by_key.values()
             if known.alive
             for device in known.devices
             if device.memory_limit and policy_of(device.policy).leases
@@ -288,7 +288,7 @@ class Verifier:
         denied = self.denied
         for one in over:
             allowed = one.action == DENY and (one.key, one.uuid.lower()) not in denied
-            here = not one.key or one.key in self.accountant.book.known
+            here = not one.key or one.key in self.accountant.slices.by_key
             text = "does that no more" if here else "is gone"
             self._tell(
                 one.kind, one.key, one.uuid, one.pid, text, "allowed again" if allowed and here else "over"
@@ -297,7 +297,7 @@ class Verifier:
     def _mark(self) -> None:
         """Write into the quotas what is denied now."""
         denied = self.denied
-        for key, known in self.accountant.book.known.items():
+        for key, known in self.accountant.slices.by_key.items():
             values = {device.uuid: int((key, device.uuid.lower()) in denied) for device in known.devices}
             if known.alive and any(bool(d.flags & DENIED) != values[d.uuid] for d in known.devices):
                 self.accountant.change(key, _denied, values)
@@ -312,7 +312,7 @@ class Verifier:
             for key, tenant in arbiter.tenants.items():
                 if tenant.lates >= self._lates.get((raw, key), 0) + LATES:
                     self._lates[raw, key] = tenant.lates
-                    uuid = self.accountant.book.names.get(raw, raw.hex())
+                    uuid = self.accountant.slices.names.get(raw, raw.hex())
                     self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} turns", REPORT)
         self._lates = {
             (raw, key): count

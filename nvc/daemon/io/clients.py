@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import socket
 
     from nvc.daemon.io.identity import Peer
-    from nvc.daemon.schedule.book import Known
+    from nvc.daemon.schedule.slice_index import IndexedSlice
     from nvc.daemon.schedule.turns import Member
 
 #: Messages that a process may send, in a second and at once. One that has work for a millisecond at a time needs
@@ -59,7 +59,7 @@ class Client:
         "living",
     )
 
-    def __init__(self, connection: socket.socket, peer: Peer, known: Known, now: int) -> None:
+    def __init__(self, connection: socket.socket, peer: Peer, known: IndexedSlice, now: int) -> None:
         self.socket = connection
         self.fd = connection.fileno()
         self.peer = peer

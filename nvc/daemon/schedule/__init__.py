@@ -1,1 +1,1 @@
-"""Whose turn it is on each device: slices as arbiters know them, policies, accounts, arbiters, lookahead."""
+"""Whose turn it is on each device: the index of slices, accounts, one arbiter for each device, and gangs."""

@@ -31,7 +31,7 @@ LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tr
 AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
 
 
-class Known:
+class IndexedSlice:
     """One slice."""
 
     __slots__ = ("entry", "stamp", "sequence", "devices", "uuids", "clients", "alive", "quota")
@@ -66,7 +66,7 @@ class Known:
         os.close(self.quota)
 
 
-class Book:
+class SliceIndex:
     """All slices; `refresh` brings it up to date, and the arbiters with it."""
 
     def __init__(self, kernel: Kernel, board: Board, log: Callable[[str], None]) -> None:
@@ -74,7 +74,7 @@ class Book:
         self.board = board
         self.log = log
         self.base = registry.base_directory()
-        self.known: dict[str, Known] = {}
+        self.by_key: dict[str, IndexedSlice] = {}
         #: Why slices cannot be read. One that could be before keeps what it had; another one gets no turn.
         self.broken: dict[str, str] = {}
         self.device_policy: dict[str, DevicePolicy] = {}  # by UUID
@@ -85,17 +85,17 @@ class Book:
 
     def entries(self) -> list[Entry]:
         """Of all slices."""
-        return [known.entry for known in self.known.values()]
+        return [known.entry for known in self.by_key.values()]
 
     def living(self) -> list[Entry]:
         """Of those that have processes."""
-        return [known.entry for known in self.known.values() if known.alive]
+        return [known.entry for known in self.by_key.values() if known.alive]
 
     def refresh(self, now: int, census: bool = True) -> None:
         """Read what has changed. With `census`, slices whose processes have ended give up their shares."""
         names = set(registry.entry_names(self.base))
-        for key in [key for key in self.known if key not in names]:
-            self._forget(self.known.pop(key), now)
+        for key in [key for key in self.by_key if key not in names]:
+            self._forget(self.by_key.pop(key), now)
         self.broken = {key: problem for key, problem in self.broken.items() if key in names}
         for key in sorted(names):
             self._look(key)
@@ -103,7 +103,7 @@ class Book:
             again = now >= self._again
             if again:
                 self._again = now + AGAIN
-            doubted = [one for one in self.known.values() if not one.clients and (one.alive or again)]
+            doubted = [one for one in self.by_key.values() if not one.clients and (one.alive or again)]
             living = living_of(self.kernel, tuple(one.entry for one in doubted))
             for known in doubted:
                 known.alive = known.entry.key in living
@@ -113,18 +113,18 @@ class Book:
         path = f"{self.base}/{key}"
         try:
             stamp = os.stat(path).st_mtime_ns
-            known = self.known.get(key)
+            known = self.by_key.get(key)
             if known is not None and known.stamp == stamp:
                 self._read(known)
             else:
-                self._replace(known, Known(registry.read_entry(path), stamp))
+                self._replace(known, IndexedSlice(registry.read_entry(path), stamp))
             self.broken.pop(key, None)
         except (OSError, NvcError) as error:
             if self.broken.get(key) != str(error):
                 self.broken[key] = str(error)
                 self.log(f"slice {key}: {error}")
 
-    def _replace(self, known: Known | None, new: Known) -> None:
+    def _replace(self, known: IndexedSlice | None, new: IndexedSlice) -> None:
         """Take in a slice that can be read. Raises QuotaError, OSError."""
         try:
             self._read(new)
@@ -136,9 +136,9 @@ class Book:
             new.clients = known.clients
             for client in new.clients:
                 client.known = new
-        self.known[new.entry.key] = new
+        self.by_key[new.entry.key] = new
 
-    def _read(self, known: Known) -> None:
+    def _read(self, known: IndexedSlice) -> None:
         """Read a quota if it has changed. Raises QuotaError, OSError."""
         try:
             known.read()
@@ -154,7 +154,7 @@ class Book:
             self._problems.add(problem)
             self.log(problem)
 
-    def _forget(self, known: Known, now: int) -> None:
+    def _forget(self, known: IndexedSlice, now: int) -> None:
         known.close()
         known.alive = False
         for raw in known.uuids:
@@ -168,8 +168,8 @@ class Book:
 
     def apply(self, now: int) -> None:
         """Tell the arbiters who shares each device, and how."""
-        sharers: dict[bytes, list[tuple[Known, QuotaDevice]]] = {}
-        for known in self.known.values():
+        sharers: dict[bytes, list[tuple[IndexedSlice, QuotaDevice]]] = {}
+        for known in self.by_key.values():
             for raw, device in zip(known.uuids, known.devices):
                 if known.alive and device.memory_limit and raw != NO_UUID:
                     sharers.setdefault(raw, []).append((known, device))
