@@ -26,7 +26,7 @@ from nvc.daemon.io.wire import (
     WELCOME,
 )  # fmt: skip
 from nvc.daemon.schedule.turns import Member
-from nvc.slices.store.sight import Effort
+from nvc.slices.store.process_view import CpuLimit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ class Server:
     # New connections
 
     def _accept(self, listener: socket.socket, now: int) -> None:
-        effort = Effort(ACCEPT_TIME)
+        limit = CpuLimit(ACCEPT_TIME)
         for _ in range(ACCEPTS):
-            if effort.is_over() or not self._arrivals.take(now):
+            if limit.is_over() or not self._arrivals.take(now):
                 self.loop.rest(listener.fileno(), now)
                 return
             try:

@@ -21,8 +21,8 @@ from nvc.daemon.io.wire import WELCOME
 from nvc.kernel import LinuxKernel
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import LedgerError
+from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry
-from nvc.slices.store.sight import Sight
 
 pytestmark = pytest.mark.driver(gpus=1)
 
@@ -102,14 +102,14 @@ def test_links_of_an_overlay(scratch: str) -> None:
         return Entry(key, f"{scratch}/vgpu/{key}", 1, 1, "", f"{scratch}/merged/{libraries}", 0, ())
 
     try:
-        with Sight(LinuxKernel(), keeper.pid) as sight:
+        with ProcessView(LinuxKernel(), keeper.pid) as view:
             with pytest.raises(BlockingIOError):
-                sight.kernel.open_cached(sight.root, f"{scratch}/merged/link/nvc/quota")
+                view.kernel.open_cached(view.root, f"{scratch}/merged/link/nvc/quota")
             for libraries in ("lib", "link"):
-                assert sight.sees(entry(ours, libraries)) and not sight.sees(entry(other, libraries))
-                os.close(sight.open_ledger(entry(ours, libraries)))
+                assert view.sees(entry(ours, libraries)) and not view.sees(entry(other, libraries))
+                os.close(view.open_ledger(entry(ours, libraries)))
             os.unlink(f"{scratch}/vgpu/{ours}/quota")
-            assert not sight.sees(entry(ours, "link"))
+            assert not view.sees(entry(ours, "link"))
     finally:
         keeper.stdin.close()
         keeper.wait(timeout=PATIENCE)
@@ -143,12 +143,12 @@ def test_before_the_container_is_entered(disk: str) -> None:
     os.mkdir(f"{disk}/lib")
     try:
         for errors in ((BlockingIOError,), (FileNotFoundError,)):
-            with Sight(LinuxKernel(), keeper.pid) as sight:
+            with ProcessView(LinuxKernel(), keeper.pid) as view:
                 with pytest.raises(errors):
-                    sight.kernel.open_cached(sight.root, f"{disk}/lib/nvc/quota")
-                assert sight.sees(entry)
+                    view.kernel.open_cached(view.root, f"{disk}/lib/nvc/quota")
+                assert view.sees(entry)
                 with pytest.raises(LedgerError, match="not been entered yet"):
-                    sight.open_ledger(entry)
+                    view.open_ledger(entry)
             assert not os.path.exists(f"{disk}/lib/nvc/quota")  # now it is remembered
     finally:
         keeper.stdin.close()
@@ -171,8 +171,8 @@ def test_mounts_by_the_thousand(scratch: str) -> None:
     keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=CLEAN_ENV)
     assert keeper.stdin is not None and keeper.stdout is not None and keeper.stdout.readline() == b"ready\n"
     try:
-        with Sight(LinuxKernel(), keeper.pid) as sight:
-            assert 100 < len(sight._list()) < 1 << 13
+        with ProcessView(LinuxKernel(), keeper.pid) as view:
+            assert 100 < len(view._list()) < 1 << 13
     finally:
         keeper.stdin.close()
         keeper.wait(timeout=PATIENCE)
@@ -204,6 +204,6 @@ def test_ledgers_elsewhere(scratch: str) -> None:
     run("mount", "-t", "ramfs", "none", f"{scratch}/lib/nvc/ledger")
     open(f"{scratch}/lib/nvc/ledger/ledger", "w", encoding="ascii").close()
     entry = Entry("key", scratch, 1, 1, "", f"{scratch}/lib", 0, ())
-    with Sight(LinuxKernel(), os.getpid()) as sight, pytest.raises(LedgerError, match="not in a tmpfs"):
-        sight.open_ledger(entry)
+    with ProcessView(LinuxKernel(), os.getpid()) as view, pytest.raises(LedgerError, match="not in a tmpfs"):
+        view.open_ledger(entry)
     run("umount", f"{scratch}/lib/nvc/ledger")

@@ -16,7 +16,7 @@ from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store import registry
 from nvc.slices.store.living import is_held
 from nvc.slices.store.origin import ENDED, is_ending, start_of
-from nvc.slices.store.sight import Effort, Sight
+from nvc.slices.store.process_view import CpuLimit, ProcessView
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -234,14 +234,14 @@ class Accountant:
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
         problem: OSError | LedgerError | _NotShown = _NotShown("no process shows one")
-        effort = Effort(LOOK_TIME)
+        limit = CpuLimit(LOOK_TIME)
         for pid in dict.fromkeys(pids):
-            if effort.is_over():
+            if limit.is_over():
                 break
             try:
-                with Sight(self.kernel, pid) as sight:
-                    if sight.sees(entry):
-                        return sight.open_ledger(entry, before, writable=True)
+                with ProcessView(self.kernel, pid) as view:
+                    if view.sees(entry):
+                        return view.open_ledger(entry, before, writable=True)
             except (OSError, LedgerError) as error:
                 if not isinstance(error, OSError) or error.errno not in ENDED:
                     problem = error
@@ -322,9 +322,9 @@ def _read(fd: int, devices: int) -> tuple[Account, ...]:
         raise LedgerError("read ledger", "", "cut short")
     data = os.pread(fd, ledger.slots_size(devices), 0)
     live = set()
-    effort = Effort(LOCKS_TIME)
+    limit = CpuLimit(LOCKS_TIME)
     for account in ledger.parse_slots(data, 0):
-        if effort.is_over():  # the kernel goes through all of them for each slot
+        if limit.is_over():  # the kernel goes through all of them for each slot
             raise LedgerError("read ledger", "", "too many locks")
         if is_held(fd, account.slot):
             live.add(account.slot)

@@ -20,7 +20,7 @@ from nvc.daemon.io.identity import pid_inside, slice_of
 from nvc.slices.model import ledger
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store.origin import ENDED
-from nvc.slices.store.sight import Effort
+from nvc.slices.store.process_view import CpuLimit
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -148,8 +148,8 @@ class _Search:
 
     def is_over(self, time: int) -> bool:
         """Go on for so many nanoseconds of a processor; whether all were looked at."""
-        effort = Effort(time)
-        while self._names and not effort.is_over():
+        limit = CpuLimit(time)
+        while self._names and not limit.is_over():
             self._look(int(self._names.pop()))
         return not self._names
 

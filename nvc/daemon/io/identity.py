@@ -13,7 +13,7 @@ import socket
 import struct
 
 from nvc.slices.store.origin import namespace_link, start_of
-from nvc.slices.store.sight import Sight
+from nvc.slices.store.process_view import ProcessView
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -82,9 +82,9 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
     candidates = sorted(entries, key=lambda entry: entry.namespace != namespace)
     if not candidates:
         return None
-    with Sight(kernel, pid) as sight:
+    with ProcessView(kernel, pid) as view:
         for entry in candidates:
-            if sight.sees(entry):
+            if view.sees(entry):
                 return entry
     # It may have changed its root directory inside.
     own = [entry for entry in candidates if entry.namespace == namespace]

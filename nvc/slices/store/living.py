@@ -23,7 +23,7 @@ from nvc.kernel import O_PATH
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.ledger import Account, Budget, LedgerError
 from nvc.slices.store.origin import ENDED, is_here, namespace_id_of, namespace_link, start_of
-from nvc.slices.store.sight import Sight, is_quota
+from nvc.slices.store.process_view import ProcessView, is_quota
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -234,8 +234,8 @@ def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[
     for pid in pids[:TRIES]:
         fd = -1
         try:
-            with Sight(kernel, pid) as sight:
-                fd = sight.open_ledger(entry)
+            with ProcessView(kernel, pid) as view:
+                fd = view.open_ledger(entry)
             return read(fd)
         except OSError as error:
             problem = f"ledger: {(error.strerror or str(error)).lower()}"

@@ -38,19 +38,19 @@ def is_quota(words: list[bytes], entry: Entry, device: int) -> bool:
     return words[2] == number and words[3].endswith(f"/{entry.key}/quota".encode())
 
 
-class Effort:
-    """How much of a processor's time goes into something that a tenant can make long; nanoseconds."""
+class CpuLimit:
+    """Bounds the processor time that this thread spends, in nanoseconds, on work that a tenant can make long."""
 
     def __init__(self, most: int) -> None:
         self._end = time.thread_time_ns() + most
 
     def is_over(self) -> bool:
-        """Whether that was all."""
+        """Whether the thread has used the time up."""
         return time.thread_time_ns() > self._end
 
 
-class Sight:
-    """One process. Raises OSError when it has ended; to be used with `with`."""
+class ProcessView:
+    """The files of a slice as one process sees them. Raises OSError once it has ended. To be used with `with`."""
 
     def __init__(self, kernel: Kernel, pid: int) -> None:
         self.kernel = kernel
@@ -58,7 +58,7 @@ class Sight:
         self.root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._mounts: list[list[bytes]] | None = None
 
-    def __enter__(self) -> Sight:
+    def __enter__(self) -> ProcessView:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,12 +148,12 @@ class Sight:
         """The words of each line of /proc/PID/mountinfo (proc(5)); of a very long one, of its beginning."""
         if self._mounts is None:
             data = bytearray()
-            effort = Effort(MOUNTS_TIME)
+            limit = CpuLimit(MOUNTS_TIME)
             fd = os.open(f"/proc/{self.pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 while len(data) < MOUNTS_MAX and (part := os.read(fd, _PART)):
                     data += part
-                    if effort.is_over():  # a tenant may mount things by the ten thousand
+                    if limit.is_over():  # a tenant may mount things by the ten thousand
                         break
             finally:
                 os.close(fd)
