@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.doctor import Result
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
     from nvc_cli.parse import Values
 
 _CODE = "/lib/nvc/python"
@@ -101,10 +101,10 @@ def doctor(
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
     found = resolve(container) if container else None
-    look = _look(ctx.obj["globals"])
+    context = _context(ctx.obj["globals"])
     try:
-        look.container = found
-        results = examine(look, chosen)
+        context.container = found
+        results = examine(context, chosen)
         reason = text.reason(results) if found is not None else ""
 
         def report(colour: bool = False, width: int = 0) -> str:
@@ -112,7 +112,7 @@ def doctor(
             return f"{told}a GPU program in {container} fails: {reason}\n" if reason else told
 
         if form in ("json", "yaml"):
-            output.write(output.document_text(_document(results, look, reason), form))
+            output.write(output.document_text(_document(results, context, reason), form))
         elif form == "table":
             output.write(output.emphasised(text.table(results, output.columns())))
         else:
@@ -120,29 +120,29 @@ def doctor(
         if bundle:
             from nvc.doctor.archive import write_archive
 
-            names = write_archive(look, results, report(), bundle, unmasked)
+            names = write_archive(context, results, report(), bundle, unmasked)
             output.say("nvc-cli", f"{bundle} has {len(names)} files: look through it before you send it")
     finally:
-        look.close()
+        context.close()
     ctx.exit(text.exit_code(results, strict))
 
 
-def _look(values: Values) -> Look:
+def _context(values: Values) -> Context:
     """What the checks look at. They find out by themselves what is wrong with a configuration."""
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
     from nvc_cli import arguments
 
     options = arguments.driver_options(values, own_ids=True, configured=False)
     root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
-    return Look(LinuxKernel(), options, root, ldcache, _programs())
+    return Context(LinuxKernel(), options, root, ldcache, _programs())
 
 
-def _document(results: tuple[Result, ...], look: Look, reason: str) -> dict[str, Any]:
+def _document(results: tuple[Result, ...], context: Context, reason: str) -> dict[str, Any]:
     from nvc.doctor import document
 
     made = document(results)
-    if look.container is not None:
-        found = look.container
+    if context.container is not None:
+        found = context.container
         made["container"] = {
             "name": found.name,
             "pid": found.pid,

@@ -28,6 +28,7 @@ CAPABILITIES = "/dev/nvidia-caps"
 
 
 def nvidia_major(majors: dict[str, int]) -> int:
+    """The major number of GPUs and control nodes among the kernel's `majors`; NVIDIA's own where none is there."""
     for name in _NVIDIA_NAMES:
         if name in majors:
             return majors[name]

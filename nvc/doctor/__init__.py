@@ -2,7 +2,7 @@
 
 Each check looks at one thing, has a name that never changes, and returns findings: a status, one line of text, what
 was seen (evidence), and a remedy, as commands wherever there are any. A check changes nothing. `catalog` lists the
-checks, `examine` runs them, `Look` is what they look at.
+checks, `examine` runs them, `Context` is what they read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 #: From harmless to bad.
@@ -54,7 +54,7 @@ class Check(Value):
 
     name: str
     title: str
-    run: Callable[[Look], Iterable[Finding]]
+    run: Callable[[Context], Iterable[Finding]]
 
 
 class Result(Value):

@@ -18,8 +18,8 @@ from nvc.cdi.store import read_directory
 from nvc.config import PATHS
 from nvc.discovery.places import DIRECTORIES
 from nvc.doctor import document
+from nvc.doctor.context import read_text
 from nvc.doctor.driver import kernel_log
-from nvc.doctor.look import read_text
 from nvc.doctor.mask import GONE, Mask
 from nvc.doctor.registrations import READERS, kind_of
 from nvc.errors import NvcError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.doctor import Result
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 ROOT = "nvc-doctor"
 _LINES = 2000  # of the kernel log, the last ones
@@ -48,7 +48,7 @@ class ArchiveError(NvcError):
 
 
 def write_archive(
-    look: Look, results: tuple[Result, ...], text: str, path: str, names: bool = False
+    context: Context, results: tuple[Result, ...], text: str, path: str, names: bool = False
 ) -> list[str]:
     """Write the archive to `path`, which must not be there yet, mode 0600; the names of its files are returned.
 
@@ -57,7 +57,7 @@ def write_archive(
     mask = Mask(not names)
     parts = {
         f"{ROOT}/{name}": mask(content).encode("utf-8", "replace")
-        for name, content in _parts(look, results, text)
+        for name, content in _parts(context, results, text)
     }
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -78,34 +78,34 @@ def write_archive(
     return list(parts)
 
 
-def _parts(look: Look, results: tuple[Result, ...], text: str) -> list[tuple[str, str]]:
-    facts, error, _ = look.asked()
+def _parts(context: Context, results: tuple[Result, ...], text: str) -> list[tuple[str, str]]:
+    facts, error, _ = context.asked()
     info: dict[str, Any] = info_document(facts) if facts is not None else {"error": str(error)}
     parts = [
         ("report.txt", text),
         ("report.json", _json(document(results))),
         ("info.json", _json(info)),
-        ("configuration.json", _json(_configuration(look))),
+        ("configuration.json", _json(_configuration(context))),
         ("engines.json", _json(_engines())),
-        ("versions.json", _json(_versions(look))),
-        ("driver-files.txt", _driver_files(look)),
-        ("slices.json", _json({"slices": [tenant_document(one) for one in _tenants(look)]})),
+        ("versions.json", _json(_versions(context))),
+        ("driver-files.txt", _driver_files(context)),
+        ("slices.json", _json({"slices": [tenant_document(one) for one in _tenants(context)]})),
         ("kernel-log.txt", _kernel_log()),
         ("cgroups.txt", _lines_of("/proc/self/mountinfo", " - cgroup")),
-        ("proc.txt", _proc(look)),
+        ("proc.txt", _proc(context)),
     ]
-    return parts + _specifications(look)
+    return parts + _specifications(context)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
-def _configuration(look: Look) -> dict[str, Any]:
+def _configuration(context: Context) -> dict[str, Any]:
     """The settings as they were understood: a file has comments, and variables of no meaning here."""
-    if look.config_error is not None:
-        return {"error": str(look.config_error)}
-    settings = dict(zip(look.config._fields, look.config))
+    if context.config_error is not None:
+        return {"error": str(context.config_error)}
+    settings = dict(zip(context.config._fields, context.config))
     del settings["identity"]
     return {"files": [path for path in PATHS if os.path.exists(path)], **settings}
 
@@ -131,7 +131,7 @@ def _engines() -> dict[str, Any]:
     return found
 
 
-def _versions(look: Look) -> dict[str, Any]:
+def _versions(context: Context) -> dict[str, Any]:
     release = dict(
         line.partition("=")[::2]
         for line in read_text("/etc/os-release", 1 << 16).splitlines()
@@ -149,16 +149,16 @@ def _versions(look: Look) -> dict[str, Any]:
         "distribution": {name: release.get(name, "").strip('"') for name in ("ID", "VERSION_ID")},
         "commandLine": _lines_of("/proc/cmdline", "nvidia").strip(),
         "shim": shim_directory,
-        "programs": look.programs,
+        "programs": context.programs,
         "uid": os.geteuid(),
     }
 
 
-def _driver_files(look: Look) -> str:
+def _driver_files(context: Context) -> str:
     lines = []
     places = [*DIRECTORIES.get(os.uname().machine, ()), "/dev", "/dev/nvidia-caps", "/dev/char", "/usr/bin"]
     for place in dict.fromkeys(places):
-        directory = look.path(place)
+        directory = context.path(place)
         try:
             names = sorted(name for name in os.listdir(directory) if "nvidia" in name or "libcuda" in name)
         except OSError:
@@ -178,9 +178,9 @@ def _driver_files(look: Look) -> str:
     return "".join(lines)
 
 
-def _tenants(look: Look) -> tuple[Any, ...]:
+def _tenants(context: Context) -> tuple[Any, ...]:
     try:
-        return look.tenants()[0]
+        return context.tenants()[0]
     except (OSError, NvcError):
         return ()
 
@@ -199,11 +199,11 @@ def _lines_of(path: str, word: str) -> str:
     return "".join(f"{part}\n" for part in parts if word in part)
 
 
-def _proc(look: Look) -> str:
+def _proc(context: Context) -> str:
     text = ""
     for path in _PROC:
         try:
-            content = look.host.system.read_optional(path, 1 << 16)
+            content = context.host.system.read_optional(path, 1 << 16)
         except Exception:  # without a driver root there is nothing to read
             content = None
         if content is not None:
@@ -211,9 +211,9 @@ def _proc(look: Look) -> str:
     return text
 
 
-def _specifications(look: Look) -> list[tuple[str, str]]:
+def _specifications(context: Context) -> list[tuple[str, str]]:
     found = []
-    for directory in look.config.cdi_spec_dirs:
+    for directory in context.config.cdi_spec_dirs:
         try:
             files = read_directory(directory)
         except NvcError as error:

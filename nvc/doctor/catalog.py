@@ -28,7 +28,7 @@ from nvc.errors import InputError, NvcError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 #: In an order in which causes come before what follows from them.
 HOST: tuple[Check, ...] = (
@@ -60,15 +60,15 @@ def choose(names: tuple[str, ...], with_container: bool) -> tuple[Check, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def examine(look: Look, checks: tuple[Check, ...]) -> tuple[Result, ...]:
+def examine(context: Context, checks: tuple[Check, ...]) -> tuple[Result, ...]:
     """What each check finds. None of them can fail: what keeps one from looking is its finding."""
-    return tuple(Result(check, _findings(look, check)) for check in checks)
+    return tuple(Result(check, _findings(context, check)) for check in checks)
 
 
-def _findings(look: Look, check: Check) -> tuple[Finding, ...]:
+def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
     found: list[Finding] = []
     try:
-        found += check.run(look)
+        found += check.run(context)
     except Blocked as other:
         found.append(unknown(f"not looked at: first see {other}"))
     except PermissionError as error:

@@ -7,8 +7,8 @@ import stat
 
 from nvc.discovery.nodes import CONTROL, UVM
 from nvc.doctor import AS_ROOT, Blocked, Check, failed, ok, unknown, warning
+from nvc.doctor.context import read_text
 from nvc.doctor.inside import Inside
-from nvc.doctor.look import read_text
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import scope_findings, scope_of
 from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
     from nvc.model import HostFacts
 
 _NOTHING = ("", "none", "void")
@@ -31,19 +31,19 @@ AGAIN = "start the container again: what it has was given to it when it started"
 
 
 def looking_into(
-    check: Callable[[Look, Inside], Iterator[Finding]],
-) -> Callable[[Look], Iterator[Finding]]:
+    check: Callable[[Context, Inside], Iterator[Finding]],
+) -> Callable[[Context], Iterator[Finding]]:
     """A check of what is in the container."""
 
-    def run(look: Look) -> Iterator[Finding]:
-        assert look.container is not None
+    def run(context: Context) -> Iterator[Finding]:
+        assert context.container is not None
         try:
-            inside = Inside(look.kernel, look.container)
+            inside = Inside(context.kernel, context.container)
         except ContainerError as error:
             yield unknown(f"{error.path} cannot be looked at: {error.cause}", advice=AS_ROOT)
             return
         try:
-            yield from check(look, inside)
+            yield from check(context, inside)
         finally:
             inside.close()
 
@@ -63,7 +63,7 @@ def _gpu_minors(inside: Inside) -> set[int]:
 
 
 @looking_into
-def process(look: Look, inside: Inside) -> Iterator[Finding]:
+def process(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether it is a container at all."""
     if inside.shares_mounts:
         yield warning(
@@ -76,7 +76,7 @@ def process(look: Look, inside: Inside) -> Iterator[Finding]:
 
 
 @looking_into
-def request(look: Look, inside: Inside) -> Iterator[Finding]:
+def request(context: Context, inside: Inside) -> Iterator[Finding]:
     """What it asks for, and whether there is such a thing."""
     nodes = inside.nodes()
     asked = _asked(inside)
@@ -98,12 +98,12 @@ def request(look: Look, inside: Inside) -> Iterator[Finding]:
             )
         return
     try:
-        chosen = select(look.facts, Request(devices=asked))
+        chosen = select(context.facts, Request(devices=asked))
     except NvcError as error:
         yield failed(
             f"it asks for {','.join(asked)[:80]}, which is not here: {error.cause or error.step}",
-            *(f"GPU {gpu.index}: {gpu.uuid}" for gpu in look.facts.gpus[:16]),
-            commands=(f"{look.nvc_cli} info --format table",),
+            *(f"GPU {gpu.index}: {gpu.uuid}" for gpu in context.facts.gpus[:16]),
+            commands=(f"{context.nvc_cli} info --format table",),
             advice=f"start it with a {VISIBLE} that this host has",
         )
         return
@@ -113,18 +113,18 @@ def request(look: Look, inside: Inside) -> Iterator[Finding]:
         if name.startswith(REQUIRE) and not name.startswith(f"{REQUIRE}JETPACK") and value
     )
     try:
-        check_requirements(demands[:MAX_REQUIREMENTS], look.facts, chosen)
+        check_requirements(demands[:MAX_REQUIREMENTS], context.facts, chosen)
     except NvcError as error:
         yield warning(
             f"its image demands another driver: {error.step}: {error.cause}".removesuffix(": "),
-            f"driver {look.facts.driver_label}, CUDA {look.facts.cuda_version}",
+            f"driver {context.facts.driver_label}, CUDA {context.facts.cuda_version}",
             advice=f"{error.hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit",
         )
     yield ok(f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices")
 
 
 @looking_into
-def hooks(look: Look, inside: Inside) -> Iterator[Finding]:
+def hooks(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether anything was to give it what it asks for."""
     if CONTROL in inside.nodes() or not _asked(inside):
         yield ok("nodes are there" if CONTROL in inside.nodes() else "it asks for nothing")
@@ -155,7 +155,7 @@ def hooks(look: Look, inside: Inside) -> Iterator[Finding]:
 
 
 def _hook_programs(inside: Inside) -> list[str]:
-    from nvc.doctor.look import read_file
+    from nvc.doctor.context import read_file
     from nvc.fastjson import JsonError, parse
 
     try:
@@ -170,10 +170,10 @@ def _hook_programs(inside: Inside) -> list[str]:
 
 
 @looking_into
-def nodes(look: Look, inside: Inside) -> Iterator[Finding]:
+def nodes(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether its nodes are those that it asked for, with the driver's numbers of now."""
     there = inside.nodes()
-    facts = look.facts
+    facts = context.facts
     wanted = _wanted(facts, inside)
     for path, (major, minor) in wanted.items():
         node = there.get(path)
@@ -217,14 +217,14 @@ def _wanted(facts: HostFacts, inside: Inside) -> dict[str, tuple[int, int]]:
 
 
 @looking_into
-def rules(look: Look, inside: Inside) -> Iterator[Finding]:
+def rules(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether its cgroup lets it open its nodes."""
     there = inside.nodes()
     numbers = {(node.major, node.minor): path for path, node in there.items()}
     # A container that may make nodes has whichever it likes: what it asked for is what it is to be allowed. Nodes
     # of MIG rights are there for all instances, and allowed for its own alone.
     asked = bool(_asked(inside))
-    expected = set(_wanted(look.facts, inside)) if asked else set(there)
+    expected = set(_wanted(context.facts, inside)) if asked else set(there)
     wanted = tuple(
         number
         for number, path in numbers.items()
@@ -253,7 +253,7 @@ def rules(look: Look, inside: Inside) -> Iterator[Finding]:
 
 
 @looking_into
-def scope(look: Look, inside: Inside) -> Iterator[Finding]:
+def scope(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether systemd would take its nodes away."""
     name = scope_of(inside.pid)
     if name and CONTROL in inside.nodes():
@@ -261,7 +261,7 @@ def scope(look: Look, inside: Inside) -> Iterator[Finding]:
 
 
 @looking_into
-def user(look: Look, inside: Inside) -> Iterator[Finding]:
+def user(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether the user of its first process may open the nodes."""
     ids: dict[str, list[int]] = {}
     for line in read_text(f"/proc/{inside.pid}/status", 1 << 16).splitlines():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nvc.doctor import Finding
     from nvc.doctor.inside import File
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
     from nvc.model import HostFacts
     from nvc.slices.store.tenants import Tenant
 
@@ -33,7 +33,7 @@ _MEMORY = ("NVC_VGPU_MEMORY", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQU
 
 
 @looking_into
-def libraries(look: Look, inside: Inside) -> Iterator[Finding]:
+def libraries(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether the loader finds the driver's libraries, and not older ones of the image."""
     if inside.musl:
         yield failed(
@@ -43,8 +43,8 @@ def libraries(look: Look, inside: Inside) -> Iterator[Finding]:
         return
     if CONTROL not in inside.nodes():
         raise Blocked("container.nodes")
-    module = look.module
-    given = _files_of(look.facts)
+    module = context.module
+    given = _files_of(context.facts)
     for soname in LIBRARIES:
         file, how = inside.loaded(soname)
         if file is None:
@@ -92,7 +92,7 @@ def _foreign(soname: str, file: File, how: str, module: str) -> Finding:
 
 
 @looking_into
-def loader_cache(look: Look, inside: Inside) -> Iterator[Finding]:
+def loader_cache(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether its loader cache names the files that were mounted."""
     if inside.musl or CONTROL not in inside.nodes():
         raise Blocked("container.libraries" if inside.musl else "container.nodes")
@@ -130,14 +130,14 @@ def loader_cache(look: Look, inside: Inside) -> Iterator[Finding]:
 
 
 @looking_into
-def compat(look: Look, inside: Inside) -> Iterator[Finding]:
+def compat(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether a forward-compatibility libcuda of the image is one for this driver."""
     file, how = inside.loaded(LIBRARIES[0])
     if file is None or "/compat" not in file.path:
         return
-    facts = look.facts
+    facts = context.facts
     directory = os.path.dirname(file.path)
-    usable = compat_libraries(look.kernel, inside.root, facts.driver_version, directory, facts.cuda_version)
+    usable = compat_libraries(context.kernel, inside.root, facts.driver_version, directory, facts.cuda_version)
     version = file.path.rpartition(".so.")[2]
     if not usable:
         yield failed(
@@ -153,14 +153,14 @@ def compat(look: Look, inside: Inside) -> Iterator[Finding]:
     yield ok(f"CUDA is the image's forward-compatibility libcuda {version}")
 
 
-def _tenant(look: Look, inside: Inside) -> Tenant | None:
-    return next((tenant for tenant in look.tenants()[0] if inside.pid in tenant.pids), None)
+def _tenant(context: Context, inside: Inside) -> Tenant | None:
+    return next((tenant for tenant in context.tenants()[0] if inside.pid in tenant.pids), None)
 
 
 @looking_into
-def shim(look: Look, inside: Inside) -> Iterator[Finding]:
+def shim(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether the shim is what its programs load, if it has a slice."""
-    tenant = _tenant(look, inside)
+    tenant = _tenant(context, inside)
     asked = [name for name in inside.environment if name.startswith(_MEMORY)]
     if tenant is None:
         if asked and CONTROL in inside.nodes():
@@ -186,7 +186,7 @@ def shim(look: Look, inside: Inside) -> Iterator[Finding]:
             yield from _too_new(inside, file, soname)
     from nvc.slices.admin.survey import survey
 
-    for report in survey(look.kernel, (tenant,), ()).reports:
+    for report in survey(context.kernel, (tenant,), ()).reports:
         for path, cause in report.uncovered:
             yield failed(
                 f"process {report.pid} ({report.name}) gets around the shim: {path}", cause,
@@ -225,11 +225,11 @@ def _glibc(inside: Inside, *paths: str) -> tuple[int, int]:
 
 
 @looking_into
-def quota(look: Look, inside: Inside) -> Iterator[Finding]:
+def quota(context: Context, inside: Inside) -> Iterator[Finding]:
     """What its slice allows, and whether that and the ledger can be read."""
-    tenant = _tenant(look, inside)
+    tenant = _tenant(context, inside)
     namespace = f"{os.stat(f'/proc/{inside.pid}/ns/mnt').st_ino:x}-"
-    for text in look.tenants()[1]:
+    for text in context.tenants()[1]:
         if namespace in text:
             yield failed(f"its slice is broken: {text}", advice=f"its programs are denied memory: {AGAIN}")
     if tenant is None:

@@ -12,7 +12,7 @@ from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.proc import PROC, kernel_version
 from nvc.discovery.wsl import wsl_node
 from nvc.doctor import AS_ROOT, Blocked, Check, failed, ok, unknown, warning
-from nvc.doctor.look import read_text
+from nvc.doctor.context import read_text
 from nvc.errors import InitializationError, NvcError, PermissionDenied
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 _TEGRA = "/etc/nv_tegra_release"
 _PCI = "/sys/bus/pci/devices"
@@ -38,29 +38,29 @@ _SERVICES = (
 )
 
 
-def root(look: Look) -> Iterator[Finding]:
+def root(context: Context) -> Iterator[Finding]:
     """Whether the driver root is there."""
     try:
-        look.host  # noqa: B018
+        context.host  # noqa: B018
     except Blocked:
         yield failed(
-            f"the driver root {look.root} cannot be opened",
-            f"the configuration is {look.config.path or 'the default one'}",
+            f"the driver root {context.root} cannot be opened",
+            f"the configuration is {context.config.path or 'the default one'}",
             advice="set `root` in [nvidia-container-cli] to where the driver is, or name it with --root",
         )
         return
-    kind = ", a simulated driver" if look.host.simulated else ""
-    yield ok(f"the driver root is {look.root}{kind}")
+    kind = ", a simulated driver" if context.host.simulated else ""
+    yield ok(f"the driver root is {context.root}{kind}")
 
 
-def module(look: Look) -> Iterator[Finding]:
+def module(context: Context) -> Iterator[Finding]:
     """Whether the kernel module is loaded."""
-    system = look.host.system
+    system = context.host.system
     version = kernel_version(system)
     if version:
-        yield ok(f"kernel module {version} is loaded", *_first_line(look))
+        yield ok(f"kernel module {version} is loaded", *_first_line(context))
         return
-    if wsl_node(look.host.devices) is not None:
+    if wsl_node(context.host.devices) is not None:
         yield ok("WSL: the driver is Windows', reached through /dev/dxg")
         return
     cards = _cards()
@@ -99,10 +99,10 @@ def module(look: Look) -> Iterator[Finding]:
     )
 
 
-def platform(look: Look) -> Iterator[Finding]:
+def platform(context: Context) -> Iterator[Finding]:
     """Whether the GPU is one of its own, and not part of a Tegra system."""
     release = read_text(_TEGRA, 4096)
-    if release and not look.host.simulated:
+    if release and not context.host.simulated:
         yield warning(
             "this is a Jetson: containers get its integrated GPU by lists (CSV) that nvc does not read",
             f"{_TEGRA}: {release.splitlines()[0][:80]}",
@@ -112,17 +112,17 @@ def platform(look: Look) -> Iterator[Finding]:
         yield ok("Tegra: not detected")
 
 
-def modules(look: Look) -> Iterator[Finding]:
+def modules(context: Context) -> Iterator[Finding]:
     """Whether CUDA's own module is there too."""
-    version = look.module
-    if "nvidia-uvm" not in look.majors:
+    version = context.module
+    if "nvidia-uvm" not in context.majors:
         yield failed(
             "the kernel module nvidia-uvm is not loaded: CUDA cannot start",
-            f"no nvidia-uvm in {look.host.system.path.rstrip('/')}/proc/devices",
+            f"no nvidia-uvm in {context.host.system.path.rstrip('/')}/proc/devices",
             commands=("modprobe nvidia-uvm", "nvidia-modprobe -u -c 0"),
         )
     for name in ("nvidia_uvm", "nvidia_modeset"):
-        content = look.host.system.read_optional(f"/sys/module/{name}/version", 256)
+        content = context.host.system.read_optional(f"/sys/module/{name}/version", 256)
         other = (content or b"").decode("ascii", "replace").strip()
         if other and other != version:
             yield failed(
@@ -131,12 +131,12 @@ def modules(look: Look) -> Iterator[Finding]:
             )
 
 
-def nvml(look: Look) -> Iterator[Finding]:
+def nvml(context: Context) -> Iterator[Finding]:
     """Whether the driver answers, and in time."""
-    facts, error, seconds = look.asked()
+    facts, error, seconds = context.asked()
     if facts is None:
         assert error is not None
-        yield _unanswered(look, error)
+        yield _unanswered(context, error)
         return
     if seconds > SLOW:
         yield warning(
@@ -155,7 +155,7 @@ def nvml(look: Look) -> Iterator[Finding]:
         yield warning(text)
 
 
-def _unanswered(look: Look, error: NvcError) -> Finding:
+def _unanswered(context: Context, error: NvcError) -> Finding:
     text = f"the driver cannot be asked: {error.step}: {': '.join(str(x) for x in (error.path, error.cause) if x)}"
     if isinstance(error, PermissionDenied):
         return unknown(text, advice=error.hint)
@@ -164,14 +164,14 @@ def _unanswered(look: Look, error: NvcError) -> Finding:
     commands: tuple[str, ...] = ()
     if "timed out" in text:
         commands = ("systemctl enable --now nvidia-persistenced", "dmesg | grep NVRM")
-    return failed(text, f"driver root {look.root}", commands=commands, advice=error.hint)
+    return failed(text, f"driver root {context.root}", commands=commands, advice=error.hint)
 
 
-def gpus(look: Look) -> Iterator[Finding]:
+def gpus(context: Context) -> Iterator[Finding]:
     """Whether every GPU of the kernel module is also NVML's."""
-    facts = look.facts
+    facts = context.facts
     known = {gpu.proc_dir for gpu in facts.gpus}
-    for gpu in look.gpus:
+    for gpu in context.gpus:
         name = gpu.directory.rpartition("/")[2]
         if gpu.excluded:
             yield ok(f"GPU {name} is excluded by the driver's configuration")
@@ -184,45 +184,45 @@ def gpus(look: Look) -> Iterator[Finding]:
             )
 
 
-def firmware(look: Look) -> Iterator[Finding]:
+def firmware(context: Context) -> Iterator[Finding]:
     """Whether the GPU's own firmware is there for the loaded version."""
-    version = look.module
-    places = firmware_directories(look.host.system, version)
-    found, _ = find_firmwares(look.host.driver, places)
-    text = (look.host.system.read_optional(f"{PROC}/version", 4096) or b"").decode("utf-8", "replace")
+    version = context.module
+    places = firmware_directories(context.host.system, version)
+    found, _ = find_firmwares(context.host.driver, places)
+    text = (context.host.system.read_optional(f"{PROC}/version", 4096) or b"").decode("utf-8", "replace")
     if not found and "Open Kernel Module" in text:
         yield failed(
             f"there is no GSP firmware of version {version}, which the open kernel modules need",
-            *(f"no gsp*.bin in {look.path(place)}" for place in places),
+            *(f"no gsp*.bin in {context.path(place)}" for place in places),
             advice=f"install the firmware package of driver {version} (nvidia-kernel-common, firmware-nvidia-gsp)",
         )
 
 
-def services(look: Look) -> Iterator[Finding]:
+def services(context: Context) -> Iterator[Finding]:
     """Whether sockets of the driver's services have a service."""
-    if look.host.simulated:
+    if context.host.simulated:
         yield ok("a simulated driver has sockets without services")
         return
     for service, path in _SERVICES:
-        problem = _socket_problem(look.path(path))
+        problem = _socket_problem(context.path(path))
         if problem:
             yield warning(
-                f"{look.path(path)} is left over: nobody listens there",
+                f"{context.path(path)} is left over: nobody listens there",
                 problem,
-                commands=(f"rm {look.path(path)}", f"systemctl restart {service}"),
+                commands=(f"rm {context.path(path)}", f"systemctl restart {service}"),
             )
         elif (
-            service == "nvidia-fabricmanager" and not os.path.exists(look.path(path)) and _has_nvswitch(look)
+            service == "nvidia-fabricmanager" and not os.path.exists(context.path(path)) and _has_nvswitch(context)
         ):
             yield failed(
                 "this machine has NVSwitches, but its fabric manager does not run: CUDA fails with error 802",
-                f"no {look.path(path)}",
+                f"no {context.path(path)}",
                 commands=("systemctl enable --now nvidia-fabricmanager",),
             )
 
 
-def _has_nvswitch(look: Look) -> bool:
-    return bool(look.host.system.entries("/proc/driver/nvidia-nvswitch/devices"))
+def _has_nvswitch(context: Context) -> bool:
+    return bool(context.host.system.entries("/proc/driver/nvidia-nvswitch/devices"))
 
 
 def _socket_problem(path: str) -> str:
@@ -242,7 +242,7 @@ def _socket_problem(path: str) -> str:
     return ""
 
 
-def xid(look: Look) -> Iterator[Finding]:
+def xid(context: Context) -> Iterator[Finding]:
     """Errors of GPUs in the kernel log."""
     try:
         lines = kernel_log()
@@ -255,7 +255,7 @@ def xid(look: Look) -> Iterator[Finding]:
     found = xids(lines)
     if not found:
         return
-    facts, _, _ = look.asked()
+    facts, _, _ = context.asked()
     answering = (
         {gpu.bus_id.partition(":")[2].partition(".")[0] for gpu in facts.gpus}
         if facts is not None
@@ -336,8 +336,8 @@ def _cards() -> list[tuple[str, str]]:
     return cards
 
 
-def _first_line(look: Look) -> tuple[str, ...]:
-    content = look.host.system.read_optional(f"{PROC}/version", 4096) or b""
+def _first_line(context: Context) -> tuple[str, ...]:
+    content = context.host.system.read_optional(f"{PROC}/version", 4096) or b""
     line = content.split(b"\n")[0].decode("utf-8", "replace").strip()
     return (line,) if line else ()
 

@@ -10,7 +10,7 @@ from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.proc import is_version
 from nvc.discovery.wsl import wsl_node
 from nvc.doctor import Check, aside, failed, ok, warning
-from nvc.doctor.look import link_of
+from nvc.doctor.context import link_of
 from nvc.errors import DetectionError
 
 TYPE_CHECKING = False
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 NAMES = ("libnvidia-ml.so", "libcuda.so")
 #: Where a driver may be that is not in the root that was looked at.
@@ -26,33 +26,33 @@ ELSEWHERE = ("/run/nvidia/driver", "/run/host", "/host", "/")
 _SHOWN = 6
 
 
-def _searched(look: Look) -> tuple[str, ...]:
+def _searched(context: Context) -> tuple[str, ...]:
     arch = os.uname().machine
     return DIRECTORIES.get(arch, ())
 
 
-def found_in(look: Look) -> dict[str, str]:
+def found_in(context: Context) -> dict[str, str]:
     """Paths of libcuda and libnvidia-ml with a version in their names, links resolved, with that version."""
     files: dict[str, str] = {}
-    directories = list(_searched(look))
-    directories += [os.path.dirname(path) for _, name, path in _entries(look)[0] if name.startswith(NAMES)]
+    directories = list(_searched(context))
+    directories += [os.path.dirname(path) for _, name, path in _entries(context)[0] if name.startswith(NAMES)]
     for directory in dict.fromkeys(directories):
-        for name, _ in look.host.driver.entries(directory):
+        for name, _ in context.host.driver.entries(directory):
             base, dot, version = name.partition(".so.")
             if f"{base}.so" in NAMES and dot and is_version(version):
-                real = link_of(look.host.driver, f"{directory}/{name}")
+                real = link_of(context.host.driver, f"{directory}/{name}")
                 if real:
                     files[real] = version
     return files
 
 
-def _entries(look: Look) -> tuple[list[tuple[int, str, str]], str, os.stat_result | None]:
+def _entries(context: Context) -> tuple[list[tuple[int, str, str]], str, os.stat_result | None]:
     """Entries of the loader cache for this machine that bear the name of a driver library, or why there are none;
     and its status."""
-    path = look.options.ldcache
+    path = context.options.ldcache
     arch = os.uname().machine
     try:
-        fd, status = look.host.driver.open_regular(path)
+        fd, status = context.host.driver.open_regular(path)
     except FileNotFoundError:
         return [], "", None
     except (OSError, DetectionError) as error:
@@ -71,22 +71,22 @@ def _why(error: OSError | DetectionError) -> str:
     return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error.cause)
 
 
-def _ldconfig(look: Look) -> tuple[str, ...]:
-    return ("ldconfig",) if look.root == "/" else (f"ldconfig -r {look.root}",)
+def _ldconfig(context: Context) -> tuple[str, ...]:
+    return ("ldconfig",) if context.root == "/" else (f"ldconfig -r {context.root}",)
 
 
-def libraries(look: Look) -> Iterator[Finding]:
+def libraries(context: Context) -> Iterator[Finding]:
     """Whether libcuda and libnvidia-ml are in the driver root."""
-    if wsl_node(look.host.devices) is not None:
+    if wsl_node(context.host.devices) is not None:
         yield ok("WSL: the libraries are Windows'")
         return
-    files = found_in(look)
+    files = found_in(context)
     names = {_soname(path) for path in files}
     if not names:
-        searched = [look.path(directory) for directory in _searched(look)]
-        others = [place for place in ELSEWHERE if place != look.root and _has_driver(place, _searched(look))]
+        searched = [context.path(directory) for directory in _searched(context)]
+        others = [place for place in ELSEWHERE if place != context.root and _has_driver(place, _searched(context))]
         yield failed(
-            f"no library of a driver is in {look.root}",
+            f"no library of a driver is in {context.root}",
             f"looked for {' and '.join(NAMES)} with a version in {', '.join(searched)} and by the loader cache",
             *(f"a driver is in {place}" for place in others),
             commands=tuple(f"nvc-cli --root {place} info" for place in others[:1]),
@@ -122,10 +122,10 @@ def _soname(path: str) -> str:
     return path.rpartition("/")[2].partition(".so")[0] + ".so"
 
 
-def version(look: Look) -> Iterator[Finding]:
+def version(context: Context) -> Iterator[Finding]:
     """Whether the libraries are of the kernel module's version."""
-    loaded = look.module
-    files = found_in(look)
+    loaded = context.module
+    files = found_in(context)
     versions = set(files.values())
     others = sorted(path for path, other in files.items() if other != loaded)
     if versions and loaded not in versions:
@@ -140,40 +140,41 @@ def version(look: Look) -> Iterator[Finding]:
     for path in others:
         if _soname(path) not in current:  # it may be the right one under a wrong name
             yield failed(
-                f"there is no {_soname(path)} of driver {loaded}, only {look.path(path)}",
+                f"there is no {_soname(path)} of driver {loaded}, only {context.path(path)}",
                 f"the kernel module is {loaded}",
                 advice=f"if it was renamed, give it back the name {_soname(path)}.{loaded} and run ldconfig; else "
                 f"install the libraries of driver {loaded} again",
             )
             continue
         yield warning(
-            f"{look.path(path)} is left over from driver {files[path]}",
+            f"{context.path(path)} is left over from driver {files[path]}",
             f"the kernel module is {loaded}",
-            commands=(aside(look.path(path)), *_ldconfig(look)),
+            commands=(aside(context.path(path)), *_ldconfig(context)),
             advice="or remove the package that it belongs to",
         )
     for name in NAMES:
         for directory in {os.path.dirname(path) for path in files}:
-            real = link_of(look.host.driver, f"{directory}/{name}.1")
+            real = link_of(context.host.driver, f"{directory}/{name}.1")
             if files.get(real, loaded) != loaded and name in current:
+                link = f"{context.path(directory)}/{name}.1"
                 yield failed(
-                    f"{look.path(directory)}/{name}.1 leads to {real.rpartition('/')[2]}, the module is {loaded}",
-                    commands=(f"ln -sf {name}.{loaded} {look.path(directory)}/{name}.1", *_ldconfig(look)),
+                    f"{link} leads to {real.rpartition('/')[2]}, the module is {loaded}",
+                    commands=(f"ln -sf {name}.{loaded} {link}", *_ldconfig(context)),
                 )
 
 
-def loader_cache(look: Look) -> Iterator[Finding]:
+def loader_cache(context: Context) -> Iterator[Finding]:
     """Whether the loader cache names the driver's libraries, and names nothing that is gone."""
-    path = look.path(look.options.ldcache)
-    entries, problem, status = _entries(look)
+    path = context.path(context.options.ldcache)
+    entries, problem, status = _entries(context)
     if problem:
-        yield failed(f"the loader cache {path} is not used: {problem}", commands=_ldconfig(look))
+        yield failed(f"the loader cache {path} is not used: {problem}", commands=_ldconfig(context))
         return
     if status is None:
         yield warning(
             f"there is no loader cache {path}",
             "NixOS and musl have none; directories are searched instead",
-            commands=_ldconfig(look),
+            commands=_ldconfig(context),
         )
         return
     if not stat.S_IMODE(status.st_mode) & 0o004:
@@ -183,15 +184,15 @@ def loader_cache(look: Look) -> Iterator[Finding]:
             commands=(f"chmod 644 {path}",),
         )
     for _, name, target in entries:
-        if not link_of(look.host.driver, target):
+        if not link_of(context.host.driver, target):
             yield warning(
-                f"the loader cache names {look.path(target)} for {name}, which is not there",
-                commands=_ldconfig(look),
+                f"the loader cache names {context.path(target)} for {name}, which is not there",
+                commands=_ldconfig(context),
             )
     known = {name for _, name, _ in entries}
     for name in NAMES:
-        if f"{name}.1" not in known and any(name in file for file in found_in(look)):
-            yield warning(f"the loader cache {path} does not name {name}.1", commands=_ldconfig(look))
+        if f"{name}.1" not in known and any(name in file for file in found_in(context)):
+            yield warning(f"the loader cache {path} does not name {name}.1", commands=_ldconfig(context))
 
 
 CHECKS = (

@@ -12,7 +12,7 @@ from nvc.cgroup.extend import Unreadable, readable
 from nvc.cgroup.find import device_cgroup, read_all
 from nvc.discovery.elf import read_elf
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cache
-from nvc.doctor.look import read_file
+from nvc.doctor.context import read_file
 from nvc.errors import ContainerError, NvcError
 from nvc.kernel import O_PATH, bpf
 from nvc.oci import read_container

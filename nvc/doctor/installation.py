@@ -6,14 +6,14 @@ import os
 from importlib.util import MAGIC_NUMBER
 
 from nvc.doctor import Check, failed, ok, unknown, warning
-from nvc.doctor.look import read_file
+from nvc.doctor.context import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime")
 _ARCHIVE = "lib/nvc/hot.bin"
@@ -21,22 +21,22 @@ _HEADER = 8  # bytes: packaging/archive/build.py has the format
 REINSTALL = "install nvc again: `make install`, or the package"
 
 
-def programs(look: Look) -> Iterator[Finding]:
+def programs(context: Context) -> Iterator[Finding]:
     """Whether every program is there that engines are told to run."""
-    if not look.programs:
+    if not context.programs:
         yield unknown("this code is not installed anywhere: there are no programs beside it")
         return
     for name in PROGRAMS:
-        path = f"{look.programs}/{name}"
+        path = f"{context.programs}/{name}"
         if not os.access(path, os.X_OK):
             yield failed(f"{path} is no program: the installation is not complete", advice=REINSTALL)
-    yield ok(f"programs are in {look.programs}")
+    yield ok(f"programs are in {context.programs}")
 
 
-def archive(look: Look) -> Iterator[Finding]:
+def archive(context: Context) -> Iterator[Finding]:
     """Whether the archive of modules is of the Python that runs it."""
-    path = os.path.join(os.path.dirname(look.programs), _ARCHIVE)
-    head = read_file(path, _HEADER) if look.programs else None
+    path = os.path.join(os.path.dirname(context.programs), _ARCHIVE)
+    head = read_file(path, _HEADER) if context.programs else None
     if head is None:
         yield ok("this installation has no archive of modules")
     elif head[4:] != MAGIC_NUMBER:

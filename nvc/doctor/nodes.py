@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nvc.discovery.hostroot import HostRoot
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 _READ_WRITE = 0o666
 
@@ -34,10 +34,10 @@ def state(devices: HostRoot, path: str, major: int, minor: int) -> str:
     return "" if there == (major, minor) else f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}"
 
 
-def _checked(look: Look, path: str, minor: int, major: int) -> Iterator[Finding]:
-    problem = state(look.host.devices, path, major, minor)
+def _checked(context: Context, path: str, minor: int, major: int) -> Iterator[Finding]:
+    problem = state(context.host.devices, path, major, minor)
     if problem:
-        place = _place(look, path)
+        place = _place(context, path)
         remove = () if problem == "is missing" else (aside(place),)
         yield failed(
             f"{place} {problem}",
@@ -51,50 +51,50 @@ def _checked(look: Look, path: str, minor: int, major: int) -> Iterator[Finding]
         )
 
 
-def _place(look: Look, path: str) -> str:
-    base = look.host.devices.path
+def _place(context: Context, path: str) -> str:
+    base = context.host.devices.path
     return path if base == "/" else base.rstrip("/") + path
 
 
-def control(look: Look) -> Iterator[Finding]:
+def control(context: Context) -> Iterator[Finding]:
     """nvidiactl and the nodes of UVM."""
-    look.module  # noqa: B018
-    yield from _checked(look, CONTROL, CONTROL_MINOR, look.major)
-    uvm = look.majors.get("nvidia-uvm")
+    context.module  # noqa: B018
+    yield from _checked(context, CONTROL, CONTROL_MINOR, context.major)
+    uvm = context.majors.get("nvidia-uvm")
     if uvm is not None:
-        yield from _checked(look, UVM, 0, uvm)
-        yield from _checked(look, UVM_TOOLS, 1, uvm)
+        yield from _checked(context, UVM, 0, uvm)
+        yield from _checked(context, UVM_TOOLS, 1, uvm)
 
 
-def gpus(look: Look) -> Iterator[Finding]:
+def gpus(context: Context) -> Iterator[Finding]:
     """One node for each GPU of the kernel module, and none for GPUs that are not there."""
-    look.module  # noqa: B018
-    minors = {gpu.minor for gpu in look.gpus if gpu.minor >= 0}
+    context.module  # noqa: B018
+    minors = {gpu.minor for gpu in context.gpus if gpu.minor >= 0}
     for minor in sorted(minors):
-        yield from _checked(look, f"/dev/nvidia{minor}", minor, look.major)
-    for name, _ in look.host.devices.entries("/dev"):
+        yield from _checked(context, f"/dev/nvidia{minor}", minor, context.major)
+    for name, _ in context.host.devices.entries("/dev"):
         number = name.removeprefix("nvidia")
         if name != number and number.isascii() and number.isdigit() and int(number) not in minors:
             yield warning(
-                f"{_place(look, '/dev/' + name)} is left over: there is no GPU with this minor",
-                commands=(aside(_place(look, f"/dev/{name}")),),
+                f"{_place(context, '/dev/' + name)} is left over: there is no GPU with this minor",
+                commands=(aside(_place(context, f"/dev/{name}")),),
             )
     if minors:
         yield ok(f"nodes of {len(minors)} GPUs were looked at")
 
 
-def capabilities(look: Look) -> Iterator[Finding]:
+def capabilities(context: Context) -> Iterator[Finding]:
     """The nodes by which MIG devices are opened: without one, NVML does not even show the device."""
-    look.module  # noqa: B018
-    major = look.majors.get("nvidia-caps")
+    context.module  # noqa: B018
+    major = context.majors.get("nvidia-caps")
     if major is None:
         yield ok("this driver has no capability nodes")
         return
-    for path in _access_files(look.host.system):
-        content = look.host.system.read_optional(path, 4096) or b""
+    for path in _access_files(context.host.system):
+        content = context.host.system.read_optional(path, 4096) or b""
         minor = fields_of(content).get("DeviceFileMinor", "")
         if minor.isascii() and minor.isdigit() and len(minor) <= 7:
-            yield from _checked(look, f"{CAPABILITIES}/nvidia-cap{minor}", int(minor), major)
+            yield from _checked(context, f"{CAPABILITIES}/nvidia-cap{minor}", int(minor), major)
 
 
 def _access_files(system: HostRoot) -> Iterator[str]:
@@ -110,18 +110,18 @@ def _access_files(system: HostRoot) -> Iterator[str]:
                 )
 
 
-def permissions(look: Look) -> Iterator[Finding]:
+def permissions(context: Context) -> Iterator[Finding]:
     """Whether users other than root can open the nodes."""
-    look.module  # noqa: B018
-    for name, _ in look.host.devices.entries("/dev"):
+    context.module  # noqa: B018
+    for name, _ in context.host.devices.entries("/dev"):
         if not name.startswith("nvidia"):
             continue
         try:
-            status = look.host.devices.stat(f"/dev/{name}", follow=False)
+            status = context.host.devices.stat(f"/dev/{name}", follow=False)
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode) and status.st_mode & _READ_WRITE != _READ_WRITE:
-            place = _place(look, f"/dev/{name}")
+            place = _place(context, f"/dev/{name}")
             yield warning(
                 f"{place} is not open to all: users in containers need group {status.st_gid}",
                 f"mode {stat.S_IMODE(status.st_mode):04o}, owner {status.st_uid}:{status.st_gid}",
@@ -131,13 +131,13 @@ def permissions(look: Look) -> Iterator[Finding]:
             )
 
 
-def dev_char(look: Look) -> Iterator[Finding]:
+def dev_char(context: Context) -> Iterator[Finding]:
     """The links by which systemd and runc name device numbers; without them a reload takes GPUs away."""
-    look.module  # noqa: B018
+    context.module  # noqa: B018
     if not os.path.isdir("/run/systemd/system"):
         yield ok("this host does not run systemd")
         return
-    devices = look.host.devices
+    devices = context.host.devices
     names = [name for name, _ in devices.entries("/dev") if name.startswith("nvidia")]
     missing = []
     for name in names:
@@ -149,7 +149,7 @@ def dev_char(look: Look) -> Iterator[Finding]:
         if stat.S_ISCHR(status.st_mode) and not devices.exists(f"/dev/char/{number}"):
             missing.append((number, name))
     if missing:
-        base = _place(look, "/dev/char")
+        base = _place(context, "/dev/char")
         yield warning(
             f"{len(missing)} nodes have no link in {base}: containers may lose GPUs when systemd is reloaded",
             *(f"{base}/{number} for {name}" for number, name in missing),

@@ -6,8 +6,8 @@ import glob
 import os
 
 from nvc.doctor import Check, aside, failed, ok, warning
+from nvc.doctor.context import read_file
 from nvc.doctor.installation import PROGRAMS, REINSTALL
-from nvc.doctor.look import read_file
 from nvc.engines import RUNTIME, EngineError, containerd, crio, docker, podman
 from nvc.engines.change import document_of, value_at
 from nvc.engines.hooksd import DEFAULTS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OURS, NVIDIAS, OTHER = "nvc", "NVIDIA's toolkit", "other"
@@ -167,8 +167,8 @@ READERS: dict[str, Callable[[], Engine]] = {
 _BUILT_IN = ("", "runc", "crun", "io.containerd.runc.v2", "kata", "runsc", "youki", "krun")
 
 
-def _of(engine: str) -> Callable[[Look], Iterator[Finding]]:
-    def check(look: Look) -> Iterator[Finding]:
+def _of(engine: str) -> Callable[[Context], Iterator[Finding]]:
+    def check(context: Context) -> Iterator[Finding]:
         found = READERS[engine]()
         yield from _problems(found)
         yield from _pointing_nowhere(engine, found)
@@ -254,7 +254,7 @@ def _gpus_hook() -> Iterator[Finding]:
             )
 
 
-def names(look: Look) -> Iterator[Finding]:
+def names(context: Context) -> Iterator[Finding]:
     """NVIDIA's names on the PATH: that all are of one toolkit, whose programs understand each other."""
     found = {name: _which(name) for name in NAMES}
     ours = [path for path in found.values() if path and kind_of(path) == OURS]
@@ -267,7 +267,7 @@ def names(look: Look) -> Iterator[Finding]:
         )
 
 
-def hooks(look: Look) -> Iterator[Finding]:
+def hooks(context: Context) -> Iterator[Finding]:
     """The files of hooks.d: that each leads to a program, and no container is given its GPUs twice."""
     engines = {name: READERS[name]() for name in ("crio", "podman")}
     directories = dict.fromkeys(

@@ -8,7 +8,7 @@ import os
 from nvc.containers.cgroup import ids_in
 from nvc.containers.files import read_json
 from nvc.containers.lookup import Lookup
-from nvc.doctor.look import read_text
+from nvc.doctor.context import read_text
 from nvc.engines.change import value_at
 from nvc.errors import ContainerError, InputError
 from nvc.value import Value

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
     from nvc.request import DriverOptions
 
 _SHOWN = 8
 _PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
-def file(look: Look) -> Iterator[Finding]:
+def file(context: Context) -> Iterator[Finding]:
     """Whether the configuration file can be read and makes sense."""
-    error = look.config_error
+    error = context.config_error
     if error is not None:
         commands = (error.hint,) if error.hint.startswith("ch") else ()
         yield failed(
@@ -42,37 +42,37 @@ def file(look: Look) -> Iterator[Finding]:
         return
     there = [path for path in PATHS if os.path.exists(path)]
     yield ok(
-        f"the configuration is {look.config.path}" if there else "there is no configuration: defaults hold"
+        f"the configuration is {context.config.path}" if there else "there is no configuration: defaults hold"
     )
     if len(there) > 1:
         yield warning(
             f"{there[1]} is not read, since there is {there[0]}", advice="put the settings in one of the two"
         )
-    wrong = check_file(look.config.path)[1] if look.config.path else ()
+    wrong = check_file(context.config.path)[1] if context.config.path else ()
     for one in wrong:
         yield failed(
             f"{one.path}: {one.step}: {one.cause}",
             "the programs that use this value do not start",
             advice="correct it; docs/configuration.md has every key",
         )
-    for text in look.config.warnings:
+    for text in context.config.warnings:
         if not any(str(one.cause) in text for one in wrong):
             yield warning(text, advice="see docs/configuration.md")
 
 
-def device_rules(look: Look) -> Iterator[Finding]:
+def device_rules(context: Context) -> Iterator[Finding]:
     """Whether device rules are switched off, as a rootless set-up wants and another does not."""
-    if look.config.no_cgroups and os.geteuid() == 0:
+    if context.config.no_cgroups and os.geteuid() == 0:
         yield warning(
-            f"no-cgroups is set in {look.config.path}: containers of root get nodes that they may not open",
-            commands=(f"sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {look.config.path}",),
+            f"no-cgroups is set in {context.config.path}: containers of root get nodes that they may not open",
+            commands=(f"sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {context.config.path}",),
             advice="a rootless engine does without: it needs no such setting any more",
         )
 
 
-def environment(look: Look) -> Iterator[Finding]:
+def environment(context: Context) -> Iterator[Finding]:
     """Whether any pod can take all GPUs by a variable of its image."""
-    if look.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS):
+    if context.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS):
         yield warning(
             "any pod can take every GPU by NVIDIA_VISIBLE_DEVICES, past the device plugin",
             f"{_PLUGINS} is there, and variables of unprivileged containers count",
@@ -81,9 +81,9 @@ def environment(look: Look) -> Iterator[Finding]:
         )
 
 
-def directory(look: Look) -> Iterator[Finding]:
+def directory(context: Context) -> Iterator[Finding]:
     """Whether the runtime directory is one that can be trusted."""
-    path = look.runtime_directory
+    path = context.runtime_directory
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -113,9 +113,9 @@ def _names(base: str) -> tuple[list[str], list[Finding]]:
         return [], [unknown(f"{base} cannot be read", advice=AS_ROOT)]
 
 
-def trust(look: Look) -> Iterator[Finding]:
+def trust(context: Context) -> Iterator[Finding]:
     """Whether each file of the inventory counts."""
-    base = look.runtime_directory
+    base = context.runtime_directory
     names, findings = _names(base)
     yield from findings
     wrong = []
@@ -136,18 +136,18 @@ def trust(look: Look) -> Iterator[Finding]:
         )
 
 
-def stale(look: Look) -> Iterator[Finding]:
+def stale(context: Context) -> Iterator[Finding]:
     """Whether the inventory says what the driver says now, wherever it would be believed."""
-    facts = look.facts
-    base = look.runtime_directory
-    root = os.fstat(look.host.driver.fd)
+    facts = context.facts
+    base = context.runtime_directory
+    root = os.fstat(context.host.driver.fd)
     fresh = marshal.loads(marshal.dumps(pack(facts)))
-    for apart, options in ((False, look.options), (True, driver_options(look.config))):
+    for apart, options in ((False, context.options), (True, driver_options(context.config))):
         name = inventory.file_name(root, apart)
         kept = inventory.load(name, base)
         if not isinstance(kept, tuple) or len(kept) != 4:
             continue
-        if apart and options.root != look.root or not _believed(look, options, kept):
+        if apart and options.root != context.root or not _believed(context, options, kept):
             continue
         fields = [field for field, one, two in zip(facts._fields, kept[2], fresh) if one != two]
         if "warnings" in fields:
@@ -162,17 +162,17 @@ def stale(look: Look) -> Iterator[Finding]:
             yield ok(f"the inventory {base}/{name} is true")
 
 
-def _believed(look: Look, options: DriverOptions, kept: tuple[object, ...]) -> bool:
+def _believed(context: Context, options: DriverOptions, kept: tuple[object, ...]) -> bool:
     """Whether the next container start would go by it."""
-    key = host_key(look.host, options, options.configuration)
+    key = host_key(context.host, options, options.configuration)
     witnesses: object = kept[1]
-    return kept[0] == key and isinstance(witnesses, tuple) and still_true(look.host.driver, witnesses)
+    return kept[0] == key and isinstance(witnesses, tuple) and still_true(context.host.driver, witnesses)
 
 
-def journals(look: Look) -> Iterator[Finding]:
+def journals(context: Context) -> Iterator[Finding]:
     """Whether a run was killed while it changed a container."""
     left = []
-    for base in (f"{look.runtime_directory}/containers", f"{STATE}/containers"):
+    for base in (f"{context.runtime_directory}/containers", f"{STATE}/containers"):
         names, findings = _names(base)
         yield from findings
         for name in names[:4096]:

@@ -10,7 +10,7 @@ import stat
 
 from nvc.discovery.elf import read_elf, section
 from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
-from nvc.doctor.look import Look
+from nvc.doctor.context import Context
 from nvc.errors import NvcError
 from nvc.slices.build import calibration, shim
 from nvc.slices.client.nvcd import ask
@@ -40,7 +40,7 @@ _GLIBC = re.compile(rb"\0GLIBC_([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]{1,3})?(?=\0)
 _REINSTALL = "install nvc again: `make install`, or the package"
 
 
-def installed(look: Look) -> Iterator[Finding]:
+def installed(context: Context) -> Iterator[Finding]:
     """The shim that new slices get: link, files, note, name, and the glibc that it needs."""
     try:
         found = shim.installed()
@@ -94,11 +94,11 @@ def host_glibc() -> tuple[int, int]:
     return (int(major), int(minor)) if name == "glibc" and minor.isdigit() else (0, 0)
 
 
-def quotas(look: Look) -> Iterator[Finding]:
+def quotas(context: Context) -> Iterator[Finding]:
     """Whether each slice's files can be read."""
-    base = f"{look.runtime_directory}/vgpu"
+    base = f"{context.runtime_directory}/vgpu"
     try:
-        known = snapshot(look.kernel, locked=False, repair=False, base=base)
+        known = snapshot(context.kernel, locked=False, repair=False, base=base)
     except FileNotFoundError:
         yield ok("there are no slices")
         return
@@ -119,9 +119,9 @@ def quotas(look: Look) -> Iterator[Finding]:
     yield ok(f"{len(known.slices) + len(known.broken)} slices")
 
 
-def ledgers(look: Look) -> Iterator[Finding]:
+def ledgers(context: Context) -> Iterator[Finding]:
     """Whether what the processes of a slice hold can be told."""
-    for tenant in look.tenants()[0]:
+    for tenant in context.tenants()[0]:
         if tenant.alive and tenant.problem:
             yield failed(
                 f"what slice {tenant.name} uses is not known: {tenant.problem}",
@@ -131,10 +131,10 @@ def ledgers(look: Look) -> Iterator[Finding]:
             )
 
 
-def memory(look: Look) -> Iterator[Finding]:
+def memory(context: Context) -> Iterator[Finding]:
     """Whether slices together promise more memory than a device has."""
     holders: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
-    for tenant in look.tenants()[0]:
+    for tenant in context.tenants()[0]:
         for device in tenant.devices if tenant.alive else ():
             if device.limit != layout.NO_LIMIT and device.memory:
                 holders.setdefault(device.uuid, []).append((tenant, device))
@@ -151,9 +151,9 @@ def memory(look: Look) -> Iterator[Finding]:
             )
 
 
-def leftovers(look: Look) -> Iterator[Finding]:
+def leftovers(context: Context) -> Iterator[Finding]:
     """Slices of containers that are gone."""
-    gone = [tenant for tenant in look.tenants()[0] if not tenant.alive]
+    gone = [tenant for tenant in context.tenants()[0] if not tenant.alive]
     if gone:
         yield warning(
             f"slices are left over from containers that are gone: {len(gone)}",
@@ -162,13 +162,13 @@ def leftovers(look: Look) -> Iterator[Finding]:
         )
 
 
-def coverage(look: Look) -> Iterator[Finding]:
+def coverage(context: Context) -> Iterator[Finding]:
     """Whether the shim is in every process of a slice."""
     from nvc.slices.admin.survey import survey
 
-    living: tuple[Tenant, ...] = tuple(tenant for tenant in look.tenants()[0] if tenant.alive)
+    living: tuple[Tenant, ...] = tuple(tenant for tenant in context.tenants()[0] if tenant.alive)
     for tenant in living:
-        found = survey(look.kernel, (tenant,), ())
+        found = survey(context.kernel, (tenant,), ())
         for report in found.reports:
             for path, cause in report.uncovered:
                 yield failed(
@@ -184,31 +184,31 @@ def coverage(look: Look) -> Iterator[Finding]:
             )
 
 
-def measured(look: Look) -> Iterator[Finding]:
+def measured(context: Context) -> Iterator[Finding]:
     """Whether it is known what a context takes."""
-    if not any(tenant.alive for tenant in look.tenants()[0]):
+    if not any(tenant.alive for tenant in context.tenants()[0]):
         return
-    facts = look.facts
+    facts = context.facts
     try:
         known = {one.driver for one in calibration.load()}
     except NvcError as error:
         yield failed(
             f"what contexts take cannot be read, so no slice can be made: {error.cause}",
             calibration.PATH,
-            commands=(f"{look.nvc_cli} vgpu calibrate",),
+            commands=(f"{context.nvc_cli} vgpu calibrate",),
         )
         return
     if facts.driver_label not in known:
         yield warning(
             f"what a context takes was not measured with driver {facts.driver_label}: more is assumed",
             f"no line for it in {calibration.PATH}",
-            commands=(f"{look.nvc_cli} vgpu calibrate",),
+            commands=(f"{context.nvc_cli} vgpu calibrate",),
         )
 
 
-def device_policy(look: Look) -> Iterator[Finding]:
+def device_policy(context: Context) -> Iterator[Finding]:
     """Whether device policies can be read: while one cannot, no slice of that device is made."""
-    base = f"{look.runtime_directory}/vgpu-policy"
+    base = f"{context.runtime_directory}/vgpu-policy"
     try:
         uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
     except FileNotFoundError:
@@ -226,13 +226,13 @@ def device_policy(look: Look) -> Iterator[Finding]:
             )
 
 
-def daemon(look: Look) -> Iterator[Finding]:
+def daemon(context: Context) -> Iterator[Finding]:
     """Whether nvcd answers, where a slice needs it or it has run."""
     problems = [(path, problem) for path in SOCKETS if (problem := _unreachable(path))]
     if not problems and (problem := _silent()):
         problems = [(SOCKETS[0], problem)]
     units = [path for path in UNITS if os.path.exists(path)]
-    needing = _with_policy(look)
+    needing = _with_policy(context)
     there = any(os.path.exists(path) for path in SOCKETS)
     if not there and not needing:
         yield ok("nvcd does not run, and no slice needs it", *(f"unit {path}" for path in units[:1]))
@@ -280,11 +280,11 @@ def _silent() -> str:
     return ""
 
 
-def _with_policy(look: Look) -> list[str]:
+def _with_policy(context: Context) -> list[str]:
     """Names of the slices whose policies only nvcd enforces."""
     return [
         tenant.name
-        for tenant in look.tenants()[0]
+        for tenant in context.tenants()[0]
         if tenant.alive and any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
     ]
 

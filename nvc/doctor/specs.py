@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nvc.cdi.store import SpecFile
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 #: Kinds that are about NVIDIA's devices; other vendors' files are only read for their names.
 _VENDORS = ("nvidia.com/", "k8s.device-plugin.nvidia.com/", "management.nvidia.com/", "runtime.nvidia.com/")
@@ -26,10 +26,10 @@ UNITS = (
 )
 
 
-def _files(look: Look) -> list[tuple[str, SpecFile]]:
+def _files(context: Context) -> list[tuple[str, SpecFile]]:
     """Every specification with its directory."""
     found = []
-    for directory in look.config.cdi_spec_dirs:
+    for directory in context.config.cdi_spec_dirs:
         found += [(directory, file) for file in read_directory(directory)]
     return found
 
@@ -42,17 +42,17 @@ def _is_nvcs(file: SpecFile) -> bool:
     return bool(file.document) and stamp_of_document(file.document) is not None
 
 
-def _refresh(look: Look, file: SpecFile) -> tuple[str, ...]:
+def _refresh(context: Context, file: SpecFile) -> tuple[str, ...]:
     """What makes a file anew: by nvc if it made it, else by NVIDIA's tool."""
     if file.document and stamp_of_document(file.document) is None:
         return (f"nvidia-ctk cdi generate --output={file.path}",)
-    return (f"{look.nvc_cli} cdi generate --output {file.path}",)
+    return (f"{context.nvc_cli} cdi generate --output {file.path}",)
 
 
-def sound(look: Look) -> Iterator[Finding]:
+def sound(context: Context) -> Iterator[Finding]:
     """Whether engines can read each file."""
     count = 0
-    for directory in look.config.cdi_spec_dirs:
+    for directory in context.config.cdi_spec_dirs:
         try:
             files = read_directory(directory)
         except CdiError as error:
@@ -64,7 +64,7 @@ def sound(look: Look) -> Iterator[Finding]:
                 yield failed(
                     f"{file.path}: {file.problems[0]}",
                     *file.problems[1:_SHOWN],
-                    commands=_refresh(look, file) if _is_nvcs(file) else (aside(file.path),),
+                    commands=_refresh(context, file) if _is_nvcs(file) else (aside(file.path),),
                     advice="engines ignore the whole file, and say that its devices are unresolvable; "
                     "make it anew with the tool that made it",
                 )
@@ -73,26 +73,26 @@ def sound(look: Look) -> Iterator[Finding]:
                 f"{directory} can be written by others, and engines do as root what its files say",
                 commands=(f"chmod go-w {directory}",),
             )
-    yield ok(f"{count} specifications in {', '.join(look.config.cdi_spec_dirs)}")
+    yield ok(f"{count} specifications in {', '.join(context.config.cdi_spec_dirs)}")
 
 
-def stale(look: Look) -> Iterator[Finding]:
+def stale(context: Context) -> Iterator[Finding]:
     """Whether a file was made for the driver and the devices of now."""
-    for _, file in _files(look):
+    for _, file in _files(context):
         stamp = stamp_of_document(file.document) if file.document else None
         if stamp is None:
             continue
-        problem = staleness(stamp, look.facts)
+        problem = staleness(stamp, context.facts)
         if problem:
             yield failed(
                 f"{file.path} {problem}",
                 f"made for driver {stamp.driver} in {stamp.root}",
-                commands=_refresh(look, file),
+                commands=_refresh(context, file),
                 advice="nvc-cdi-refresh.path of the package does so whenever the driver changes",
             )
 
 
-def refreshed(look: Look) -> Iterator[Finding]:
+def refreshed(context: Context) -> Iterator[Finding]:
     """Whether the unit that writes a specification at boot has written one."""
     wanted = [path for path in UNITS if os.path.lexists(path)]
     if not wanted:
@@ -101,20 +101,20 @@ def refreshed(look: Look) -> Iterator[Finding]:
     if not os.path.isdir("/run/systemd/system"):
         yield ok("nvc-cdi-refresh is enabled, for when systemd runs here")
         return
-    if any(file.document and stamp_of_document(file.document) for _, file in _files(look)):
+    if any(file.document and stamp_of_document(file.document) for _, file in _files(context)):
         return
     yield failed(
         "nvc-cdi-refresh is enabled, and has not written a specification",
         *wanted[:1],
-        f"no file of nvc is in {', '.join(look.config.cdi_spec_dirs)}",
+        f"no file of nvc is in {', '.join(context.config.cdi_spec_dirs)}",
         commands=("systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20"),
         advice="it fails where the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver",
     )  # fmt: skip
 
 
-def paths(look: Look) -> Iterator[Finding]:
+def paths(context: Context) -> Iterator[Finding]:
     """Whether all that a file names is there."""
-    for _, file in _files(look):
+    for _, file in _files(context):
         if not file.document or not _ours(file.document):
             continue
         missing = sorted({path for path in _host_paths(file.document) if not os.path.lexists(path)})
@@ -123,27 +123,27 @@ def paths(look: Look) -> Iterator[Finding]:
                 f"{file.path} names {missing[0]}, which is not there: its containers do not start",
                 *missing[1:_SHOWN],
                 *((f"and {len(missing) - _SHOWN} more",) if len(missing) > _SHOWN else ()),
-                commands=_refresh(look, file),
+                commands=_refresh(context, file),
             )
 
 
-def hooks(look: Look) -> Iterator[Finding]:
+def hooks(context: Context) -> Iterator[Finding]:
     """Whether the programs are there that a file wants to be run."""
-    for _, file in _files(look):
+    for _, file in _files(context):
         programs = {str(hook.get("path")) for hook in _parts(file.document, "hooks")}
         for program in sorted(programs):
             if not os.access(program, os.X_OK):
                 yield failed(
                     f"{file.path} wants {program} to be run, which is no program here",
-                    commands=_refresh(look, file),
+                    commands=_refresh(context, file),
                     advice="install what made the file again, or make it with nvc",
                 )
 
 
-def conflicts(look: Look) -> Iterator[Finding]:
+def conflicts(context: Context) -> Iterator[Finding]:
     """Whether a device is in two files of one directory: engines then know neither."""
     seen: dict[tuple[str, str], str] = {}
-    for directory, file in _files(look):
+    for directory, file in _files(context):
         for device in file.devices() if file.document else ():
             first = seen.setdefault((directory, device), file.path)
             if first != file.path:

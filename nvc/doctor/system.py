@@ -7,7 +7,7 @@ import re
 
 from nvc.cgroup.find import cgroup_mounts
 from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
-from nvc.doctor.look import read_file, read_text
+from nvc.doctor.context import read_file, read_text
 from nvc.errors import InitializationError
 from nvc.kernel import bpf, check_floor
 from nvc.rundir import in_user_namespace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.look import Look
+    from nvc.doctor.context import Context
 
 _SELINUX = "/sys/fs/selinux"
 _BOOLEAN = "container_use_devices"
@@ -27,7 +27,7 @@ TRANSIENT = ("/run/systemd/transient", "/run/systemd/system", "/etc/systemd/syst
 _NAMES = re.compile(r"char-nvidia|/dev/nvidia|/dev/char/195:|char-\*")
 
 
-def kernel(look: Look) -> Iterator[Finding]:
+def kernel(context: Context) -> Iterator[Finding]:
     """Whether the kernel is new enough."""
     try:
         check_floor()
@@ -35,7 +35,7 @@ def kernel(look: Look) -> Iterator[Finding]:
         yield failed(f"Linux {os.uname().release} is too old: {error.cause}", advice=error.hint)
 
 
-def rights(look: Look) -> Iterator[Finding]:
+def rights(context: Context) -> Iterator[Finding]:
     """Whether this program can see everything."""
     if os.geteuid() != 0:
         yield unknown(
@@ -49,7 +49,7 @@ def rights(look: Look) -> Iterator[Finding]:
         )
 
 
-def place(look: Look) -> Iterator[Finding]:
+def place(context: Context) -> Iterator[Finding]:
     """Whether this is the host at all."""
     marks = [mark for mark in _MARKS if os.path.exists(mark)]
     environment = read_text("/proc/1/environ", 1 << 16)
@@ -63,7 +63,7 @@ def place(look: Look) -> Iterator[Finding]:
         )
 
 
-def proc(look: Look) -> Iterator[Finding]:
+def proc(context: Context) -> Iterator[Finding]:
     """Whether /proc shows processes."""
     if not os.path.exists("/proc/self/stat"):
         yield failed("/proc is not mounted", commands=("mount -t proc proc /proc",))
@@ -87,7 +87,7 @@ def _proc_mount() -> tuple[str, ...]:
     return tuple(line for line in lines if " /proc proc " in line)[:1]
 
 
-def root(look: Look) -> Iterator[Finding]:
+def root(context: Context) -> Iterator[Finding]:
     """Whether runtimes can change the root directory of a container: not where that of the host is an initramfs."""
     lines = (read_file("/proc/self/mountinfo", 16 << 20) or b"").decode("utf-8", "replace").splitlines()
     tops = [line.split() for line in lines if len(line.split()) > 5 and line.split()[4] == "/"]
@@ -101,7 +101,7 @@ def root(look: Look) -> Iterator[Finding]:
         )
 
 
-def cgroups(look: Look) -> Iterator[Finding]:
+def cgroups(context: Context) -> Iterator[Finding]:
     """Whether device rules can be changed, for both kinds of cgroups."""
     mounts = cgroup_mounts(read_file("/proc/self/mountinfo", 16 << 20) or b"")
     if not mounts:
@@ -140,7 +140,7 @@ def cgroups(look: Look) -> Iterator[Finding]:
         os.close(fd)
 
 
-def selinux(look: Look) -> Iterator[Finding]:
+def selinux(context: Context) -> Iterator[Finding]:
     """Whether SELinux keeps containers from device nodes."""
     if read_text(f"{_SELINUX}/enforce", 16) != "1":
         yield ok("SELinux does not enforce")
@@ -157,7 +157,7 @@ def selinux(look: Look) -> Iterator[Finding]:
     )
 
 
-def systemd(look: Look) -> Iterator[Finding]:
+def systemd(context: Context) -> Iterator[Finding]:
     """Whether a reload of systemd takes GPUs from containers that run: it writes its own list of devices again."""
     for scope, pid in scopes().items():
         yield from scope_findings(scope, pid)

@@ -1,4 +1,4 @@
-"""What checks look at: each fact is gathered once, when the first check asks for it, and nothing is changed."""
+"""What checks read: each fact is gathered once, when the first check asks for it, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FILE_LIMIT = 4 << 20
 NOWHERE = "/dev/null"
 
 
-class Look:
-    """The host, seen by `kernel`. `close` it when done.
+class Context:
+    """What checks read of the host, through `kernel`. `close` it when done.
 
     The configuration names the driver root where the caller did not: `root` and `ldcache` are the caller's or "".
     """
@@ -98,7 +98,7 @@ class Look:
 
     @property
     def major(self) -> int:
-        """That of GPUs and control nodes."""
+        """The major number of GPUs and control nodes; NVIDIA's own where the kernel names none."""
         return nvidia_major(self.majors)
 
     @property
@@ -167,7 +167,7 @@ def read_file(path: str, limit: int = FILE_LIMIT) -> bytes | None:
 
 
 def read_text(path: str, limit: int = FILE_LIMIT) -> str:
-    """The same as text without blanks around it; "" where there is nothing that can be read."""
+    """The beginning of a file as text, without blanks around it; "" where there is none or it cannot be read."""
     try:
         return (read_file(path, limit) or b"").decode("utf-8", "replace").strip()
     except OSError:
