@@ -103,7 +103,7 @@ def configure_target(
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
-            probe.settle(_PROBE_END)
+            probe.reap(_PROBE_END)
 
 
 def undo(kernel: Kernel, opened: Callable[[], Target], timeout: float) -> bool:

@@ -14,7 +14,7 @@ from nvc.daemon.schedule.gang import Board
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.server import Server
 from nvc.errors import NvcError
-from nvc.kernel.probe import settle
+from nvc.kernel.probe import reap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Daemon:
         ):  # the kernel does not tell when a lease on a file ends
             self._guarded(lambda: self.slices.refresh(now, census))
         self.server.housekeeping(now)
-        settle(0)
+        reap(0)
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}

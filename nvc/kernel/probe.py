@@ -134,7 +134,7 @@ def start_probe(
     `ids` says whether it takes `uid` and `gid` (IDS_*), `libraries` are tried in order; seconds.
     Raises InitializationError when it cannot be started.
     """
-    _reap_earlier()
+    _reap_ended()
     names = ffi.new("char[]", b"\0".join(name.encode() for name in libraries) + b"\0")
     options = ffi.new("struct nvc_probe_options *")
     options.root = root
@@ -152,8 +152,8 @@ def start_probe(
     return Probe(pid, fd[0], pidfd[0], timeout)
 
 
-def settle(timeout: float) -> None:
-    """Waits up to `timeout` seconds for probes that were closed, and reaps those that have ended.
+def reap(timeout: float) -> None:
+    """Reap the probes that were closed, after waiting up to `timeout` seconds for them to end.
 
     For a process that is about to end itself: a zombie that it leaves behind is announced to whoever inherits it,
     with the signal that should announce the process's own end. crun 1.8 then waits for a hook's whole timeout.
@@ -164,10 +164,10 @@ def settle(timeout: float) -> None:
         if pidfd >= 0:
             lib.nvc_probe_wait(pidfd, max(0, int((deadline - time.monotonic()) * 1000)))
             os.close(pidfd)
-    _reap_earlier()
+    _reap_ended()
 
 
-def _reap_earlier() -> None:
+def _reap_ended() -> None:
     """Reaps the probes that were still ending when they were closed."""
     for pid in _unreaped[:]:
         try:

@@ -45,7 +45,7 @@ def ask(tree: DriverTree, timeout: float = PATIENCE, ids: int = IDS_TRY, uid: in
         probe.close()
         assert has_ended(alive)
         os.close(alive)
-        probe_module._reap_earlier()  # one that was still ending when it was closed
+        probe_module._reap_ended()  # one that was still ending when it was closed
         assert children() <= before
 
 

@@ -35,23 +35,23 @@ def is_reaped(pid: int) -> bool:
     return False
 
 
-def test_settle_waits_for_the_end() -> None:
+def test_reap_waits_for_the_end() -> None:
     pid, write = ending()
     threading.Timer(0.05, os.close, [write]).start()
-    probe.settle(30)
+    probe.reap(30)
     assert is_reaped(pid) and probe._unreaped == []
 
 
-def test_settle_does_not_wait_for_ever() -> None:
+def test_reap_does_not_wait_for_ever() -> None:
     pid, write = ending()
-    probe.settle(0.01)
+    probe.reap(0.01)
     assert probe._unreaped == [pid]
     os.close(write)
-    probe.settle(30)
+    probe.reap(30)
     assert is_reaped(pid)
 
 
-def test_configure_settles_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure_reaps_the_probe_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     pid, write = ending()
 
     def failing(*_: object) -> None:
