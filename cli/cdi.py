@@ -34,7 +34,7 @@ from nvc.kernel import LinuxKernel
 from nvc.model import CAPABILITIES
 from nvc.request import Request
 from nvc_cli import arguments, completion, output
-from nvc_cli.cdi_look import list_command, validate_command
+from nvc_cli.cdi_inspect import list_command, validate_command
 from nvc_cli.main import CONTEXT, Commands, Seconds, program_of
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import click
 
 from nvc.kernel import LinuxKernel
 from nvc_cli import arguments, completion, output, vgpu_control, vgpu_report, vgpu_watch
-from nvc_cli.carried import callers_environment
+from nvc_cli.caller_environment import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
     FORMAT,
