@@ -91,9 +91,9 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
     if slice.daemon:  # a directory, so that a socket that is made later is seen
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}
-    for copy in slice.copies:
-        path, identity = shims[copy.soname]
-        ops.append(BindHostFile(path, copy.path, identity))
+    for shadow in slice.shadows:
+        path, identity = shims[shadow.soname]
+        ops.append(BindHostFile(path, shadow.path, identity))
     # The shim finds what it needs relative to the name it was loaded under.
     private = f"{directory}/{layout.PRIVATE}"
     ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links if place != directory]

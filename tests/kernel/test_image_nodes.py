@@ -19,7 +19,7 @@ from nvc.errors import NvcError
 from nvc.kernel import O_PATH, LinuxKernel
 from nvc.plan.ops import Tmpfs
 from nvc.slices.admin.check import check_files
-from nvc.slices.build.copies import find_copies
+from nvc.slices.build.shadow_libraries import find_shadow_libraries
 
 IN_OPEN = 0x20  # inotify(7); O_PATH is no opening
 EVENT = struct.Struct("iIII")
@@ -82,7 +82,7 @@ def test_what_is_watched_is_seen(watched: Watched, debian: str) -> None:
 
 
 LOOKS: dict[str, Callable[[Any, int], object]] = {
-    "copies": lambda kernel, root: find_copies(kernel, root, LIBS),
+    "copies": lambda kernel, root: find_shadow_libraries(kernel, root, LIBS),
     "compat": lambda kernel, root: compat_libraries(kernel, root, "535.1"),
     "check": lambda kernel, root: check_files(kernel, root, LIBS),
 }

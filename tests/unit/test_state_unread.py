@@ -17,7 +17,7 @@ from nvc.daemon.io.identity import slice_of
 from nvc.errors import ContainerError, NvcError
 from nvc.kernel import LinuxKernel
 from nvc.slices.build import calibration
-from nvc.slices.build.copies import find_copies
+from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.model import quota
 from nvc.slices.model.entry import Entry, EntryDevice, read_entry, text_of, write_about
 from nvc.slices.model.quota import QuotaDevice
@@ -88,7 +88,7 @@ RAISES: dict[str, tuple[Callable[[State], object], str]] = {
     "record of a server": (lambda s: mps_records.read(f"{s.servers}/{KEY}/{UUID}"), "/about"),
     "servers": (lambda s: mps_records.directories(s.servers), "/mps"),
     "all slices": (lambda s: snapshot(kernel, True, base=s.base), "/vgpu"),
-    "copies in an image": (lambda s: find_copies(kernel, s.image, LIBS), "too many open files"),
+    "copies in an image": (lambda s: find_shadow_libraries(kernel, s.image, LIBS), "too many open files"),
     "whether it is bound": (
         lambda s: registry.is_bound(kernel, s.image, LIBS, s.directory),
         "too many open",

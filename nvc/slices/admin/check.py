@@ -9,7 +9,7 @@ from nvc.discovery.elf import Elf, read_elf
 from nvc.errors import ContainerError, NvcError
 from nvc.kernel import O_PATH
 from nvc.plan.slices import UNCOUNTED
-from nvc.slices.build.copies import SONAMES, find_copies
+from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.layout import PRIVATE, REAL, VERSION
 from nvc.value import Value
@@ -103,12 +103,12 @@ def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
 
 def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
     """Copies of the driver's libraries below `root` that a loader would find and that no shim covers."""
-    found = find_copies(kernel, root, libs_dir)
+    found = find_shadow_libraries(kernel, root, libs_dir)
     uncovered = []
-    for copy in found.copies:
-        elf = _read(kernel, root, copy.path)
+    for shadow in found.shadows:
+        elf = _read(kernel, root, shadow.path)
         if elf is not None and not layouts_of(elf) and elf.soname in SONAMES:
-            uncovered.append(copy.path)
+            uncovered.append(shadow.path)
     return (*uncovered, *found.hidden)
 
 

@@ -16,7 +16,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 from nvc.compat import DIRECTORY, compat_libraries
 from nvc.discovery.hostroot import identity_of
 from nvc.slices.build import calibration, shim
-from nvc.slices.build.copies import find_copies
+from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.client.presence import not_enforced
 from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
@@ -82,7 +82,7 @@ def build_slice(
     if compat:
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
-    found = find_copies(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
+    found = find_shadow_libraries(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
     key, ledger = registry.key_of(kernel, target), ""
     holds = " ".join(sorted(device.hold for device in devices if device.hold))
     if holds and all(device.hold for device in devices):
@@ -98,7 +98,7 @@ def build_slice(
         shim_directory=files.directory,
         shims=files.files,
         quota=f"{registry.base_directory()}/{key}/quota",
-        copies=found.copies,
+        shadows=found.shadows,
         links=found.links,
         hidden=found.hidden,
         uncounted=wanted.uncounted,
@@ -120,8 +120,8 @@ def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
     """
     shared = shared_slice(facts)
     known = tuple(identity for _, _, identity in shared.shims)
-    found = find_copies(kernel, target.rootfs, target.layout.libs_dir, (), known)
-    nested: Slice = shared.replace(copies=found.copies, links=found.links, hidden=found.hidden)
+    found = find_shadow_libraries(kernel, target.rootfs, target.layout.libs_dir, (), known)
+    nested: Slice = shared.replace(shadows=found.shadows, links=found.links, hidden=found.hidden)
     return nested
 
 

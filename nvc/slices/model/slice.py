@@ -57,8 +57,8 @@ class SliceDevice(Value):
         return f"{self.uuid}  {share}"
 
 
-class Copy(Value):
-    """A file of the image that programs would load in place of the shim. It is covered with the shim."""
+class ShadowLibrary(Value):
+    """A library of the image that programs would load in place of the shim. The plan covers it with the shim."""
 
     path: str
     soname: str  # libcuda.so.1 or libnvidia-ml.so.1
@@ -71,8 +71,8 @@ class Slice(Value):
     shim_directory: str
     shims: tuple[tuple[str, str, Identity], ...]  # SONAME, path on the host, identity
     quota: str  # path on the host
-    copies: tuple[Copy, ...] = ()
-    links: tuple[str, ...] = ()  # directories of copies: each gets a link to the private directory
+    shadows: tuple[ShadowLibrary, ...] = ()
+    links: tuple[str, ...] = ()  # directories of shadow libraries: each gets a link to the private directory
     hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given

@@ -1,6 +1,6 @@
-"""Files of an image that programs would load in place of the shim: a second libcuda is a way around it.
+"""Shadow libraries: files of an image that programs would load in place of the shim, such as a second libcuda.
 
-Looked at are the directories in which a loader looks: those of the image's loader cache, the well-known ones,
+Searched are the directories in which a loader looks: those of the image's loader cache, the well-known ones,
 those of LD_LIBRARY_PATH where it is known, and CUDA's forward-compatibility directories. All of it is the image's:
 names and counts are bounded, and every path is resolved inside the rootfs.
 """
@@ -14,7 +14,7 @@ from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.errors import MountError, NvcError, of_host
 from nvc.kernel import O_PATH
 from nvc.request import clean_path
-from nvc.slices.model.slice import Copy
+from nvc.slices.model.slice import ShadowLibrary
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -30,37 +30,37 @@ COMPAT_PARENT = "/usr/local"
 COMPAT_BELOW = ("", "/lib", "/lib.real")
 DIRECTORIES_MAX = 256
 NAMES_MAX = 65536
-COPIES_MAX = 64
+SHADOWS_MAX = 64
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Found(Value):
+class ImageLibraries(Value):
     """What of an image must be covered, linked or hidden."""
 
-    copies: tuple[Copy, ...]
+    shadows: tuple[ShadowLibrary, ...]
     links: tuple[str, ...]  # directories that need a link to the private directory
     hidden: tuple[str, ...]
 
 
-def find_copies(
+def find_shadow_libraries(
     kernel: Kernel,
     rootfs: int,
     libs_dir: str,
     library_path: tuple[str, ...] = (),
     known: tuple[Identity, ...] = (),
     compat: str = "",
-) -> Found:
-    """The copies in the rootfs. `known` are the shims: where one already lies, nothing is to be done.
+) -> ImageLibraries:
+    """The shadow libraries in the rootfs. `known` are the shims: a path where one already lies is left out.
 
     `compat` is the directory of forward-compatibility libraries that the container uses, "" where it uses none: the
     others are hidden.
 
-    Raises MountError when there are more copies than anybody has by accident.
+    Raises MountError for more than SHADOWS_MAX of them: nobody has as many by accident.
     """
     ours = {(identity.device, identity.inode) for identity in known}
     seen: set[tuple[int, int]] = set()
     files: set[tuple[int, int]] = set()
-    copies: list[Copy] = []
+    shadows: list[ShadowLibrary] = []
     links: list[str] = []
     hidden = []
     chosen = _identity(kernel, rootfs, compat) if compat else None
@@ -85,14 +85,14 @@ def find_copies(
             if identity in ours or identity in files:
                 continue
             files.add(identity)
-            copies.append(Copy(path, SONAMES[name.startswith(_STEMS[1])]))
+            shadows.append(ShadowLibrary(path, SONAMES[name.startswith(_STEMS[1])]))
         if present:
             links.append(directory)
-        if len(copies) > COPIES_MAX:
+        if len(shadows) > SHADOWS_MAX:
             raise MountError(
-                "make a slice", directory, f"more than {COPIES_MAX} copies of libcuda in the image"
+                "make a slice", directory, f"more than {SHADOWS_MAX} copies of libcuda in the image"
             )
-    return Found(tuple(copies), tuple(links), tuple(hidden))
+    return ImageLibraries(tuple(shadows), tuple(links), tuple(hidden))
 
 
 def _directories(kernel: Kernel, rootfs: int, library_path: tuple[str, ...]) -> list[str]:
