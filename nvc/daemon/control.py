@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.verify import Finding
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.schedule.arbiter import Arbiter
-    from nvc.daemon.schedule.turns import Tenant
+    from nvc.daemon.schedule.turns import ScheduledSlice
 
 EVENTS_SHOWN = 64
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
@@ -155,7 +155,7 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
     }
 
 
-def tenant(arbiter: Arbiter, one: Tenant, entitled: float | None) -> dict[str, Any]:
+def tenant(arbiter: Arbiter, one: ScheduledSlice, entitled: float | None) -> dict[str, Any]:
     """One slice on a device."""
     claim = one.terms.claim
     return {

@@ -11,7 +11,7 @@ from nvc.slices.model.policy import EQUAL, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.turns import Lease, Tenant
+    from nvc.daemon.schedule.turns import Lease, ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
@@ -28,11 +28,11 @@ class Accounts:
     def __init__(self, force: InForce) -> None:
         self.policy = force.policy
         self.quantum = force.quantum
-        self.tenants: dict[str, Tenant] = {}
-        self.wanting: dict[str, Tenant] = {}
+        self.tenants: dict[str, ScheduledSlice] = {}
+        self.wanting: dict[str, ScheduledSlice] = {}
         self.lease: Lease | None = None
-        self.reserved: Tenant | None = None  # for a gang that is not complete yet
-        self.late: set[Tenant] = set()
+        self.reserved: ScheduledSlice | None = None  # for a gang that is not complete yet
+        self.late: set[ScheduledSlice] = set()
         self.settled = 0  # until when everybody is charged
         self.account = 0  # where somebody stands who comes new
         self.total = 0  # weight of all that want the device
@@ -44,7 +44,7 @@ class Accounts:
         self.bounded = self.policy.bound != NOTHING
         self.total = sum(tenant.weight for tenant in self.wanting.values())
 
-    def length(self, tenant: Tenant) -> int:
+    def length(self, tenant: ScheduledSlice) -> int:
         """Of the tenant's lease: in a round, all that want the device have about a quantum each. Nanoseconds."""
         whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
@@ -83,7 +83,7 @@ class Accounts:
         if user is not None and user not in self.late:
             user.shared += (now - since) * fresh // (fresh + 1)
 
-    def _charge(self, tenant: Tenant, held: int) -> None:
+    def _charge(self, tenant: ScheduledSlice, held: int) -> None:
         tenant.held += held
         account = tenant.account + held * UNIT // tenant.weight
         limit = self.account + DEBT * UNIT // tenant.weight
@@ -93,7 +93,7 @@ class Accounts:
         if self.bounded:
             tenant.budget = max(tenant.budget - held, -float(DEBT))
 
-    def refill(self, tenant: Tenant, now: int) -> None:
+    def refill(self, tenant: ScheduledSlice, now: int) -> None:
         """Bring the budget of a bounded tenant up to date."""
         tenant.budget = self.budget(tenant, now)
         tenant.refilled = now
@@ -105,7 +105,7 @@ class Accounts:
             least = min(least, self.budget(tenant, now) / tenant.rate if tenant.rate else 0.0)
         return least if self.wanting else 0.0
 
-    def budget(self, tenant: Tenant, now: int) -> float:
+    def budget(self, tenant: ScheduledSlice, now: int) -> float:
         """What a bounded tenant has then, if nothing happens until then."""
         budget, most = tenant.budget + (now - tenant.refilled) * tenant.rate, SAVED * tenant.rate
         return budget if budget < most else most

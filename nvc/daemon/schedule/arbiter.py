@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.accounts import UNIT, Accounts
-from nvc.daemon.schedule.turns import Lease, Member, Tenant
+from nvc.daemon.schedule.turns import Lease, Member, ScheduledSlice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Arbiter(Accounts):
         self.board = board
         self.uuid = uuid
         self.send = send
-        self.line: list[Tenant] = []  # of gangs: before all others
+        self.line: list[ScheduledSlice] = []  # of gangs: before all others
         self.deadline: int | None = None
         self.round = 0
         self.idle_since = 0
@@ -39,11 +39,11 @@ class Arbiter(Accounts):
 
     # What happens
 
-    def tenant(self, terms: Terms, now: int) -> Tenant:
+    def tenant(self, terms: Terms, now: int) -> ScheduledSlice:
         """The tenant with these terms from now on, made if it is new."""
         found = self.tenants.get(terms.key)
         if found is None:
-            found = self.tenants[terms.key] = Tenant(terms, self.account, now)
+            found = self.tenants[terms.key] = ScheduledSlice(terms, self.account, now)
             self.weigh()
             found.budget = float(self.length(found))
             self._look_again(now)
@@ -103,7 +103,7 @@ class Arbiter(Accounts):
         else:
             self._look_again(now)
 
-    def _free_all(self, tenant: Tenant) -> None:
+    def _free_all(self, tenant: ScheduledSlice) -> None:
         for member in tenant.members:
             if member.wants and not member.round and not tenant.terms.claim.paused:
                 self._hand(member, self.new_round(), FREE, 0)
@@ -131,7 +131,7 @@ class Arbiter(Accounts):
         elif lease.tenant is not tenant:
             self._arrived(tenant, lease, now)
 
-    def _arrived(self, tenant: Tenant, lease: Lease, now: int) -> None:
+    def _arrived(self, tenant: ScheduledSlice, lease: Lease, now: int) -> None:
         """Somebody else wants the device than has it."""
         holder = lease.tenant
         if lease.dropped or holder is None:
@@ -268,7 +268,7 @@ class Arbiter(Accounts):
         else:
             self.grant(chosen, self.length(chosen), now, False)
 
-    def choose(self, now: int) -> Tenant | None:
+    def choose(self, now: int) -> ScheduledSlice | None:
         """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
         if not self.bounded and self.board.single:
             best = min(self.wanting.values(), key=BY_ACCOUNT)
@@ -277,8 +277,8 @@ class Arbiter(Accounts):
         self.advance()
         return self._choose_among(now)
 
-    def _choose_among(self, now: int) -> Tenant | None:
-        best: Tenant | None = None
+    def _choose_among(self, now: int) -> ScheduledSlice | None:
+        best: ScheduledSlice | None = None
         due = soonest = 0
         held_back = False
         gangs = not self.board.single
@@ -309,13 +309,13 @@ class Arbiter(Accounts):
             self.deadline = now + (soonest or self.quantum)
         return best
 
-    def reserve(self, tenant: Tenant | None, now: int) -> None:
+    def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
         """Keep the device for a gang until it has its others too; None: no longer."""
         self.settle(now)
         self.reserved = tenant
         self.deadline = None
 
-    def grant(self, tenant: Tenant, length: int, now: int, gang: bool) -> None:
+    def grant(self, tenant: ScheduledSlice, length: int, now: int, gang: bool) -> None:
         """Begin a lease; without a `length`, one that ends when another tenant wants the device."""
         self.settle(now)
         self.reserved = None
@@ -345,7 +345,7 @@ class Arbiter(Accounts):
         self.round = self.round + 1 & 0xFFFFFFFF or 1
         return self.round
 
-    def _wanting_changed(self, tenant: Tenant, now: int) -> None:
+    def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
         """Keep `wanting` right after a member or the terms changed."""
         wants = not tenant.terms.claim.paused and any(
             member.wants and member not in tenant.late for member in tenant.members

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.schedule.turns import Member, Tenant
+    from nvc.daemon.schedule.turns import Member, ScheduledSlice
 
 
 class Board:
@@ -76,7 +76,7 @@ class Board:
         """Whether the tenant wants several devices that others want too."""
         return not self.single and len(self._gang(key)) > 1
 
-    def may_lead(self, arbiter: Arbiter, tenant: Tenant, now: int) -> bool:
+    def may_lead(self, arbiter: Arbiter, tenant: ScheduledSlice, now: int) -> bool:
         """Whether a turn of the tenant may begin on this device."""
         gang = self._gang(tenant.key)
         if len(gang) < 2:
@@ -124,7 +124,7 @@ class Board:
                 arbiter.drop(now)
 
 
-def _has(tenant: Tenant | None, key: str) -> bool:
+def _has(tenant: ScheduledSlice | None, key: str) -> bool:
     return tenant is not None and tenant.key == key
 
 

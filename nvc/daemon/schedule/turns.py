@@ -12,7 +12,7 @@ class Member:
 
     __slots__ = ("tenant", "client", "uuid", "wants", "round", "since", "used")
 
-    def __init__(self, tenant: Tenant, client: object, uuid: bytes = b"") -> None:
+    def __init__(self, tenant: ScheduledSlice, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
         self.client = client  # the arbiter does not look at it
         self.uuid = uuid
@@ -31,8 +31,8 @@ class Member:
         return excess
 
 
-class Tenant:
-    """One slice on one device. Times in nanoseconds."""
+class ScheduledSlice:
+    """One slice on one device, as the arbiter schedules it. Times in nanoseconds."""
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
@@ -66,7 +66,7 @@ class Lease:
     __slots__ = ("tenant", "round", "began", "end", "holders", "dropped", "gang")
 
     def __init__(
-        self, tenant: Tenant | None, round: int, began: int, end: int, holders: set[Member]
+        self, tenant: ScheduledSlice | None, round: int, began: int, end: int, holders: set[Member]
     ) -> None:
         self.tenant = tenant  # None: everybody's, from before there were turns
         self.round = round
