@@ -120,10 +120,10 @@ def top_command(
     ASKED is the cap or weight of a slice. ENTITLED is the part of the GPU's time that it gets when all are busy,
     RECEIVED the part that it had since the table before, WAITED how much its launches were held back.
     """
-    from nvc.slices.show.live import Watcher, document
+    from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import screen
 
-    watcher = Watcher(operator_kernel(), interval)
+    watcher = LiveView(operator_kernel(), interval)
     if form == "table" and not once and _interactive(ctx):
         from nvc_cli.vgpu_screen import run
 

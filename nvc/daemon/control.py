@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.daemon.audit.verify import Finding
+    from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.schedule.arbiter import Arbiter
     from nvc.daemon.schedule.turns import ScheduledSlice
@@ -128,7 +128,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
     }
 
 
-def finding(one: Finding) -> dict[str, Any]:
+def finding(one: Violation) -> dict[str, Any]:
     """Something that verification found and that goes on."""
     return {name: getattr(one, name) for name in one._fields if name != "acted"}
 

@@ -21,7 +21,7 @@ from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps_answers import is_number, is_size, last_line
-from nvc.daemon.mps_records import GONE, MIB, STARTING, Fenced, Record
+from nvc.daemon.mps_records import GONE, MIB, STARTING, Fenced, ServerRecord
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.slices.build.confine import die_with
@@ -130,7 +130,7 @@ class Servers:
         try:
             one.pid = self._execute(one, ("-f",), -1, -1, go_read)
             one.start = start_of(f"/proc/{one.pid}")
-            mps_records.write(one.directory, Record(one.pid, one.start, one.percent, one.memory))
+            mps_records.write(one.directory, ServerRecord(one.pid, one.start, one.percent, one.memory))
             os.write(go_write, b"\n")
         finally:
             os.close(go_read)

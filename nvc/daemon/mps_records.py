@@ -73,7 +73,7 @@ class Fenced:
         return "".join(f"{line}\n" for line in lines).encode()
 
 
-class Record(Value):
+class ServerRecord(Value):
     """One server as it was started."""
 
     pid: int
@@ -82,7 +82,7 @@ class Record(Value):
     memory: int  # bytes; 0: no limit
 
 
-def write(directory: str, record: Record) -> None:
+def write(directory: str, record: ServerRecord) -> None:
     """Keep a record in the directory of a server. Raises OSError."""
     fd = os.open(
         f"{directory}/.about", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
@@ -96,7 +96,7 @@ def write(directory: str, record: Record) -> None:
     os.rename(f"{directory}/.about", f"{directory}/about")
 
 
-def read(directory: str) -> Record | None:
+def read(directory: str) -> ServerRecord | None:
     """The record in a directory; None: no server was begun there. Raises OSError, ValueError."""
     try:
         fd = open_own(f"{directory}/about")
@@ -110,7 +110,7 @@ def read(directory: str) -> Record | None:
     if len(words) != 4 or not text.endswith("\n") or not all(word.isdigit() for word in words):
         raise ValueError("not a process, its start, percent and bytes")
     pid, start, percent, memory = map(int, words)
-    return Record(pid, start, percent, memory)
+    return ServerRecord(pid, start, percent, memory)
 
 
 def directories(base: str) -> tuple[list[tuple[str, str]], list[str]]:

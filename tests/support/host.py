@@ -18,7 +18,7 @@ from nvc.kernel import LinuxKernel
 from nvc.slices.model import quota
 from nvc.slices.model.entry import Entry, EntryDevice, text_of
 from nvc.slices.model.quota import QuotaDevice
-from nvc.slices.show.live import Watcher, document
+from nvc.slices.show.live import LiveView, document
 from nvc.slices.store import registry
 from nvc.slices.store.origin import start_of
 
@@ -33,7 +33,7 @@ class Host:
         self.keys: list[str] = []
         self.start = start_of("/proc/self")
         self.daemon = Daemon(Config(), LinuxKernel(), 0, print)
-        self.watcher = Watcher(LinuxKernel(), 1.0)
+        self.watcher = LiveView(LinuxKernel(), 1.0)
 
     def arrive(self, policy: int, cores: int, weight: int) -> None:
         self.count += 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.audit.overuse import BOOKS, CAP, MARGIN, PATIENCE, SECOND, TURNS, Figures, Overuse
+from nvc.daemon.audit.overuse import BOOKS, CAP, MARGIN, PATIENCE, SECOND, TURNS, Overuse, UsageFigures
 
 PLACE = ("key", "GPU-1")
 STEP = 2 * SECOND
@@ -26,7 +26,7 @@ def look(
         now = number * STEP
         overuse.look(
             {
-                PLACE: Figures(
+                PLACE: UsageFigures(
                     used,
                     cap,
                     int(charged * now) if charged >= 0 else -1,
@@ -81,7 +81,7 @@ def test_kernels_that_are_long(length: float) -> None:
             now += SECOND
             busy = min(max(length - number, 0), 1)
             charged += int(length * SECOND) if 0 < busy <= 1 and number + 1 >= length else 0
-            overuse.look({PLACE: Figures(busy, 0.1, charged, 0, -1)}, now)
+            overuse.look({PLACE: UsageFigures(busy, 0.1, charged, 0, -1)}, now)
             assert not overuse.found(), (number, overuse.found())
 
 
@@ -90,7 +90,7 @@ def test_it_ends_when_the_slice_behaves() -> None:
     now, looks = 60 * SECOND, 0
     while overuse.found():
         now, looks = now + STEP, looks + 1
-        overuse.look({PLACE: Figures(0.0, 0.1, 0, 0, -1)}, now)
+        overuse.look({PLACE: UsageFigures(0.0, 0.1, 0, 0, -1)}, now)
     assert 0 < looks < 10
     overuse.keep(set())
     assert not overuse.before and not overuse.sums
@@ -116,7 +116,7 @@ def test_books_that_jump_never_accuse_who_keeps_its_cap(
     overuse, now = Overuse(), 0
     for passed, part, charged, launches, held in looks:
         now += passed
-        overuse.look({PLACE: Figures(part * min(cap, MARGIN), cap, charged, launches, held)}, now)
+        overuse.look({PLACE: UsageFigures(part * min(cap, MARGIN), cap, charged, launches, held)}, now)
         assert not overuse.found()
         for rule, one in overuse.sums.get(PLACE, {}).items():
             assert 0 <= one.beyond <= 2 * PATIENCE[rule]

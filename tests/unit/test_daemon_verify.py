@@ -16,7 +16,7 @@ from support import until
 
 from nvc.config import Config
 from nvc.daemon.audit import leftover
-from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, Use, User
+from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, ProcessUse, User
 from nvc.daemon.audit.asker import DeviceSeen
 from nvc.daemon.audit.overuse import PATIENCE, TURNS
 from nvc.daemon.audit.verify import (
@@ -87,7 +87,7 @@ class World:
         books = truth if model < 0 else model
         self.accountant.balances = (Balance(KEY, UUID, "0", LIMIT, books, truth, pids),)
         self.accountant.use_is_new = percent >= 0
-        self.accountant.use = (Use(50, 1, KEY, UUID.lower(), max(percent, 0)),)
+        self.accountant.use = (ProcessUse(50, 1, KEY, UUID.lower(), max(percent, 0)),)
         self.verifier.look({}, self.now)
         (device,) = self.known.devices
         return bool(device.flags & DENIED)

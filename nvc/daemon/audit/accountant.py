@@ -58,7 +58,7 @@ class Balance(Value):
     pids: tuple[int, ...]
 
 
-class Use(Value):
+class ProcessUse(Value):
     """What part of the time a process had kernels on a device."""
 
     pid: int
@@ -88,7 +88,7 @@ class Accountant:
         self.devices: tuple[DeviceSeen, ...] = ()
         self.users: tuple[User, ...] = ()
         self.balances: tuple[Balance, ...] = ()
-        self.use: tuple[Use, ...] = ()  # since it was told the time before
+        self.use: tuple[ProcessUse, ...] = ()  # since it was told the time before
         self.sampled: dict[str, int] = {}  # by UUID in lower case: 0, that was told, or NVML's error
         self._ending: dict[tuple[int, int], int] = {}  # since when, of processes: number and start
         self._now = 0
@@ -129,7 +129,7 @@ class Accountant:
         if sampled:
             self.sampled = sampled
             self.use = tuple(
-                Use(user.pid, user.start, user.key, user.uuid.lower(), percent)
+                ProcessUse(user.pid, user.start, user.key, user.uuid.lower(), percent)
                 for device in devices
                 for pid, percent in device.use
                 if percent and (user := self._user(device.uuid, pid, 0)) is not None

@@ -30,7 +30,7 @@ PATIENCE = {CAP: 6 * SECOND, TURNS: 6 * SECOND, BOOKS: 20 * SECOND}
 BACK = SECOND  # it is over when so much less was used than was explained, at most
 
 
-class Figures(Value):
+class UsageFigures(Value):
     """A slice on a device at one moment. All but `used` grow for as long as the slice lives, in nanoseconds."""
 
     used: float  # NVML's part of the time since the last moment
@@ -70,10 +70,10 @@ class Overuse:
     """All slices on all devices, by the slice's key and the device's UUID."""
 
     def __init__(self) -> None:
-        self.before: dict[tuple[str, str], tuple[int, Figures]] = {}
+        self.before: dict[tuple[str, str], tuple[int, UsageFigures]] = {}
         self.sums: dict[tuple[str, str], dict[str, _Sum]] = {}
 
-    def look(self, figures: dict[tuple[str, str], Figures], now: int) -> None:
+    def look(self, figures: dict[tuple[str, str], UsageFigures], now: int) -> None:
         """Figures of all slices of which NVML told something just now."""
         for place, new in figures.items():
             then, old = self.before.get(place, (now, new))
@@ -81,7 +81,7 @@ class Overuse:
                 self._add(place, old, new, now - then)
             self.before[place] = now, new
 
-    def _add(self, place: tuple[str, str], old: Figures, new: Figures, time: int) -> None:
+    def _add(self, place: tuple[str, str], old: UsageFigures, new: UsageFigures, time: int) -> None:
         sums = self.sums.setdefault(place, {})
         used = new.used * time
         for rule, explained, more in _explained(old, new, time):
@@ -110,7 +110,7 @@ class Overuse:
         return verdicts
 
 
-def _explained(old: Figures, new: Figures, time: int) -> list[tuple[str, float, float]]:
+def _explained(old: UsageFigures, new: UsageFigures, time: int) -> list[tuple[str, float, float]]:
     """For each rule that holds, what explains use in this time, and what is allowed on top of it."""
     found = []
     cap = max(old.cap, new.cap) * time if old.cap and new.cap else 0.0  # it may have been changed meanwhile

@@ -19,7 +19,7 @@ import signal
 import time
 
 from nvc.daemon.audit.leftover import Leftovers
-from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Figures, Overuse
+from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Overuse, UsageFigures
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.slices.model.layout import DENIED, NO_LIMIT
 from nvc.slices.model.policy import policy_of
@@ -69,7 +69,7 @@ class Event(Value):
     action: str
 
 
-class Finding(Value):
+class Violation(Value):
     """Something that goes on, and what was done about it."""
 
     key: str  # of the slice; "": none
@@ -98,14 +98,14 @@ class Verifier:
         self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
         self.leftovers = Leftovers(accountant)
         #: What goes on of that which was acted on.
-        self.ongoing: dict[Offence, Finding] = {}
+        self.ongoing: dict[Offence, Violation] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
         self._lates: dict[tuple[bytes, str], int] = {}
 
     @property
-    def denied(self) -> dict[tuple[str, str], Finding]:
+    def denied(self) -> dict[tuple[str, str], Violation]:
         """What was found of those who are denied something now, by key and UUID in lower case."""
-        found: dict[tuple[str, str], Finding] = {}
+        found: dict[tuple[str, str], Violation] = {}
         for one in self.ongoing.values():
             if one.key and one.action == DENY:
                 found.setdefault((one.key, one.uuid.lower()), one)
@@ -156,7 +156,7 @@ class Verifier:
         use: dict[tuple[str, str], int] = {}
         for one in self.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
-        figures: dict[tuple[str, str], Figures] = {}
+        figures: dict[tuple[str, str], UsageFigures] = {}
         for key, known in self.accountant.slices.by_key.items():
             for position, device in enumerate(known.devices if known.alive else ()):
                 if (
@@ -175,7 +175,7 @@ class Verifier:
         self.overuse.keep(set(figures))
         self.overuse.look(figures, now)
 
-    def _figures(self, known: IndexedSlice, position: int, used: float, now: int) -> Figures:
+    def _figures(self, known: IndexedSlice, position: int, used: float, now: int) -> UsageFigures:
         device, key = known.devices[position], known.entry.key
         cap = device.cores / 100 if device.cores < 100 else 0.0
         held = -1
@@ -185,8 +185,8 @@ class Verifier:
             held = arbiter.tenants[key].held if key in arbiter.tenants else -1
         budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
         if position >= len(budgets):
-            return Figures(used, cap, -1, 0, held)
-        return Figures(used, cap, budgets[position].charged, budgets[position].launches, held)
+            return UsageFigures(used, cap, -1, 0, held)
+        return UsageFigures(used, cap, budgets[position].charged, budgets[position].launches, held)
 
     def _not_told(self, uuid: str, error: int) -> None:
         if uuid not in self.untold:
@@ -240,7 +240,7 @@ class Verifier:
         if kind == OVERUSE and action not in (REPORT, DENY):
             self.overuse.begin_anew((key, uuid))  # another of its processes may have been the one
         since = self.ongoing[offence].since if offence in self.ongoing else time.time()
-        self.ongoing[offence] = Finding(key, uuid, kind, pid, text, action, since, now)
+        self.ongoing[offence] = Violation(key, uuid, kind, pid, text, action, since, now)
         self._note(kind, key, uuid, pid, text, action)
 
     def _go_on(self, offence: Offence, text: str, now: int) -> None:

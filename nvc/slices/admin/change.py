@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
-class State(Value):
+class DeviceShare(Value):
     """What one device of a slice has, and the policy that the slice asks for."""
 
     share: QuotaDevice
@@ -63,14 +63,14 @@ def set_limits(
             raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(chosen)} devices")
     told: list[str] = []
 
-    def change(place: int, old: State) -> State:
+    def change(place: int, old: DeviceShare) -> DeviceShare:
         number = chosen.index(place)
         size: Size | None = _nth(wanted.memory, number)
         memory = old.share.memory_limit
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
-        return _shared(kernel, tenant, State(share, old.asked), wanted, _nth(wanted.cores, number), told)
+        return _shared(kernel, tenant, DeviceShare(share, old.asked), wanted, _nth(wanted.cores, number), told)
 
     new = _edited(kernel, tenant, chosen, change)
     timed = wanted.cores or wanted.weight or wanted.policy
@@ -92,15 +92,15 @@ def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
 def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool) -> None:
     """Hold back every launch on the devices of a slice, or let them go on. Raises InputError, RegistryError."""
 
-    def change(_: int, old: State) -> State:
+    def change(_: int, old: DeviceShare) -> DeviceShare:
         flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
-        return State(old.share.replace(flags=flags), old.asked)
+        return DeviceShare(old.share.replace(flags=flags), old.asked)
 
     _edited(kernel, tenant, _chosen(tenant, devices), change)
 
 
 def _edited(
-    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, State], State]
+    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
 ) -> dict[int, QuotaDevice]:
     """Change the chosen devices, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
@@ -115,13 +115,13 @@ def _edited(
 
 
 def _edited_locked(
-    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, State], State]
+    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
 ) -> dict[int, QuotaDevice]:
     lock = registry.locked(kernel)
     try:
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
-        now = [State(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
+        now = [DeviceShare(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
         for place in chosen:
             now[place] = change(place, now[place])
         edit(entry, tuple(one.share for one in now), tuple(one.asked for one in now))
@@ -133,8 +133,8 @@ def _edited_locked(
 
 
 def _shared(
-    kernel: Kernel, tenant: Tenant, old: State, wanted: SliceRequest, cap: Share | None, told: list[str]
-) -> State:
+    kernel: Kernel, tenant: Tenant, old: DeviceShare, wanted: SliceRequest, cap: Share | None, told: list[str]
+) -> DeviceShare:
     """The state with what is wanted of the device's time."""
     if cap is None and wanted.weight is None and wanted.policy is None:
         return old
@@ -158,7 +158,7 @@ def _shared(
     check_cap(cores, share.uuid, policy)
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    return State(share.replace(cores=cores, weight=weight, policy=policy), asked)
+    return DeviceShare(share.replace(cores=cores, weight=weight, policy=policy), asked)
 
 
 def _shortage(tenant: Tenant, new: dict[int, QuotaDevice]) -> tuple[str, ...]:

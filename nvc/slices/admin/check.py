@@ -26,7 +26,7 @@ AROUND = (*UNCOUNTED, "libnvcuvid.", "libnvidia-encode.", "libnvoptix.", "libGLX
 ACTIVE, IDLE, AROUND_IT = "active", "not loaded", "not covered"
 
 
-class Report(Value):
+class CheckReport(Value):
     """What was found of one process."""
 
     pid: int
@@ -36,7 +36,7 @@ class Report(Value):
     uncovered: tuple[tuple[str, str], ...]  # path, why
 
 
-def check_process(kernel: Kernel, pid: int) -> Report:
+def check_process(kernel: Kernel, pid: int) -> CheckReport:
     """Which of its mapped files are shims, and which are the driver's without one. Raises ContainerError."""
     try:
         mapped = _mapped(pid)
@@ -78,7 +78,7 @@ def check_process(kernel: Kernel, pid: int) -> Report:
             uncovered.append((path, f"the driver's {soname}, reached without the shim"))
     found = tuple(path for paths in shims.values() for path in paths)
     status = AROUND_IT if uncovered else ACTIVE if found else IDLE
-    return Report(pid, name, status, found, tuple(uncovered))
+    return CheckReport(pid, name, status, found, tuple(uncovered))
 
 
 def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
@@ -158,7 +158,7 @@ def _first_line(path: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def check_loading(kernel: Kernel, environment: dict[str, str]) -> Report:
+def check_loading(kernel: Kernel, environment: dict[str, str]) -> CheckReport:
     """What a program that is started here and opens libcuda and libnvidia-ml by name would get.
 
     A helper does just that, with the caller's LD_LIBRARY_PATH, and is looked at while it waits.

@@ -6,7 +6,7 @@ import os
 
 from nvc.errors import ContainerError
 from nvc.kernel import O_PATH
-from nvc.slices.admin.check import IDLE, Report, check_files, check_process
+from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
 from nvc.slices.store.tenants import find
 from nvc.value import Value
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Survey(Value):
     """What was found."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[CheckReport, ...]
     files: tuple[str, ...] = ()  # not covered, should a program load it
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEPT = 240  # looks
 
 
-class Watcher:
+class LiveView:
     """One who looks. The first picture has no shares: those are of the time between two looks."""
 
     def __init__(self, kernel: Kernel, interval: float) -> None:

@@ -49,7 +49,7 @@ class Life(Value):
     doubt: str = ""  # without any: what could not be read, for which it is taken to live
 
 
-class Use(Value):
+class LedgerReading(Value):
     """What the processes of a slice hold at one moment."""
 
     accounts: tuple[Account, ...]
@@ -206,29 +206,29 @@ class _Host:
         return not any(line.split(b" ", 5)[4:5] == [b"/"] for line in self._lines(pid))
 
 
-def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
     """What the slice's processes say that they hold of its `devices` devices, and have used of their time."""
 
-    def whole(fd: int) -> Use:
+    def whole(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
         live = frozenset(account.slot for account in ledger.parse(data, 0) if is_held(fd, account.slot))
         budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
-        return Use(ledger.parse(data, devices, live), budgets)
+        return LedgerReading(ledger.parse(data, devices, live), budgets)
 
     return _asked(kernel, entry, pids, whole)
 
 
-def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> Use:
+def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
     """Of that only the time; a fraction of the work."""
 
-    def part(fd: int) -> Use:
+    def part(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)
-        return Use((), ledger.parse_budgets(data, devices))
+        return LedgerReading((), ledger.parse_budgets(data, devices))
 
     return _asked(kernel, entry, pids, part)
 
 
-def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], Use]) -> Use:
+def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], LedgerReading]) -> LedgerReading:
     """What `read` makes of the ledger that the first process sees that can be asked."""
     problem = "no process to ask"
     for pid in pids[:TRIES]:
@@ -244,7 +244,7 @@ def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[
         finally:
             if fd >= 0:
                 os.close(fd)
-    return Use((), problem=problem)
+    return LedgerReading((), problem=problem)
 
 
 def is_held(fd: int, slot: int) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nvc.slices.model.quota import QuotaDevice
 
 
-class Record(Value):
+class SliceRecord(Value):
     """One slice."""
 
     entry: Entry
@@ -50,7 +50,7 @@ class Broken(Value):
 class Snapshot(Value):
     """All slices at one moment."""
 
-    slices: tuple[Record, ...]
+    slices: tuple[SliceRecord, ...]
     broken: tuple[Broken, ...]
     repaired: tuple[str, ...] = ()  # quotas of which a change was ended whose writer was killed
 
@@ -96,7 +96,7 @@ def snapshot(
                 wrong[name] = error
                 entries.append(Entry(name, path, 0, 0, "", "", 0, ()))
     lives = (living if processes else living_of)(kernel, tuple(entries))
-    found: list[Record] = []
+    found: list[SliceRecord] = []
     broken: list[Broken] = []
     repaired: list[str] = []
     for entry in entries:
@@ -113,7 +113,7 @@ def snapshot(
             text = error.strerror if isinstance(error, OSError) else str(error.cause)
             cause = cause or RegistryError("read slice", entry.quota, text)
         if cause is None:
-            found.append(Record(entry, limits, life))
+            found.append(SliceRecord(entry, limits, life))
             continue
         names = [device.uuid for device in entry.devices] + [device.uuid for device in limits]
         uuids = frozenset(map(uuid_bytes, names))
