@@ -10,7 +10,7 @@ import click
 from nvc.engines import (
     ENGINES,
     RUNTIME,
-    Files,
+    EngineFiles,
     Registration,
     Wanted,
     ask,
@@ -161,7 +161,7 @@ def _registration(engine: str, wanted: Wanted) -> _Work:
 
 def _removal(engine: str, wanted: Wanted) -> _Work:
     module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
-    found: Files = module.files(wanted)
+    found: EngineFiles = module.files(wanted)
     changes = [change.remove(path, form) for path, form in found.paths]
     return [item for item in changes if item is not None], (found.link, wanted.hook_path), ()
 

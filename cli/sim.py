@@ -10,7 +10,7 @@ from nvc.columns import fitted
 from nvc.errors import InputError
 from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
-from nvc.sim.report import Report, report
+from nvc.sim.report import SimReport, report
 from nvc_cli import output
 from nvc_cli.main import CONTEXT, Commands, format_option
 
@@ -175,7 +175,7 @@ def show_command(directory: str, form: str) -> None:
         output.write(output.document_text(document(found), form))
 
 
-def document(found: Report) -> dict[str, Any]:
+def document(found: SimReport) -> dict[str, Any]:
     """The report as JSON values: field names are kept, sizes are bytes."""
 
     def fields(value: Any, without: str = "") -> dict[str, Any]:
@@ -190,7 +190,7 @@ def document(found: Report) -> dict[str, Any]:
     }
 
 
-def table(found: Report, width: int = 0) -> str:
+def table(found: SimReport, width: int = 0) -> str:
     """The report for people, in at most `width` columns; 0: any number. Memory is in MiB."""
     lines = [f"driver {found.driver_version} (simulated), CUDA {found.cuda_version}; memory in MiB", ""]
     rows: list[tuple[str, ...]] = [("GPU", "MINOR", "BUS", "USED", "MEMORY", "NAME", "UUID")]

@@ -64,7 +64,7 @@ def run_command(
     from nvc import inventory
     from nvc.discovery import discover
     from nvc.errors import SourceChanged
-    from nvc.slices.build.run import Program, run
+    from nvc.slices.build.run import Command, run
 
     wanted = wanted_slice(given)
     if wanted is None:
@@ -75,7 +75,7 @@ def run_command(
     kernel, options = LinuxKernel(), arguments.driver_options(ctx.obj["globals"])
     facts = discover(kernel, options)
     output.warn(program_of(ctx), facts.warnings)
-    program = Program(words, environment, uid, gid, options.timeout, name)
+    program = Command(words, environment, uid, gid, options.timeout, name)
     sys.stdout.flush()
 
     def warn(told: tuple[str, ...]) -> None:

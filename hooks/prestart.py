@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.kernel import Kernel
-    from nvc.oci import State
+    from nvc.oci import ContainerState
     from nvc_hooks.log import Log
 
     #: The configuration file that was named, or "", and whether to log to standard error.
@@ -85,7 +85,7 @@ def _check_mode(config: Config) -> None:
         )  # fmt: skip
 
 
-def _pid(kernel: Kernel, command: str, state: State) -> int:
+def _pid(kernel: Kernel, command: str, state: ContainerState) -> int:
     """Which process `configure` is to look at.
 
     A createContainer hook runs in the container's namespaces, with the host's file tree: it is itself of the

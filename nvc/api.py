@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvc.apply.executor import Outcome
     from nvc.configure import Log
     from nvc.kernel import Kernel
-    from nvc.listing import Entry
+    from nvc.listing import Row
     from nvc.model import Gpu, HostFacts
     from nvc.plan.ops import Plan
     from nvc.request import Request
@@ -177,7 +177,7 @@ class Driver:
         check(request.requirements, self.facts, selection)
         return selection
 
-    def entries(self, request: Request, kinds: tuple[str, ...] = KINDS) -> tuple[Entry, ...]:
+    def entries(self, request: Request, kinds: tuple[str, ...] = KINDS) -> tuple[Row, ...]:
         """The files that a request takes; `kinds` are some of KINDS."""
         from nvc.listing import entries
 

@@ -24,7 +24,7 @@ CSV_DRIVER = ("NVRM version", "CUDA version")
 CSV_GPU = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")
 
 
-class Entry(Value):
+class Row(Value):
     """One line of `list`; `detail` is for people, `fields` for programs."""
 
     kind: str  # device, mig, imex-channel, binary, library, ipc, firmware
@@ -72,7 +72,7 @@ def info_document(facts: HostFacts) -> dict[str, Any]:
     }
 
 
-def list_text(entries: tuple[Entry, ...]) -> str:
+def list_text(entries: tuple[Row, ...]) -> str:
     """One path a line, with the bytes that it has."""
     return "".join(f"{path_text(entry.path)}\n" for entry in entries)
 
@@ -82,7 +82,7 @@ def path_text(path: str) -> str:
     return "".join(c if c.isprintable() or "\udc80" <= c <= "\udcff" else "?" for c in path)
 
 
-def list_table(entries: tuple[Entry, ...], width: int = 0) -> str:
+def list_table(entries: tuple[Row, ...], width: int = 0) -> str:
     """Kind, path and detail; at most `width` columns, 0: any number."""
     from nvc.columns import fitted
 
@@ -91,7 +91,7 @@ def list_table(entries: tuple[Entry, ...], width: int = 0) -> str:
     return fitted(rows, width, ("DETAIL",), ("PATH",), short=longest)
 
 
-def list_document(facts: HostFacts, entries: tuple[Entry, ...]) -> dict[str, Any]:
+def list_document(facts: HostFacts, entries: tuple[Row, ...]) -> dict[str, Any]:
     """What `list --format json` prints; the keys are documented in docs/cli.md."""
     return {
         "schemaVersion": SCHEMA_VERSION,
@@ -103,20 +103,20 @@ def list_document(facts: HostFacts, entries: tuple[Entry, ...]) -> dict[str, Any
 
 def entries(
     facts: HostFacts, selection: Selection, request: Request, kinds: Iterable[str]
-) -> tuple[Entry, ...]:
+) -> tuple[Row, ...]:
     """What `list` prints, in the peers' order. `kinds`: devices, binaries, libraries, ipcs, firmwares."""
-    found: list[Entry] = []
+    found: list[Row] = []
     if "devices" in kinds:
         found += _nodes("device", (facts.control, *facts.uvm, facts.modeset))
         found += _nodes("device", (gpu.node for gpu in selection.gpus))
         if not selection.mig_config and not selection.mig_monitor:
             for _, mig in selection.mig:
-                found += [Entry("mig", mig.gi_access), Entry("mig", mig.ci_access)]
+                found += [Row("mig", mig.gi_access), Row("mig", mig.ci_access)]
                 found += _nodes("mig", (mig.gi_node, mig.ci_node))
     for channel in selection.imex_channels:
         fields = (("major", facts.imex_major), ("minor", channel))
         detail = f"c {facts.imex_major}:{channel}" if facts.imex_major >= 0 else "unknown to the driver"
-        found.append(Entry("imex-channel", f"{IMEX_CHANNELS}/channel{channel}", detail, fields))
+        found.append(Row("imex-channel", f"{IMEX_CHANNELS}/channel{channel}", detail, fields))
     for wanted, name, node in (
         (selection.mig_config, "config", facts.mig_config),
         (selection.mig_monitor, "monitor", facts.mig_monitor),
@@ -124,7 +124,7 @@ def entries(
         if wanted:
             found += _mig_right(selection.gpus, name, node)
     if "binaries" in kinds:
-        found += [Entry("binary", item.path, item.kind, (("class", item.kind),)) for item in facts.binaries]
+        found += [Row("binary", item.path, item.kind, (("class", item.kind),)) for item in facts.binaries]
     if "libraries" in kinds:
         found += _libraries(facts.libraries)
         if "compat32" in request.capabilities:
@@ -133,38 +133,38 @@ def entries(
         left_out = {"persistenced": not request.persistenced, "fabricmanager": not request.fabricmanager}
         for ipc in facts.ipcs:
             if not left_out.get(ipc.service, False):
-                found.append(Entry("ipc", ipc.path, ipc.service, (("service", ipc.service),)))
+                found.append(Row("ipc", ipc.path, ipc.service, (("service", ipc.service),)))
     if "firmwares" in kinds and request.gsp_firmware:
-        found += [Entry("firmware", item.path) for item in facts.firmwares]
+        found += [Row("firmware", item.path) for item in facts.firmwares]
     return tuple(found)
 
 
-def _mig_right(gpus: tuple[Gpu, ...], name: str, node: DeviceNode | None) -> Iterator[Entry]:
+def _mig_right(gpus: tuple[Gpu, ...], name: str, node: DeviceNode | None) -> Iterator[Row]:
     """The files of the right to configure or to monitor MIG, for the selected GPUs that can do MIG."""
     capable = [gpu for gpu in gpus if gpu.mig_capable]
     if not capable:
         return
-    yield Entry("mig", f"{CAPABILITIES}/mig/{name}")
+    yield Row("mig", f"{CAPABILITIES}/mig/{name}")
     yield from _nodes("mig", (node,))
     for gpu in capable:
-        yield Entry("mig", f"{CAPABILITIES}/gpu{gpu.minor}")
+        yield Row("mig", f"{CAPABILITIES}/gpu{gpu.minor}")
         if node is not None or gpu.capability_nodes:
-            yield Entry("mig", CAPS_DIRECTORY)
+            yield Row("mig", CAPS_DIRECTORY)
         yield from _nodes("mig", gpu.capability_nodes)
 
 
-def _nodes(kind: str, nodes: Iterable[DeviceNode | None]) -> Iterator[Entry]:
+def _nodes(kind: str, nodes: Iterable[DeviceNode | None]) -> Iterator[Row]:
     for node in nodes:
         if node is not None:
             fields = (("major", node.major), ("minor", node.minor))
-            yield Entry(kind, node.path, f"c {node.major}:{node.minor}", fields)
+            yield Row(kind, node.path, f"c {node.major}:{node.minor}", fields)
 
 
-def _libraries(libraries: tuple[Library, ...]) -> Iterator[Entry]:
+def _libraries(libraries: tuple[Library, ...]) -> Iterator[Row]:
     for library in libraries:
         fields = (("class", library.kind), ("soname", library.soname), ("architecture", library.arch))
         detail = f"{library.kind} {library.arch}" if library.arch in ("i386", "arm") else library.kind
-        yield Entry("library", library.path, detail, fields)
+        yield Row("library", library.path, detail, fields)
 
 
 def _driver(facts: HostFacts) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Malformed(Exception):
     """The configuration is not what the specification says; the message names the key."""
 
 
-class State(Value):
+class ContainerState(Value):
     """The state document. `pid` is 0 where the runtime gives none, and in createContainer hooks as the
     container's own namespace numbers it."""
 
@@ -57,7 +57,7 @@ class Container(Value):
     mount_label: str = ""  # of SELinux, for file systems that are made for it
 
 
-def read_state(fd: int = 0) -> State:
+def read_state(fd: int = 0) -> ContainerState:
     """The state document that `fd` gives until its end. Raises ContainerError."""
     step = "read container state"
     try:
@@ -75,7 +75,7 @@ def read_state(fd: int = 0) -> State:
     if type(pid) is not int or not 0 <= pid <= _PID_MAX:
         raise ContainerError(step, "pid", "not a process id", HINT)
     id = document.get("id")
-    return State(pid, bundle, id if type(id) is str and _is_path(id) and len(id) <= ID_MAX else "")
+    return ContainerState(pid, bundle, id if type(id) is str and _is_path(id) and len(id) <= ID_MAX else "")
 
 
 def read_container(bundle: str) -> Container:

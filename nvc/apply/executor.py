@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nvc.apply.journal import Journal
     from nvc.apply.program import Program
-    from nvc.cgroup import Change
+    from nvc.cgroup import RuleChange
     from nvc.kernel import ApplyReport, Kernel
     from nvc.plan.ops import Plan
     from nvc.target import Target
@@ -128,18 +128,18 @@ def _change(
 
 def _allow_devices(
     kernel: Kernel, plan: Plan, target: Target, oci_devices: list[dict[str, object]] | None
-) -> Change:
+) -> RuleChange:
     """Apply the plan's device rules, before the nodes appear; what is returned can take them back."""
-    from nvc.cgroup import Change, prepare
+    from nvc.cgroup import RuleChange, prepare
 
     rules = tuple((op.major, op.minor) for op in plan.ops if isinstance(op, AllowDevice))
     if not rules:
-        return Change()
+        return RuleChange()
     from nvc.cgroup.find import device_cgroup
 
     cgroup = device_cgroup(kernel, target.proc)
     if cgroup is None:
-        return Change()
+        return RuleChange()
     try:
         change = prepare(kernel, cgroup, rules, oci_devices)
     finally:

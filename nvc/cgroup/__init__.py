@@ -27,7 +27,7 @@ HINT_SKIP = "or leave device rules alone with --no-cgroups"
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
 
 
-class Change:
+class RuleChange:
     """What would be done to a device cgroup; this one is nothing at all.
 
     `apply` and `undo` raise MountError and may each be called again without effect. An `apply` that raises
@@ -50,7 +50,7 @@ class Change:
 
 def prepare(
     kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object = None
-) -> Change:
+) -> RuleChange:
     """Read a device cgroup and work out what it takes to allow `rules`, character devices as (major, minor).
 
     Nothing is changed yet. `oci_devices` is the parsed `linux.resources.devices` of the container's bundle,
@@ -59,9 +59,9 @@ def prepare(
     warning. The caller keeps and closes `cgroup`, and may do so at once.
     """
     if not rules:
-        return Change()
+        return RuleChange()
     if stat("/proc/self/ns/user").st_ino != _INITIAL_USER_NAMESPACE:
-        return Change("device rules are left as they are: a user namespace may not change them")
+        return RuleChange("device rules are left as they are: a user namespace may not change them")
     if cgroup.version == 1:
         from nvc.cgroup import v1
 

@@ -36,7 +36,7 @@ class Unreadable(Exception):
         self.hint = hint
 
 
-def readable(program: bpf.Program) -> list[Instruction]:
+def readable(program: bpf.BpfProgram) -> list[Instruction]:
     """The instructions of a program as it may be loaded again; raises Unreadable."""
     raw = program.instructions
     if raw is None or len(raw) % 8:
@@ -54,7 +54,7 @@ def readable(program: bpf.Program) -> list[Instruction]:
 
 
 def extend(
-    program: bpf.Program, code: list[Instruction] | Unreadable, rules: tuple[Rule, ...], oci_devices: object
+    program: bpf.BpfProgram, code: list[Instruction] | Unreadable, rules: tuple[Rule, ...], oci_devices: object
 ) -> int:
     """A descriptor of a new program that allows `rules` and what `program` does; -1: leave it alone.
 
@@ -77,7 +77,7 @@ def extend(
 
 
 def _from_bundle(
-    program: bpf.Program, rules: tuple[Rule, ...], oci_devices: object, problem: Unreadable
+    program: bpf.BpfProgram, rules: tuple[Rule, ...], oci_devices: object, problem: Unreadable
 ) -> int:
     from nvc.cgroup.rules import RUNTIME_RULES, allow_all, generate, parse
 

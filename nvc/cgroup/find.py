@@ -40,7 +40,7 @@ class DeviceCgroup(Value):
         os.close(self.directory)
 
 
-class Mount(Value):
+class CgroupMount(Value):
     """One cgroup mount of mountinfo."""
 
     version: int
@@ -102,7 +102,7 @@ def memberships(text: bytes) -> tuple[str, str]:
     return v1, v2
 
 
-def cgroup_mounts(text: bytes) -> list[Mount]:
+def cgroup_mounts(text: bytes) -> list[CgroupMount]:
     """The mounts of a mountinfo (proc_pid_mountinfo(5)) that show device cgroups, writable ones first."""
     mounts = []
     for line in text.split(b"\n"):
@@ -123,7 +123,7 @@ def cgroup_mounts(text: bytes) -> list[Mount]:
             continue
         read_only = b"ro" in fields[5].split(b",")
         device = os.makedev(int(major), int(minor))
-        mounts.append(Mount(version, unescape(fields[3]), unescape(fields[4]), device, read_only))
+        mounts.append(CgroupMount(version, unescape(fields[3]), unescape(fields[4]), device, read_only))
     mounts.sort(key=lambda mount: mount.read_only)
     return mounts
 
@@ -155,7 +155,7 @@ def below(root: str, path: str) -> str | None:
     return "/".join(rest)
 
 
-def _open(kernel: Kernel, version: int, path: str, mounts: list[Mount]) -> DeviceCgroup | None:
+def _open(kernel: Kernel, version: int, path: str, mounts: list[CgroupMount]) -> DeviceCgroup | None:
     """The first mount's directory of a cgroup that is really there."""
     for mount in mounts:
         relative = below(mount.root, path) if mount.version == version else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.cgroup import HINT_SKIP, STEP, Change
+from nvc.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.cgroup.find import read_all
 from nvc.errors import MountError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Entry = tuple[str, str, str, str]
 
 
-def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> Change:
+def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> RuleChange:
     """What must be added to the cgroup's list, given what is on it; see `nvc.cgroup.prepare`."""
     try:
         entries = parse(_read(kernel, cgroup.directory))
@@ -29,7 +29,7 @@ def prepare(kernel: Kernel, cgroup: DeviceCgroup, rules: tuple[Rule, ...]) -> Ch
         missing = lacking(entries, rule)
         if missing is not None:
             additions.append((rule, missing))
-    return ListChange(kernel, cgroup, tuple(additions)) if additions else Change()
+    return ListChange(kernel, cgroup, tuple(additions)) if additions else RuleChange()
 
 
 def parse(text: bytes) -> list[Entry]:
@@ -65,7 +65,7 @@ def lacking(entries: list[Entry], rule: Rule) -> str | None:
     return "".join(letter for letter in "rw" if letter not in own)
 
 
-class ListChange(Change):
+class ListChange(RuleChange):
     """Rules to add to devices.allow, each with the access that `undo` must deny again."""
 
     def __init__(

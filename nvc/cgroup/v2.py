@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
-from nvc.cgroup import HINT_SKIP, STEP, Change
+from nvc.cgroup import HINT_SKIP, STEP, RuleChange
 from nvc.cgroup.evaluate import allows
 from nvc.cgroup.extend import Unreadable, extend, readable
 from nvc.cgroup.replacement import Replacement
@@ -27,7 +27,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HINT_RIGHTS = "run as root of the host, where no seccomp filter forbids bpf(2), "
 
 
-def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> Change:
+def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> RuleChange:
     """What must be replaced so that `rules` are allowed; see `nvc.cgroup.prepare`."""
     change = ProgramChange(cgroup, rules, oci_devices)
     try:
@@ -38,7 +38,7 @@ def prepare(cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) 
     return change
 
 
-class ProgramChange(Change):
+class ProgramChange(RuleChange):
     """Programs to replace on the container's cgroup, and on the systemd scope around it if it is its own."""
 
     def __init__(self, cgroup: DeviceCgroup, rules: tuple[Rule, ...], oci_devices: object) -> None:

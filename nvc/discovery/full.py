@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions
 
 
-class Files(Value):
+class DriverFiles(Value):
     """The driver's files, and the directories whose change may change them."""
 
     libraries: tuple[Library, ...]
@@ -53,7 +53,7 @@ class Shown(Value):
     control: tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]
 
 
-class Kernel(Value):
+class KernelFacts(Value):
     """What the kernel's side of the driver shows."""
 
     control: DeviceNode | None
@@ -127,7 +127,7 @@ def _files(
     version: str,
     entries: list[tuple[int, str, str]],
     hints: tuple[str, ...] = (),
-) -> Files:
+) -> DriverFiles:
     """Libraries, binaries and firmware of the driver `version`."""
     if options.library_directories:
         entries, hints = [], options.library_directories
@@ -139,7 +139,7 @@ def _files(
     rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path)]
     if not native.directory or not entries:
         rested_on += DIRECTORIES[arch] + DIRECTORIES[COMPAT[arch]]
-    return Files(
+    return DriverFiles(
         native.libraries,
         compat.libraries,
         binaries,
@@ -162,11 +162,11 @@ def _shown(host: Host) -> Shown:
     )
 
 
-def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Kernel:
+def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> KernelFacts:
     majors, capabilities = shown.majors, shown.capabilities
     gpus, warnings = find_gpus(host, reply, majors, capabilities, shown.gpus)
     control, uvm, modeset = shown.control
-    return Kernel(
+    return KernelFacts(
         control,
         uvm,
         modeset,
@@ -178,21 +178,21 @@ def _kernel(host: Host, reply: ProbeReply, shown: Shown) -> Kernel:
     )
 
 
-def _wsl_files(host: Host, arch: str) -> Files:
+def _wsl_files(host: Host, arch: str) -> DriverFiles:
     files = WslFiles(host.driver, arch)
-    return Files(files.libraries, (), files.binaries, files.data, files.directories, files.warnings)
+    return DriverFiles(files.libraries, (), files.binaries, files.data, files.directories, files.warnings)
 
 
-def _wsl_kernel(node: DeviceNode, reply: ProbeReply) -> Kernel:
-    return Kernel(node, (), None, None, None, -1, wsl_gpus(node, reply), ())
+def _wsl_kernel(node: DeviceNode, reply: ProbeReply) -> KernelFacts:
+    return KernelFacts(node, (), None, None, None, -1, wsl_gpus(node, reply), ())
 
 
 def _assemble(
     host: Host,
     options: DriverOptions,
     reply: ProbeReply,
-    files: Files,
-    kernel: Kernel,
+    files: DriverFiles,
+    kernel: KernelFacts,
     warnings: tuple[str, ...],
 ) -> HostFacts:
     ipcs, ipc_warnings = find_ipcs(host.driver, options.mps_directory)

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.proc import ProcGpu
-    from nvc.doctor.resolve import Found
+    from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.request import DriverOptions
@@ -45,7 +45,7 @@ class Context:
             f"nvc-cli --root {root}" if root else "nvc-cli"
         )  # with the same driver root, in commands
         self.programs = programs  # the directory of this installation's programs, "" where there is none
-        self.container: Found | None = None
+        self.container: RunningContainer | None = None
         self.config = Config()
         self.config_error: ConfigError | None = None
         try:

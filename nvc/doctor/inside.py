@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.cgroup.program import Rule
     from nvc.discovery.elf import Elf
-    from nvc.doctor.resolve import Found
+    from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
     from nvc.oci import Container
 
@@ -57,7 +57,7 @@ class File(Value):
 class Inside:
     """What is in one container; `close` it when done. Raises ContainerError for a process that is closed to us."""
 
-    def __init__(self, kernel: Kernel, found: Found) -> None:
+    def __init__(self, kernel: Kernel, found: RunningContainer) -> None:
         self.kernel = kernel
         self.found = found
         self.pid = found.pid

@@ -33,7 +33,7 @@ _ENGINES = (
 _SHORTEST = 4  # characters that a part of an id must have
 
 
-class Found(Value):
+class RunningContainer(Value):
     """One running container."""
 
     name: str  # as it was asked for
@@ -53,7 +53,7 @@ class Found(Value):
         return (f"{where} {self.id} {' '.join(words)}",) if where and self.id else ()
 
 
-def resolve(name: str) -> Found:
+def resolve(name: str) -> RunningContainer:
     """The container of a process id, a container id (or its beginning) or an engine's name for it.
 
     Raises InputError where nothing runs that is called so, ContainerError where /proc cannot be read.
@@ -61,18 +61,18 @@ def resolve(name: str) -> Found:
     if not name or not name.isprintable() or len(name) > 256 or "/" in name:
         raise InputError("find container", name, "neither a process id nor the id of a container")
     if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
-        return _with_state(Found(name, int(name)))
+        return _with_state(RunningContainer(name, int(name)))
     ids = [name, *Lookup().ids_of(name)]
     for wanted in ids:
         for directory in _states():
             if _is_meant(os.path.basename(directory), wanted):
                 pid, bundle = read_state(directory)
                 if pid and os.path.exists(f"/proc/{pid}"):
-                    return Found(name, pid, os.path.basename(directory), bundle, directory)
+                    return RunningContainer(name, pid, os.path.basename(directory), bundle, directory)
     for wanted in ids:
         found = _by_cgroup(wanted)
         if found:
-            return _with_state(Found(name, found[0], found[1]))
+            return _with_state(RunningContainer(name, found[0], found[1]))
     raise InputError(
         "find container", name, "nothing that runs is called so",
         "give the process id of its first process: docker inspect -f {{.State.Pid}}, runc state",
@@ -109,13 +109,13 @@ def read_state(directory: str) -> tuple[int, str]:
     return 0, ""
 
 
-def _with_state(found: Found) -> Found:
+def _with_state(found: RunningContainer) -> RunningContainer:
     """The same with id and bundle, where a runtime's state names the process or one of its ancestors in there."""
     namespace = _link(found.pid, "mnt")
     for directory in _states():
         pid, bundle = read_state(directory)
         if pid and (pid == found.pid or namespace and _link(pid, "mnt") == namespace):
-            return Found(found.name, found.pid, os.path.basename(directory), bundle, directory)
+            return RunningContainer(found.name, found.pid, os.path.basename(directory), bundle, directory)
     return found
 
 

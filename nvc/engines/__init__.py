@@ -59,7 +59,7 @@ class Registration(Value):
     link: tuple[str, str] = ("", "")  # path of a link and what it leads to
 
 
-class Files(Value):
+class EngineFiles(Value):
     """Where an engine's registration may have left something; `--remove` looks at each."""
 
     paths: tuple[tuple[str, str], ...]  # path and form

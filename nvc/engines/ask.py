@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from nvc.engines import EngineError, tomltext
-from nvc.engines.containerd import State
+from nvc.engines.containerd import ContainerdState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def version(program: str) -> tuple[int, ...]:
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
-def containerd(path: str) -> State:
+def containerd(path: str) -> ContainerdState:
     """containerd's own view, of the configuration in `path` if that exists. Raises EngineError."""
     if shutil.which("containerd", path=PATH) is None:
-        return State()
-    return State(version("containerd"), effective(path))
+        return ContainerdState()
+    return ContainerdState(version("containerd"), effective(path))
 
 
 def effective(path: str, text: str | None = None) -> dict[str, Any]:

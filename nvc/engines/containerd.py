@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.engines import EngineError, FileEdit, Files, Key, Registration, refuse_foreign
+from nvc.engines import EngineError, EngineFiles, FileEdit, Key, Registration, refuse_foreign
 from nvc.engines.change import document_of, value_at
 from nvc.value import Value
 
@@ -27,17 +27,17 @@ PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.ru
 SHIM = "io.containerd.runc.v2"
 
 
-class State(Value):
+class ContainerdState(Value):
     """What containerd says of itself. `effective` is its `config dump`, {} where there is no containerd."""
 
     version: tuple[int, ...] = ()
     effective: dict[str, Any] = {}
 
 
-def files(wanted: Wanted) -> Files:
+def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     path = wanted.config or CONFIG
-    return Files(((drop_in(path), "toml"), (path, "toml")))
+    return EngineFiles(((drop_in(path), "toml"), (path, "toml")))
 
 
 def drop_in(path: str) -> str:
@@ -45,7 +45,7 @@ def drop_in(path: str) -> str:
     return os.path.join(os.path.dirname(path), "conf.d/99-nvc.toml")
 
 
-def registration(wanted: Wanted, state: State) -> Registration:
+def registration(wanted: Wanted, state: ContainerdState) -> Registration:
     """The keys for containerd as it is in `state`. Raises EngineError."""
     path = wanted.config or CONFIG
     document = document_of(path, "toml")
@@ -70,7 +70,7 @@ def registration(wanted: Wanted, state: State) -> Registration:
     return Registration(tuple(edits), tuple(advice))
 
 
-def _version(document: Any, state: State, path: str) -> int:
+def _version(document: Any, state: ContainerdState, path: str) -> int:
     """The version of the configuration file, of a new one what this containerd writes."""
     stated = document.get("version") if document else state.effective.get("version", 2)
     version = 1 if stated is None else stated
@@ -80,7 +80,7 @@ def _version(document: Any, state: State, path: str) -> int:
 
 
 def _runtime_keys(
-    wanted: Wanted, document: Any, state: State, plugin: tuple[str, str], path: str
+    wanted: Wanted, document: Any, state: ContainerdState, plugin: tuple[str, str], path: str
 ) -> list[Key]:
     """The new runtime's table copies the default runtime's but for the program."""
     name = wanted.runtime_name
@@ -125,7 +125,7 @@ def _filled(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if value not in ("", 0, False, [], {})}
 
 
-def _cdi(state: State, plugin: tuple[str, str], path: str) -> list[Key]:
+def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key]:
     """`enable_cdi` where it has a meaning: 1.7 to 2.3; from 2.0 on it is the default."""
     if state.version and state.version < (1, 7):
         raise EngineError(
@@ -135,7 +135,7 @@ def _cdi(state: State, plugin: tuple[str, str], path: str) -> list[Key]:
     return [] if state.version >= (2, 4) else [Key((*plugin, "enable_cdi"), True)]
 
 
-def _imports(state: State, path: str) -> bool:
+def _imports(state: ContainerdState, path: str) -> bool:
     """Whether containerd reads the drop-in already."""
     import fnmatch
 

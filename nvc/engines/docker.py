@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.engines import EngineError, FileEdit, Files, Key, Registration, link, refuse_foreign
+from nvc.engines import EngineError, EngineFiles, FileEdit, Key, Registration, link, refuse_foreign
 from nvc.engines.change import document_of, value_at
 
 TYPE_CHECKING = False
@@ -19,10 +19,10 @@ RESTART = "restart docker: systemctl restart docker"
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-def files(wanted: Wanted) -> Files:
+def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     link = os.path.join(wanted.hook_link, HOOK_NAME) if wanted.hook_link else ""
-    return Files(((wanted.config or CONFIG, "json"),), link)
+    return EngineFiles(((wanted.config or CONFIG, "json"),), link)
 
 
 def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvc.engines import FileEdit, Files, Key, Registration, hooksd, refuse_foreign
+from nvc.engines import EngineFiles, FileEdit, Key, Registration, hooksd, refuse_foreign
 from nvc.engines.change import document_of, value_at
 
 TYPE_CHECKING = False
@@ -15,10 +15,10 @@ CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"
 BUILT_IN = ("/usr/share/containers/oci/hooks.d",)
 
 
-def files(wanted: Wanted) -> Files:
+def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     hooks = ((hooksd.path_of(wanted.hook_dir), "json"),) if wanted.hook_dir else ()
-    return Files((*hooks, (wanted.config or CONFIG, "toml")))
+    return EngineFiles((*hooks, (wanted.config or CONFIG, "toml")))
 
 
 def registration(wanted: Wanted) -> Registration:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         def open_in_root(self, root: int, path: str, flags: int, follow: bool = True) -> int: ...
         def open_regular(self, root: int, path: str) -> int: ...
         def open_cached(self, root: int, path: str) -> int: ...
-        def identity(self, fd: int) -> Identity: ...
+        def identity(self, fd: int) -> DescriptorIdentity: ...
         def pidfd_open(self, pid: int) -> int: ...
         def pidfd_send_signal(self, pidfd: int, signal: int) -> None: ...
         def capget(self) -> tuple[int, int, int]: ...
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def apply(self, program: bytes, place: ApplyTarget) -> ApplyReport: ...
 
 
-class Identity(Value):
+class DescriptorIdentity(Value):
     """What a descriptor stands for."""
 
     device: int
@@ -180,11 +180,11 @@ class LinuxKernel:
         resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_CACHED
         return checked(lib.nvc_openat2(root, name, O_PATH, 0, resolve), path)
 
-    def identity(self, fd: int) -> Identity:
+    def identity(self, fd: int) -> DescriptorIdentity:
         """What a descriptor stands for, as the kernel remembers it; its file system is not asked (statx(2))."""
         found = ffi.new("struct nvc_identity *")
         checked(lib.nvc_identity(fd, found))
-        return Identity(int(found.device), int(found.inode), int(found.mount), int(found.mode))
+        return DescriptorIdentity(int(found.device), int(found.inode), int(found.mount), int(found.mode))
 
     def pidfd_open(self, pid: int) -> int:
         """A descriptor that stands for `pid` even after it is reused (pidfd_open(2))."""

@@ -26,7 +26,7 @@ _MOST_LINKS = 65536
 _LOG_BYTES = 65536
 
 
-class Program(Value):
+class BpfProgram(Value):
     """A loaded program. `instructions` is None when the kernel withholds them."""
 
     id: int
@@ -57,7 +57,7 @@ def open_program(program_id: int) -> int:
     return checked(lib.nvc_bpf_program_open(program_id))
 
 
-def read_program(program: int) -> Program:
+def read_program(program: int) -> BpfProgram:
     """What the kernel tells of a program, its translated instructions included (bpf_prog_info)."""
     room = 4096
     while True:
@@ -70,14 +70,14 @@ def read_program(program: int) -> Program:
             raise OSError(errno.EFBIG, f"program {info.id} has {info.size // 8} instructions")
         room = info.size
     instructions = None if info.withheld else bytes(ffi.buffer(buffer, info.size))
-    return Program(info.id, info.tag, instructions)
+    return BpfProgram(info.id, info.tag, instructions)
 
 
-def identify_program(program: int) -> Program:
+def identify_program(program: int) -> BpfProgram:
     """The id and the tag of a program, without its instructions."""
     info = ffi.new("struct nvc_bpf_program *")
     checked(lib.nvc_bpf_program_info(program, info, ffi.NULL, 0))
-    return Program(info.id, info.tag, None)
+    return BpfProgram(info.id, info.tag, None)
 
 
 def load(instructions: bytes) -> int:

@@ -40,14 +40,14 @@ class ProcessReport(Value):
     busy_ns: int
 
 
-class Report(Value):
+class SimReport(Value):
     driver_version: str
     cuda_version: str
     gpus: tuple[GpuReport, ...]
     processes: tuple[ProcessReport, ...]
 
 
-def report(directory: str) -> Report:
+def report(directory: str) -> SimReport:
     """What `directory` simulates now. Raises InputError where it is no simulated root, InitializationError."""
     if not is_root(directory):
         raise InputError("read simulated driver", directory, "not the root of a simulated driver")
@@ -62,7 +62,7 @@ def report(directory: str) -> Report:
     for usage in usages:
         used[usage.partition] = used.get(usage.partition, 0) + usage.bytes + usage.managed
     try:
-        return Report(
+        return SimReport(
             driver_version=driver["driver_version"],
             cuda_version=driver["cuda_version"],
             gpus=tuple(_gpu(index, keys, migs, used) for index, (keys, migs) in enumerate(gpus)),

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from nvc.cgroup import Change, prepare
+from nvc.cgroup import RuleChange, prepare
 from nvc.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
 from nvc.cgroup.program import encode
 from nvc.kernel import LinuxKernel, bpf
@@ -227,7 +227,7 @@ class Group:
         """The group as `device_cgroup` describes it."""
         return DeviceCgroup(self.version, self.directory, self.path, self.mount)
 
-    def prepare(self, rules: tuple[Rule, ...] = NVIDIA, oci_devices: object = None) -> Change:
+    def prepare(self, rules: tuple[Rule, ...] = NVIDIA, oci_devices: object = None) -> RuleChange:
         """`nvc.cgroup.prepare` for this group."""
         return prepare(LinuxKernel(), self.found(), rules, oci_devices)
 

@@ -27,7 +27,7 @@ from nvc.environment import request_from
 from nvc.errors import DetectionError, InitializationError, InputError, NvcError, RequirementError
 from nvc.fastjson import JsonError, parse
 from nvc.ids import user_and_group
-from nvc.kernel.bpf import Program
+from nvc.kernel.bpf import BpfProgram
 from nvc.oci import Container, Malformed, container_of, read_state
 from nvc.requirements import _holds
 from nvc.slices.build import calibration
@@ -164,7 +164,7 @@ PARSERS: dict[str, Parser] = {
     "cdi-hook": Parser(lambda data: parse_arguments(_words(data)), (InputError,)),
     "cgroup": Parser(_mounts),
     "config": Parser(lambda data: parse_config(data, "/etc/nvc/config.toml"), (ConfigError,)),
-    "device-program": Parser(lambda data: allows(readable(Program(1, 1, data)), RULES), (Unreadable,)),
+    "device-program": Parser(lambda data: allows(readable(BpfProgram(1, 1, data)), RULES), (Unreadable,)),
     "devices-list": Parser(_devices),
     "elf": Parser(_elf, (DetectionError,)),
     "elf-notes": Parser(parse_notes, (DetectionError,)),

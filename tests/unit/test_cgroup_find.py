@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import CLEAN_ENV, REPO, run
 
 from nvc.cgroup import find
-from nvc.cgroup.find import Mount, below, cgroup_mounts, device_cgroup, memberships, unescape
+from nvc.cgroup.find import CgroupMount, below, cgroup_mounts, device_cgroup, memberships, unescape
 from nvc.errors import MountError
 from nvc.kernel import LinuxKernel
 
@@ -79,10 +79,10 @@ def test_mounts() -> None:
         )
     )
     assert cgroup_mounts(text) == [
-        Mount(2, "/", "/sys/fs/cgroup", os.makedev(0, 38), False),
-        Mount(1, "/", "/sys/fs/cgroup/devices", os.makedev(0, 33), False),
-        Mount(1, "/", "/both", os.makedev(0, 38), False),
-        Mount(2, "/", "/ro", os.makedev(0, 38), True),
+        CgroupMount(2, "/", "/sys/fs/cgroup", os.makedev(0, 38), False),
+        CgroupMount(1, "/", "/sys/fs/cgroup/devices", os.makedev(0, 33), False),
+        CgroupMount(1, "/", "/both", os.makedev(0, 38), False),
+        CgroupMount(2, "/", "/ro", os.makedev(0, 38), True),
     ]
 
 

@@ -14,14 +14,14 @@ from support.terminal import Terminal
 from nvc import listing
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
-from nvc.listing import Entry
+from nvc.listing import Row
 from nvc.model import HostFacts
 from nvc.plan.describe import describe
 from nvc.plan.describe import table as plan_table
 from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoaderCache
 from nvc.request import Request
 from nvc.selection import select
-from nvc.sim.report import GpuReport, MigReport, ProcessReport, Report
+from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc.slices.admin.govern import SharedDevice
 from nvc.slices.model.ledger import Account
 from nvc.slices.policy.policies import DevicePolicy
@@ -80,7 +80,7 @@ def crowd() -> HostFacts:
     return facts(gpus=tuple(found))
 
 
-def simulated() -> Report:
+def simulated() -> SimReport:
     """The same as `nvc-cli sim show` reports it, with a process on every MIG device."""
     size = 143771 << 20
     found = []
@@ -90,7 +90,7 @@ def simulated() -> Report:
         )
         found.append(GpuReport(index, one.uuid, LONG, index + 128, one.bus_id, size, size, True, mig))
     processes = tuple(ProcessReport(4194304, gpu, mig, size, 10**15) for gpu in range(8) for mig in range(7))
-    return Report(VERSION, "13.0", tuple(found), processes)
+    return SimReport(VERSION, "13.0", tuple(found), processes)
 
 
 def tracks() -> tuple[Track, ...]:
@@ -138,7 +138,7 @@ def results() -> tuple[Result, ...]:
     return tuple(Result(check, (found,)) for check in CHECKS)
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[Row, ...]:
     host, request = crowd(), Request(devices=("all",), capabilities=("compat32",), imex_channels=(2047,))
     kinds = ("devices", "binaries", "libraries", "ipcs", "firmwares")
     return listing.entries(host, select(host, request), request, kinds)

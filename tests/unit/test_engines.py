@@ -22,7 +22,7 @@ from nvc.engines import (
     link,
     podman,
 )
-from nvc.engines.containerd import State
+from nvc.engines.containerd import ContainerdState
 
 PATH, HOOK = "/usr/local/bin/nvc-runtime", "/usr/local/bin/nvc-hook"
 V2 = "io.containerd.grpc.v1.cri"
@@ -266,7 +266,7 @@ def test_containerd_in_place(etc: str, version: int, plugin: str) -> None:
         f'{stated}[{table}.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"\n  pod_annotations = ["p"]\n'
         f"  [{table}.runtimes.runc.options]\n    SystemdCgroup = true # as the kubelet\n",
     )
-    found = containerd.registration(wanted(path, default=True), State((1, 6, 20), effective(2, V2)))
+    found = containerd.registration(wanted(path, default=True), ContainerdState((1, 6, 20), effective(2, V2)))
     assert [edit.path for edit in found.edits] == [path]
     made = after(found.edits[0])["plugins"][plugin]["containerd"]
     assert made["default_runtime_name"] == "nvc"
@@ -278,13 +278,13 @@ def test_containerd_in_place(etc: str, version: int, plugin: str) -> None:
     with open(path, encoding="utf-8") as file:
         text = file.read()
     assert "# as the kubelet" in text
-    again = containerd.registration(wanted(path, default=True), State((1, 6, 20), effective(2, V2)))
+    again = containerd.registration(wanted(path, default=True), ContainerdState((1, 6, 20), effective(2, V2)))
     assert [change.diff(change.configure(edit)) for edit in again.edits] == [""]
 
 
 def test_containerd_2_has_drop_ins_that_merge(etc: str) -> None:
     path = write(f"{etc}/config.toml", "version = 3\n# mine\n")
-    found = containerd.registration(wanted(path), State((2, 1, 4), effective(3, V3, imports=[])))
+    found = containerd.registration(wanted(path), ContainerdState((2, 1, 4), effective(3, V3, imports=[])))
     drop_in, main = (after(edit) for edit in found.edits)
     assert main == {"version": 3, "imports": [f"{etc}/conf.d/*.toml"]}
     assert drop_in["version"] == 3
@@ -301,7 +301,7 @@ def test_containerd_2_has_drop_ins_that_merge(etc: str) -> None:
 
 def test_containerd_2_2_imports_them_by_itself(etc: str) -> None:
     path = f"{etc}/config.toml"
-    state = State((2, 2, 0), effective(3, V3, imports=[f"{etc}/conf.d/*.toml"]))
+    state = ContainerdState((2, 2, 0), effective(3, V3, imports=[f"{etc}/conf.d/*.toml"]))
     found = containerd.registration(wanted(path), state)
     assert [edit.path for edit in found.edits] == [f"{etc}/conf.d/99-nvc.toml"]
 
@@ -311,13 +311,13 @@ def test_containerd_2_2_imports_them_by_itself(etc: str) -> None:
 )
 def test_containerd_cdi(etc: str, version: tuple[int, ...], expected: bool | None) -> None:
     path = write(f"{etc}/config.toml", "version = 2\n")
-    found = containerd.registration(wanted(path, cdi=True), State(version, {}))
+    found = containerd.registration(wanted(path, cdi=True), ContainerdState(version, {}))
     assert keys(found).get(("plugins", V2, "enable_cdi")) is expected
 
 
 def test_containerd_without_the_plugin(etc: str) -> None:
     path = write(f"{etc}/config.toml", 'disabled_plugins = ["cri"]\n')
-    found = containerd.registration(wanted(path), State())
+    found = containerd.registration(wanted(path), ContainerdState())
     assert any("disables the CRI plugin" in line for line in found.advice)
 
 
@@ -325,4 +325,4 @@ def test_containerd_without_the_plugin(etc: str) -> None:
 def test_containerd_of_an_unknown_version(etc: str, version: str) -> None:
     path = write(f"{etc}/config.toml", f"version = {version}\n")
     with pytest.raises(EngineError, match="is not one of 1 to 4"):
-        containerd.registration(wanted(path), State())
+        containerd.registration(wanted(path), ContainerdState())

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.errors import ContainerError
-from nvc.oci import MAX_CONFIG, MAX_STATE, Malformed, Mount, State, container_of, read_container, read_state
+from nvc.oci import (
+    MAX_CONFIG,
+    MAX_STATE,
+    ContainerState,
+    Malformed,
+    Mount,
+    container_of,
+    read_container,
+    read_state,
+)
 
 #: As each runtime writes it (measured, or read from its source).
 RUNC = {
@@ -41,7 +50,7 @@ YOUKI = {
 MINIMAL: dict[str, Any] = {"ociVersion": "1.0.2", "process": {}, "root": {"path": "rootfs"}}
 
 
-def state_of(data: bytes, tmp_path: Any) -> State:
+def state_of(data: bytes, tmp_path: Any) -> ContainerState:
     """What `read_state` makes of these bytes."""
     path = tmp_path / "state"
     path.write_bytes(data)
@@ -54,11 +63,11 @@ def state_of(data: bytes, tmp_path: Any) -> State:
 
 @pytest.mark.parametrize("document", [RUNC, CRUN, YOUKI], ids=["runc", "crun", "youki"])
 def test_states_of_the_runtimes(document: dict[str, Any], tmp_path: Any) -> None:
-    assert state_of(json.dumps(document).encode(), tmp_path) == State(4242, "/run/b", document["id"])
+    assert state_of(json.dumps(document).encode(), tmp_path) == ContainerState(4242, "/run/b", document["id"])
 
 
 def test_old_name_of_the_bundle(tmp_path: Any) -> None:
-    assert state_of(b'{"pid": 7, "bundlePath": "/b"}', tmp_path) == State(7, "/b")
+    assert state_of(b'{"pid": 7, "bundlePath": "/b"}', tmp_path) == ContainerState(7, "/b")
 
 
 def test_createcontainer_states(tmp_path: Any) -> None:
@@ -222,4 +231,4 @@ def test_reading_a_bundle(tmp_path: Any) -> None:
 @pytest.mark.parametrize("id", ["7", '"a\\u0000b"', "[]", '"%s"' % ("x" * 2000), '"\\ud800"'])
 def test_an_id_that_is_none(id: str, tmp_path: Any) -> None:
     """It only names a slice: a state without a sound one is no reason not to start a container."""
-    assert state_of(f'{{"pid": 7, "bundle": "/b", "id": {id}}}'.encode(), tmp_path) == State(7, "/b")
+    assert state_of(f'{{"pid": 7, "bundle": "/b", "id": {id}}}'.encode(), tmp_path) == ContainerState(7, "/b")

@@ -37,7 +37,7 @@ _MAX_WORDS = 65536
 _MAX_PATH = 4096
 
 
-class Step(Value):
+class HookCall(Value):
     """One hook with its options."""
 
     name: str
@@ -56,7 +56,7 @@ class Step(Value):
 class Call(Value):
     """A parsed command line."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[HookCall, ...]
     unknown: tuple[str, ...]  # names of hooks that this version does not have
     spec: str  # a file with the container's state in place of standard input, or ""
     quiet: bool
@@ -106,7 +106,7 @@ def parse_arguments(argv: Sequence[str]) -> Call:
             spec = value
         else:
             steps[-1][1].append((name, value))
-    parsed = tuple(Step(name, tuple(options)) for name, options in steps)
+    parsed = tuple(HookCall(name, tuple(options)) for name, options in steps)
     for step in parsed:
         for option in REQUIRED.get(step.name, ()):
             if not step.all(option):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvc.apply.executor import Outcome
-    from nvc.cdi.hooks.arguments import Call, Step
+    from nvc.cdi.hooks.arguments import Call, HookCall
     from nvc.cdi.hooks.slices import Asked, Limits
     from nvc.kernel import Kernel
     from nvc.plan.ops import Op
@@ -153,11 +153,11 @@ class _Building:
         self.entries: dict[tuple[str, str], LoaderEntry] = {}
         self.compat_asked = False
         self.compat: list[tuple[str, str]] = []  # SONAME and path, for the loader to take first
-        self.modes: dict[Step, tuple[int, list[str]]] = {}
+        self.modes: dict[HookCall, tuple[int, list[str]]] = {}
         self.warnings: list[str] = []
         self.folders: list[str] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: HookCall) -> None:
         """Check a step and take it in. Raises InputError."""
         if step.name == "create-symlinks":
             for link in step.all("link"):
@@ -231,7 +231,7 @@ class _Building:
         except OSError as error:
             raise ContainerError.of("create-symlinks", path, error) from None
 
-    def _enable_compat(self, step: Step) -> None:
+    def _enable_compat(self, step: HookCall) -> None:
         version = step.last("host-driver-version")
         root = step.last("cuda-compat-container-root")
         if not version.replace(".", "").isalnum() or not version.isascii() or len(version) > 64:

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.cdi.hooks.arguments import Step
+    from nvc.cdi.hooks.arguments import HookCall
     from nvc.compat import CompatLibrary
     from nvc.config import Config
     from nvc.kernel import Kernel
@@ -58,7 +58,7 @@ class Limits(Value):
 
 
 def asked(
-    bundle: str, container: Container, document: dict[str, Any], steps: tuple[Step, ...]
+    bundle: str, container: Container, document: dict[str, Any], steps: tuple[HookCall, ...]
 ) -> Asked | None:
     """What limits the container of a bundle, None where nothing does. `steps` are those of this call.
 
@@ -95,7 +95,7 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
     return found
 
 
-def _options(config: Config, step: Step) -> DriverOptions:
+def _options(config: Config, step: HookCall) -> DriverOptions:
     """Where the driver is: as the document says, which was made from it. Modules are not loaded here."""
     options = driver_options(config)
     directories = tuple(step.all("library-directory"))

@@ -41,7 +41,7 @@ _CHANGED = "\1"  # begins the message of a SourceChanged
 MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
 
 
-class Program(Value):
+class Command(Value):
     """What is to be run, and as whom."""
 
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ def run(
     facts: HostFacts,
     devices: tuple[str, ...],
     wanted: SliceRequest,
-    program: Program,
+    program: Command,
     warn: Callable[[tuple[str, ...]], None],
 ) -> int:
     """Run a program with a slice of each of `devices`, and none of the others; its exit code is returned.
@@ -113,7 +113,7 @@ def _child(
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
     wanted: SliceRequest,
-    program: Program,
+    program: Command,
     parent: int,
     out: int,
 ) -> None:
@@ -140,7 +140,7 @@ def _child(
     os._exit(1)
 
 
-def _become(program: Program) -> None:
+def _become(program: Command) -> None:
     if program.gid >= 0:
         os.setgroups([])
         os.setresgid(program.gid, program.gid, program.gid)
@@ -155,7 +155,7 @@ def _enter_slice(
     facts: HostFacts,
     devices: tuple[SliceDevice, ...],
     wanted: SliceRequest,
-    program: Program,
+    program: Command,
 ) -> tuple[str, ...]:
     """Give this process a mount namespace in which it has the slice; warnings are returned.
 

@@ -228,8 +228,10 @@ def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int
     return _asked(kernel, entry, pids, part)
 
 
-def _asked(kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], LedgerReading]) -> LedgerReading:
-    """What `read` makes of the ledger that the first process sees that can be asked."""
+def _asked(
+    kernel: Kernel, entry: Entry, pids: tuple[int, ...], read: Callable[[int], LedgerReading]
+) -> LedgerReading:
+    """What `read` makes of the ledger, opened through the first process that can be asked."""
     problem = "no process to ask"
     for pid in pids[:TRIES]:
         fd = -1
