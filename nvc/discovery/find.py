@@ -6,7 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc import inventory
 from nvc.discovery.host import Host
-from nvc.discovery.key import host_key, still_true, witness
+from nvc.discovery.key import fingerprint, host_key, unchanged
 from nvc.discovery.pack import pack, unpack
 from nvc.discovery.proc import proc_files
 from nvc.discovery.sockets import find_ipcs
@@ -89,7 +89,7 @@ def _kept_or_found(
     facts, directories = _long_way(host, options, meanwhile)
     # Something may have changed while NVML was asked: then the facts hold for now, but not for this key.
     if directories is not None and host_key(host, options, extra) == key:
-        kept = (key, witness(host.driver, directories), pack(facts), not warnings)
+        kept = (key, fingerprint(host.driver, directories), pack(facts), not warnings)
         inventory.store(name, kept, directory)
     return facts, warnings
 
@@ -100,8 +100,8 @@ def _was_complete(kept: Any) -> bool:
 
 def _from_kept(host: Host, options: DriverOptions, key: tuple[Any, ...], kept: Any) -> HostFacts | None:
     try:
-        kept_key, witnesses, packed, _ = kept
-        if kept_key != key or not still_true(host.driver, witnesses):
+        kept_key, fingerprints, packed, _ = kept
+        if kept_key != key or not unchanged(host.driver, fingerprints):
             return None
         ipcs, warnings = find_ipcs(host.driver, options.mps_directory)
         facts = unpack(packed, ipcs, proc_files(host.system))

@@ -107,14 +107,14 @@ def _mig_tree(system: HostRoot) -> tuple[Any, ...]:
     return tuple(tree)
 
 
-def witness(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
-    """The state of directories whose content decided what was found, each with its path."""
+def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+    """The paths of directories whose content decided what was found, each with its device, inode and mtime."""
     return tuple((path, _directory(root, path)) for path in directories)
 
 
-def still_true(root: HostRoot, witnesses: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether no file was added to or removed from the directories since."""
-    return all(_directory(root, path) == state for path, state in witnesses)
+def unchanged(root: HostRoot, fingerprints: tuple[tuple[str, Any], ...]) -> bool:
+    """Whether no file was added to or removed from the directories since `fingerprints` was taken."""
+    return all(_directory(root, path) == state for path, state in fingerprints)
 
 
 def _directory(root: HostRoot, path: str) -> tuple[int, ...] | None:

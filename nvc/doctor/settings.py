@@ -11,7 +11,7 @@ import stat
 from nvc import inventory
 from nvc.apply.journal import kept, read_journal
 from nvc.config import PATHS, check_file, driver_options
-from nvc.discovery.key import host_key, still_true
+from nvc.discovery.key import host_key, unchanged
 from nvc.discovery.pack import pack
 from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning
 from nvc.rundir import STATE, SYSTEM
@@ -165,8 +165,8 @@ def stale(context: Context) -> Iterator[Finding]:
 def _believed(context: Context, options: DriverOptions, kept: tuple[object, ...]) -> bool:
     """Whether the next container start would go by it."""
     key = host_key(context.host, options, options.configuration)
-    witnesses: object = kept[1]
-    return kept[0] == key and isinstance(witnesses, tuple) and still_true(context.host.driver, witnesses)
+    fingerprints: object = kept[1]
+    return kept[0] == key and isinstance(fingerprints, tuple) and unchanged(context.host.driver, fingerprints)
 
 
 def journals(context: Context) -> Iterator[Finding]:

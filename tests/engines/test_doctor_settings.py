@@ -18,8 +18,8 @@ import glob, sys
 sys.path += ["/usr/local/lib/nvc/python"] + open("/usr/local/lib/nvc/launch.conf").read().split()[3::2]
 from nvc import inventory
 path = glob.glob("/run/nvc/inventory-*[!k]")[0]
-key, witnesses, packed, complete = inventory.load(path.rpartition("/")[2], "/run/nvc")
-inventory.store(path.rpartition("/")[2], (key, witnesses, (packed[0], "1.2", *packed[2:]), complete), "/run/nvc")
+key, fingerprints, packed, complete = inventory.load(path.rpartition("/")[2], "/run/nvc")
+inventory.store(path.rpartition("/")[2], (key, fingerprints, (packed[0], "1.2", *packed[2:]), complete), "/run/nvc")
 END
 """
 #: A program of NVIDIA's toolkit, as far as a registration needs one.
