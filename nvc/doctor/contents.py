@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.doctor.inside import File
     from nvc.doctor.context import Context
+    from nvc.doctor.inside import File
     from nvc.model import HostFacts
     from nvc.slices.store.tenants import Tenant
 
