@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 
 from nvc import privileges
-from nvc.cdi.document import STRATEGIES, DocumentOptions
+from nvc.cdi.document import NONE, STRATEGIES, DocumentOptions
 from nvc.cdi.generate import generate, installed_hook, slicing_of
-from nvc.cdi.hookspec import NAMES
+from nvc.cdi.hookspec import COMPAT, NAMES
 from nvc.cdi.names import class_problem, vendor_problem
 from nvc.cdi.refresh import refresh, remove
 from nvc.cdi.sliced import CLASS
@@ -91,7 +91,8 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--class", "device_class", default="gpu", show_default=True, metavar="NAME"),
             click.option(
                 "--device-id", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
-                help="Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. Default: all.",
+                help="Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
+                "GPU. Default: all.",
             ),
             click.option("--no-all-device", is_flag=True, help="No device named `all`."),
             click.option(
@@ -250,16 +251,19 @@ def _asked(ctx: click.Context, given: dict[str, Any]) -> tuple[DriverOptions, Re
             raise InputError("--library-directory", directory, "want an absolute path in the driver root")
     options = arguments.driver_options(ctx.obj["globals"]).replace(library_directories=given["libraries"])
     devices = tuple(item for value in given["devices"] for item in value.split(",") if item)
+    wanted = tuple(item for item in devices if item != NONE)
     request = Request(
-        devices=devices or ("all",),
+        devices=wanted if devices else ("all",),
         capabilities=parse_capabilities(given["capabilities"]),
         requirements=given["requirements"],
     )
     disabled = NAMES if "all" in given["disabled"] else given["disabled"]
+    if load_config().disable_cuda_compat_lib_hook:
+        disabled = (*disabled, COMPAT)
     strategies = tuple(dict.fromkeys(given["strategies"])) or ("index", "uuid")
     how = DocumentOptions(
         hook, given["vendor"], given["device_class"], strategies, not given["no_all_device"], disabled,
-        given["additional_gids"],
+        given["additional_gids"], NONE in devices,
     )  # fmt: skip
     return options, request, how
 

@@ -2,16 +2,17 @@
 
 What a container gets is what the plan for it would hold; this module only says it in the words of the
 specification. Left out is what no engine could do from a document: the view of /proc/driver/nvidia that shows
-selected GPUs alone, and the application profile of EGL.
+selected GPUs alone.
 """
 
 from __future__ import annotations
 
-from nvc.cdi.hookspec import OPTION, STEP, Step, hook_entries
+from nvc.cdi.hookspec import COMPAT, LINKS, OPTION, PROFILE, STEP, Step, hook_entries
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
 from nvc.errors import DeviceError, InternalError
 from nvc.plan.build import build_plan
+from nvc.plan.devices import device_links, groups_of
 from nvc.plan.ops import (
     AllowDevice,
     BindDevice,
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("index", "uuid", "type-index")
 
+#: The device that is none.
+NONE = "none"
+VOID = "NVIDIA_VISIBLE_DEVICES=void"
 _GRAPHICS = ("graphics", "display")
 
 
@@ -58,6 +62,7 @@ class DocumentOptions(Value):
     all_device: bool = True
     disabled_hooks: tuple[str, ...] = ()
     additional_gids: bool = False
+    none_device: bool = False  # also a device that is none: the driver alone
     stamp: str = ""
     #: Where the hook that makes slices looks for the driver, as its options.
     driver_arguments: tuple[str, ...] = ()
@@ -113,15 +118,17 @@ def build_document(
             edits = writer.device_edits(ops, dri, f"--{OPTION}={written(part)}")
             everything.setdefault(f"all:{size}", []).append(edits)
             devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]
-    if not devices:
+    if not devices and not options.none_device:
         raise DeviceError("no device", cause="neither a GPU nor a MIG device is there to be named")
     if options.all_device:
         devices += [{"name": name, "containerEdits": merged(all_of)} for name, all_of in everything.items()]
+    if options.none_device:  # engines refuse one without edits
+        devices.append({"name": NONE, "containerEdits": {"env": [VOID]}})
     document: dict[str, Any] = {
         "cdiVersion": "",
         "kind": f"{options.vendor}/{options.device_class}",
         "devices": devices,
-        "containerEdits": writer.common_edits(common.ops, request, slicing is not None),
+        "containerEdits": writer.common_edits(common.ops, selection, request, slicing is not None),
     }
     document["cdiVersion"] = lowest_version(document)
     return document
@@ -167,7 +174,8 @@ class Sorted:
             elif isinstance(op, UpdateLoaderCache):
                 self.entries += op.entries
             elif isinstance(op, (AllowDevice, Tmpfs, Ledger)):
-                # Engines make rules of nodes. A ledger is one container's: its hook makes it. Tmpfs: see above.
+                # Engines make rules of nodes. A ledger is one container's, and so are the files of a tmpfs: hooks
+                # make them.
                 pass
             elif isinstance(op, (BindDeviceDirectory, BindInside)):
                 raise InternalError("write CDI specification", op.target, "cannot be said in one")
@@ -202,8 +210,10 @@ class _Writer:
             edits["hooks"] = hook_entries(self.options.hook_path, tuple(steps), self.options.stamp)
         return self._with_gids(edits)
 
-    def common_edits(self, ops: tuple[Op, ...], request: Request, slices: bool) -> dict[str, Any]:
-        """The edits of every container that uses one of the devices, which are `slices` or whole ones."""
+    def common_edits(
+        self, ops: tuple[Op, ...], selection: Selection, request: Request, slices: bool
+    ) -> dict[str, Any]:
+        """The edits of every container that uses one of the selected devices, which are `slices` or whole ones."""
         found = Sorted(ops)
         mounts = [self._mount(op, _below(self.facts.driver_root, op.source)) for op in found.files]
         # The shim, on files of ours. The quota is a container's own: the hook mounts it.
@@ -213,31 +223,37 @@ class _Writer:
         nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         steps = [
             step
-            for step in self._steps(found, request, slices)
+            for step in self._steps(found, selection, request, slices)
             if step.name not in self.options.disabled_hooks
         ]
         edits: dict[str, Any] = {
             # A prestart hook that is registered too sees this and leaves the container alone.
-            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "env": [VOID],
             "deviceNodes": nodes,
             "mounts": mounts,
             "hooks": hook_entries(self.options.hook_path, tuple(steps), self.options.stamp),
         }
         return self._with_gids({name: value for name, value in edits.items() if value})
 
-    def _steps(self, found: Sorted, request: Request, slices: bool) -> Iterable[Step]:
+    def _steps(self, found: Sorted, selection: Selection, request: Request, slices: bool) -> Iterable[Step]:
         if not slices:  # whose variables may still ask for one
             yield Step(STEP, self.options.driver_arguments)
         links = [f"--link={op.text}::{op.target}" for op in found.links]
         if links:
             yield Step("create-symlinks", tuple(links))
+        graphics = any(name in request.capabilities for name in _GRAPHICS)
+        nodes = [link for gpu in selection.gpus for link in device_links(gpu)] if graphics else []
+        if nodes:
+            yield Step(LINKS, tuple(f"--link={text}::{path}" for text, path in nodes))
         if "compute" in request.capabilities and request.cuda_compat_mode != "disabled" and not slices:
-            yield Step("enable-cuda-compat", (f"--host-driver-version={self.facts.driver_version}",))
+            yield Step(COMPAT, (f"--host-driver-version={self.facts.driver_version}",))
         folders = dict.fromkeys(entry.path[: entry.path.rindex("/")] for entry in found.entries)
         if folders:
             yield Step("update-ldcache", tuple(f"--folder={folder}" for folder in folders))
         if not self.facts.simulated:
             yield Step("disable-device-node-modification")
+        if graphics:
+            yield Step(PROFILE)
 
     def _mount(self, op: BindFile | BindSocket | BindHostFile, host: str) -> dict[str, Any]:
         options = [*options_of(op.attributes), "rbind", "rprivate"]
@@ -263,11 +279,7 @@ class _Writer:
         """The groups of nodes that are not open to everybody; they need version 0.7.0, so only on request."""
         if not self.options.additional_gids:
             return edits
-        gids = {
-            node["gid"]
-            for node in edits.get("deviceNodes", ())
-            if node.get("gid") and node["fileMode"] & 0o006 != 0o006
-        }
+        gids = groups_of(edits.get("deviceNodes", ()))
         return {**edits, "additionalGids": sorted(gids)} if gids else edits
 
 

@@ -20,13 +20,18 @@ CHAINING = "nvc-cdi-hook"
 
 #: The hook that limits what a container takes of its devices, and its option that names a device and a limit.
 STEP, OPTION = "slice-memory", "slice"
+COMPAT = "enable-cuda-compat"
+#: Links to device nodes, and the profile of EGL and Vulkan: both for the GPUs that the container has.
+LINKS, PROFILE = "create-device-links", "update-application-profile"
 #: Hooks of common edits, in the order in which they are to run.
 NAMES = (
     STEP,
     "create-symlinks",
-    "enable-cuda-compat",
+    LINKS,
+    COMPAT,
     "update-ldcache",
     "disable-device-node-modification",
+    PROFILE,
 )
 
 
@@ -35,6 +40,15 @@ class Step(Value):
 
     name: str
     arguments: tuple[str, ...] = ()
+
+
+def disabled_hooks(names: tuple[str, ...], compat: bool) -> tuple[str, ...]:
+    """The hooks to leave out: those that a configuration names, or `all`, and COMPAT without `compat`.
+
+    Never the one that limits a container: what an operator says of NVIDIA's hooks does not lift limits.
+    """
+    wanted = (name for name in NAMES if "all" in names or name in names or name == COMPAT and not compat)
+    return tuple(name for name in wanted if name != STEP)
 
 
 def hook_entries(path: str, steps: tuple[Step, ...], stamp: str) -> list[dict[str, Any]]:

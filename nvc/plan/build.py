@@ -50,7 +50,7 @@ def build_plan(
     kinds = {kind for capability in request.capabilities for kind in LIBRARY_KINDS[capability]}
     ops: list[Op] = list(proc_ops(facts, selection))
     if "graphics" in request.capabilities or "display" in request.capabilities:
-        ops += profile_ops(selection)
+        ops += profile_ops(gpu.minor for gpu in selection.gpus)
     for binary in facts.binaries:
         if binary.kind in request.capabilities:
             target = f"{_place(layout, layout.bins_dir, binary.path)}/{_name(binary.path)}"

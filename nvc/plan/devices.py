@@ -6,7 +6,10 @@ from nvc.plan.ops import AllowDevice, BindDevice, BindDeviceDirectory, BindProc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.model import DeviceNode, HostFacts
+    from collections.abc import Iterable
+    from typing import Any
+
+    from nvc.model import DeviceNode, Gpu, HostFacts
     from nvc.plan.ops import Op
     from nvc.request import Request
     from nvc.selection import Selection
@@ -14,6 +17,23 @@ if TYPE_CHECKING:
 CAPABILITIES_PROC = "/proc/driver/nvidia/capabilities"
 CAPABILITIES_DEV = "/dev/nvidia-caps"
 IMEX_DEV = "/dev/nvidia-caps-imex-channels"
+DRI_LINKS = "/dev/dri/by-path"
+
+
+def groups_of(nodes: Iterable[dict[str, Any]]) -> set[int]:
+    """The groups of nodes that are not open to everybody; never root's."""
+    return {node["gid"] for node in nodes if node.get("gid") and node["fileMode"] & 0o006 != 0o006}
+
+
+def device_links(gpu: Gpu) -> tuple[tuple[str, str], ...]:
+    """Links to a GPU's DRI nodes by its PCI address, as udev makes them: text and path of each."""
+    domain, _, rest = gpu.bus_id.lower().partition(":")
+    found = []
+    for path in gpu.dri_nodes:
+        name = path[path.rindex("/") + 1 :]
+        kind = "card" if name.startswith("card") else "render"
+        found.append((f"../{name}", f"{DRI_LINKS}/pci-{int(domain, 16):04x}:{rest}-{kind}"))
+    return tuple(found)
 
 
 def device_ops(facts: HostFacts, selection: Selection, request: Request) -> list[Op]:

@@ -6,6 +6,8 @@ from nvc.plan.ops import BindProc, Tmpfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nvc.model import HostFacts
     from nvc.plan.ops import Op
     from nvc.selection import Selection
@@ -50,11 +52,11 @@ def unmodifiable(name: str, content: bytes) -> bytes:
     return content.replace(b"ModifyDeviceFiles: 1", b"ModifyDeviceFiles: 0")
 
 
-def profile_ops(selection: Selection) -> list[Op]:
-    """The profile by which EGL and GLX in the container see the selected GPUs only: one bit a minor."""
+def profile_ops(minors: Iterable[int]) -> list[Op]:
+    """The profile by which EGL, GLX and Vulkan in the container see the GPUs of these minors only: one bit each."""
     visible = 0
-    for gpu in selection.gpus:
-        visible |= 1 << gpu.minor
+    for minor in minors:
+        visible |= 1 << minor
     settings = f'["EGLVisibleDGPUDevices",{visible}]'
     profile = (
         f'{{"profiles":[{{"name":"_container_","settings":{settings}}}],'

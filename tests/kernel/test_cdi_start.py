@@ -47,6 +47,8 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
         "create-symlinks", f"--link=libcuda.so.1::{LIBS}/libcuda.so",
         "enable-cuda-compat", f"--host-driver-version={VERSION}",
         "update-ldcache", f"--folder={LIBS}", "disable-device-node-modification",
+        "create-device-links", "--link=../card1::/dev/dri/by-path/pci-0000:01:00.0-card",
+        "update-application-profile",
     ]  # fmt: skip
     inside = ["unshare", "--mount", "/bin/sh", "-c", NAMESPACE, "sh", path, sim_root() + library, library]
     state = json.dumps({"bundle": scratch})

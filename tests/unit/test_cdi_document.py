@@ -174,6 +174,36 @@ def test_dri_nodes_come_with_graphics() -> None:
     assert paths(device(document(host, ("compute",), nodes=nodes), "0")) == ["/dev/nvidia1"]
 
 
+@pytest.mark.parametrize(
+    ("bus_id", "named"), [("00000000:3B:00.0", "0000:3b:00.0"), ("00010002:01:00.0", "10002:01:00.0")]
+)
+def test_links_to_dri_nodes_as_udev_makes_them(bus_id: str, named: str) -> None:
+    """One hook has those of all GPUs, since each call costs a container start 10 ms."""
+    nodes = ("/dev/dri/card1", "/dev/dri/renderD128")
+    host = facts(gpus=(gpu(0, UUID_0, bus_id=bus_id, dri_nodes=nodes),))
+    wanted = [
+        f"--link=../{node.rpartition('/')[2]}::/dev/dri/by-path/pci-{named}-{kind}"
+        for node, kind in zip(nodes, ("card", "render"))
+    ]
+    (hook,) = hooks(document(host))
+    place = hook["args"].index("create-device-links")
+    assert hook["args"][place + 1 : place + 3] == wanted
+    assert "create-device-links" not in hooks(document(host, ("compute",)))[0]["args"]
+
+
+def test_the_profile_of_applications_comes_with_graphics() -> None:
+    assert "update-application-profile" in hooks(document())[0]["args"]
+    assert "update-application-profile" not in hooks(document(capabilities=("compute", "utility")))[0]["args"]
+
+
+def test_a_device_that_is_none() -> None:
+    """The driver's files without a GPU."""
+    made = document(devices=(), none_device=True)
+    assert names(made) == ["none"] and "deviceNodes" not in device(made, "none")
+    assert made["containerEdits"]["mounts"] and problems(made) == []
+    assert names(document(devices=("0",), none_device=True, strategies=("index",))) == ["0", "all", "none"]
+
+
 def test_a_selection_of_devices() -> None:
     assert names(document(devices=("1:1",), strategies=("index",))) == ["1:1", "all"]
     assert names(document(devices=("0",), strategies=("index",), all_device=False)) == ["0"]
@@ -205,7 +235,7 @@ def test_every_hook_has_an_environment_and_an_absolute_path(hook_path: str, simu
 def test_our_hook_takes_all_steps_in_one_process() -> None:
     steps = [
         "slice-memory", "create-symlinks", "enable-cuda-compat", "update-ldcache",
-        "disable-device-node-modification",
+        "disable-device-node-modification", "update-application-profile",
     ]  # fmt: skip
     (hook,) = hooks(document())
     assert [word for word in hook["args"][1:] if not word.startswith("--")] == steps
@@ -216,7 +246,7 @@ def test_our_hook_takes_all_steps_in_one_process() -> None:
 def test_hooks_can_be_left_out() -> None:
     made = document(disabled_hooks=("slice-memory", "enable-cuda-compat", "update-ldcache"))
     assert [word for word in hooks(made)[0]["args"] if not word.startswith("--")] == [
-        "nvc-cdi-hook", "create-symlinks", "disable-device-node-modification",
+        "nvc-cdi-hook", "create-symlinks", "disable-device-node-modification", "update-application-profile",
     ]  # fmt: skip
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: Options by step; each takes a value and may be repeated.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "create-symlinks": ("link",),
+    "create-device-links": ("link",),
+    "update-application-profile": (),
     "update-ldcache": ("folder", "ldconfig-path"),
     "enable-cuda-compat": ("host-driver-version", "host-cuda-version", "cuda-compat-container-root"),
     "chmod": ("mode", "path"),
@@ -26,6 +28,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
     "create-symlinks": ("link",),
+    "create-device-links": ("link",),
     "enable-cuda-compat": ("host-driver-version",),
     "chmod": ("mode", "path"),
     "simulate-proc": ("driver-root",),

@@ -9,7 +9,7 @@ from nvc.cdi.hooks.arguments import container_path
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.libraries import ENTRIES_MAX, mounted_libraries
 from nvc.cdi.hooks.place import OTHER, is_foreign_readonly, kind_at
-from nvc.cdi.hookspec import STEP
+from nvc.cdi.hookspec import LINKS, PROFILE, STEP
 from nvc.deadline import set_deadline
 from nvc.errors import ContainerError, DetectionError, InputError, SourceChanged
 from nvc.kernel import LinuxKernel
@@ -161,7 +161,7 @@ class _Building:
         """Check a step and take it in. Raises InputError."""
         if step.name == "create-symlinks":
             for link in step.all("link"):
-                self._link(link)
+                self._place(self._link(step.name, link))
         elif step.name == "update-ldcache":
             self.folders += [container_path(step.name, "folder", folder) for folder in step.all("folder")]
         elif step.name == "enable-cuda-compat":
@@ -170,6 +170,16 @@ class _Building:
             if self.limits is not None:
                 self.mounts += self.limits.ops
                 self.compat += [(library.soname, library.path) for library in self.limits.compat]
+        elif step.name == LINKS:
+            from nvc.cdi.hooks.graphics import present
+
+            links = [self._link(step.name, link) for link in step.all("link")]
+            for made in present(self.kernel, self.target.rootfs, links):
+                self._place(made)
+        elif step.name == PROFILE:
+            from nvc.cdi.hooks.graphics import visible_ops
+
+            self.mounts += visible_ops(self.kernel, self.target.rootfs)
         elif step.name == "disable-device-node-modification":
             from nvc.cdi.hooks.procfs import unmodifiable_ops
 
@@ -209,11 +219,12 @@ class _Building:
             warnings(slice), slice,
         )  # fmt: skip
 
-    def _link(self, value: str) -> None:
+    def _link(self, step: str, value: str) -> Symlink:
+        """A link that is written as TARGET::LINK. Raises InputError."""
         text, colons, path = value.partition("::")
         if not colons or not text or "\0" in text or "\n" in text or len(text) >= 4096:
-            raise InputError("create-symlinks", f"--link={value}", "want TARGET::LINK")
-        self._place(Symlink(text, container_path("create-symlinks", "link", path)))
+            raise InputError(step, f"--link={value}", "want TARGET::LINK")
+        return Symlink(text, container_path(step, "link", path))
 
     def _place(self, link: Symlink) -> None:
         """Take in a link if its place is free or has a link."""
