@@ -78,6 +78,8 @@ class Config(Value):
     cdi_spec_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     cdi_default_kind: str = "nvidia.com/gpu"
     cdi_annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    jit_feature_flags: tuple[str, ...] = ()
+    jit_disabled_hooks: tuple[str, ...] = ()  # of edits that are made for one container
     cuda_compat_mode: str = "ldconfig"  # ldconfig, mount, hook, disabled
 
     skip_mode_detection: bool = False
@@ -91,6 +93,7 @@ class Config(Value):
     log: str = ""
     timeout: float = 10.0  # seconds
     inventory: bool = True
+    library_directories: tuple[str, ...] = ()  # inside the root; given, the loader cache is not asked
     vgpu_variables: str = "obey"  # or refuse, ignore
     vgpu_memory: str = ""  # a size: the slice of containers that ask for none
     vgpu_memory_max: str = ""  # a size: more is refused
@@ -188,6 +191,7 @@ def driver_options(config: Config, channels: tuple[int, ...] = ()) -> DriverOpti
         inventory=config.inventory,
         timeout=config.timeout,
         mps_directory=config.mps_directory,
+        library_directories=config.library_directories,
         configuration=config.identity,
     )
 

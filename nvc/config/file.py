@@ -175,6 +175,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _paths(value: Any) -> tuple[str, ...]:
+    if not all(path.startswith("/") and "\0" not in path for path in _texts(value)):
+        raise _Bad("want a list of absolute paths")
+    return tuple(value)
+
+
 def _names(value: Any) -> tuple[str, ...]:
     return tuple(name for item in _text(value).split(",") if (name := item.strip()))
 
@@ -299,6 +305,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "path": _path,
     "log": _log,
     "texts": _texts,
+    "paths": _paths,
     "names": _names,
     "capabilities": _capabilities,
     "seconds": _seconds,

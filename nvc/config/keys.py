@@ -1,6 +1,6 @@
 """Which key of config.toml sets which field, and of what kind its value is.
 
-NVIDIA's keys and defaults are those of its container toolkit 1.18, read from its public sources.
+NVIDIA's keys and defaults are those of its container toolkit 1.20, read from its public sources.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "annotation-prefixes": ("cdi_annotation_prefixes", "texts"),
     },
     f"{RUNTIME}.modes.jit-cdi": {
-        "nvcdi-feature-flags": ("", "texts"),
-        "nvcdi-disable-hooks": ("", "texts"),
+        "nvcdi-feature-flags": ("jit_feature_flags", "texts"),
+        "nvcdi-disable-hooks": ("jit_disabled_hooks", "texts"),
         "load-kernel-modules": ("", "texts"),
     },
     f"{RUNTIME}.modes.legacy": {"cuda-compat-mode": ("cuda_compat_mode", "compat_mode")},
@@ -73,6 +73,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "log": ("log", "log"),
         "timeout": ("timeout", "seconds"),
         "inventory": ("inventory", "bool"),
+        "library-directories": ("library_directories", "paths"),
         "vgpu-variables": ("vgpu_variables", "slices"),
         "vgpu-memory": ("vgpu_memory", "size"),
         "vgpu-memory-max": ("vgpu_memory_max", "size"),

@@ -138,7 +138,7 @@ def _files(
     firmwares, firmware_warnings = find_firmwares(host.driver, places)
     rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path)]
     if not native.directory or not entries:
-        rested_on += DIRECTORIES[arch] + DIRECTORIES[COMPAT[arch]]
+        rested_on += [*hints, *DIRECTORIES[arch], *DIRECTORIES[COMPAT[arch]]]
     return DriverFiles(
         native.libraries,
         compat.libraries,

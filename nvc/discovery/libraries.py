@@ -131,6 +131,8 @@ class _Search:
             directory = self.search_directories((*hints, *DIRECTORIES[self.arch]))
         if directory:
             self.complete(directory)
+            if not entries:  # the loader cache knows every directory; without one, a driver's may be several
+                self.complete_from((*hints, *DIRECTORIES[self.arch]))
         chosen = (self.choose(name, directory) for name in KINDS)
         found = tuple(library for library in chosen if library)
         shims = tuple(library for library in found if library.path in self.shims)
@@ -162,6 +164,12 @@ class _Search:
                 self.consider(name, f"{directory}/vdpau/{name}{self.suffix}")
                 if name == "libnvidia-tls":
                     self.consider(name, f"{directory}/tls/{name}{self.suffix}")
+
+    def complete_from(self, directories: tuple[str, ...]) -> None:
+        """Adds what has not been found yet from the first directory that has it."""
+        for name in KINDS:
+            if name not in UNVERSIONED and not self.candidates.get(name):
+                any(self.consider(name, f"{directory}/{name}{self.suffix}") for directory in directories)
 
     def choose(self, name: str, directory: str) -> Library | None:
         """Files beside libcuda win, then the order in the cache: a driver may be listed twice."""

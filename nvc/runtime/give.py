@@ -9,9 +9,10 @@ from nvc.config import driver_options
 from nvc.discovery import discover
 from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
-from nvc.plan.devices import device_ops
+from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
 from nvc.plan.ops import AllowDevice, BindDevice
 from nvc.requirements import check
+from nvc.rundir import in_user_namespace
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.selection import select
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     Edits: TypeAlias = list[dict[str, Any]]
 
 MODE_HINT = 'set mode = "auto" in [nvidia-container-runtime] and name devices without a kind'
+#: The one of NVIDIA's feature flags that says something here.
+NO_GIDS = "no-additional-gids-for-device-nodes"
 HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
@@ -47,13 +50,16 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
         selection = select(facts, request)
         log.selection(selection)
         check(request.requirements, facts, selection)
+        # In a user namespace the host's groups are others, and runtimes refuse those that are not mapped.
+        groups = not (config.no_additional_gids or spec.user_namespace or in_user_namespace())
         if choice.mode == "hook":
             _by_hook(spec, programs)
-            _add_nodes(spec, facts, selection, request)
+            _add_nodes(spec, facts, selection, request, groups)
         else:
             _check_expressible(request)
             spec.remove_givers()
-            edits += _made(kernel, facts, request, programs, options)
+            edits += _made(kernel, facts, request, programs, options, config, groups)
+            edits += _channels(facts, selection)
     for part in edits:
         apply_edits(spec, part)
 
@@ -65,8 +71,6 @@ def _check_expressible(request: Request) -> None:
             raise InputError(
                 f"NVIDIA_{name}_DEVICES", wanted, "rights over MIG cannot be given by CDI", MODE_HINT
             )
-    if request.imex_channels:
-        raise InputError("NVIDIA_IMEX_CHANNELS", cause="cannot be given by CDI", hint=MODE_HINT)
 
 
 def _by_hook(spec: Spec, programs: str) -> None:
@@ -77,18 +81,43 @@ def _by_hook(spec: Spec, programs: str) -> None:
         spec.add_hook("prestart", entry)
 
 
-def _add_nodes(spec: Spec, facts: HostFacts, selection: Selection, request: Request) -> None:
-    """The hook's nodes and rules, where engines can see them.
+def _add_nodes(
+    spec: Spec, facts: HostFacts, selection: Selection, request: Request, with_groups: bool
+) -> None:
+    """The hook's nodes and rules, where engines can see them; the groups of nodes that are not open to all.
 
     In a user namespace a runtime cannot make nodes; it binds the host's of the same path, if that is the node.
     """
+    groups: set[int] = set()
     makes = not spec.user_namespace or facts.device_root == "/"
     for op in device_ops(facts, selection, request):
         if isinstance(op, BindDevice) and makes:
-            node = {"path": op.target, "type": "c", "major": op.major, "minor": op.minor}
-            spec.add_node({**node, **_owner(facts.device_root.rstrip("/") + op.source)})
+            node: dict[str, Any] = {"path": op.target, "type": "c", "major": op.major, "minor": op.minor}
+            node |= _owner(facts.device_root.rstrip("/") + op.source)
+            spec.add_node(node)
+            groups |= groups_of([node])
         elif isinstance(op, AllowDevice):
             spec.allow(op.major, op.minor)
+    if with_groups and groups:
+        spec.add_groups(sorted(groups))
+
+
+def _channels(facts: HostFacts, selection: Selection) -> Edits:
+    """Edits for the nodes of IMEX channels. Raises InputError for a channel that the host does not have."""
+    edits = []
+    for channel in selection.imex_channels:
+        path = f"{IMEX_DEV}/channel{channel}"
+        host = facts.device_root.rstrip("/") + path
+        try:
+            there = os.lstat(host).st_rdev == os.makedev(max(facts.imex_major, 0), channel)
+        except OSError:
+            there = False
+        if facts.imex_major < 0 or not there:
+            hint = "`ls /dev/nvidia-caps-imex-channels` lists those of this host"
+            raise InputError("NVIDIA_IMEX_CHANNELS", str(channel), f"no such channel: {host} is not there", hint)
+        node = {"path": path, "hostPath": host, "type": "c", "major": facts.imex_major, "minor": channel}
+        edits.append({"deviceNodes": [{**node, **_owner(host), "permissions": "rw"}]})
+    return edits
 
 
 def _owner(path: str) -> dict[str, int]:
@@ -103,13 +132,24 @@ def _owner(path: str) -> dict[str, int]:
 
 
 def _made(
-    kernel: Kernel, facts: HostFacts, request: Request, programs: str, options: DriverOptions
+    kernel: Kernel,
+    facts: HostFacts,
+    request: Request,
+    programs: str,
+    options: DriverOptions,
+    config: Config,
+    with_groups: bool,
 ) -> Edits:
     """The edits of a specification that names the requested devices and nothing else; none: the driver alone."""
     from nvc.cdi.document import DocumentOptions
     from nvc.cdi.generate import document_of
+    from nvc.cdi.hookspec import disabled_hooks
 
-    how = DocumentOptions(f"{programs}/nvc-cdi-hook", strategies=("uuid",), all_device=False)
+    how = DocumentOptions(
+        f"{programs}/nvc-cdi-hook", strategies=("uuid",), all_device=False,
+        disabled_hooks=disabled_hooks(config.jit_disabled_hooks, not config.disable_cuda_compat_lib_hook),
+        additional_gids=with_groups and NO_GIDS not in config.jit_feature_flags,
+    )  # fmt: skip
     if not request.devices:
         document = document_of(kernel, facts, request.replace(devices=("all",)), how, options)
         return [document["containerEdits"]]

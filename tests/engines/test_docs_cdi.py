@@ -90,3 +90,12 @@ def test_what_the_service_runs(host: Host) -> None:
     assert "unchanged" in host.sh(script).stdout
     assert host.sh("ls -l /run/cdi").stdout.split("\n")[1].startswith("-rw-r--r--")
     host.sh("rm -r /run/cdi")
+
+
+def test_the_compat_hook_is_left_out_where_the_configuration_says_so(host: Host) -> None:
+    host.simulate(gpus=1)
+    command = f"nvc-cli --root {DRIVER} cdi generate"
+    assert "enable-cuda-compat" in host.sh(command).stdout
+    host.write("/etc/nvc/config.toml", "[features]\ndisable-cuda-compat-lib-hook = true\n")
+    assert "enable-cuda-compat" not in host.sh(command).stdout
+    host.sh("rm /etc/nvc/config.toml")

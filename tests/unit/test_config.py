@@ -72,6 +72,10 @@ def settings(text: str) -> dict[str, Any]:
             {"cdi_annotation_prefixes": ("p/",)},
         ),
         (
+            '[nvidia-container-runtime.modes.jit-cdi]\nnvcdi-disable-hooks = ["all"]\nnvcdi-feature-flags = ["x"]',
+            {"jit_disabled_hooks": ("all",), "jit_feature_flags": ("x",)},
+        ),
+        (
             '[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "mount"',
             {"cuda_compat_mode": "mount"},
         ),
@@ -83,6 +87,7 @@ def settings(text: str) -> dict[str, Any]:
             '[nvc]\nlog = "/l"\ntimeout = 2\ninventory = false',
             {"log": "/l", "timeout": 2.0, "inventory": False},
         ),
+        ('[nvc]\nlibrary-directories = ["/a", "/b"]', {"library_directories": ("/a", "/b")}),
         ('[nvc]\nvgpu-variables = "ignore"', {"vgpu_variables": "ignore"}),
         (
             '[nvc]\nvgpu-memory = "25%"\nvgpu-memory-max = "40GiB"\nvgpu-uncounted = true',
@@ -140,6 +145,7 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[nvidia-container-runtime]\nmode = "magic"', "want one of auto, legacy"),
         ('[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = "magic"', "want one of ldconfig"),
         ("[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = 0", "want one of ldconfig"),
+        ('[nvc]\nlibrary-directories = ["lib"]', "library-directories: want a list of absolute paths"),
         ("[nvc]\ntimeout = 0", "want seconds"),
         ("[nvc]\ntimeout = nan", "want seconds"),
         ("[nvc]\ntimeout = true", "want seconds"),

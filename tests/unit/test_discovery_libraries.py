@@ -49,6 +49,18 @@ def test_takes_what_the_cache_lists_in_the_order_of_the_table(tree: DriverTree) 
     assert found.warnings == ()
 
 
+def test_a_driver_in_several_directories(tree: DriverTree) -> None:
+    """Without a loader cache: those that were named come first, each library from the first that has it."""
+    for name, folder in (("libcuda", "/opt/a"), ("libnvidia-ml", "/opt/b"), ("libnvidia-ml", "/opt/c"),
+                         ("libnvcuvid", LIBS), ("libcuda", LIBS)):  # fmt: skip
+        tree.library(name, folder)
+    found = find(tree, hints=("/opt/a", "/opt/b", "/opt/c"))
+    assert paths(found) == [
+        f"/opt/b/libnvidia-ml.so.{VERSION}", f"/opt/a/libcuda.so.{VERSION}", f"{LIBS}/libnvcuvid.so.{VERSION}",
+    ]  # fmt: skip
+    assert found.directory == "/opt/a"
+
+
 def test_the_soname_is_the_files_own(tree: DriverTree) -> None:
     tree.library("libnvidia-nvvm", soname="libnvidia-nvvm.so.4")
     tree.library("libnvidia-glcore", soname=f"libnvidia-glcore.so.{VERSION}")

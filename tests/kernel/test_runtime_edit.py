@@ -1,0 +1,117 @@
+"""What nvc-runtime writes into a bundle for settings that few use: groups, hooks, IMEX channels, no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import sources
+from support.bundle import default_config
+
+from nvc.config import Config
+from nvc.errors import InputError
+from nvc.runtime.edit import edit
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+Edited = Callable[..., dict[str, Any]]
+
+
+class Silent:
+    """A log that nobody reads."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+@pytest.fixture
+def edited(scratch: str, rootfs: Callable[[], str], driver: str, stage: str) -> Edited:
+    """Factory: the configuration of a container that asks for GPUs, after nvc-runtime has had it."""
+
+    def make(*variables: str, mode: str = "jit-cdi", **fields: Any) -> dict[str, Any]:
+        document = default_config(rootfs())
+        document["process"]["env"] += variables
+        path = f"{scratch}/config.json"
+        with open(path, "w", encoding="ascii") as out:
+            json.dump(document, out)
+        config = Config(root=driver, mode=mode, load_kmods=False, **fields)
+        edit(config, scratch, path, f"{stage}/bin", Silent())
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+        return found
+
+    return make
+
+
+def hooks(document: dict[str, Any]) -> list[str]:
+    """The steps of its createContainer hooks."""
+    words = [word for hook in document["hooks"].get("createContainer", ()) for word in hook["args"][1:]]
+    return [word for word in words if not word.startswith("--")]
+
+
+def nodes(document: dict[str, Any]) -> set[str]:
+    """The paths of its device nodes."""
+    return {node["path"] for node in document["linux"].get("devices", ())}
+
+
+def test_hooks_that_the_configuration_leaves_out(edited: Edited) -> None:
+    """By name or all; never the one that keeps limits."""
+    asked = f"{VISIBLE}=0"
+    every = hooks(edited(asked))
+    assert "create-symlinks" in every and "enable-cuda-compat" in every
+    fewer = hooks(edited(asked, jit_disabled_hooks=("create-symlinks",), disable_cuda_compat_lib_hook=True))
+    assert fewer == [name for name in every if name not in ("create-symlinks", "enable-cuda-compat")]
+    assert hooks(edited(asked, jit_disabled_hooks=("all",))) == ["simulate-proc", "slice-memory"]
+
+
+@pytest.mark.parametrize("mode", ["jit-cdi", "auto"])
+def test_groups_of_nodes_that_are_not_open_to_all(edited: Edited, driver: str, mode: str) -> None:
+    """A program that is not root's may open them by its supplementary groups."""
+    for name, mode_bits in (("nvidia0", 0o660), ("nvidiactl", 0o666)):
+        os.chown(f"{driver}/dev/{name}", 0, 4711 if mode_bits == 0o660 else 4712)
+        os.chmod(f"{driver}/dev/{name}", mode_bits)
+
+    def groups(**fields: Any) -> list[int]:
+        user = edited(f"{VISIBLE}=0", mode=mode, **fields)["process"]["user"]
+        found: list[int] = user.get("additionalGids", [])
+        return found
+
+    assert groups() == [4711]
+    assert groups(no_additional_gids=True) == []
+    if mode == "jit-cdi":
+        assert groups(jit_feature_flags=("no-additional-gids-for-device-nodes",)) == []
+
+
+@pytest.mark.driver(imex_channels=(0, 3))
+def test_imex_channels(edited: Edited) -> None:
+    """A channel is a node; one that the host does not have is refused by its number."""
+    made = edited(f"{VISIBLE}=0", "NVIDIA_IMEX_CHANNELS=3")
+    path = "/dev/nvidia-caps-imex-channels/channel3"
+    (node,) = [node for node in made["linux"]["devices"] if node["path"] == path]
+    rules = [rule for rule in made["linux"]["resources"]["devices"] if rule.get("major") == node["major"]]
+    assert [(rule["minor"], rule["access"]) for rule in rules] == [(3, "rw")]
+    with pytest.raises(InputError, match="7: no such channel"):
+        edited(f"{VISIBLE}=0", "NVIDIA_IMEX_CHANNELS=7")
+
+
+@pytest.mark.parametrize("mode", ["jit-cdi", "cdi", "auto"])
+@pytest.mark.parametrize("value", ["none", "nvidia.com/gpu=none"])
+def test_none_is_the_driver_without_a_gpu(edited: Edited, mode: str, value: str) -> None:
+    made = edited(f"{VISIBLE}={value}", mode=mode)
+    assert not {path for path in nodes(made) if path.removeprefix("/dev/nvidia").isdecimal()}
+    assert made["hooks"], "the driver's files are given"
+
+
+@pytest.mark.parametrize("mode", ["jit-cdi", "auto"])
+def test_variables_of_a_swarm(edited: Edited, mode: str) -> None:
+    made = edited("DOCKER_RESOURCE_GPU=1", mode=mode, swarm_resource=("DOCKER_RESOURCE_GPU",))
+    assert "/dev/nvidia1" in nodes(made) and "/dev/nvidia0" not in nodes(made)
+
+
+def test_the_refresh_units_see_modules_however_they_are_compressed() -> None:
+    """depmod's list changes whatever the files are called; none of them is named."""
+    texts = [sources.read(f"packaging/systemd/nvc-cdi-refresh.{kind}") for kind in ("path", "service")]
+    assert "PathChanged=/lib/modules/%v/modules.dep\n" in texts[0]
+    assert not [text for text in texts if ".ko" in text]
