@@ -5,8 +5,8 @@ with Host(directory) as host:
     host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
     host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
 
-Everything runs in one private mount namespace. /etc and /var/lib are overlays, the stage is over /usr/local: files
-are where documentation says they are without a trace on the machine; /run and /srv are empty. The one stand-in is
+Everything runs in one private mount namespace. /etc, /var/lib and /usr/share/containers are overlays, the stage is
+over /usr/local: files are where documentation says they are without a trace on the machine; /run and /srv are empty. The one stand-in is
 `systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
 """
 
@@ -54,6 +54,8 @@ overlay() {
 overlay "$1" /etc etc /etc
 overlay "$1" /var/lib lib /var/lib
 overlay "$1" "$2:/usr/local" local /usr/local
+mkdir -p /usr/share/containers
+overlay "$1" /usr/share/containers share /usr/share/containers
 mkdir "$1/checkout"
 mount --rbind "$3" "$1/checkout"
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -68,7 +70,7 @@ done
 rm -f /usr/local/bin/nvidia-* /usr/local/sbin/nvidia-*
 # What somebody did with engines on this machine is none of the host's: neither settings nor images.
 rm -rf /etc/docker /etc/containerd /etc/crio /etc/containers/containers.conf* /etc/containers/networks /etc/cni
-rm -rf /etc/nvc /etc/cdi /var/lib/nvc
+rm -rf /etc/nvc /etc/cdi /var/lib/nvc /usr/share/containers/oci
 for name in docker containerd containers; do
     mkdir -p "/var/lib/$name"
     mount -t tmpfs -o mode=711 tmpfs "/var/lib/$name"
