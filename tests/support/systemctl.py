@@ -1,10 +1,12 @@
 """`systemctl start|stop|restart|reload NAME...` for the daemons of a test's host, without systemd.
 
-A start returns when the daemon says that it is ready (sd_notify(3)), a stop when it has ended.
+A start returns when the daemon says that it is ready (sd_notify(3)), a stop when it has ended. Hosts share the
+machine's cgroups, and containerd's are named after containers: it runs on one host at a time, and a start waits.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -17,8 +19,12 @@ DAEMONS = {
     "containerd": ["/usr/bin/containerd"],
 }
 #: As the units of the daemons have it: dockerd looks there for the hook of `--gpus` when it starts.
+#: Names of its containers, such as the c1 of documentation, are names of cgroups.
+ALONE = ("containerd",)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SECONDS = 60
+#: For another host's daemon.
+WAIT_SECONDS = 170
 
 
 def pid_file(name: str) -> str:
@@ -28,6 +34,7 @@ def pid_file(name: str) -> str:
 def start(name: str) -> None:
     """Start one daemon and wait until it is ready, or has ended."""
     address = f"/run/{name}.notify"
+    lock = await_others(name) if name in ALONE else -1
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, open(f"/run/{name}.log", "ab") as log:
         if os.path.exists(address):
             os.unlink(address)
@@ -42,10 +49,34 @@ def start(name: str) -> None:
         while True:
             events, _, _ = select.select([ready.fileno(), ended], [], [], SECONDS)
             if ready.fileno() in events and b"READY=1" in ready.recv(4096).split(b"\n"):
+                if lock >= 0:
+                    hold(lock, ended)
                 return
             if ended in events or not events:
                 with open(f"/run/{name}.log", encoding="utf-8", errors="replace") as text:
                     raise SystemExit(f"{name} does not start:\n{''.join(text.readlines()[-20:])}")
+
+
+def await_others(name: str) -> int:
+    """Take the machine's lock of this daemon: its descriptor."""
+    # /var/tmp is the one place that all hosts have in common.
+    lock = os.open(f"/var/tmp/nvc-tests-{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    signal.alarm(WAIT_SECONDS)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    signal.alarm(0)
+    return lock
+
+
+def hold(lock: int, ended: int) -> None:
+    """Keep the lock until the daemon ends, in a process of its own: what the daemon starts may live longer."""
+    if os.fork() == 0:
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        select.select([ended], [], [])
+        os._exit(0)
+    os.close(lock)
 
 
 def main_pid(name: str) -> int:
