@@ -40,6 +40,8 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
   --placement NAME       packed or distributed: which GPU the device plugin takes for
                          a slice; default: packed, so that others stay whole
   --health-quiet SECONDS a GPU is well again after so long without an Xid; default: 300
+  --health-interval SECONDS
+                         time between two looks at all GPUs; default: 10
   --metrics-listen ADDR:PORT
                          serve metrics for Prometheus
   --dcgm-metrics         with it, GPU metrics under the names of dcgm-exporter
@@ -51,7 +53,9 @@ PATHS = (
     "kubeconfig", "root", "config", "cdi-dir", "hook-path", "state-dir", "kubelet-plugins-dir", "registry-dir",
     "device-plugin-dir",
 )  # fmt: skip
-OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", "health-quiet", *PATHS)
+#: With the most digits before the point.
+SECONDS = {"health-quiet": 6, "health-interval": 2}
+OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
@@ -147,9 +151,19 @@ def settings_of(values: dict[str, str]) -> Settings:
     listen = values.get("metrics-listen", "")
     if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
         raise InputError("--metrics-listen", listen, "want ADDR:PORT")
-    quiet = values.get("health-quiet", "300")
-    if not (quiet.isascii() and quiet.isdigit() and len(quiet) < 7):
-        raise InputError("--health-quiet", quiet, "want a number of seconds")
-    apart = ("root", "config", "mode", "dcgm-metrics", "health-quiet")
+    seconds = {name: _seconds(name, values[name]) for name in SECONDS if name in values}
+    apart = ("root", "config", "mode", "dcgm-metrics", *SECONDS)
     known = {name.replace("-", "_"): value for name, value in values.items() if name not in apart}
-    return Settings(**known, mode=modes, dcgm_metrics="dcgm-metrics" in values, health_quiet=float(quiet))
+    times = {name.replace("-", "_"): value for name, value in seconds.items()}
+    return Settings(**known, **times, mode=modes, dcgm_metrics="dcgm-metrics" in values)
+
+
+def _seconds(name: str, text: str) -> float:
+    """A number of seconds above 0. Raises InputError."""
+    whole, _, part = text.partition(".")
+    digits = whole + part
+    if not (digits.isascii() and digits.isdigit() and len(part) <= 3 and 0 < len(whole) <= SECONDS[name]):
+        raise InputError(f"--{name}", text, "want a number of seconds")
+    if float(text) <= 0:
+        raise InputError(f"--{name}", text, "want more than 0 seconds")
+    return float(text)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nvc.kubernetes.board import Board
     from nvc.slices.build.calibrate import Libraries
 
-#: Seconds after which an event is over, and after which silence of NVML means that nothing is known.
-QUIET, SILENCE = 300.0, 45.0
+#: Seconds without a round, beside the time between two, after which nothing is known.
+SILENCE = 35.0
 #: Of NVIDIA's list of Xids: faults of programs; and those that only a reset of the GPU mends.
 OF_PROGRAMS = frozenset((13, 31, 43, 45, 68, 109))
 UNTIL_RESET = frozenset((48, 62, 64, 74, 79, 95, 119, 120, 140, 143))
@@ -102,7 +102,8 @@ def parse(lines: list[str]) -> tuple[Round, tuple[Event, ...]]:
 class Judge:
     """Remembers events and counters, and says what is wrong. One thread uses it."""
 
-    def __init__(self, quiet: float = QUIET) -> None:
+    def __init__(self, quiet: float) -> None:
+        """A GPU is well again `quiet` seconds after its last event."""
         self.quiet = quiet
         self._xids: dict[tuple[str, int], float] = {}
         self._ecc: dict[str, tuple[int, float]] = {}  # errors, and when there were more than before
@@ -154,21 +155,26 @@ class Monitor:
         gpus: Callable[[], tuple[str, ...]],
         changed: Callable[[], None],
         log: Callable[[str], None],
-        quiet: float = QUIET,
+        quiet: float,
+        interval: float,
     ) -> None:
-        """`channel` is that of `nvml.start`, `gpus` the node's UUIDs; `changed` is called after each change."""
+        """`channel` is that of `nvml.start`, `gpus` the node's UUIDs; `changed` is called after each change.
+
+        NVML is asked each `interval` seconds; an event is over after `quiet` seconds.
+        """
         self.channel = channel
         self.board = board
         self.gpus = gpus
         self.changed = changed
         self.log = log
+        self.interval = interval
         self.judge = Judge(quiet)
         self.round = Round({}, {}, {}, "not asked yet")
         self.xids: dict[str, int] = {}  # the last one of each GPU
         self._told: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         channel.setblocking(True)
-        channel.settimeout(SILENCE)
+        channel.settimeout(SILENCE + interval)
 
     @property
     def running(self) -> bool:
@@ -177,7 +183,8 @@ class Monitor:
 
     def start(self, libraries: Libraries) -> None:
         """Have the process ask this NVML, and begin to read."""
-        self.channel.sendall(f"{libraries.root}\n{libraries.nvml}\n".encode("utf-8", "surrogateescape"))
+        lines = f"{libraries.root}\n{libraries.nvml}\n{self.interval}\n"
+        self.channel.sendall(lines.encode("utf-8", "surrogateescape"))
         self._thread.start()
 
     def _run(self) -> None:

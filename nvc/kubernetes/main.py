@@ -97,7 +97,9 @@ class Plugin:
         self.host = Host(self.kernel, self.options, discover, self._devices_of)
         # Before anything has begun a thread.
         _, channel = nvml.start()
-        self.monitor = Monitor(channel, self.board, self._gpus, self._wake.set, log, settings.health_quiet)
+        self.monitor = Monitor(
+            channel, self.board, self._gpus, self._wake.set, log, settings.health_quiet, settings.health_interval
+        )
         self._known: tuple[Device, ...] = ()
         self._problem = self._names = ""
         self._monitored = False

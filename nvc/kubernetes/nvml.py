@@ -31,9 +31,8 @@ NAME_MAX = 96
 SUCCESS, TIMEOUT, LOST = 0, 10, 15  # nvmlReturn_t
 XID = 0x8  # nvmlEventTypeXidCriticalError
 UNCORRECTED, VOLATILE = 1, 0
-#: Milliseconds that NVML is waited for, and seconds between two rounds; a round that takes longer ends the process.
-WAIT_MS, ROUND, ROUND_MAX = 1000, 10.0, 30
-AGAIN = 5.0
+#: Milliseconds that one call waits for an Xid at most, and seconds that a round may take: then the process ends.
+WAIT_MS, ROUND_MAX = 1000, 30
 NOT_TOLD = -1
 
 
@@ -63,28 +62,28 @@ def start() -> tuple[int, socket.socket]:
     def work(channel: socket.socket, parent: int) -> None:
         die_with(parent)
         with channel.makefile("r", encoding="utf-8", errors="surrogateescape") as told:
-            root, path = told.readline().rstrip("\n"), told.readline().rstrip("\n")
-        if path:
-            _keep(root, path, channel.fileno())
+            root, path, interval = (told.readline().rstrip("\n") for _ in range(3))
+        if interval:
+            _keep(root, path, channel.fileno(), float(interval))
 
     return helper.start(socket.SOCK_STREAM, work)
 
 
-def _keep(root: str, library: str, fd: int) -> None:
+def _keep(root: str, library: str, fd: int, interval: float) -> None:
     while True:
         keeper = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 become_nobody(root, keeper)
-                _serve(library, fd)
+                _serve(library, fd, interval)
             except (OSError, AttributeError) as error:
                 _write(fd, [f"problem {str(error)[:200]}", "end"])
             finally:
                 os._exit(1)
         if os.WIFSIGNALED(os.waitpid(pid, 0)[1]):  # else it has said why it ends
             _write(fd, ["problem the process that asks NVML has ended", "end"])
-        time.sleep(AGAIN)
+        time.sleep(interval / 2)
 
 
 def _write(fd: int, lines: list[str]) -> None:
@@ -93,7 +92,7 @@ def _write(fd: int, lines: list[str]) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _serve(library: str, fd: int) -> None:
+def _serve(library: str, fd: int, interval: float) -> None:
     signal.alarm(ROUND_MAX)
     nvml: Any = ctypes.CDLL(library)
     code = nvml.nvmlInit_v2()
@@ -104,16 +103,18 @@ def _serve(library: str, fd: int) -> None:
     nvml.nvmlEventSetCreate(ctypes.byref(events))
     registered: set[str] = set()
     while True:
-        signal.alarm(ROUND_MAX)
+        signal.alarm(ROUND_MAX + int(interval))
         lines: list[str] = []
         names = _look(nvml, events, registered, lines)
         _write(fd, [*lines, "end"])
-        until = time.monotonic() + ROUND
-        while time.monotonic() < until:
+        until = time.monotonic() + interval
+        while (left := until - time.monotonic()) > 0:
             event = _Event()
             if not registered:  # nothing to wait for, and some drivers return at once
-                time.sleep(ROUND)
-            elif nvml.nvmlEventSetWait_v2(events, ctypes.byref(event), WAIT_MS) == SUCCESS:
+                time.sleep(left)
+                continue
+            wait = min(WAIT_MS, int(left * 1000) + 1)
+            if nvml.nvmlEventSetWait_v2(events, ctypes.byref(event), wait) == SUCCESS:
                 uuid = names.get(event.device or 0) or _uuid(nvml, ctypes.c_void_p(event.device))
                 if event.kind == XID:
                     _write(fd, [f"xid {uuid} {event.data}"])

@@ -26,4 +26,5 @@ class Settings(Value):
     hook_path: str = ""  # "": beside this program
     dcgm_metrics: bool = False
     health_quiet: float = 300.0  # seconds without an Xid after which a GPU is well again
+    health_interval: float = 10.0  # seconds from one look at all GPUs to the next
     placement: str = "packed"  # of slices of the device plugin; or distributed

@@ -39,7 +39,7 @@ def quick(stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubele
     """A plugin for which a GPU is well again at once."""
     ensure_shim(stage, scratch)
     found = Plugin(stage, scratch, driver, kubelet, api)
-    found.start("--mode=dra,device-plugin", "--health-quiet=12")
+    found.start("--mode=dra,device-plugin", "--health-quiet=2", "--health-interval=0.2")
     kubelet.register()
     yield found
     found.close()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from support.facts import UUID_0, UUID_1
 
 from nvc.kubernetes.board import HEALTHY, UNHEALTHY, UNKNOWN, Board, Condition
-from nvc.kubernetes.health import OF_PROGRAMS, QUIET, UNTIL_RESET, Event, Judge, Round, Seen, parse
+from nvc.kubernetes.health import OF_PROGRAMS, UNTIL_RESET, Event, Judge, Round, Seen, parse
 
+QUIET = 300.0
 WELL = Seen(False, 0, 0, True)
 
 
@@ -25,7 +26,7 @@ def kinds(judge: Judge, found: Round, now: float) -> list[tuple[str, str]]:
 
 
 def test_an_xid_is_over_after_quiet() -> None:
-    judge = Judge()
+    judge = Judge(QUIET)
     judge.event(Event(UUID_0, 94), 1000.0)
     assert kinds(judge, round_of(), 1000.0) == [("xid", "94")]
     judge.event(Event(UUID_0, 94), 1200.0)
@@ -35,14 +36,14 @@ def test_an_xid_is_over_after_quiet() -> None:
 
 @pytest.mark.parametrize("number", sorted(OF_PROGRAMS))
 def test_mistakes_of_programs_count_for_nothing(number: int) -> None:
-    judge = Judge()
+    judge = Judge(QUIET)
     judge.event(Event(UUID_0, number), 0.0)
     assert kinds(judge, round_of(), 0.0) == []
 
 
 @pytest.mark.parametrize("number", sorted(UNTIL_RESET))
 def test_an_xid_that_wants_a_reset_is_over_when_the_gpu_was_away(number: int) -> None:
-    judge = Judge()
+    judge = Judge(QUIET)
     judge.event(Event(UUID_0, number), 0.0)
     assert kinds(judge, round_of(), 10 * QUIET) == [("xid", str(number))]
     (lost,) = judge.conditions((UUID_0,), Round({}, {}, {}), 11 * QUIET)[UUID_0].problems
@@ -51,7 +52,7 @@ def test_an_xid_that_wants_a_reset_is_over_when_the_gpu_was_away(number: int) ->
 
 
 def test_states_are_over_when_nvml_says_so() -> None:
-    judge = Judge()
+    judge = Judge(QUIET)
     assert kinds(judge, round_of(remapping=1), 0.0) == [("remapping", "pending")]
     assert kinds(judge, round_of(remapping=2), 1.0) == [("remapping", "failed")]
     assert kinds(judge, round_of(lost=True), 2.0) == [("lost", "")]
@@ -60,16 +61,16 @@ def test_states_are_over_when_nvml_says_so() -> None:
 
 def test_memory_errors_count_while_they_become_more() -> None:
     """Those from before the plugin began count for nothing: they may be months old."""
-    judge = Judge()
+    judge = Judge(QUIET)
     assert kinds(judge, round_of(ecc=7), 0.0) == []
     assert kinds(judge, round_of(ecc=8), 1.0) == [("ecc", "8")]
     assert kinds(judge, round_of(ecc=8), 1.0 + QUIET) == []
 
 
 def test_what_is_not_known_is_not_healthy() -> None:
-    found = Judge().conditions((UUID_0,), Round({}, {}, {}, "no answer"), 0.0)
+    found = Judge(QUIET).conditions((UUID_0,), Round({}, {}, {}, "no answer"), 0.0)
     assert found == {UUID_0: Condition(UNKNOWN, reason="NVML: no answer")}
-    silent = Judge().conditions((UUID_0,), round_of(events=False), 0.0)[UUID_0]
+    silent = Judge(QUIET).conditions((UUID_0,), round_of(events=False), 0.0)[UUID_0]
     assert (silent.health, silent.text) == (HEALTHY, "the driver does not tell of Xids")
 
 
