@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 
 import nvc
@@ -31,6 +30,7 @@ from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
+from nvc.kubernetes.wake import Wake
 from nvc.kubernetes.web import Web
 from nvc.request import SliceRequest
 from nvc.slices.build.calibrate import libraries_of
@@ -81,7 +81,7 @@ class Plugin:
         """Nothing is served yet. Raises NvcError."""
         self.settings = settings
         self.config = config
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._ended = False
         self.served: tuple[str, ...] = ()
         self.kernel: Kernel = LinuxKernel()
@@ -98,7 +98,7 @@ class Plugin:
         # Before anything has begun a thread.
         _, channel = nvml.start()
         self.monitor = Monitor(
-            channel, self.board, self._gpus, self._wake.set, log, settings.health_quiet, settings.health_interval
+            channel, self.board, self._gpus, self._wake.call, log, settings.health_quiet, settings.health_interval
         )
         self._known: tuple[Device, ...] = ()
         self._problem = self._names = ""
@@ -255,7 +255,6 @@ class Plugin:
             self._wake.wait(LOOK)
             if self._ended:
                 return
-            self._wake.clear()
             self.look()
             if time.monotonic() >= collect:
                 collect = time.monotonic() + COLLECT
@@ -271,7 +270,7 @@ class Plugin:
     def end(self) -> None:
         """Have `run` return."""
         self._ended = True
-        self._wake.set()
+        self._wake.call()
 
     def stop(self) -> None:
         """Unregister. What is prepared stays: pods use it, and the next process goes on with it."""
