@@ -55,6 +55,7 @@ PATHS = (
 )  # fmt: skip
 #: With the most digits before the point.
 SECONDS = {"health-quiet": 6, "health-interval": 2}
+DEFAULTS = {"health-quiet": "300", "health-interval": "10"}
 OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
@@ -151,15 +152,20 @@ def settings_of(values: dict[str, str]) -> Settings:
     listen = values.get("metrics-listen", "")
     if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
         raise InputError("--metrics-listen", listen, "want ADDR:PORT")
-    seconds = {name: _seconds(name, values[name]) for name in SECONDS if name in values}
     apart = ("root", "config", "mode", "dcgm-metrics", *SECONDS)
     known = {name.replace("-", "_"): value for name, value in values.items() if name not in apart}
-    times = {name.replace("-", "_"): value for name, value in seconds.items()}
-    return Settings(**known, **times, mode=modes, dcgm_metrics="dcgm-metrics" in values)
+    return Settings(
+        **known,
+        mode=modes,
+        dcgm_metrics="dcgm-metrics" in values,
+        health_quiet=_seconds(values, "health-quiet"),
+        health_interval=_seconds(values, "health-interval"),
+    )
 
 
-def _seconds(name: str, text: str) -> float:
-    """A number of seconds above 0. Raises InputError."""
+def _seconds(values: dict[str, str], name: str) -> float:
+    """An option's number of seconds above 0, or its default. Raises InputError."""
+    text = values.get(name, DEFAULTS[name])
     whole, _, part = text.partition(".")
     digits = whole + part
     if not (digits.isascii() and digits.isdigit() and len(part) <= 3 and 0 < len(whole) <= SECONDS[name]):

@@ -14,6 +14,8 @@ class Settings(Value):
     """Every option; paths are absolute."""
 
     node_name: str
+    health_quiet: float  # seconds without an Xid after which a GPU is well again
+    health_interval: float  # seconds from one look at all GPUs to the next
     kubeconfig: str = ""  # "": the account of the pod
     driver_name: str = DRIVER
     kubelet_plugins_dir: str = "/var/lib/kubelet/plugins"
@@ -25,6 +27,4 @@ class Settings(Value):
     mode: tuple[str, ...] = ()  # of MODES; (): DRA where the API server has it, else the device plugin
     hook_path: str = ""  # "": beside this program
     dcgm_metrics: bool = False
-    health_quiet: float = 300.0  # seconds without an Xid after which a GPU is well again
-    health_interval: float = 10.0  # seconds from one look at all GPUs to the next
     placement: str = "packed"  # of slices of the device plugin; or distributed

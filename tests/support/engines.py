@@ -6,8 +6,9 @@ with Host(directory) as host:
     host.sh("docker run --rm --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all nvc-test nvidia-smi -L").stdout
 
 Everything runs in one private mount namespace. /etc, /var/lib and /usr/share/containers are overlays, the stage is
-over /usr/local: files are where documentation says they are without a trace on the machine; /run and /srv are empty. The one stand-in is
-`systemctl`, which starts, stops and restarts the daemons of this host (tests/support/systemctl.py).
+over /usr/local: files are where documentation says they are without a trace on the machine; /run and /srv are
+empty. The one stand-in is `systemctl`, which starts, stops and restarts the daemons of this host
+(tests/support/systemctl.py).
 """
 
 from __future__ import annotations
