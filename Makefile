@@ -22,7 +22,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
+.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -98,7 +98,7 @@ demo: stage ## a container with two simulated H100s, run by runc
 # Each process of tests has a /run/nvc of its own. A file's tests run in one process, one after another.
 PYTEST := $(RUN) -m pytest -q
 # Tests wait for programs about half of the time.
-JOBS   ?= $(shell expr 2 \* $$(nproc))
+JOBS   ?= $(shell expr 3 \* $$(nproc))
 
 test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
@@ -106,18 +106,24 @@ test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnin
 test-fresh: ## the README's commands in ROUNDS (3) containers that have just started, the last with busy processors
 	@$(PYTHON) tests/support/fresh.py --rounds $(or $(ROUNDS),3)
 
-nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, packages, faults, fuzzing, stress; an hour at most
+nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time: shares, builds, packages, faults, fuzzing, stress; an hour at most
 	@$(MAKE) -j1 -k --no-print-directory nightly-shares nightly-packages nightly-explore stress fuzz nightly-faults
 
 # What measures wall time is alone.
 nightly-shares: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/adversary tests/native tests/kernel tests/unit
 
+# Other compilers' warnings, and what `make install` makes. Both find nothing in most changes, and take processors.
+nightly-builds: $(BUILD)/.packages-test stage
+	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
+	    tests/native/test_install.py tests/native/test_uninstall.py
+
 nightly-packages: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/engines
 
 nightly-explore: $(BUILD)/.packages-test stage
-	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_faults.py
+	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
+	NVC_EXPLORE=1 $(PYTEST) -m nightly tests/kernel/test_faults.py
 
 nightly-faults:
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"

@@ -187,6 +187,16 @@ def sim_root(scratch: str, stage: str) -> Callable[..., str]:
 
 
 @pytest.fixture
+def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """The root of a simulated driver: of two GPUs, or as the mark `driver` says in fields of SimSpec.
+
+    Parameters of a test that are for `driver` are such fields too.
+    """
+    mark = request.node.get_closest_marker("driver")
+    return sim_root(**{"gpus": 2, **(mark.kwargs if mark else {}), **getattr(request, "param", {})})
+
+
+@pytest.fixture
 def runc_bundle(scratch: str, rootfs: Callable[..., str]) -> Callable[..., Bundle]:
     """Factory: `runc_bundle(path_of_rootfs=None)` returns a `support.bundle.Bundle`."""
     count = 0

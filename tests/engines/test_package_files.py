@@ -57,6 +57,7 @@ def named_files() -> set[str]:
     return {name.rstrip(".") for name in found}
 
 
+@pytest.mark.nightly
 def test_make_install_brings_units_and_completions(stage: str, scratch: str) -> None:
     make("install", f"PREFIX={scratch}/prefix")
     prefix = f"{scratch}/prefix"

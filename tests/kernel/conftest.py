@@ -14,7 +14,6 @@ from support.books import around, held, sliced  # noqa: F401
 from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
 from support.hook import Hook
-from support.kubelet import api, kubelet, plugin  # noqa: F401
 from support.nvcd import Place
 from support.programs import Programs
 from support.rootfs import LIBS, as_debian
@@ -44,16 +43,6 @@ def debian(rootfs: Callable[..., str]) -> str:
 def bundle(runc_bundle: Callable[..., Bundle], debian: str) -> Bundle:
     """A bundle of a Debian-like image."""
     return runc_bundle(debian)
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
-    """The root of a simulated driver: of two GPUs, or as the mark `driver` says in fields of SimSpec.
-
-    Parameters of a test that are for `driver` are such fields too.
-    """
-    mark = request.node.get_closest_marker("driver")
-    return sim_root(**{"gpus": 2, **(mark.kwargs if mark else {}), **getattr(request, "param", {})})
 
 
 @pytest.fixture

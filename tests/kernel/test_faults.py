@@ -38,6 +38,7 @@ def offset(stride: int) -> int:
     return random.randrange(stride) if EXPLORE else 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_some_faults(scenario: str, tool: str, prefix: str, sim_root: Any, scratch: str) -> None:
     stride = 5000 // SAMPLE
@@ -60,6 +61,7 @@ def moments(calls: list[Call]) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_real_containers(
     runc_bundle: Any, rootfs: Any, sim_root: Any, prefix: str, tool: str, scratch: str
 ) -> None:

@@ -17,13 +17,8 @@ from support.hook import Hook, ask
 from support.nvcd import Place
 from support.vgpu import shares_of
 
-pytestmark = pytest.mark.usefixtures("shim")
+pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=1)]
 NOT_RUNNING = "(not enforced: nvcd is not running)"
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str]) -> str:
-    return sim_root(gpus=1)
 
 
 Slice = Callable[..., "Held"]

@@ -14,12 +14,8 @@ from support.rootfs import LIBS
 from support.vgpucap import Worker
 
 CONFIG = '[nvcd]\non-overuse = "stop"\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n'
+pytestmark = pytest.mark.driver(gpus=1)
 LONG = {"warm": 0, "seconds": 120}
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str], request: pytest.FixtureRequest) -> str:
-    return sim_root(gpus=1, **getattr(request, "param", {}))
 
 
 @pytest.fixture

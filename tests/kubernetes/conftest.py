@@ -14,6 +14,8 @@ from support import REPO, until
 from support.builds import make
 from support.cluster import Cluster, programs
 from support.cluster.pods import DRIVER, Space, simulate
+from support.kubelet import api, kubelet, plugin  # noqa: F401
+from support.vgpushim import tool  # noqa: F401
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 #: What `make image` and `make chart` make.

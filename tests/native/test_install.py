@@ -87,6 +87,7 @@ def check_runs(prefix: str, scratch: str) -> None:
     assert run(nvc, "--root", driver, "--no-inventory", "info").stdout.count("GPU UUID") == 2
 
 
+@pytest.mark.nightly
 def test_make_install(stage: str, scratch: str) -> None:
     prefix = os.path.join(scratch, "prefix")
     make("install", f"PREFIX={prefix}")
@@ -99,6 +100,7 @@ def test_make_install(stage: str, scratch: str) -> None:
     check_archive(prefix, scratch)
 
 
+@pytest.mark.nightly
 def test_make_install_below_destdir(stage: str, scratch: str) -> None:
     """A package's tree names the place where it will be, not where it was laid out."""
     make("install", "PREFIX=/opt/nvc", f"DESTDIR={scratch}/package")

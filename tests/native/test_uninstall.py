@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from support import REPO, run
 from support.builds import make
 
@@ -25,6 +26,7 @@ def write(path: str, text: str) -> None:
         file.write(text)
 
 
+@pytest.mark.nightly
 def test_what_was_there_before_stays(stage: str, scratch: str) -> None:
     """Files of others, empty directories and a link in place of a directory; what an earlier version had goes."""
     prefix = f"{scratch}/local prefix"
@@ -51,6 +53,7 @@ def test_what_was_there_before_stays(stage: str, scratch: str) -> None:
     assert {name: facts for name, facts in tree(scratch).items() if name not in mine} == before
 
 
+@pytest.mark.nightly
 def test_below_destdir(stage: str, scratch: str) -> None:
     words = ("PREFIX=/usr", f"DESTDIR={scratch}/package")
     make("install", *words)
