@@ -21,12 +21,13 @@ class Identity(Value):
 
 
 class Library(Value):
-    """A driver library. `kind` is the class of its search table: utility, compute, video, graphics, glvnd, ngx."""
+    """A driver library."""
 
-    path: str
+    path: str  # in the driver root
     soname: str
-    kind: str
+    kind: str  # utility, compute, video, graphics, glvnd or ngx: which capabilities bring it
     arch: str  # x86_64, i386, aarch64, arm
+    counted: bool  # a slice counts all memory that it takes of a GPU
     identity: Identity
 
 

@@ -1,4 +1,4 @@
-"""Which files are the driver's libraries: the tables, and the choice among what the host offers.
+"""Which files are the driver's libraries: the choice among what the host offers, by library_table.py.
 
 A library is the driver's when its file name, links resolved, ends with the driver's version. Where it lies
 is asked of the loader cache first, then of the directory that holds libcuda, then of well-known ones.
@@ -11,6 +11,7 @@ import os
 from nvc.discovery.elf import read_elf
 from nvc.discovery.hostroot import identity_of
 from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, TYPE_MASK, TYPES, parse_cache
+from nvc.discovery.library_table import ROWS
 from nvc.discovery.places import DIRECTORIES
 from nvc.errors import DetectionError, NvcError, of_host
 from nvc.model import Library
@@ -23,39 +24,7 @@ if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
     from nvc.model import Identity
 
-#: Names, without `.so…`, by capability class, in the order in which they are listed.
-TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("utility", ("libnvidia-ml", "libnvidia-cfg", "libnvidia-nscq")),
-    (
-        "compute",
-        (
-            "libcuda", "libcudadebugger", "libnvidia-opencl", "libnvidia-gpucomp",
-            "libnvidia-ptxjitcompiler", "libnvidia-fatbinaryloader", "libnvidia-allocator",
-            "libnvidia-compiler", "libnvidia-pkcs11", "libnvidia-pkcs11-openssl3", "libnvidia-nvvm",
-            "libnvidia-nvvm70", "libnvidia-tileiras",
-        ),
-    ),
-    ("ngx", ("libnvidia-ngx",)),
-    ("video", ("libvdpau_nvidia", "libnvidia-encode", "libnvidia-opticalflow", "libnvcuvid")),
-    (
-        "graphics",
-        (
-            "libnvidia-eglcore", "libnvidia-glcore", "libnvidia-tls", "libnvidia-glsi", "libnvidia-fbc",
-            "libnvidia-ifr", "libnvidia-rtcore", "libnvoptix",
-        ),
-    ),
-    (
-        "glvnd",
-        (
-            "libGLX_nvidia", "libEGL_nvidia", "libGLESv2_nvidia", "libGLESv1_CM_nvidia",
-            "libnvidia-glvkspirv", "libnvidia-cbl",
-        ),
-    ),
-)  # fmt: skip
-KINDS = {name: kind for kind, names in TABLE for name in names}
-#: Its file bears an ABI number in place of the driver's version, so it counts only beside libcuda.
-UNVERSIONED = {"libnvidia-nvvm70": ".so.4"}
-_PREFIXES = tuple(name.encode() + b".so" for name in KINDS)
+_PREFIXES = tuple(name.encode() + b".so" for name in ROWS)
 
 _WARNINGS_MAX = 32
 
@@ -100,7 +69,7 @@ def _why(error: OSError | NvcError, path: str) -> str:
 def find_libraries(
     root: HostRoot, entries: list[tuple[int, str, str]], arch: str, version: str, hints: tuple[str, ...] = ()
 ) -> FoundLibraries:
-    """The driver's libraries for `arch`, one of each name at most, in the order of TABLE.
+    """The driver's libraries for `arch`, one of each name at most, in the order of the table.
 
     `entries` are the loader cache's; `hints` are directories to search before the well-known ones. What
     cannot be read is left out with a warning.
@@ -133,7 +102,7 @@ class _Search:
             self.complete(directory)
             if not entries:  # the loader cache knows every directory; without one, a driver's may be several
                 self.complete_from((*hints, *DIRECTORIES[self.arch]))
-        chosen = (self.choose(name, directory) for name in KINDS)
+        chosen = (self.choose(name, directory) for name in ROWS)
         found = tuple(library for library in chosen if library)
         shims = tuple(library for library in found if library.path in self.shims)
         return FoundLibraries(found, directory, tuple(self.warnings[:_WARNINGS_MAX]), shims)
@@ -155,11 +124,11 @@ class _Search:
 
     def complete(self, directory: str) -> None:
         """Adds what lies beside libcuda: the cache knows neither `vdpau` nor what came after ldconfig."""
-        for name in KINDS:
+        for name in ROWS:
             known = self.candidates.get(name, ())
             if any(os.path.dirname(library.path) == directory for library in known):
                 continue
-            suffix = UNVERSIONED.get(name, self.suffix)
+            suffix = f".so.{ROWS[name].abi}" if ROWS[name].abi else self.suffix
             if not self.consider(name, f"{directory}/{name}{suffix}") and not known:
                 self.consider(name, f"{directory}/vdpau/{name}{self.suffix}")
                 if name == "libnvidia-tls":
@@ -167,8 +136,8 @@ class _Search:
 
     def complete_from(self, directories: tuple[str, ...]) -> None:
         """Adds what has not been found yet from the first directory that has it."""
-        for name in KINDS:
-            if name not in UNVERSIONED and not self.candidates.get(name):
+        for name in ROWS:
+            if not ROWS[name].abi and not self.candidates.get(name):
                 any(self.consider(name, f"{directory}/{name}{self.suffix}") for directory in directories)
 
     def choose(self, name: str, directory: str) -> Library | None:
@@ -179,14 +148,14 @@ class _Search:
         for library in known:
             if os.path.dirname(library.path) == directory:
                 return library
-        return known[0] if known and name not in UNVERSIONED else None
+        return known[0] if known and not ROWS[name].abi else None
 
     def consider(self, name: str, path: str, listed: bool = False) -> bool:
         """Adds the file at `path` as a candidate for `name`. Whether it was one.
 
         `listed`: the loader cache names it, so its absence is worth a warning.
         """
-        if name not in KINDS:
+        if name not in ROWS:
             return False
         if path in self.files:
             library = self.files[path]
@@ -213,7 +182,7 @@ class _Search:
             return None
         try:
             real = self.root.real_path(fd)
-            if not real.endswith(self.suffix) and name not in UNVERSIONED:
+            if not real.endswith(self.suffix) and not ROWS[name].abi:
                 return None  # of another driver, or not NVIDIA's at all
             elf = read_elf(fd, real)
         except (OSError, DetectionError) as error:
@@ -234,4 +203,5 @@ class _Search:
         if "/" in soname or not soname.isprintable() or not soname.isascii():
             self.warnings.append(f"library {path} is left out: its SONAME is not a file name")
             return None
-        return Library(path, soname, KINDS[name], self.arch, identity)
+        row = ROWS[name]
+        return Library(path, soname, row.kind, self.arch, row.counted, identity)

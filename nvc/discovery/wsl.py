@@ -26,19 +26,20 @@ NODE = "/dev/dxg"
 LIBRARIES = "/usr/lib/wsl/lib"
 STORES = "/usr/lib/wsl/drivers"
 
-#: What CUDA and NVML need, each from the first directory that has it. Everything goes through libdxcore.
+#: What CUDA and NVML need, each from the first directory that has it, and whether a slice would count its memory.
+#: Everything goes through libdxcore.
 _TABLE = (
-    ("libdxcore.so", ("utility", "compute")),
-    ("libnvidia-ml.so.1", ("utility",)),
-    ("libnvidia-ml_loader.so", ("utility",)),
-    ("libcuda.so.1.1", ("compute",)),
-    ("libcuda_loader.so", ("compute",)),
-    ("libnvidia-ptxjitcompiler.so.1", ("compute",)),
-    ("libnvdxgdmal.so.1", ("compute",)),
-    ("libnvidia-encode.so.1", ("video",)),
-    ("libnvcuvid.so.1", ("video",)),
-    ("libnvidia-opticalflow.so.1", ("video",)),
-    ("libnvoptix.so.1", ("graphics",)),
+    ("libdxcore.so", ("utility", "compute"), True),
+    ("libnvidia-ml.so.1", ("utility",), True),
+    ("libnvidia-ml_loader.so", ("utility",), True),
+    ("libcuda.so.1.1", ("compute",), True),
+    ("libcuda_loader.so", ("compute",), True),
+    ("libnvidia-ptxjitcompiler.so.1", ("compute",), True),
+    ("libnvdxgdmal.so.1", ("compute",), True),
+    ("libnvidia-encode.so.1", ("video",), False),
+    ("libnvcuvid.so.1", ("video",), False),
+    ("libnvidia-opticalflow.so.1", ("video",), False),
+    ("libnvoptix.so.1", ("graphics",), False),
 )
 _DATA = "nvcubins.bin"  # kernels of the CUDA driver; it looks for them beside itself
 _PROGRAM = "nvidia-smi"
@@ -56,12 +57,12 @@ class WslFiles:
             if root.exists(f"{STORES}/{name}/libcuda.so.1.1")
         )
         libraries: list[Library] = []
-        for name, kinds in _TABLE:
+        for name, kinds, counted in _TABLE:
             for directory in (*stores, LIBRARIES):
                 found = _library(root, f"{directory}/{name}", arch)
                 if found is not None:
                     path, soname, identity = found
-                    libraries += [Library(path, soname, kind, arch, identity) for kind in kinds]
+                    libraries += [Library(path, soname, kind, arch, counted, identity) for kind in kinds]
                     break
         self.libraries = tuple(libraries)
         programs = (_file(root, f"{directory}/{_PROGRAM}") for directory in (*stores, LIBRARIES))

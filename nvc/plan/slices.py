@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 #: Where CUDA looks for an MPS server when no variable names another place.
 MPS_PIPES = "/tmp/nvidia-mps"
-#: Libraries that take memory without libcuda. The other classes are left out as a whole.
-UNCOUNTED = ("libnvidia-opencl.", "libnvidia-allocator.")
+#: Kinds of libraries that slices leave out as a whole.
 UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
 
 
 def is_counted(library: Library) -> bool:
-    """Whether what a library takes of a GPU goes through libcuda, as far as is known."""
-    name = library.path.rpartition("/")[2]
-    return library.kind not in UNCOUNTED_KINDS and not name.startswith(UNCOUNTED)
+    """Whether a slice may have the library: its memory is counted, and so is that of its kind."""
+    return library.counted and library.kind not in UNCOUNTED_KINDS
 
 
 def is_shimmed(library: Library, slice: Slice) -> bool:

@@ -7,9 +7,10 @@ import platform
 import shutil
 import stat
 
+from nvc.discovery.library_table import DriverLibrary
 from nvc.errors import InitializationError, InputError
 from nvc.sim import description, elffile, loadercache, nodes, procfiles, state
-from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, DriverLibrary, file_name, soname
+from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
 from nvc.sim.prebuilt import prebuilt
 from nvc.sim.spec import SimGpu, SimSpec, gpus_of
 
@@ -78,14 +79,14 @@ def _library(
     if source:
         root.copy(source, f"{libdir}/{file}", 0o644)
     else:
-        content = elffile.shared_object(name, arch, abi_note=library.stem == "libnvidia-tls")
+        content = elffile.shared_object(name, arch, abi_note=library.name == "libnvidia-tls")
         root.file(f"{libdir}/{file}", content)
     entries = [(name, f"{libdir}/{name}", arch)]
     if name != file:
         root.link(file, f"{libdir}/{name}")
     if library.dev_link:
-        root.link(name, f"{libdir}/{library.stem}.so")
-        entries.append((f"{library.stem}.so", f"{libdir}/{library.stem}.so", arch))
+        root.link(name, f"{libdir}/{library.name}.so")
+        entries.append((f"{library.name}.so", f"{libdir}/{library.name}.so", arch))
     return entries
 
 
@@ -96,7 +97,7 @@ def _libraries(root: _Root, spec: SimSpec, built: str) -> list[tuple[str, str, s
     entries: list[tuple[str, str, str]] = []
     for libdir in dict.fromkeys(directories):
         for library in LIBRARIES:
-            source = os.path.join(built, f"{library.stem}.so")
+            source = os.path.join(built, f"{library.name}.so")
             entries += _library(
                 root, library, spec.driver_version, libdir, arch, source if os.path.exists(source) else ""
             )

@@ -70,7 +70,7 @@ def test_each_library_of_the_cache_has_the_version_that_nvml_tells(
         real = os.path.basename(os.path.realpath(root + line.path))
         if real.endswith("." + version):
             chosen.add(real.partition(".so")[0])
-    assert chosen == {library.stem for library in LIBRARIES}
+    assert chosen == {library.name for library in LIBRARIES}
     assert kernel_version(driver) == version
     with open(os.path.join(root, "proc/driver/nvidia/version"), encoding="ascii") as file:
         assert version in file.readline().split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nvc.discovery.library_table import ROWS
 from nvc.model import (
     Binary,
     DeviceNode,
@@ -92,7 +93,8 @@ def gpus() -> tuple[Gpu, Gpu]:
 
 def library(stem: str, kind: str, arch: str = "x86_64", directory: str = LIBS) -> Library:
     """A driver library by the beginning of its name."""
-    return Library(f"{directory}/{stem}.so.{VERSION}", f"{stem}.so.1", kind, arch, IDENTITY)
+    counted = stem not in ROWS or ROWS[stem].counted
+    return Library(f"{directory}/{stem}.so.{VERSION}", f"{stem}.so.1", kind, arch, counted, IDENTITY)
 
 
 def facts(**changes: Any) -> HostFacts:

@@ -8,7 +8,9 @@ import shutil
 import pytest
 from support.drivertree import ARCH, LIBS, OTHER_ARCH, OTHER_LIBS, VERSION, DriverTree
 
-from nvc.discovery.libraries import KINDS, FoundLibraries, find_libraries, read_cache
+from nvc.discovery.libraries import FoundLibraries, find_libraries, read_cache
+from nvc.discovery.library_table import ROWS, TABLE, DriverLibrary
+from nvc.plan.build import LIBRARY_KINDS
 from nvc.sim.elffile import shared_object
 from nvc.sim.loadercache import write
 
@@ -38,7 +40,7 @@ def test_takes_what_the_cache_lists_in_the_order_of_the_table(tree: DriverTree) 
     tree.library("libz")
     tree.cache()
     found = find(tree)
-    order = sorted(listed, key=lambda path: list(KINDS).index(os.path.basename(path).partition(".so")[0]))
+    order = sorted(listed, key=lambda path: list(ROWS).index(os.path.basename(path).partition(".so")[0]))
     assert paths(found) == order
     assert [library.kind for library in found.libraries] == ["utility", "compute", "ngx", "video", "glvnd"]
     assert {library.arch for library in found.libraries} == {ARCH}
@@ -59,6 +61,19 @@ def test_a_driver_in_several_directories(tree: DriverTree) -> None:
         f"/opt/b/libnvidia-ml.so.{VERSION}", f"/opt/a/libcuda.so.{VERSION}", f"{LIBS}/libnvcuvid.so.{VERSION}",
     ]  # fmt: skip
     assert found.directory == "/opt/a"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
+def test_each_row_of_the_table_is_found_and_says_whether_it_is_counted(
+    tree: DriverTree, row: DriverLibrary
+) -> None:
+    tree.library("libcuda")
+    if row.name != "libcuda":
+        tree.library(row.name, version=row.abi or VERSION)
+    tree.cache()
+    (found,) = (one for one in find(tree).libraries if os.path.basename(one.path).startswith(f"{row.name}.so"))
+    assert (found.kind, found.counted) == (row.kind, row.counted)
+    assert any(row.kind in kinds for kinds in LIBRARY_KINDS.values())
 
 
 def test_the_soname_is_the_files_own(tree: DriverTree) -> None:

@@ -9,6 +9,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from support import need, run
 
+from nvc.discovery.library_table import TABLE
 from nvc.errors import InitializationError, InputError
 from nvc.sim import SimSpec, create, destroy, is_root
 from nvc.sim.layout import STATE, host_arch
@@ -19,15 +20,6 @@ from nvc.sim.state import SIZE, usage
 
 VERSION = SimSpec().driver_version
 pytestmark = pytest.mark.usefixtures("built_simdriver")
-#: Beginnings of names that discovery looks for; each must be in a root.
-STEMS = """
-libnvidia-ml libnvidia-cfg libnvidia-nscq libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp
-libnvidia-ptxjitcompiler libnvidia-fatbinaryloader libnvidia-allocator libnvidia-compiler libnvidia-pkcs11
-libnvidia-pkcs11-openssl3 libnvidia-nvvm libnvidia-tileiras libnvidia-ngx libvdpau_nvidia libnvidia-encode
-libnvidia-opticalflow libnvcuvid libnvidia-eglcore libnvidia-glcore libnvidia-tls libnvidia-glsi libnvidia-fbc
-libnvidia-ifr libnvidia-rtcore libnvoptix libGLX_nvidia libEGL_nvidia libGLESv2_nvidia libGLESv1_CM_nvidia
-libnvidia-glvkspirv libnvidia-cbl
-""".split()
 
 
 def made(directory: os.PathLike[str], **fields: object) -> str:
@@ -64,11 +56,11 @@ def tree(root: str) -> dict[str, tuple[int, str]]:
 def test_every_known_library_is_there(tmp_path: os.PathLike[str]) -> None:
     root = made(tmp_path)
     names = os.listdir(libraries(root))
-    for stem in STEMS:
-        assert f"{stem}.so.{VERSION}" in names
+    for row in TABLE:
+        assert row.abi or f"{row.name}.so.{VERSION}" in names
     for library in LIBRARIES:
-        path = os.path.join(libraries(root), f"{library.stem}.so.{library.major or VERSION}")
-        assert os.path.basename(os.path.realpath(path)) == f"{library.stem}.so.{VERSION}"
+        path = os.path.join(libraries(root), f"{library.name}.so.{library.major or VERSION}")
+        assert os.path.basename(os.path.realpath(path)) == f"{library.name}.so.{VERSION}"
         with open(path, "rb") as file:
             tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_SONAME")
             assert [tag.soname for tag in tags] == [os.path.basename(path)]

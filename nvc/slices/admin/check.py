@@ -6,9 +6,9 @@ import os
 import posixpath
 
 from nvc.discovery.elf import Elf, read_elf
+from nvc.discovery.library_table import TABLE
 from nvc.errors import ContainerError, NvcError
 from nvc.kernel import O_PATH
-from nvc.plan.slices import UNCOUNTED
 from nvc.slices.build.shadow_libraries import SONAMES, find_shadow_libraries
 from nvc.slices.model.elfnote import layouts_of
 from nvc.slices.model.layout import PRIVATE, REAL, VERSION
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 MAPS_LIMIT = 16 << 20
-#: File names of libraries that take memory of a GPU without libcuda.
-AROUND = (*UNCOUNTED, "libnvcuvid.", "libnvidia-encode.", "libnvoptix.", "libGLX_nvidia.", "libEGL_nvidia.",
-          "libnvidia-glcore.", "libnvidia-eglcore.")  # fmt: skip
+#: Beginnings of the file names of libraries that take memory of a GPU without libcuda.
+AROUND = tuple(f"{row.name}." for row in TABLE if not row.counted)
 
 ACTIVE, IDLE, AROUND_IT = "active", "not loaded", "not covered"
 

@@ -1,0 +1,66 @@
+"""The driver's libraries, one row each. Pure.
+
+A new library is one row. Discovery looks for it, a container with a capability of its kind gets it, the simulated
+driver has it, and slices leave it out unless the row says that its memory is counted.
+"""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+#: Whether all memory that a library takes of a GPU goes through libcuda, where a slice's shim counts it. Say NOT
+#: where that is not known: slices start without the library, and `nvc-cli vgpu check` names who has loaded it.
+COUNTED, NOT = True, False
+
+
+class DriverLibrary(Value):
+    """`<name>.so.<driver version>`."""
+
+    name: str
+    kind: str  # which capabilities bring it: plan/build.py, LIBRARY_KINDS
+    counted: bool
+    major: str = "1"  # the number after `.so.` in its SONAME; "": the driver's version
+    compat32: bool = False  # the driver ships a 32-bit one too
+    dev_link: bool = False  # `<name>.so` exists
+    abi: str = ""  # its file bears this number in place of the driver's version, so it counts only beside libcuda
+
+
+#: In the order in which `nvc-cli list` shows them.
+TABLE = (
+    DriverLibrary("libnvidia-ml", "utility", COUNTED, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-cfg", "utility", COUNTED, dev_link=True),
+    DriverLibrary("libnvidia-nscq", "utility", COUNTED, "2"),
+    DriverLibrary("libcuda", "compute", COUNTED, compat32=True, dev_link=True),
+    DriverLibrary("libcudadebugger", "compute", COUNTED),
+    DriverLibrary("libnvidia-opencl", "compute", NOT, compat32=True),
+    DriverLibrary("libnvidia-gpucomp", "compute", COUNTED, "", compat32=True),
+    DriverLibrary("libnvidia-ptxjitcompiler", "compute", COUNTED, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-fatbinaryloader", "compute", COUNTED, ""),
+    DriverLibrary("libnvidia-allocator", "compute", NOT, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-compiler", "compute", COUNTED, ""),
+    DriverLibrary("libnvidia-pkcs11", "compute", COUNTED, ""),
+    DriverLibrary("libnvidia-pkcs11-openssl3", "compute", COUNTED, ""),
+    DriverLibrary("libnvidia-nvvm", "compute", COUNTED, "4", compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-nvvm70", "compute", COUNTED, abi="4"),
+    DriverLibrary("libnvidia-tileiras", "compute", COUNTED, ""),
+    DriverLibrary("libnvidia-ngx", "ngx", NOT),
+    DriverLibrary("libvdpau_nvidia", "video", NOT, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-encode", "video", NOT, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-opticalflow", "video", NOT, compat32=True),
+    DriverLibrary("libnvcuvid", "video", NOT, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-eglcore", "graphics", NOT, "", compat32=True),
+    DriverLibrary("libnvidia-glcore", "graphics", NOT, "", compat32=True),
+    DriverLibrary("libnvidia-tls", "graphics", COUNTED, "", compat32=True),
+    DriverLibrary("libnvidia-glsi", "graphics", COUNTED, "", compat32=True),
+    DriverLibrary("libnvidia-fbc", "graphics", NOT, compat32=True, dev_link=True),
+    DriverLibrary("libnvidia-ifr", "graphics", NOT, compat32=True),
+    DriverLibrary("libnvidia-rtcore", "graphics", NOT, ""),
+    DriverLibrary("libnvoptix", "graphics", NOT),
+    DriverLibrary("libGLX_nvidia", "glvnd", NOT, "0", compat32=True),
+    DriverLibrary("libEGL_nvidia", "glvnd", NOT, "0", compat32=True),
+    DriverLibrary("libGLESv2_nvidia", "glvnd", COUNTED, "2", compat32=True),
+    DriverLibrary("libGLESv1_CM_nvidia", "glvnd", COUNTED, "1", compat32=True),
+    DriverLibrary("libnvidia-glvkspirv", "glvnd", COUNTED, "", compat32=True),
+    DriverLibrary("libnvidia-cbl", "glvnd", COUNTED, ""),
+)
+ROWS = {row.name: row for row in TABLE}
