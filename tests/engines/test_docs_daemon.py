@@ -58,7 +58,7 @@ def test_every_command(host: Host) -> None:
     found = json.loads(done.stdout)
     assert found["devices"][0]["policy"] == "weight" and found["slices"][0]["running"]
     assert found["devices"][0]["tenants"][0]["weight"] == 3
-    rows = [line.split("|")[1] for line in page().partition("## See what")[2].splitlines() if "|" in line]
+    rows = [line.split("|")[1] for line in page().partition("## Inspect its")[2].splitlines() if "|" in line]
     fields = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(found) <= fields
     names = set(re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE))
