@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import CLEAN_ENV, PATIENCE
+from support import CLEAN_ENV, GIB, PATIENCE
 from support.dialog import Dialog
 from support.nvcd import Place, eventually
 from support.rootfs import LIBS
-from support.vgpu import GIB, ensure_shim
+from support.vgpu import ensure_shim
 
 from nvc.sim.report import report
 from nvc.slices.model import quota

@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from support import GIB
 from support.bundle import Container
 from support.configure import BASIC, Configure
 from support.rootfs import LIBS, as_debian
-from support.vgpu import GIB, Inside, ensure_shim, entry_of, limits_of
+from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
 from nvc.slices.store import registry

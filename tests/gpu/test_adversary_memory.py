@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support import MIB
 from support.adversary import Look, Taker
 from support.adversary_table import TAKERS, Note
 from support.realslice import RealSlice
-from support.vgpushim import MIB
 
 pytestmark = pytest.mark.gpu
 

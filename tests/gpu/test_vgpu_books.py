@@ -9,8 +9,9 @@ import statistics
 from collections.abc import Callable
 
 import pytest
+from support import MIB
 from support.realslice import native
-from support.vgpushim import MIB, OUT_OF_MEMORY, Process, Slice
+from support.vgpushim import OUT_OF_MEMORY, Process, Slice
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = 2 * MIB

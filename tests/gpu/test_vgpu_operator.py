@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, STAGE, gpus, need, run
+from support import CLEAN_ENV, GIB, MIB, STAGE, gpus, need, run
 from support.bundle import Bundle
 from support.configure import Configure
-from support.vgpu import GIB, MIB, cli, listed
+from support.vgpu import cli, listed
 
 pytestmark = pytest.mark.gpu
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from support import GIB, MIB
 from support.gpus import smi
 from support.realslice import RealSlice, native
-from support.vgpushim import GIB, MIB, OUT_OF_MEMORY, Process
+from support.vgpushim import OUT_OF_MEMORY, Process
 
 from nvc.slices.model import layout
 

@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import need, run
+from support import MIB, need, run
 from support.gpucap import Sliced
 from support.realslice import RealSlice
-from support.vgpushim import MIB
 
 pytestmark = pytest.mark.gpu
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import until
+from support import GIB, until
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
 from support.plans import mounts, on_host
 from support.rootfs import LIBS
-from support.vgpu import GIB, Inside, ensure_shim, entry_of, limits_of
+from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 
 from nvc.cdi.document import DocumentOptions
 from nvc.cdi.generate import document_of

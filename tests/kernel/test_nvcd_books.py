@@ -9,11 +9,10 @@ import time
 from typing import Any
 
 import pytest
-from support import PATIENCE, REPO, run, until
+from support import GIB, MIB, PATIENCE, REPO, run, until
 from support.books import get, one, pid_of_slice, started
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
-from support.vgpu import GIB, MIB
 
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.services import CONNECTIONS

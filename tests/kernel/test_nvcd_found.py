@@ -9,11 +9,10 @@ import sys
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, run
+from support import CLEAN_ENV, GIB, PATIENCE, run
 from support.books import METRICS, get, one, pid_of_slice, started, told, violation
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
-from support.vgpu import GIB
 
 pytestmark = pytest.mark.driver(gpus=1)
 

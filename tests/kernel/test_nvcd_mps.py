@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, REPO, run
+from support import CLEAN_ENV, GIB, PATIENCE, REPO, run
 from support.damage import RECORD
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
@@ -24,7 +24,6 @@ from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.origin import start_of
 
-GIB = 1 << 30
 pytestmark = pytest.mark.driver(gpus=1)
 
 

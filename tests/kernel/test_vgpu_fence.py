@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import GIB
 from support.configure import BASIC, Configure
 from support.programs import Programs
-from support.vgpu import GIB, cli, entry_of, limits_of
+from support.vgpu import cli, entry_of, limits_of
 
 from nvc.sim.report import report
 

@@ -6,10 +6,11 @@ import os
 from typing import Any
 
 import pytest
+from support import GIB
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
 from support.rootfs import LIBS
-from support.vgpu import GIB, entry_of, limits_of
+from support.vgpu import entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
 from nvc.slices.model.layout import NO_LIMIT

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import PATIENCE
+from support import GIB, MIB, PATIENCE
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
 from support.rootfs import LIBS
-from support.vgpu import GIB, MIB, Inside, cli, entry_of, limits_of, listed
+from support.vgpu import Inside, cli, entry_of, limits_of, listed
 
 from nvc.slices.model import layout
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.vgpu import GIB, entry_of
+from support import GIB
+from support.vgpu import entry_of
 
 import nvc
 from nvc.api import Quiet

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, PATIENCE, need, run
+from support import CLEAN_ENV, GIB, MIB, PATIENCE, need, run
 from support.configure import BASIC, Configure
 from support.rootfs import LIBS
-from support.vgpu import GIB, MIB, cli
+from support.vgpu import cli
 
 from nvc.slices.store import registry
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import run
+from support import GIB, run
 from support.bundle import Bundle
 from support.configure import BASIC, Configure
 from support.hook import Hook, ask
-from support.vgpu import GIB, cli, limits_of, listed, shares_of
+from support.vgpu import cli, limits_of, listed, shares_of
 
 from nvc.slices.model.layout import NO_LIMIT, PAUSED
 from nvc.slices.store import registry

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import run
+from support import GIB, run
 from support.configure import BASIC, Configure, as_hook
 from support.plans import apply, identity, mount_at, mounts, snapshot
 from support.rootfs import LIBS
-from support.vgpu import GIB, build_pass_through, entry_of, install_shim, limits_of
+from support.vgpu import build_pass_through, entry_of, install_shim, limits_of
 
 from nvc.errors import MountError
 from nvc.plan.ops import BindHostFile, Ledger, Plan

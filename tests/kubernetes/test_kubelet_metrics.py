@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support import run
+from support import GIB, run
 from support.apiserver import ApiServer, claim, result
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add, forget
-from support.vgpu import GIB, ensure_shim
+from support.vgpu import ensure_shim
 
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.tenants import tenants

@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 import pytest
-from support import run, until
+from support import GIB, run, until
 from support.apiserver import claim, result
 from support.hook import ask
 from support.kubelet import Kubelet, Plugin, add
 from support.plans import mounts
 from support.rootfs import LIBS
-from support.vgpu import GIB, Inside, cli
+from support.vgpu import Inside, cli
 
 from nvc.kernel import LinuxKernel
 from nvc.runtime.spec import Spec, apply_edits

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import yaml
-from support import REPO, foreign, run
+from support import GIB, MIB, REPO, foreign, run
 from support.simdriver import environment
-from support.vgpushim import CONTEXT, GIB, MIB, Slice
+from support.vgpushim import CONTEXT, Slice
 
 from nvc.sim import SimSpec
 from nvc.sim.spec import gpus_of

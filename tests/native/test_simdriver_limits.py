@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import need
+from support import MIB, need
 from support.device_cgroup import Group
 from support.memorylimits import (
     FUNCTION_NOT_FOUND,
@@ -18,7 +18,7 @@ from support.memorylimits import (
     get_limits,
     set_limits,
 )
-from support.simdriver import MIB, Client, library_directory
+from support.simdriver import Client, library_directory
 
 from nvc.sim.report import report
 

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import need, run
-from support.simdriver import MIB, Client, environment
+from support import MIB, need, run
+from support.simdriver import Client, environment
 
 from nvc.sim.spec import SimSpec, gpus_of
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from support import PATIENCE
-from support.simdriver import MIB, Client
+from support import MIB, PATIENCE
+from support.simdriver import Client
 
 from nvc.errors import InputError
 from nvc.sim import destroy

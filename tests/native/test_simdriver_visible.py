@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support.simdriver import MIB, Client, environment
+from support import MIB
+from support.simdriver import Client, environment
 
 from nvc.sim.spec import SimSpec, cap_minor, gpus_of
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 from pytest import approx
-from support import REPO, run
+from support import GIB, REPO, run
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
-from support.vgpushim import GIB, Slice
+from support.vgpushim import Slice
 from support.virtual import World, device_time
 
 from nvc.slices.model import layout

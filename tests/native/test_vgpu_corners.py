@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support import GIB, MIB
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
 THREADS = 132 * 2048  # that can be resident on the simulated GPU

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from support import GIB, MIB
 from support.simdriver import library_directory
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Process, Slice, end_all
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice, end_all
 
 LEFT = 2 * GIB - CONTEXT
 

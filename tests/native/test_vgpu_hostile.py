@@ -7,7 +7,8 @@ import random
 import struct
 
 import pytest
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Process, Slice
+from support import GIB, MIB
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 from nvc.slices.model import layout
 

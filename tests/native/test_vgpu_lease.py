@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pytest import approx
-from support import run
+from support import GIB, run
 from support.simdriver import SOURCES, WARN
 from support.turngiver import Talk, TurnGiver
 from support.vgpushim import Process, Slice
@@ -20,7 +20,6 @@ from support.virtual import World
 from nvc.daemon.io.wire import DROP, FREE, GRANT, MESSAGE, NO_UUID, REFUSED, RELEASE, WANT
 from nvc.slices.model import layout
 
-GIB = 1 << 30
 FAIR, FIXED, NATIVE = 0, 3, 5
 PAUSED = 1
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from pytest import approx
+from support import GIB, MIB
 from support.vgpucap import FIXED, PERIOD, Capped
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 from support.virtual import World, device_time
 
 from nvc.slices.model import quota

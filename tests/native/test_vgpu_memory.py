@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support import GIB, MIB
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 from nvc.slices.model import layout
 

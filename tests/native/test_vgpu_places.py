@@ -7,8 +7,8 @@ import stat
 from collections.abc import Callable
 
 import pytest
-from support import need
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support import GIB, MIB, need
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 from nvc.slices.model import layout
 

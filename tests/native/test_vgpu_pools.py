@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support import GIB, MIB
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 INVALID = 1
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context

@@ -6,8 +6,9 @@ import os
 import signal
 import struct
 
+from support import GIB, MIB
 from support.locks import lock
-from support.vgpushim import CONTEXT, GIB, MIB, OUT_OF_MEMORY, Slice
+from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 from nvc.slices.model import layout
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from support.vgpushim import CONTEXT, GIB, MIB, Process, Slice
+from support import GIB, MIB
+from support.vgpushim import CONTEXT, Process, Slice
 
 from nvc.slices.model import layout, ledger
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import run
+from support import GIB, MIB, run
 from support.simdriver import library_directory
-from support.vgpushim import CONTEXT, GIB, MIB, Slice
+from support.vgpushim import CONTEXT, Slice
 
 NO_INSTANCE = 0xFFFFFFFF
 INSUFFICIENT = 7

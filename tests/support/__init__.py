@@ -15,6 +15,8 @@ STAGE = os.environ.get("NVC_STAGE", os.path.join(REPO, "build", "stage"))
 #: Where the bundle keeps programs for hosts that lack them.
 TOOLS = os.environ.get("NVC_TOOLS", "")
 
+#: Bytes.
+MIB, GIB = 1 << 20, 1 << 30
 #: Seconds that a test waits for what must come, on a machine that may be busy with anything else.
 PATIENCE = 180.0
 #: Whether random choices differ from run to run, as in `make nightly`; otherwise each run makes the same ones.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .vgpushim import GIB, MIB, Process, Slice
+from . import GIB, MIB
+from .vgpushim import Process, Slice
 
 
 class Look:

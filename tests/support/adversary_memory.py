@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 
+from . import GIB, MIB
 from .adversary import Look, Program, Taker, attempt
-from .vgpushim import GIB, MIB, Slice
+from .vgpushim import Slice
 
 
 def primary_context_between_two_threads(slice_: Slice, look: Look) -> None:

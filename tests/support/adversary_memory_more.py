@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from . import GIB, MIB
 from .adversary import Look, Program, Taker, attempt
-from .vgpushim import GIB, MIB, OUT_OF_MEMORY, Process, Slice
+from .vgpushim import OUT_OF_MEMORY, Process, Slice
 
 DENIED = 2  # a bit of the quota's flags
 
@@ -380,12 +381,7 @@ TAKERS = (
     Taker("modules until refused", "modules with 500 MiB of variables", modules_until_refused),
     Taker("modules that are unloaded", "a module of 1 GiB, again and again", modules_that_are_unloaded),
     Taker("instances of a graph", "eight instances of a graph that allocates", instances_of_a_graph),
-    Taker(
-        "a graph for another device",
-        "a graph allocates on the other device",
-        a_graph_for_another_device,
-        gpu=False,
-    ),
+    Taker("a graph for another device", "a graph allocates elsewhere", a_graph_for_another_device, gpu=False),
     Taker("a captured allocation", "allocations that a stream captured", a_captured_allocation),
     Taker("a limit that is lowered", "the limit falls below what is in use", a_limit_that_is_lowered),
     Taker("denied while it runs", "five calls while the host denies memory", denied_while_it_runs),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from . import GIB
 from .adversary import Look, Program, Taker, attempt
-from .vgpushim import GIB, Slice
+from .vgpushim import Slice
 
 PTX = ".version 8.0\n.target sm_90\n.address_size 64\n.global .b8 data[{}];\n.visible .entry work()\n{{\nret;\n}}\n"
 

@@ -7,8 +7,8 @@ import os
 import shutil
 from typing import Any
 
-from . import CLEAN_ENV, gpus
-from .vgpushim import GIB, Slice
+from . import CLEAN_ENV, GIB, gpus
+from .vgpushim import Slice
 
 
 class RealSlice(Slice):

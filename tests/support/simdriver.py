@@ -13,10 +13,11 @@ from support import CLEAN_ENV, REPO, run
 from support.builds import kept, make
 from support.dialog import Dialog
 
+from . import MIB
+
 SOURCES = os.path.join(REPO, "tests/native")
 WARN = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-MIB = 1 << 20
 
 
 def build(out: str, *settings: str) -> str:

@@ -16,8 +16,6 @@ from . import CLEAN_ENV, REPO, need, run
 from .dialog import Dialog
 
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
-MIB = 1 << 20
-GIB = 1 << 30
 
 
 def build_pass_through(directory: str, text: str = "") -> str:

@@ -11,11 +11,11 @@ import pytest
 
 from nvc.slices.model import layout
 from nvc.value import Value
-from support import REPO, gpus, run
+from support import GIB, REPO, gpus, run
 from support.builds import kept
 from support.realtime import REAL, Lines, Time
 from support.simdriver import SOURCES, WARN
-from support.vgpushim import GIB, Slice, end_all
+from support.vgpushim import Slice, end_all
 from support.virtual import World
 
 FIXED, NATIVE = 3, 5

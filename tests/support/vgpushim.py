@@ -18,8 +18,8 @@ from support.locks import is_locked
 from support.realtime import REAL, Time
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
-MIB = 1 << 20
-GIB = 1 << 30
+from . import GIB, MIB
+
 CONTEXT = 518 * MIB  # of a simulated H100
 OUT_OF_MEMORY = 2
 TOOL = tuple(f"vgpu_tool{part}.c" for part in ("", "_crowd", "_paths", "_loop", "_beyond"))

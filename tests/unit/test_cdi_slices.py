@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 from support.cdi import device, schema_problems
 from support.facts import IDENTITY, LIBS, MIG_UUID_0, UUID_0, VERSION, facts, gpus
 
@@ -26,7 +27,6 @@ from nvc.slices.model.slice import SliceDevice
 SHIMS = tuple(
     (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")
 )
-GIB = 1 << 30
 
 
 def host() -> HostFacts:

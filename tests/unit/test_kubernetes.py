@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 from support.apiserver import claim, parameters, result
 from support.facts import MIG_UUID_0, UUID_0, facts, gpu
 
@@ -24,7 +25,6 @@ from nvc.kubernetes.quantity import BINARY, DECIMAL, mib_text, parse_quantity
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import POLICIES
 
-GIB = 1 << 30
 OWNER = Owner("gpu.nvc.dev", "node-a", "1")
 VALUES = {**{name: Decimal(1000) ** power for name, power in DECIMAL.items()},
           **{name: Decimal(1024) ** power for name, power in BINARY.items()}}  # fmt: skip

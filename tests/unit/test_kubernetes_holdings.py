@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 from support.facts import UUID_0, UUID_1
 
 from nvc.kubernetes.devices import Device
 from nvc.kubernetes.holdings import IDS_MAX, Size, free_of, held_by, ids_of, preferred, usable, uuid_of
 
-GIB = 1 << 30
 DEVICES = tuple(
     Device(f"gpu-{place}", "gpu", uuid, str(place), 80 * GIB, (), "")
     for place, uuid in enumerate((UUID_0, UUID_1))

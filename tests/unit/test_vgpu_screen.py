@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 
 from nvc.slices.model.ledger import Account
 from nvc.slices.policy.utilisation import Received
@@ -15,8 +16,6 @@ from nvc.slices.show.screen import KEYS, body_length, frame
 from nvc.slices.show.view import SORTS, Picture, View, pressed
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.tenants import Tenant, TenantDevice
-
-GIB = 1 << 30
 
 
 def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **more: Any) -> Tenant:

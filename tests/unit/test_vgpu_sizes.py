@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 
 from nvc.errors import InputError
 from nvc.slices.model import sizes
 
-GIB = 1 << 30
 NAME = "--vgpu-memory"
 
 

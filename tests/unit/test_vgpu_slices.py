@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support import GIB
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
 from nvc.errors import DeviceError, InputError
@@ -17,8 +18,6 @@ from nvc.slices.model.policy import POLICY_WEIGHT as WEIGHT
 from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import resolve
-
-GIB = 1 << 30
 
 
 def size(text: str) -> Size:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import GIB
 
 from nvc.errors import InputError
 from nvc.request import SliceRequest
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.variables import slice_from
 
-GIB = 1 << 30
 CGPU = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
 
 
