@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from nvc.errors import InputError, one_line
 from nvc.request import Request, SliceRequest, clean_path
+from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from nvc.config import Config
     from nvc.oci import Container
 
@@ -61,16 +65,12 @@ def request_from(container: Container, config: Config, notes: list[str] | None =
     mode = config.cuda_compat_mode
     return Request(
         devices=devices,
-        capabilities=_capabilities(environment, config),
-        requirements=() if config.disable_require else _requirements(environment),
-        mig_config=_mig(container, MIG_CONFIG),
-        mig_monitor=_mig(container, MIG_MONITOR),
-        imex_channels=_imex_channels(container, config, notes),
         cgroups=not config.no_cgroups,
         # `hook` leaves it to another hook, which NVIDIA's runtime adds.
         cuda_compat_mode="disabled" if mode == "hook" else mode,
         ldconfig=config.ldconfig,
         vgpu=vgpu,
+        **{row.field: row.read(container, config, notes) for row in VARIABLES if row.read is not None},
     )
 
 
@@ -148,7 +148,8 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_ITEM else text[: MAX_ITEM - 3] + "..."
 
 
-def _capabilities(environment: dict[str, str], config: Config) -> tuple[str, ...]:
+def _capabilities(container: Container, config: Config, _: list[str]) -> tuple[str, ...]:
+    environment = container.environment
     supported = config.supported_capabilities
     value = environment.get(CAPABILITIES)
     if value is None and is_legacy(environment):
@@ -168,9 +169,10 @@ def _capabilities(environment: dict[str, str], config: Config) -> tuple[str, ...
     return tuple(sorted(wanted))
 
 
-def _requirements(environment: dict[str, str]) -> tuple[str, ...]:
+def _requirements(container: Container, config: Config, _: list[str]) -> tuple[str, ...]:
     """One expression for each variable, in the order in which they are set; each must hold."""
-    if environment.get(DISABLE_REQUIRE) in _TRUE:
+    environment = container.environment
+    if config.disable_require or environment.get(DISABLE_REQUIRE) in _TRUE:
         return ()
     found = []
     for name, value in environment.items():
@@ -350,3 +352,41 @@ def _cgpu_devices(container: Container, config: Config) -> tuple[str, ...]:
 def _added(devices: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     _check(CGPU_DEVICES, list(more))
     return ("all",) if "all" in (*devices, *more) else tuple(dict.fromkeys((*devices, *more)))
+
+
+class Variable(Value):
+    """A variable by which containers ask for something, or that changes what they get."""
+
+    name: str  # with `*` at its end: a prefix
+    text: str  # what it means, for docs/hooks.md
+    field: str = ""  # of Request; "": of several fields, or none
+    read: Callable[[Container, Config, list[str]], Any] | None = None  # the value of that field
+    cdi: bool = True  # CDI edits can give what it asks for
+
+
+#: The hook, nvc-runtime, the doctor and docs/hooks.md (packaging/doctordoc.py) follow this table. Rows are read in
+#: this order; `request_from` itself reads those without `read`.
+VARIABLES = (
+    Variable(VISIBLE, "which GPUs: see the next table"),
+    Variable(CAPABILITIES, "driver capabilities: `compute`, `utility`, `video`, `graphics`, `display`, `ngx`,"
+             " `compat32`, or `all` supported ones. Unset or empty: `compute,utility`. Unset in a legacy image:"
+             " all. Other values are errors", "capabilities", _capabilities),
+    Variable(f"{REQUIRE}*", "requirements that the host must meet, such as `cuda>=12.4 brand=tesla,driver>=535`."
+             " `NVIDIA_REQUIRE_JETPACK*` is ignored", "requirements", _requirements),
+    Variable(CUDA_VERSION, "in a legacy image: the CUDA version that the host must support"),
+    Variable(DISABLE_REQUIRE, "`1`, `t`, `true`: ignore all requirements"),
+    Variable(MIG_CONFIG, "`all`: the right to configure MIG. An error in a container without CAP_SYS_ADMIN",
+             "mig_config", lambda container, *_: _mig(container, MIG_CONFIG), cdi=False),
+    Variable(MIG_MONITOR, "`all`: the right to monitor MIG. An error in a container without CAP_SYS_ADMIN",
+             "mig_monitor", lambda container, *_: _mig(container, MIG_MONITOR), cdi=False),
+    Variable(IMEX, "channel numbers; `all` alone means no channel", "imex_channels", _imex_channels),
+    Variable("NVC_VGPU_*", "a slice; other systems' variables for that: see [vgpu.md](vgpu.md#variables)"),
+)  # fmt: skip
+
+
+def is_known(name: str) -> bool:
+    """Whether a variable of this name is in the table, or asks for a slice."""
+    return name.startswith(SLICES) or any(
+        name == row.name or row.name[-1] == "*" and name.startswith(row.name[:-1])
+        for row in VARIABLES
+    )

@@ -1,5 +1,5 @@
-"""Writes docs/errors.md, the checks in docs/doctor.md, and the policies in docs/sharing.md and in the schema of the
-chart's values. Needs `make native`."""
+"""Writes docs/errors.md, the checks in docs/doctor.md, the variables in docs/hooks.md, and the policies in
+docs/sharing.md and in the schema of the chart's values. Needs `make native`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ sys.path.insert(0, REPO)
 
 from nvc.doctor.catalog import table  # noqa: E402
 from nvc.doctor.codes import page  # noqa: E402
+from nvc.environment import VARIABLES  # noqa: E402
 from nvc.slices.model import policy  # noqa: E402
 
+VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
 HEADING = "## Checks\n\n"
 SCHEMA = "packaging/kubernetes/chart/values.schema.json"
 
@@ -28,16 +30,32 @@ def main() -> None:
         text = file.read().partition(HEADING)[0]
     with open(path, "w", encoding="utf-8") as out:
         out.write(text + HEADING + table())
-    path = os.path.join(REPO, "docs/sharing.md")
-    with open(path, encoding="utf-8") as file:
-        before, head, rest = file.read().partition(policy.HEAD)
-    with open(path, "w", encoding="utf-8") as out:
-        out.write(before + policy.table() + rest[rest.index("\n\n") + 1 :] if head else before)
+    replace_table("docs/sharing.md", policy.HEAD, policy.table())
+    replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     path = os.path.join(REPO, SCHEMA)
     with open(path, encoding="utf-8") as file:
         text = json.dumps(named(json.load(file)), indent=1) + "\n"
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
+
+
+def replace_table(page: str, head: str, table: str) -> None:
+    """Put `table` in the place of the one that begins with `head`."""
+    path = os.path.join(REPO, page)
+    with open(path, encoding="utf-8") as file:
+        before, found, rest = file.read().partition(head)
+    if not found:
+        raise SystemExit(f"{page} has no table that begins with {head!r}")
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(before + table + rest[rest.index("\n\n") + 1 :])
+
+
+def variables() -> str:
+    """The table of docs/hooks.md."""
+    rows = [(f"`{row.name}`", row.text) for row in VARIABLES]
+    swarm = "if any is set, their joined values replace `NVIDIA_VISIBLE_DEVICES`"
+    rows.insert(1, ("the names in `swarm-resource`", swarm))
+    return VARIABLES_HEAD + "".join(f"| {name} | {text} |\n" for name, text in rows)
 
 
 def named(schema: Any) -> Any:

@@ -11,7 +11,7 @@ from nvc.doctor.context import read_text
 from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
 from nvc.doctor.system import scope_findings, scope_of
-from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE
+from nvc.environment import CAPABILITIES, MAX_REQUIREMENT, MAX_REQUIREMENTS, REQUIRE, VISIBLE, is_known
 from nvc.errors import ContainerError, MountError, NvcError
 from nvc.oci import MAX_CONFIG
 from nvc.request import Request
@@ -120,7 +120,10 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
             f"driver {context.facts.driver_label}, CUDA {context.facts.cuda_version}",
             advice=f"{error.hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit",
         )
-    yield ok(f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices")
+    yield ok(
+        f"it asks for {','.join(asked)[:80]}: {len(chosen.gpus)} GPUs, {len(chosen.mig)} MIG devices",
+        *(f"{name}={text[:64]!r}" for name, text in sorted(inside.environment.items()) if is_known(name)),
+    )
 
 
 @looking_into

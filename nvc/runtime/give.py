@@ -7,6 +7,7 @@ import stat
 
 from nvc.config import driver_options
 from nvc.discovery import discover
+from nvc.environment import VARIABLES
 from nvc.errors import InputError
 from nvc.kernel import LinuxKernel
 from nvc.plan.devices import IMEX_DEV, device_ops, groups_of
@@ -66,11 +67,9 @@ def give(config: Config, document: dict[str, Any], choice: Choice, programs: str
 
 def _check_expressible(request: Request) -> None:
     """Raise InputError for what no specification can say."""
-    for name, wanted in (("MIG_CONFIG", request.mig_config), ("MIG_MONITOR", request.mig_monitor)):
-        if wanted:
-            raise InputError(
-                f"NVIDIA_{name}_DEVICES", wanted, "rights over MIG cannot be given by CDI", MODE_HINT
-            )
+    for row in VARIABLES:
+        if not row.cdi and getattr(request, row.field):
+            raise InputError(row.name, cause="what it asks for cannot be given by CDI", hint=MODE_HINT)
 
 
 def _by_hook(spec: Spec, programs: str) -> None:
