@@ -85,7 +85,7 @@ VGPU: tuple[Option, ...] = (
     ),
     ("vgpu-weight", "", VALUE, "N", "Share of the time by weight (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
-    ("isolation", "", VALUE, "KIND", "mig: a MIG device of its own; mps: an MPS server of its own"),
+    ("isolation", "", VALUE, "KIND", "mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup"),
     (
         "vgpu-uncounted",
         "",

@@ -74,7 +74,7 @@ ISOLATION = click.option(
     default=None,
     metavar="KIND",
     shell_complete=completion.isolations,
-    help="mig: a MIG device of its own; mps: an MPS server of its own.",
+    help="mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup.",
 )
 
 

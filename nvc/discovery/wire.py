@@ -13,6 +13,7 @@ from nvc.value import Value
 FRAME = struct.Struct("<8sIIiIIi96s256s96s256s")
 GPU = struct.Struct("<IiIIIIIIiiII96s96s")
 MIG = struct.Struct("<IiIII96s")
+LIMIT = struct.Struct("<QQ96s")
 
 MAGIC = b"NVCPROBE"
 VERSION = 1
@@ -106,6 +107,39 @@ def parse_reply(data: bytes) -> ProbeReply:
         tuple(gpus),
         tuple(warnings),
     )
+
+
+def parse_limits(data: bytes, uuids: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """Soft and hard limits, in bytes, that the probe has replaced on the devices with these UUIDs.
+
+    Raises InitializationError, DetectionError, and LimitsRefused where NVML does not set them.
+    """
+    if len(data) < FRAME.size:
+        raise _malformed(f"truncated answer: {len(data)} of {FRAME.size} bytes")
+    magic, version, status, code, count, size, _, step, text, _, _ = FRAME.unpack_from(data)
+    if magic != MAGIC or version != VERSION or size != LIMIT.size:
+        raise _malformed("malformed answer: header")
+    if status == NVML and _text(step, "step") != "nvmlInit":
+        raise LimitsRefused(code, lower_tail(_text(text, "text")))
+    if status != OK:
+        raise _failure(status, code, _text(step, "step"), _text(text, "text"))
+    if count != len(uuids) or len(data) != FRAME.size + count * LIMIT.size:
+        raise _malformed(f"malformed answer: {count} limits")
+    found = []
+    for index, uuid in enumerate(uuids):
+        soft, hard, named = LIMIT.unpack_from(data, FRAME.size + index * LIMIT.size)
+        if _text(named, "GPU UUID") != uuid:
+            raise _malformed("malformed answer: GPU UUID")
+        found.append((soft, hard))
+    return tuple(found)
+
+
+class LimitsRefused(Exception):
+    """NVML did not set limits of memory."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code  # nvmlReturn_t
 
 
 def _malformed(cause: str) -> DetectionError:

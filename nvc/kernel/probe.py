@@ -10,6 +10,7 @@ import time
 
 from nvc._syscalls import ffi, lib
 from nvc.errors import InitializationError
+from nvc.value import Value
 
 #: The largest answer that is read, bytes. A full one, 64 GPUs with 16 MIG devices each, has 131 KiB.
 ANSWER_LIMIT = 1 << 20
@@ -126,12 +127,28 @@ _ETIMEDOUT = 110
 _FOREIGN = "libnvidia-ml.so.1 of the driver root does not behave like NVML: reinstall the driver"
 
 
+class MemoryLimit(Value):
+    """Bytes of one GPU that the processes of a cgroup may have."""
+
+    uuid: str
+    soft: int  # reserved
+    hard: int  # never exceeded; (1 << 64) - 1: no limit
+
+
 def start_probe(
-    root: int, ids: int, uid: int, gid: int, libraries: tuple[str, ...], timeout: float
+    root: int,
+    ids: int,
+    uid: int,
+    gid: int,
+    libraries: tuple[str, ...],
+    timeout: float,
+    cgroup: str = "",
+    limits: tuple[MemoryLimit, ...] = (),
 ) -> Probe:
     """Forks the probe into the directory `root` (-1: it stays in the caller's root).
 
-    `ids` says whether it takes `uid` and `gid` (IDS_*), `libraries` are tried in order; seconds.
+    `ids` says whether it takes `uid` and `gid` (IDS_*), `libraries` are tried in order; seconds. With `limits` it
+    sets them for the cgroup with the directory `cgroup`, all or none, and describes no GPU.
     Raises InitializationError when it cannot be started.
     """
     _reap_ended()
@@ -144,6 +161,9 @@ def start_probe(
     options.memory = MEMORY_LIMIT
     options.cpu = int(timeout) + 5
     options.libraries = names
+    directory = ffi.new("char[]", cgroup.encode("utf-8", "surrogateescape"))
+    wanted = ffi.new("struct nvc_probe_limit[]", [(one.soft, one.hard, one.uuid.encode()) for one in limits])
+    options.cgroup, options.limits, options.limit_count = directory, wanted, len(limits)
     fd = ffi.new("int *")
     pidfd = ffi.new("int *")
     pid = lib.nvc_probe_start(options, fd, pidfd)

@@ -36,7 +36,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
         with open(path, "w", encoding="ascii") as out:
             out.write(f"set -e\n{alone}{script}")
         shown.append(run(need("unshare"), "--mount", "sh", path, env=env).stdout)
-    asking, policies, changing, fencing = shown
+    asking, policies, changing, fencing, held = shown
     assert asking.count("GPU 0: ") == 3
     assert (
         '"policy": "weight"' in policies
@@ -47,6 +47,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
         assert text in changing, changing
     assert os.path.getsize(f"{scratch}/shares.svg") > 1000
     assert fencing.count("MIG ") >= 1, fencing
+    assert "limited by shim, kernel" in held, held
 
 
 def test_every_policy_and_state_is_explained() -> None:

@@ -64,7 +64,7 @@ def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str,
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--isolation=wall", "--memory=1g"), "--isolation: wall: want mig or mps"),
+        (("--isolation=wall", "--memory=1g"), "--isolation: wall: want mig, mps or kernel"),
         (("--isolation=mps", "--device=0:0,0:1"), "isolation by MPS: 2 devices; an MPS server has one"),
         (("--isolation=mig", "--memory=10%"), "--memory: 10%: a part of which MIG device?"),
         (("--isolation=mig", "--memory=1g,2g"), "isolation takes one MIG device"),

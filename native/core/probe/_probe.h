@@ -14,6 +14,13 @@ int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, str
 /* Forbids to make or touch other processes. Returns 0 or -errno. */
 int nvc_probe_filter(void);
 
+/* The first library of the names that loads; NULL with the frame filled. */
+void *nvc_probe_load(const char *libraries, struct nvc_probe_frame *frame);
+
+/* Sets options->limits through NVML; `before` gets those that they replace. */
+void nvc_probe_set_limits(const struct nvc_probe_options *options, struct nvc_probe_frame *frame,
+                          struct nvc_probe_limit *before);
+
 /* Loads NVML and fills the frame and `gpus`, an array of NVC_PROBE_MAX_GPUS. */
 void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struct nvc_probe_gpu *gpus);
 

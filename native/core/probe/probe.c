@@ -22,6 +22,7 @@ _Static_assert(sizeof(struct nvc_probe_mig) == 116, "layout of nvc/discovery/wir
 _Static_assert(sizeof(struct nvc_probe_gpu) == 240 + NVC_PROBE_MAX_MIG * 116,
                "layout of nvc/discovery/wire.py");
 _Static_assert(sizeof(struct nvc_probe_frame) == 736, "layout of nvc/discovery/wire.py");
+_Static_assert(sizeof(struct nvc_probe_limit) == 112, "layout of nvc/discovery/wire.py");
 
 int nvc_probe_fail(struct nvc_probe_frame *frame, uint32_t status, int code, const char *step,
                    const char *text)
@@ -99,7 +100,10 @@ static _Noreturn void run(const struct nvc_probe_options *given, int stream, pid
     struct nvc_probe_options options = *given;
     struct {
         struct nvc_probe_frame frame;
-        struct nvc_probe_gpu gpus[NVC_PROBE_MAX_GPUS];
+        union {
+            struct nvc_probe_gpu gpus[NVC_PROBE_MAX_GPUS];
+            struct nvc_probe_limit limits[NVC_PROBE_MAX_GPUS];
+        };
     } *reply = calloc(1, sizeof(*reply));
 
     reset_signals();
@@ -109,15 +113,19 @@ static _Noreturn void run(const struct nvc_probe_options *given, int stream, pid
         _exit(1);
     memcpy(reply->frame.magic, "NVCPROBE", sizeof(reply->frame.magic));
     reply->frame.version = NVC_PROBE_VERSION;
-    reply->frame.gpu_size = sizeof(struct nvc_probe_gpu);
+    reply->frame.gpu_size =
+        options.limit_count ? sizeof(struct nvc_probe_limit) : sizeof(struct nvc_probe_gpu);
     if (arrange_descriptors(stream, &options.root) < 0) {
         if (fcntl(stream, F_GETFD) >= 0)
             dup2(stream, ANSWER);
         nvc_probe_fail(&reply->frame, NVC_PROBE_CONFINE, errno, "arrange descriptors", NULL);
     } else if (nvc_probe_confine(&options, parent, &reply->frame) == 0) {
-        nvc_probe_query(options.libraries, &reply->frame, reply->gpus);
+        if (options.limit_count)
+            nvc_probe_set_limits(&options, &reply->frame, reply->limits);
+        else
+            nvc_probe_query(options.libraries, &reply->frame, reply->gpus);
     }
-    answer(reply, sizeof(reply->frame) + reply->frame.gpu_count * sizeof(reply->gpus[0]));
+    answer(reply, sizeof(reply->frame) + (size_t)reply->frame.gpu_count * reply->frame.gpu_size);
     /* Closed before the exit, which may last: the last user of a GPU shuts it down. No destructor of NVML runs. */
     close(ANSWER);
     _exit(0);

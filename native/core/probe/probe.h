@@ -69,9 +69,21 @@ struct nvc_probe_frame {
     char library[256];
 };
 
+/* Bytes of one GPU that the processes of a cgroup may have: `soft` is reserved, `hard` never exceeded. UINT64_MAX as
+ * `hard`: no limit. */
+struct nvc_probe_limit {
+    uint64_t soft;
+    uint64_t hard;
+    char uuid[NVC_PROBE_STRING];
+};
+
 /* `root` is the driver root's descriptor, or -1 to stay in the caller's root. `memory` (bytes) and `cpu`
  * (seconds) become resource limits. `libraries` are names for dlopen(3) in order, each NUL-terminated; an
- * empty one ends the list. */
+ * empty one ends the list.
+ *
+ * With `limit_count`, at most NVC_PROBE_MAX_GPUS, the probe describes nothing: it sets `limits` for the cgroup with the
+ * directory `cgroup`, all or none, and answers with those that were set before, in records of that size. For that it
+ * keeps the ids of its caller and CAP_SYS_ADMIN, which NVML asks for. */
 struct nvc_probe_options {
     int root;
     int ids;
@@ -80,6 +92,9 @@ struct nvc_probe_options {
     uint64_t memory;
     uint64_t cpu;
     const char *libraries;
+    const char *cgroup;
+    const struct nvc_probe_limit *limits;
+    uint32_t limit_count;
 };
 
 /* Forks the probe. Returns its pid or -errno; *fd is the stream of its answer, *pidfd stands for it. */

@@ -79,13 +79,18 @@ static int drop_ids(const struct nvc_probe_options *options)
     return 0;
 }
 
-static int drop_capabilities(void)
+/* All, or all but `kept`, which the process has already or does without. */
+static int drop_capabilities(uint32_t kept)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct none[2] = {{0}};
+    struct __user_cap_data_struct sets[2] = {{0}};
 
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-    return (int)syscall(SYS_capset, &header, none);
+    if (kept && syscall(SYS_capget, &header, sets) < 0)
+        return -1;
+    sets[0] = (struct __user_cap_data_struct){sets[0].permitted & kept, sets[0].permitted & kept, 0};
+    sets[1] = (struct __user_cap_data_struct){0};
+    return (int)syscall(SYS_capset, &header, sets);
 }
 
 int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, struct nvc_probe_frame *frame)
@@ -112,7 +117,7 @@ int nvc_probe_confine(const struct nvc_probe_options *options, pid_t parent, str
     if (drop_ids(options) < 0)
         goto failed;
     step = "drop capabilities";
-    if (drop_capabilities() < 0)
+    if (drop_capabilities(options->limit_count ? 1u << CAP_SYS_ADMIN : 0) < 0)
         goto failed;
     step = "set no_new_privs";
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)

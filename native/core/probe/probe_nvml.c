@@ -65,7 +65,7 @@ static void resolve(void *library, struct nvml *nvml)
 }
 
 /* The first of the names that loads. An absolute one that does not exist is no news. */
-static void *load(const char *libraries, struct nvc_probe_frame *frame)
+void *nvc_probe_load(const char *libraries, struct nvc_probe_frame *frame)
 {
     int told = 0;
 
@@ -233,7 +233,7 @@ void nvc_probe_query(const char *libraries, struct nvc_probe_frame *frame, struc
     struct nvml table = {0}, *nvml = &table;
     char version[4096] = {0};
     unsigned count = 0;
-    void *library = load(libraries, frame);
+    void *library = nvc_probe_load(libraries, frame);
     int code;
 
     if (!library)

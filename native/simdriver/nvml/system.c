@@ -25,6 +25,8 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result)
         return "Insufficient Size";
     case NVML_ERROR_DRIVER_NOT_LOADED:
         return "Driver Not Loaded";
+    case NVML_ERROR_FUNCTION_NOT_FOUND:
+        return "Function Not Found";
     case NVML_ERROR_TIMEOUT:
         return "Timeout";
     case NVML_ERROR_MEMORY:

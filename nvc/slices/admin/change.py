@@ -57,6 +57,11 @@ def set_limits(
             "change limits", tenant.name, f"its limits are those of the claim {tenant.entry.claim}",
             "the scheduler counts them: make another claim, or `pause` the slice",
         )  # fmt: skip
+    if tenant.entry.fence == "kernel" and (wanted.memory or unlimited):
+        raise InputError(
+            "change limits", tenant.name, "the driver limits the memory of its cgroup as well",
+            "start it again with another size; caps, weights and policies can be changed",
+        )  # fmt: skip
     chosen = _chosen(tenant, devices)
     for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
         if len(given) not in (0, 1, len(chosen)):

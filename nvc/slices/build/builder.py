@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts, Identity
     from nvc.request import Request, SliceRequest
     from nvc.selection import Selection
+    from nvc.slices.model.slice import HeldCgroup
     from nvc.target import Target
 
     T = TypeVar("T")
@@ -74,7 +75,7 @@ def build_slice(
 
     Raises DeviceError for an MPS server of more than one device, InitializationError without a shim, PolicyError
     for a device's policy that cannot be read, DaemonError where nvcd is required and does not run, MountError for
-    an image with too many copies of libcuda.
+    an image with too many copies of libcuda, and what `kernel_limits.held_cgroup` raises.
     """
     files = shim.installed()
     known = tuple(identity for _, _, identity in files.files)
@@ -91,6 +92,11 @@ def build_slice(
     mps, percent = "", 100
     if wanted.fence == "mps":
         devices, mps, percent = _by_mps(devices, key)
+    isolated = None
+    if wanted.fence == "kernel":
+        from nvc.slices.build.kernel_limits import held_cgroup
+
+        isolated = held_cgroup(kernel, facts, devices, target)
     ruled = with_policies(devices)
     return Slice(
         devices=measured(ruled, facts.driver_label),
@@ -105,6 +111,7 @@ def build_slice(
         fence=wanted.fence,
         mps=mps,
         mps_percent=percent,
+        held=isolated,
         daemon=registry.daemon_directory(),
         compat=libraries,
         label=wanted.label if _has_selinux() else "",
@@ -128,15 +135,18 @@ def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
 def install_slice(
     kernel: Kernel, target: Target, slice: Slice, libs_dir: str, timeout: float, apply: Callable[[], T]
 ) -> T:
-    """Register a slice, start its MPS server if it has one, then `apply` the plan; all of it or nothing.
+    """Register a slice, isolate it where that is asked, then `apply` the plan; all of it or nothing.
 
-    Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start.
+    Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start, and what
+    `kernel_limits.set_limits` raises.
     """
     if slice.ledger:
         registration = registry.join(kernel, target, slice)
     else:
         registration = registry.enter(kernel, target, slice, libs_dir)
     try:
+        if slice.held is not None:
+            return _held(slice.held, timeout, apply)
         if not slice.mps:
             return apply()
         from nvc.slices.client import mps
@@ -150,6 +160,18 @@ def install_slice(
             raise
     except BaseException:
         registration.undo()
+        raise
+
+
+def _held(held: HeldCgroup, timeout: float, apply: Callable[[], T]) -> T:
+    """`apply`, after the driver was told to limit a cgroup; what it was told before holds again if that fails."""
+    from nvc.slices.build import kernel_limits
+
+    before = kernel_limits.set_limits(held, timeout)
+    try:
+        return apply()
+    except BaseException:
+        kernel_limits.put_back(before, timeout)
         raise
 
 

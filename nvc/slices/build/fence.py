@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from nvc.request import Request
     from nvc.selection import Selection
 
-MIG, MPS = "mig", "mps"
-FENCES = (MIG, MPS)
+MIG, MPS, KERNEL = "mig", "mps", "kernel"
+FENCES = (MIG, MPS, KERNEL)
 MIB = 1 << 20
 
 
 def parse_fence(name: str, text: str) -> str:
     """The fence that `text` names. Raises InputError."""
     if text not in FENCES:
-        raise InputError(name, text, f"want {' or '.join(FENCES)}")
+        raise InputError(name, text, f"want {', '.join(FENCES[:-1])} or {FENCES[-1]}")
     return text
 
 

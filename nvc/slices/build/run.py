@@ -8,6 +8,7 @@ import signal
 
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
+from nvc.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.discovery.outer import refuse_slices
 from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
@@ -19,6 +20,8 @@ from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
+from nvc.slices.build.fence import KERNEL
+from nvc.slices.build.kernel_limits import check_devices
 from nvc.slices.model import layout
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
@@ -85,15 +88,30 @@ def run(
     if facts.simulated:
         _find_simulated(facts, environment)
 
+    leaf = _own_leaf(kernel, facts, chosen) if wanted.fence == KERNEL else None
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read)
-        program = program.replace(environment=environment)
-        _child(kernel, facts, (*chosen, *others), wanted, program, parent, write)
-    os.close(write)
-    return _wait(kernel, pid, read, warn)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            program = program.replace(environment=environment)
+            _child(kernel, facts, (*chosen, *others), wanted, program, parent, write, leaf)
+        os.close(write)
+        return _wait(kernel, pid, read, warn)
+    finally:
+        if leaf is not None:
+            remove(leaf.path)
+
+
+def _own_leaf(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...]) -> Leaf:
+    """A cgroup for the program alone, which the driver can limit. Raises NvcError."""
+    check_devices(facts, devices)
+    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return make_leaf(kernel, own)
+    finally:
+        os.close(own)
 
 
 def _find_simulated(facts: HostFacts, environment: dict[str, str]) -> None:
@@ -116,10 +134,16 @@ def _child(
     program: Command,
     parent: int,
     out: int,
+    leaf: Leaf | None,
 ) -> None:
-    """Become the program; never returns. `out` gets warnings, a zero byte, and why the program does not run."""
+    """Become the program, in the cgroup `leaf` if there is one; never returns.
+
+    `out` gets warnings, a zero byte, and why the program does not run.
+    """
     try:
         die_with(parent)
+        if leaf is not None:
+            enter(leaf)
         try:
             told = _enter_slice(kernel, facts, devices, wanted, program)
         except OSError as error:  # not the program's, as those below are

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from nvc.compat import CompatLibrary
+    from nvc.kernel.probe import MemoryLimit
     from nvc.model import HostFacts, OuterSlice
     from nvc.request import Part, Share, SliceRequest
     from nvc.selection import Selection
@@ -64,6 +65,15 @@ class ShadowLibrary(Value):
     soname: str  # libcuda.so.1 or libnvidia-ml.so.1
 
 
+class HeldCgroup(Value):
+    """A cgroup for which the driver limits memory, and what it is told."""
+
+    path: str  # directory on the host
+    inode: int  # of that directory: the kernel's number of the cgroup
+    library: str  # path of NVML on the host
+    limits: tuple[MemoryLimit, ...]
+
+
 class Slice(Value):
     """What a plan needs to know of a slice."""
 
@@ -76,7 +86,7 @@ class Slice(Value):
     hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
-    fence: str = ""  # the slice has its device for itself
+    fence: str = ""  # of SliceRequest.fence
     mps: str = ""  # directory on the host with the pipes of its own MPS server
     mps_percent: int = 100  # of the device's threads
     not_enforced: str = ""  # why its policies are not, where they need nvcd
@@ -85,6 +95,7 @@ class Slice(Value):
     compat: tuple[CompatLibrary, ...] = ()  # of the image; its libcuda stands in for the driver's
     outer: OuterSlice | None = None  # whose slice this one shares: nothing is made for it
     holds: str = ""  # the holds of its devices, sorted, with blanks between them
+    held: HeldCgroup | None = None  # with isolation by the kernel
     ledger: str = ""  # directory on the host: the slice was made for a claim, before its containers
 
     def lines(self) -> list[str]:
@@ -101,6 +112,8 @@ class Slice(Value):
             lines.append("with libraries whose memory is not counted, as asked for")
         if self.fence == "mig":
             lines.append("isolated by MIG: the smallest free MIG device that fits, chosen when the plan was made")
+        if self.held is not None:
+            lines.append(f"memory is limited by the kernel, too, for the cgroup {self.held.path}")
         if self.fence == "mps":
             lines.append(f"isolated by an MPS server of its own, with {self.mps_percent}% of the threads")
         return lines

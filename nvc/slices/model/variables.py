@@ -183,8 +183,8 @@ def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
 
 
 def _fence(text: str) -> str:
-    if text not in ("", "mig", "mps"):
-        raise InputError(ISOLATION, text, "want mig or mps")
+    if text not in ("", "mig", "mps", "kernel"):
+        raise InputError(ISOLATION, text, "want mig, mps or kernel")
     return text
 
 

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from nvc.slices.store.snapshot import Snapshot
 
 
+#: Kinds of isolation by which a slice has a device for itself.
+EXCLUSIVE = ("mig", "mps")
+
+
 class Sharer(Value):
     """One slice on one device."""
 
@@ -56,7 +60,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         if known is None:
             known = snapshot(kernel, locked=True)
         others = sharers(known, device.uuid, "make a slice", key)
-        if slice.fence and others or any(one.fence for one in others):
+        alone = slice.fence in EXCLUSIVE
+        if alone and others or any(one.fence in EXCLUSIVE for one in others):
             raise RegistryError(
                 "make a slice", device.uuid, "it is reserved for one slice, and another has it",
                 "start it again, or ask for another device",

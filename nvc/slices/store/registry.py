@@ -246,6 +246,11 @@ def _change(
 ) -> Registration:
     """A container that runs is asked to get something else, or the same again."""
     old_entry = read_entry(path)
+    if old_entry.fence == "kernel" and slice.held is None:
+        raise RegistryError(
+            "make a slice", old_entry.key, "the driver limits the memory of its cgroup, which would stay as it is",
+            "ask for isolation by the kernel again (--isolation kernel)",
+        )  # fmt: skip
     fd = open_own(f"{path}/quota", os.O_RDWR)
     try:
         quota.finish(fd)  # what a writer left that was killed: we hold the lock
@@ -262,7 +267,10 @@ def _change(
         quota.write(fd, tuple(merged))
         known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
-        entry = old_entry.replace(devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged))
+        entry = old_entry.replace(
+            devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
+            fence="kernel" if slice.held is not None else old_entry.fence,
+        )
         write_about(path, text_of(entry))
         announce(path)
     finally:

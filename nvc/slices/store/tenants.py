@@ -83,6 +83,17 @@ class Tenant(Value):
         where = " ".join(part for part in (self.container.engine, self.container.short_id) if part)
         return where or self.entry.rootfs or "program"
 
+    def keepers(self, device: TenantDevice) -> tuple[str, ...]:
+        """What keeps the limit of memory on a device: shim, kernel, MPS, MIG. () where there is no limit."""
+        limited, fence = device.limit != NO_LIMIT, self.entry.fence
+        found = (
+            ("shim", limited),
+            ("kernel", limited and fence == "kernel"),
+            ("MPS", limited and fence == "mps"),
+            ("MIG", ":" in device.index),
+        )
+        return tuple(name for name, holds in found if holds)
+
     @property
     def aliases(self) -> tuple[str, ...]:
         """Everything that a user may call it, apart from beginnings and processes."""
@@ -288,6 +299,7 @@ def document(tenant: Tenant) -> dict[str, Any]:
                 "name": device.name,
                 "memory": device.memory or None,
                 "limit": None if device.limit == NO_LIMIT else device.limit,
+                "limitedBy": [name.lower() for name in tenant.keepers(device)],
                 "cores": device.cores or None,
                 "weight": device.weight,
                 "policy": policy_of(device.policy).name,

@@ -1,0 +1,126 @@
+"""Isolation by the kernel: from driver 615 on it limits memory for a cgroup, whatever library a program loads.
+
+The shim keeps the limit as well, and shows it. No memory is reserved: the driver leaks the reservation of a cgroup
+that is removed before it is told, as engines do.
+"""
+
+from __future__ import annotations
+
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+
+from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, leaf_of
+from nvc.discovery.wire import LimitsRefused, parse_limits
+from nvc.errors import ContainerError, DeviceError, InputError, NvcError
+from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
+from nvc.rundir import in_user_namespace
+from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.slice import HeldCgroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.kernel import Kernel
+    from nvc.model import HostFacts
+    from nvc.slices.model.slice import SliceDevice
+    from nvc.target import Target
+
+SINCE = 615  # major number of the driver
+NVML = "libnvidia-ml.so.1"
+#: What a device that the slice must not use is limited to: 0 may mean something else to a driver.
+LEAST = 1 << 20
+HINT = "the shim limits memory on every driver: leave this isolation out, or use mig or mps"
+_NO_PERMISSION, _NOT_FOUND, _MISSING = 4, 6, (3, 13)
+
+
+def held_cgroup(
+    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target
+) -> HeldCgroup:
+    """The cgroup for which the driver is to limit the memory of a slice. Nothing is changed.
+
+    Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit,
+    ContainerError for a cgroup that the driver cannot limit.
+    """
+    check_devices(facts, devices)
+    own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if target.proc < 0 else -1
+    try:
+        leaf = leaf_of(kernel, own if own >= 0 else target.proc)
+    finally:
+        if own >= 0:
+            os.close(own)
+    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices))
+
+
+def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
+    """Raise DeviceError, InputError where the driver cannot limit the memory of these devices."""
+    major = facts.driver_version.partition(".")[0]
+    if not major.isdigit() or int(major) < SINCE:
+        cause = f"has no memory limits by cgroup: driver {SINCE} is the first that has"
+        raise DeviceError(STEP, f"driver {facts.driver_label}", cause, HINT)
+    for device in devices:
+        if ":" in device.index and not device.hidden:
+            raise DeviceError(
+                STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig"
+            )
+    if not any(device.limit != NO_LIMIT and not device.hidden for device in devices):
+        raise InputError(STEP, cause="no limit of memory is asked for", hint="ask for a size, like 10GiB")
+    if in_user_namespace():
+        raise ContainerError(
+            STEP, cause="this is a user namespace", hint="only root of the host can: run as that"
+        )
+
+
+def limits_of(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> tuple[MemoryLimit, ...]:
+    """What the driver is to be told of each GPU. Pure."""
+    whole = {gpu.uuid for gpu in facts.gpus if not gpu.mig_enabled}
+    return tuple(
+        MemoryLimit(device.uuid, 0, max(device.limit, LEAST))
+        for device in devices
+        if device.limit != NO_LIMIT and device.uuid in whole
+    )
+
+
+def library_of(facts: HostFacts) -> str:
+    """Where the host has NVML. Raises DeviceError."""
+    for library in facts.libraries:
+        if library.soname == NVML:
+            return facts.driver_root.rstrip("/") + library.path
+    raise DeviceError(STEP, facts.driver_root, f"the driver has no {NVML}", "install the driver's libraries")
+
+
+def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
+    """Have the driver limit memory; what undoes that is returned.
+
+    Raises DeviceError, ContainerError, InitializationError, DetectionError: nothing is changed then.
+    """
+    leaf = Leaf(held.path, held.inode)
+    check_unchanged(leaf)
+    probe = start_probe(-1, IDS_KEEP, 0, 0, (held.library,), timeout, held.path, held.limits)
+    try:
+        before = parse_limits(probe.result(), tuple(limit.uuid for limit in held.limits))
+    except LimitsRefused as error:
+        raise _refusal(held, error) from None
+    finally:
+        probe.close()
+    check_unchanged(leaf)  # else what was limited is another cgroup, or none
+    old = tuple(limit.replace(soft=soft, hard=hard) for limit, (soft, hard) in zip(held.limits, before))
+    undone: HeldCgroup = held.replace(limits=old)
+    return undone
+
+
+def put_back(before: HeldCgroup, timeout: float) -> None:
+    """Restore the limits of a cgroup. One that is gone has none: its container did not come to be."""
+    try:
+        set_limits(before, timeout)
+    except NvcError:
+        pass
+
+
+def _refusal(held: HeldCgroup, error: LimitsRefused) -> NvcError:
+    path = held.path
+    if error.code in _MISSING:
+        return DeviceError(STEP, cause=f"the driver has no memory limits by cgroup: {error}", hint=HINT)
+    if error.code == _NOT_FOUND:
+        hint = "has it ended? Else enable the controller dmem in cgroup.subtree_control of the cgroup above"
+        return ContainerError(STEP, path, f"the driver does not find this cgroup: {error}", hint)
+    if error.code == _NO_PERMISSION:
+        return ContainerError(STEP, path, f"the driver refuses: {error}", "only root of the host can")
+    return DeviceError(STEP, path, f"the driver refuses: {error}", HINT)
