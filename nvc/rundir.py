@@ -24,7 +24,26 @@ def runtime_directory(*below: str) -> str:
     writable: there it is /run/user/UID/nvc with the uid outside. Raises InitializationError when the directory
     is not ours: whoever owns it could plant a journal.
     """
-    return _private(SYSTEM if _is_host_root() else f"/run/user/{_outer_uid()}/nvc", below)
+    return _private(_base(), below)
+
+
+def needed_directory(step: str, *below: str) -> str:
+    """The same for a `step` that cannot do without it. Raises InitializationError when it cannot be made, too."""
+    path = runtime_directory(*below)
+    if path:
+        return path
+    base = _base()
+    hint = "run as root"
+    if base != SYSTEM:
+        home = base.rpartition("/")[0]
+        hint = f"{home} must be a directory of the user: `loginctl enable-linger USER` makes it"
+    error = InitializationError(step, "/".join((base, *below)), "cannot be made", hint)
+    error.doctor = "host"
+    raise error
+
+
+def _base() -> str:
+    return SYSTEM if _is_host_root() else f"/run/user/{_outer_uid()}/nvc"
 
 
 def state_directory(*below: str) -> str:

@@ -230,7 +230,12 @@ def test_a_user_namespace_of_nobody_who_is_logged_in(runc_bundle: Any, rootfs: A
     bundle.user_namespace()
     give(bundle, "0:small")
     done = bundle.run("runc", "echo started", check=False)
-    assert done.returncode != 0 and ": cannot be made" in done.stderr
+    assert done.returncode != 0 and "started" not in done.stdout
+    place = "/run/user/100000"
+    assert (
+        f"read policies: {place}/nvc/vgpu-policy: cannot be made; {place} must be a directory" in done.stderr
+    )
+    assert "nvc-cli doctor host]" in done.stderr
 
 
 def test_a_device_that_is_gone_is_named(runc_bundle: Any, give: Any) -> None:

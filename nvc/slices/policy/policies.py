@@ -12,8 +12,8 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.errors import InitializationError, InputError, NvcError
-from nvc.rundir import runtime_directory
+from nvc.errors import InputError, NvcError
+from nvc.rundir import needed_directory
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.shares import parse_policy
 from nvc.slices.model.sizes import parse_number
@@ -74,10 +74,7 @@ class DevicePolicy(Value):
 
 def directory() -> str:
     """Where the files are; made if need be. Raises InitializationError where there is no such place."""
-    path = runtime_directory("vgpu-policy")
-    if not path:
-        raise InitializationError("read policies", "/run/nvc/vgpu-policy", "cannot be made", "run as root")
-    return path
+    return needed_directory("read policies", "vgpu-policy")
 
 
 def parse(text: str) -> DevicePolicy:

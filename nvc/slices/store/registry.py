@@ -16,9 +16,9 @@ import stat
 import time
 from errno import EBUSY, ENOTEMPTY
 
-from nvc.errors import InitializationError, SourceChanged
+from nvc.errors import SourceChanged
 from nvc.kernel import O_PATH
-from nvc.rundir import runtime_directory
+from nvc.rundir import needed_directory
 from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import (
     MODE,
@@ -66,10 +66,7 @@ class Registration:
 
 def base_directory() -> str:
     """Where entries are; made if need be. Raises InitializationError where there is no such place."""
-    path = runtime_directory("vgpu")
-    if not path:
-        raise InitializationError("make a slice", "/run/nvc/vgpu", "cannot be made", "run as root")
-    return path
+    return needed_directory("make a slice", "vgpu")
 
 
 def daemon_directory() -> str:
@@ -77,9 +74,7 @@ def daemon_directory() -> str:
 
     It is bound into containers, so it is never removed. Raises InitializationError.
     """
-    path = runtime_directory("nvcd", "tenant")
-    if not path:
-        raise InitializationError("make a slice", "/run/nvc/nvcd/tenant", "cannot be made", "run as root")
+    path = needed_directory("make a slice", "nvcd", "tenant")
     os.chmod(path, 0o755)  # programs of any user connect
     return path
 
