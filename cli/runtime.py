@@ -151,12 +151,21 @@ def _registration(engine: str, wanted: Wanted) -> _Work:
     else:
         found = (podman if engine == "podman" else crio).registration(wanted)
     changes = [change.configure(edit) for edit in found.edits]
-    if engine == "containerd" and len(changes) == 1:
-        text = change.text_of(changes[0].after, changes[0].path)
-        containerd.check_effective(wanted, ask.effective(changes[0].path, text))
+    if engine == "containerd":
+        _check_containerd(wanted, changes)
     if found.link[0]:
         links.state(*found.link)
     return changes, found.link, found.advice
+
+
+def _check_containerd(wanted: Wanted, changes: list[Change]) -> None:
+    """Raise EngineError if containerd would not use what is about to be written."""
+    path = os.path.realpath(wanted.config or containerd.CONFIG)
+    texts = {item.path: change.text_of(item.after, item.path) for item in changes}
+    main = texts.pop(path, None)
+    if main is None:
+        main = change.text_of(change.read(path), path)
+    containerd.check_effective(wanted, ask.effective(path, main, "".join(texts.values())))
 
 
 def _removal(engine: str, wanted: Wanted) -> _Work:

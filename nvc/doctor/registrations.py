@@ -31,6 +31,11 @@ NAMES = (
     "nvidia-container-runtime",
 )
 _HOOK_LIMIT = 1 << 20
+NO_GPUS_OPTION = (
+    f"{docker.HOOK_NAME} is not on dockerd's PATH: dockerd 20.10 to 28 says: could not select device driver",
+    f"dockerd 29 looks for {docker.CDI_NAME} as well, and says: {docker.NO_VENDOR}",
+    "to set it up: nvc-cli runtime configure --engine docker --hook-link /usr/local/bin",
+)
 
 
 class Runtime(Value):
@@ -175,8 +180,14 @@ def _of(engine: str) -> Callable[[Context], Iterator[Finding]]:
         yield from _two_toolkits(engine, found)
         if engine == "docker":
             yield from _gpus_hook()
+        if engine == "containerd":
+            yield from _not_imported()
         names = [runtime.name for runtime in found.runtimes if _kinds(runtime) - {OTHER}]
-        yield ok(f"runtimes for GPUs: {', '.join(names) or 'none'}")
+        text = f"runtimes for GPUs: {', '.join(names) or 'none'}"
+        if engine == "docker" and _lacks_gpus_option():
+            yield ok(f"{text}; docker run --gpus is not set up", *NO_GPUS_OPTION)
+        else:
+            yield ok(text)
 
     return check
 
@@ -254,6 +265,29 @@ def _gpus_hook() -> Iterator[Finding]:
             )
 
 
+def _lacks_gpus_option() -> bool:
+    """Whether dockerd is there and finds neither of the names by which it knows how to give GPUs."""
+    return (
+        bool(_which("dockerd"))
+        and not docker.on_path(docker.HOOK_NAME)
+        and not docker.on_path(docker.CDI_NAME)
+    )
+
+
+def _not_imported() -> Iterator[Finding]:
+    """A drop-in that containerd does not read: its `config dump` may say otherwise."""
+    path, main = containerd.drop_in(containerd.CONFIG), containerd.CONFIG
+    try:
+        document = document_of(main, "toml")
+    except EngineError:
+        return  # _problems has said so
+    if os.path.exists(path) and not containerd.imports(document, main, path):
+        yield failed(
+            f"containerd does not read {path}: {main} does not import it",
+            commands=("nvc-cli runtime configure --engine containerd", "systemctl restart containerd"),
+        )
+
+
 def names(context: Context) -> Iterator[Finding]:
     """NVIDIA's names on the PATH: that all are of one toolkit, whose programs understand each other."""
     found = {name: _which(name) for name in NAMES}
@@ -289,7 +323,9 @@ def hooks(context: Context) -> Iterator[Finding]:
                 yield failed(
                     f"{path} wants {program} to be run, which is not there: containers do not start",
                     commands=() if _is_missing_ours(str(program)) else (aside(path),),
-                    advice=REINSTALL if _is_missing_ours(str(program)) else "or install what it belongs to again",
+                    advice=REINSTALL
+                    if _is_missing_ours(str(program))
+                    else "or install what it belongs to again",
                 )
                 continue
             {OURS: ours, NVIDIAS: theirs}.get(kind_of(program), []).append(path)

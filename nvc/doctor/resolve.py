@@ -75,7 +75,7 @@ def resolve(name: str) -> RunningContainer:
             return _with_state(RunningContainer(name, found[0], found[1]))
     raise InputError(
         "find container", name, "nothing that runs is called so",
-        "give the process id of its first process: docker inspect -f {{.State.Pid}}, runc state",
+        "give the process id of its first process: docker inspect -f {{.State.Pid}}, crictl inspect, runc state",
     )  # fmt: skip
 
 

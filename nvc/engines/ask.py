@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -37,8 +38,11 @@ def containerd(path: str) -> ContainerdState:
     return ContainerdState(version("containerd"), effective(path))
 
 
-def effective(path: str, text: str | None = None) -> dict[str, Any]:
-    """What containerd makes of the configuration file `path`, or of `text` in its place. Raises EngineError."""
+def effective(path: str, text: str | None = None, drop_in: str = "") -> dict[str, Any]:
+    """What containerd makes of the configuration file `path`, or of `text` in its place.
+
+    `drop_in` is the content of one more file that `text` imports. Raises EngineError.
+    """
     program = shutil.which("containerd", path=PATH)
     if program is None:
         return {}
@@ -49,10 +53,21 @@ def effective(path: str, text: str | None = None) -> dict[str, Any]:
     # `imports` are relative to the file's directory.
     directory = os.path.dirname(path)
     where = directory if os.path.isdir(directory) else None
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix=".nvc-", dir=where) as file:
-        file.write(text)
-        file.flush()
-        return _dump([program, "--config", file.name, "config", "dump"], path)
+    with contextlib.ExitStack() as files:
+
+        def written(content: str) -> str:
+            file = tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", prefix=".nvc-", suffix=".toml", dir=where
+            )
+            files.enter_context(file)
+            file.write(content)
+            file.flush()
+            return file.name
+
+        if drop_in:
+            named = tomltext.load(text, path).get("imports") or []
+            text = tomltext.assign(text, path, ("imports",), [*named, written(drop_in)])
+        return _dump([program, "--config", written(text), "config", "dump"], path)
 
 
 def _dump(command: list[str], path: str) -> dict[str, Any]:

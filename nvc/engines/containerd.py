@@ -1,8 +1,10 @@
 """containerd: its CRI plugin's table of runtimes, in config.toml itself or in a drop-in.
 
-Facts of its releases, found with 1.6 and in the sources of later ones: a file without `version` is of version 1. A
-file that names one runtime replaces the built-in list, so that `runc` is gone unless it is named too. Before 2.1 a
-drop-in replaces a plugin's whole table, from 2.1 on tables are merged: so there the drop-in, here the file itself.
+Facts of its releases, found with 1.6, 2.1 and 2.3: a file without `version` is of version 1. A file that names one
+runtime replaces the built-in list, so that `runc` is gone unless it is named too. Before 2.1 a drop-in replaces a
+plugin's whole table, from 2.1 on tables are merged: so there the drop-in, here the file itself. From 2.2 on
+`config dump` and `config default` show `imports` that the daemon does not follow: only those count that the file
+itself names.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def registration(wanted: Wanted, state: ContainerdState) -> Registration:
     if not document or merges:
         keys.insert(0, Key(("version",), version))
     edits = [FileEdit(into, "toml", tuple(keys))]
-    if merges and not _imports(state, into):
+    if merges and not imports(document, path, into):
         pattern = os.path.join(os.path.dirname(into), "*.toml")
         first = [] if document else [Key(("version",), version)]
         edits.append(FileEdit(path, "toml", (*first, Key(("imports",), pattern, append=True))))
@@ -135,12 +137,21 @@ def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key
     return [] if state.version >= (2, 4) else [Key((*plugin, "enable_cdi"), True)]
 
 
-def _imports(state: ContainerdState, path: str) -> bool:
-    """Whether containerd reads the drop-in already."""
+def imports(document: Any, path: str, file: str) -> bool:
+    """Whether a configuration, the content of `path`, has containerd read `file` too."""
+    patterns = value_at(document, ("imports",))
+    base = os.path.dirname(path)
+    return isinstance(patterns, list) and any(
+        _matches(file, os.path.join(base, pattern)) for pattern in patterns if isinstance(pattern, str)
+    )
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As Go's filepath.Match: `*` stands for no slash."""
     import fnmatch
 
-    patterns = state.effective.get("imports")
-    return isinstance(patterns, list) and any(fnmatch.fnmatch(path, str(pattern)) for pattern in patterns)
+    parts, patterns = path.split("/"), os.path.normpath(pattern).split("/")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def check_effective(wanted: Wanted, effective: dict[str, Any]) -> None:

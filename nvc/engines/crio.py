@@ -22,9 +22,11 @@ COPIED = (
     "runtime_root", "monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations",
     "privileged_without_host_devices",
 )  # fmt: skip
-RESTART = (
+RELOAD = (
     "CRI-O rereads runtimes with: systemctl reload crio; after a change of hooks: systemctl restart crio"
 )
+#: A reload reads the directory of drop-ins only where it was there when CRI-O started.
+RESTART = "restart CRI-O, whose reload does not see a new directory of drop-ins: systemctl restart crio"
 
 
 def files(wanted: Wanted) -> EngineFiles:
@@ -37,7 +39,7 @@ def registration(wanted: Wanted) -> Registration:
     """The keys of crio.conf, and the hook's file. Raises EngineError."""
     path, name = wanted.config or CONFIG, wanted.runtime_name
     documents = _documents(path)
-    advice = [RESTART]
+    advice = [RELOAD if os.path.isdir(os.path.dirname(path)) else RESTART]
     if wanted.cdi:
         advice.append("CRI-O has CDI always on: `nvc-cli cdi generate` writes what it reads")
     if wanted.hook_dir:

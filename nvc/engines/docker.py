@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from nvc.engines import Wanted
 
 CONFIG = "/etc/docker/daemon.json"
-#: dockerd 20.10 to 28 finds this name on its PATH when it starts, or has no `--gpus`.
+#: dockerd finds this name on its PATH when it starts, or 20.10 to 28 have no `--gpus`.
 HOOK_NAME = "nvidia-container-runtime-hook"
+#: dockerd 29 gives `--gpus` by CDI where it finds this name and a specification, else by the hook.
+CDI_NAME = "nvidia-cdi-hook"
+#: What `--gpus` ends with where dockerd finds neither.
+NO_VENDOR = "AMD CDI spec not found"
 RESTART = "restart docker: systemctl restart docker"
 #: Where dockerd looks for it: the PATH of a systemd service.
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -46,18 +50,26 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
     if wanted.hook_link:
         made = os.path.join(wanted.hook_link, HOOK_NAME), wanted.hook_path
     else:
-        advice += _advice_on_gpus(wanted)
+        advice += _advice_on_gpus(wanted, version)
     return Registration((FileEdit(path, "json", tuple(keys)),), tuple(advice), made)
 
 
-def _advice_on_gpus(wanted: Wanted) -> list[str]:
+def _advice_on_gpus(wanted: Wanted, version: tuple[int, ...]) -> list[str]:
     """What `docker run --gpus` still needs; nothing where the hook's name leads to nvc-hook, as in the packages."""
-    places = [os.path.join(directory, HOOK_NAME) for directory in PATH]
-    found = next(filter(os.path.lexists, places), "")
-    if not found:
-        text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
-    elif link.leads_to(found, wanted.hook_path):
+    found = on_path(HOOK_NAME)
+    if found and link.leads_to(found, wanted.hook_path):
         return []
-    else:
+    if found:
         text = f"uses {found}, which is not nvc's: add --hook-link DIR, earlier on dockerd's PATH"
+    elif version >= (29,) and on_path(CDI_NAME):
+        text = "uses CDI, and needs its specifications: nvc-cli cdi refresh"
+    else:
+        text = f"needs {HOOK_NAME} on dockerd's PATH when it starts: add --hook-link DIR"
+        text += f'; without it, Docker 29 says "{NO_VENDOR}"' if version >= (29,) else ""
     return [f"`docker run --gpus` {text}"]
+
+
+def on_path(name: str) -> str:
+    """Where dockerd finds a program, "" where it does not. A link that leads nowhere is found, too."""
+    places = [os.path.join(directory, name) for directory in PATH]
+    return next(filter(os.path.lexists, places), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import pytest
@@ -77,14 +78,25 @@ def path(etc: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{etc}/bin/{docker.HOOK_NAME}"
 
 
-def advice(etc: str) -> str:
-    return " ".join(docker.registration(wanted(f"{etc}/daemon.json"), ()).advice)
+def advice(etc: str, *version: int) -> str:
+    return " ".join(docker.registration(wanted(f"{etc}/daemon.json"), version).advice)
 
 
 def test_docker_asks_for_a_link_only_where_there_is_none(etc: str, path: str) -> None:
     assert "needs nvidia-container-runtime-hook on dockerd's PATH" in advice(etc)
     os.symlink("/usr/bin/nvc-hook", path)
     assert "--hook-link" not in advice(etc)
+
+
+def test_docker_29_has_a_second_way(etc: str, path: str) -> None:
+    """It gives GPUs by CDI where it finds that hook; without either, its message names another vendor."""
+    assert 'Docker 29 says "AMD CDI spec not found"' in advice(etc, 29, 8, 1)
+    assert "AMD" not in advice(etc, 28, 5, 2)
+    os.symlink("/usr/bin/nvc-cdi-hook", f"{etc}/bin/{docker.CDI_NAME}")
+    assert "--gpus` uses CDI, and needs its specifications: nvc-cli cdi refresh" in advice(etc, 29, 8, 1)
+    assert "--hook-link" in advice(etc, 28, 5, 2)
+    os.symlink("/usr/bin/nvc-hook", path)
+    assert "--gpus" not in advice(etc, 29, 8, 1)
 
 
 def test_docker_knows_the_link_of_the_package(etc: str, path: str) -> None:
@@ -218,6 +230,14 @@ def test_crio(etc: str) -> None:
     assert after(crio.registration(wanted(path, default=True)).edits[0]) == document
 
 
+@pytest.mark.parametrize(("there", "verb"), [(True, "reload"), (False, "restart")])
+def test_crio_does_not_reload_a_directory_that_is_new(etc: str, there: bool, verb: str) -> None:
+    if there:
+        os.mkdir(f"{etc}/crio.conf.d")
+    (line,) = crio.registration(wanted(f"{etc}/crio.conf.d/99-nvc.conf")).advice
+    assert re.findall("systemctl (\\w+) crio", line)[0] == verb
+
+
 def test_crio_copies_what_its_default_runtime_needs(etc: str) -> None:
     path = write(
         f"{etc}/crio.conf",
@@ -299,11 +319,24 @@ def test_containerd_2_has_drop_ins_that_merge(etc: str) -> None:
     assert os.listdir(etc) == ["config.toml"] and change.read(path) == b"version = 3\n# mine\n"
 
 
-def test_containerd_2_2_imports_them_by_itself(etc: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "adds"),
+    [
+        ("", True),
+        ("version = 3\n", True),
+        ('version = 3\nimports = ["{etc}/*.toml"]\n', True),  # `*` stands for no slash
+        ('version = 3\nimports = ["{etc}/conf.d/*.toml"]\n', False),
+        ('version = 3\nimports = ["conf.d/*.toml"]\n', False),  # relative to the file
+    ],
+)
+def test_containerd_imports_only_what_the_file_names(etc: str, text: str, adds: bool) -> None:
+    """`config dump` of 2.2 and newer shows the pattern for every file; the daemon follows the file's own alone."""
     path = f"{etc}/config.toml"
-    state = ContainerdState((2, 2, 0), effective(3, V3, imports=[f"{etc}/conf.d/*.toml"]))
+    if text:
+        write(path, text.format(etc=etc))
+    state = ContainerdState((2, 3, 4), effective(3, V3, imports=[f"{etc}/conf.d/*.toml"]))
     found = containerd.registration(wanted(path), state)
-    assert [edit.path for edit in found.edits] == [f"{etc}/conf.d/99-nvc.toml"]
+    assert [edit.path for edit in found.edits] == [f"{etc}/conf.d/99-nvc.toml", *([path] if adds else [])]
 
 
 @pytest.mark.parametrize(
