@@ -22,7 +22,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes fuzz faults stress clean
+.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -154,6 +154,9 @@ chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nv
 
 test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time
 	$(PYTEST) tests/kubernetes
+
+test-engines: $(BUILD)/.packages-test stage ## engines newer than the distribution's: Debian sid's, unpacked, and others that are built the first time; wants Go
+	$(PYTEST) -m engines tests/engines
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from support import generations
 from support.debian import APT, Debian
 from support.debian import ready as ready_layers
 from support.engines import Host
@@ -18,11 +19,26 @@ from support.vgpucap import work  # noqa: F401
 
 
 @pytest.fixture(scope="module")
-def host(stage: str) -> Iterator[Host]:
+def generation() -> str:
+    """Which engines the host has: the distribution's, unless a module names others in GENERATIONS."""
+    return generations.DEBIAN
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Those of GENERATIONS beside the distribution's are for `make test-engines`."""
+    named = getattr(metafunc.module, "GENERATIONS", ())
+    if named and "generation" in metafunc.fixturenames:
+        marks = {generations.DEBIAN: ()}
+        params = [pytest.param(name, marks=marks.get(name, pytest.mark.engines)) for name in named]
+        metafunc.parametrize("generation", params, scope="module")
+
+
+@pytest.fixture(scope="module")
+def host(stage: str, generation: str) -> Iterator[Host]:
     """The host of a module, with two simulated GPUs."""
     directory = tempfile.mkdtemp(prefix="nvc-host-")
     try:
-        with Host(directory) as made:
+        with Host(directory, generation) as made:
             made.simulate(gpus=2)
             made.rootfs()
             yield made

@@ -1,4 +1,4 @@
-"""Docker 20.10, started for this: `--gpus` by the hook, `--runtime nvc` by the runtime, both, and neither."""
+"""Docker, started for this: `--gpus` by the hook, `--runtime nvc` by the runtime, both, and neither."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.engines import CONFIG_TOML, IMAGE, Host
 
+GENERATIONS = ("debian", "sid", "newest")
 BOTH = ["nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidia1", "nvidiactl"]
 OPENED = "No such device or address"  # no driver answers behind a simulated node
 DENIED = "Operation not permitted"

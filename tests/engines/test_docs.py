@@ -9,6 +9,7 @@ import pytest
 from support import REPO
 from support.engines import PODMAN, Host
 
+GENERATIONS = ("debian", "sid", "newest")
 PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
 #: What must be seen in a page's output, each at least that many times.
 SEEN = {
@@ -44,8 +45,9 @@ def prepare(host: Host, page: str) -> None:
         host.image()
     if page == "podman":
         script = '#!/bin/sh\nfirst=; [ "$1" = --runtime ] && first="$1 $2" && shift 2\nshift\n'
-        script += f'exec /usr/bin/podman {PODMAN} $first run {SHORT_OF} "$@"\n'
-        host.write("/usr/local/bin/podman", script, 0o755)
+        there = host.sh("command -v podman").stdout.strip()
+        script += f'exec {there} {PODMAN} $first run {SHORT_OF} "$@"\n'
+        host.write("/usr/local/sbin/podman", script, 0o755)
 
 
 def changed(host: Host) -> list[str]:
@@ -83,5 +85,5 @@ def test_a_page(host: Host, page: str) -> None:
     output = "".join(host.sh(block).stdout for block in blocks)
     for text, times in SEEN[page].items():
         assert output.count(text) >= times, output
-    host.sh("systemctl stop docker containerd; rm -f /usr/local/bin/podman /etc/docker/key.json")
+    host.sh("systemctl stop docker containerd; rm -f /usr/local/sbin/podman /etc/docker/key.json")
     assert changed(host) == before, "a page takes back what it did"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from support.engines import IMAGE, PODMAN, Host
 
+GENERATIONS = ("debian", "sid", "newest")
 SHORT_OF = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 
 
@@ -21,7 +24,13 @@ def test_docker(host: Host) -> None:
     pid = host.sh("docker inspect -f '{{.State.Pid}}' web").stdout.strip()
     for name in ("web", id, id[:12], pid):
         assert f"process {pid} (sleep) of container {id}, bundle /" in well(host, name)
+    said = host.sh("nvc-cli doctor engines.docker").stdout
+    assert "engines.docker: runtimes for GPUs: nvc; docker run --gpus is not set up\n" in said
+    document = json.loads(host.sh("nvc-cli doctor engines.docker --format json").stdout)
+    assert "AMD CDI spec not found" in str(document["checks"][0]["findings"][0]["evidence"])
+    host.sh("ln -s nvc-hook /usr/local/bin/nvidia-container-runtime-hook")
     assert "engines.docker: runtimes for GPUs: nvc\n" in host.sh("nvc-cli doctor engines.docker").stdout
+    host.sh("rm /usr/local/bin/nvidia-container-runtime-hook")
     host.sh("docker exec web /bin/sh -c 'echo nothing > /etc/ld.so.cache'")
     text = host.sh(f"nvc-cli doctor --container {id[:12]}", check=False).stdout
     assert f"    run     docker exec {id} ldconfig\n" in text, text

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.engines import DRIVER, IMAGE, PODMAN, Host
 
+GENERATIONS = ("debian", "sid", "newest")
 ASK = "PATH=/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES=0", "NVC_VGPU_MEMORY=2GiB"
 VARIABLES = " ".join(f"-e {variable}" for variable in ASK)
 

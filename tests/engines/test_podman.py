@@ -1,10 +1,11 @@
-"""Podman 4.3 with the hook's file and with the runtime."""
+"""Podman with the hook's file and with the runtime."""
 
 from __future__ import annotations
 
 import pytest
 from support.engines import PODMAN, Host
 
+GENERATIONS = ("debian", "sid", "newest")
 HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/run/hooks.d")
 LOOK = "nvidia-smi -L; ls /dev | grep nvidia; cat /dev/nvidia1"
 

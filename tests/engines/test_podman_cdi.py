@@ -1,4 +1,4 @@
-"""Podman 4.3 with specifications of the Container Device Interface: the reference loader, and real containers."""
+"""Podman with specifications of the Container Device Interface: the reference loader, and real containers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.rootfs import multiarch
 
 from nvc.cdi.validate import problems
 
+GENERATIONS = ("debian", "sid")
 LIBS = f"/usr/lib/{multiarch()}"
 MACHINE = {"x86_64": "x86-64", "aarch64": "AArch64"}[os.uname().machine]
 CDI = f"nvc-cli --root {DRIVER} cdi"

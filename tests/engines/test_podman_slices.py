@@ -9,6 +9,7 @@ import pytest
 from support.engines import CONFIG_TOML, DRIVER, PODMAN, Host
 from support.rootfs import multiarch
 
+GENERATIONS = ("debian", "sid")
 LIBS = f"/usr/lib/{multiarch()}"
 CDI = f"nvc-cli --root {DRIVER} cdi"
 SIZES = """

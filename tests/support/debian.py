@@ -17,6 +17,7 @@ from types import TracebackType
 
 from . import CLEAN_ENV, REPO, need, run
 from .engines import Host
+from .mirror import mirror
 
 CACHE = os.path.join(REPO, "build/debian")
 #: Where a test may make one.
@@ -40,35 +41,21 @@ exec chroot . /bin/sh -ec 'umount -l /mnt; echo ready; exec cat'
 """
 
 
-def _mirror() -> tuple[str, str, str]:
-    """This machine's own release, where its packages come from, and which parts of it are used."""
-    with open("/etc/os-release", encoding="utf-8") as file:
-        facts = dict(line.rstrip().split("=", 1) for line in file if "=" in line)
-    release = facts["VERSION_CODENAME"].strip('"')
-    columns = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
-    targets = run("apt-get", "indextargets", "--format", columns, "Created-By: Packages").stdout.splitlines()
-    uri = next(line.split()[2] for line in targets if line.startswith(f"{release} main "))
-    parts = {
-        line.split()[1] for line in targets if line.startswith(f"{release} ") and line.endswith(f" {uri}")
-    }
-    return release, uri, ",".join(sorted(parts))
-
-
 def clean() -> str:
     """The layers of a Debian without anything more than systemd; made at the first call."""
     root = os.path.join(CACHE, "clean")
     if not os.path.isdir(root):
         unfinished = root + ".new"
         shutil.rmtree(unfinished, ignore_errors=True)
-        release, mirror, parts = _mirror()
-        include = "systemd,ca-certificates" if mirror.startswith("https:") else "systemd"
+        release, source, parts = mirror()
+        include = "systemd,ca-certificates" if source.startswith("https:") else "systemd"
         words = [
             "--variant=minbase",
             f"--components={parts}",
             f"--include={include}",
             release,
             unfinished,
-            mirror,
+            source,
         ]
         run(need("debootstrap"), *words, env=dict(os.environ), timeout=600)
         fetch = f"{APT} update && {APT} install -y --download-only {WANTED}"

@@ -20,7 +20,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from . import CLEAN_ENV, PATIENCE, REPO, STAGE, need, run
+from . import CLEAN_ENV, PATIENCE, REPO, STAGE, generations, need, run
 from .rootfs import make_rootfs
 
 #: Where the simulated driver is on the test's host; its configuration says so.
@@ -41,6 +41,13 @@ CONTAINERD_TOML = """version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   # There is no pod network on this host.
   disable_tcp_service = true
+"""
+#: Podman finds these by paths of its own, not on its PATH.
+CONTAINERS_CONF = """[engine]
+conmon_path = ["/usr/local/bin/conmon"]
+[engine.runtimes]
+crun = ["/usr/local/bin/crun"]
+runc = ["/usr/local/bin/runc"]
 """
 CONFIG_TOML = f"""[nvidia-container-cli]
 root = "{DRIVER}"
@@ -65,7 +72,7 @@ mount -t tmpfs -o mode=755 tmpfs /srv
 [ -e "$3" ] || { mkdir -p "$3" && mount --move "$1/checkout" "$3"; }
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mkdir -p /run/lock /usr/local/sbin
-for name in docker dockerd containerd ctr runc crun podman conmon systemctl; do
+for name in docker dockerd containerd containerd-shim-runc-v2 ctr crictl crio runc crun podman conmon systemctl; do
     rm -f "/usr/local/bin/$name" "/usr/local/sbin/$name" # the distribution's are wanted
 done
 rm -f /usr/local/bin/nvidia-* /usr/local/sbin/nvidia-*
@@ -82,10 +89,14 @@ exec cat
 
 
 class Host:
-    """The namespace, held by a process. `directory` must be empty, and gets what is written."""
+    """The namespace, held by a process. `directory` must be empty, and gets what is written.
 
-    def __init__(self, directory: str) -> None:
+    `generation` says which engines it has (tests/support/generations.py).
+    """
+
+    def __init__(self, directory: str, generation: str = generations.DEBIAN) -> None:
         self.directory = directory
+        self.generation = generation
         self._holder: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Host:
@@ -105,8 +116,14 @@ class Host:
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(script)} "$@"\n',
             0o755,
         )
+        for name, path in generations.programs(self.generation).items():
+            where = "libexec/podman" if name == "netavark" else "bin"
+            self.sh(f"mkdir -p /usr/local/{where}; ln -s {shlex.quote(path)} /usr/local/{where}/{name}")
         self.write("/etc/docker/daemon.json", DAEMON_JSON)
-        self.write("/etc/containerd/config.toml", CONTAINERD_TOML)
+        if self.generation == generations.DEBIAN:
+            self.write("/etc/containerd/config.toml", CONTAINERD_TOML)
+        else:
+            self.write("/etc/containers/containers.conf", CONTAINERS_CONF)
         self.write("/etc/nvc/config.toml", CONFIG_TOML)
         return self
 
@@ -114,7 +131,7 @@ class Host:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._holder is not None
-        self.sh("systemctl stop docker containerd", check=False)
+        self.sh("systemctl stop docker containerd crio", check=False)
         self._holder.communicate()  # its `cat` ends, and every mount goes with the namespace
 
     @property
@@ -127,7 +144,9 @@ class Host:
         self, script: str, check: bool = True, timeout: float = PATIENCE
     ) -> subprocess.CompletedProcess[str]:
         """Run shell lines there; the first that fails ends them."""
-        return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout)
+        # Podman 5 warns at each call of a host with cgroups of version 1.
+        env = {**CLEAN_ENV, "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout, env=env)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Make a file there."""

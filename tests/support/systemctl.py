@@ -9,14 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 
 DAEMONS = {
-    "docker": ["/usr/sbin/dockerd", "--host=unix:///run/docker.sock"],
-    "containerd": ["/usr/bin/containerd"],
+    "docker": ["dockerd", "--host=unix:///run/docker.sock"],
+    "containerd": ["containerd"],
+    "crio": ["crio"],
 }
 #: As the units of the daemons have it: dockerd looks there for the hook of `--gpus` when it starts.
 #: Names of its containers, such as the c1 of documentation, are names of cgroups.
@@ -40,8 +42,17 @@ def start(name: str) -> None:
             os.unlink(address)
         ready.bind(address)
         env = {"PATH": PATH, "NOTIFY_SOCKET": address}
+        program, *options = DAEMONS[name]
+        path = shutil.which(program, path=PATH)
+        if path is None:
+            raise SystemExit(f"{program} is not on this host")
         process = subprocess.Popen(
-            DAEMONS[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+            [path, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            start_new_session=True,
         )
         with open(pid_file(name), "w", encoding="ascii") as out:
             out.write(str(process.pid))

@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 
 from .. import REPO
 
@@ -50,51 +52,65 @@ def _flags() -> str:
 
 def programs() -> str:
     """The directory with containerd, kubelet, helm and the others; built at the first call."""
-    return _kept(os.path.dirname(GO_MOD), "tool", _flags())
+    return _module(os.path.dirname(GO_MOD), "tool", _flags())
 
 
 def promql() -> str:
     """The program that parses expressions of PromQL; built at the first call."""
-    return os.path.join(_kept(os.path.join(REPO, "tests/kubernetes/promql"), ".", "-s -w"), "promql")
+    return os.path.join(_module(os.path.join(REPO, "tests/kubernetes/promql"), ".", "-s -w"), "promql")
 
 
-def _kept(source: str, what: str, flags: str) -> str:
+def _module(source: str, what: str, flags: str) -> str:
     """The directory with what `go build` makes of a module.
 
     Raises AssertionError without Go, or with the compiler's words when it fails.
     """
-    files = sorted(os.listdir(source))
-    digest = hashlib.blake2b(digest_size=8)
-    for name in files:
+    content = b""
+    for name in sorted(os.listdir(source)):
         with open(os.path.join(source, name), "rb") as text:
-            digest.update(text.read())
-    digest.update(flags.encode())
+            content += text.read()
+    about = f"{os.path.relpath(source, REPO)}: once, some ten minutes for Kubernetes"
+    return kept(content + flags.encode(), about, lambda target, _: _build(source, what, flags, target))
+
+
+def kept(state: bytes | str, about: str, make: Callable[[str, str], None]) -> str:
+    """The directory of the cache that `make(directory, path it will have)` fills; once for each `state`."""
+    digest = hashlib.blake2b(state.encode() if isinstance(state, str) else state, digest_size=8)
     made = os.path.join(cache(), digest.hexdigest())
     os.makedirs(cache(), exist_ok=True)
     with open(os.path.join(cache(), ".lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.isdir(made):
-            _build(source, what, flags, made)
+            target = made + ".new"
+            shutil.rmtree(target, ignore_errors=True)
+            os.makedirs(target)
+            print(f"building {about}", file=sys.stderr)
+            make(target, made)
+            os.rename(target, made)
     return made
 
 
-def _build(module: str, what: str, flags: str, made: str) -> None:
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    assert go, "go is missing: `make test-kubernetes` builds Kubernetes and wants Go 1.26 or newer"
-    source, target = made + ".source", made + ".new"
-    for directory in (source, target):
-        shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(module, source)
-    os.makedirs(target)
-    print(f"building {os.path.relpath(module, REPO)}: once, some ten minutes for Kubernetes", file=sys.stderr)
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod -trimpath -buildvcs=false"}
-    command = ["nice", go, "build", "-ldflags", flags, "-o", target + os.sep, what]
+def go(*words: str, where: str, cgo: bool = False, **variables: str) -> None:
+    """Run `go` with the caller's environment, which says where modules come from.
+
+    Raises AssertionError without Go, or with its words when it fails.
+    """
+    program = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    assert program, "go is missing: these tests build what they run and want Go 1.26 or newer"
+    settings = {"CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-mod=mod -trimpath -buildvcs=false"}
+    command = ["nice", program, *words]
     done = subprocess.run(
-        command, cwd=source, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+        command, cwd=where, env={**os.environ, **settings, **variables}, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-4000:]}"
+
+
+def _build(module: str, what: str, flags: str, target: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="nvc-go-", dir=cache()) as directory:
+        source = os.path.join(directory, "module")
+        shutil.copytree(module, source)
+        go("build", "-ldflags", flags, "-o", target + os.sep, what, where=source)
     for built, name in NAMES.items():
         if os.path.exists(os.path.join(target, built)):
             os.rename(os.path.join(target, built), os.path.join(target, name))
-    shutil.rmtree(source)
-    os.rename(target, made)
