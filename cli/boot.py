@@ -6,25 +6,19 @@ import gc
 import posix
 import sys
 
-from nvc.errors import InputError, NvcError, one_line
+from nvc.errors import NvcError, UsageError, one_line
 from nvc.value import Value
 from nvc_cli.options import HOT
 from nvc_cli.parse import parse_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn, Protocol
+    from collections.abc import Callable
+    from typing import NoReturn
 
-    from nvc.configure import Log as Steps
+    from nvc.config import Config
+    from nvc.configure import RunLog
     from nvc_cli.parse import CommandLine, Values, Words
-
-    class Log(Steps, Protocol):
-        """The steps of a run and its end; `debuglog.py` writes them, without --debug nobody does."""
-
-        def warnings(self, warnings: tuple[str, ...]) -> None: ...
-        def error(self, text: str) -> None: ...
-        def done(self, stage: str) -> None: ...
-
 
 INTERRUPTED = 128 + 2  # as a shell reports a process that SIGINT ended
 BROKEN_PIPE = 128 + 13
@@ -70,13 +64,7 @@ class Session(Value):
     command: str
     globals: Values
     words: Words
-    log: Log
-
-
-class UsageError(InputError):
-    """A wrong number of words: the usage text follows the message."""
-
-    code = "NVC-1002"
+    log: RunLog
 
 
 def main(program: str = "nvc-cli") -> NoReturn:
@@ -93,8 +81,13 @@ def main(program: str = "nvc-cli") -> NoReturn:
 
 def run(program: str, argv: list[str]) -> int:
     """The exit code of one call. Every failure has become a line on standard error."""
+    return guarded(program, lambda: _dispatch(program, argv))
+
+
+def guarded(program: str, work: Callable[[], int]) -> int:
+    """The exit code that `work` returns, or that of what it raises, which becomes a line on standard error."""
     try:
-        return _dispatch(program, argv)
+        return work()
     except BrokenPipeError:
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -103,6 +96,22 @@ def run(program: str, argv: list[str]) -> int:
         from nvc_cli.output import report
 
         return report(program, error)
+
+
+def configuration(path: str, root: str) -> Config:
+    """The settings for a daemon, from the file at `path` and for the driver root `root`; "": the usual ones.
+
+    Raises ConfigError.
+    """
+    from nvc.config import load
+    from nvc.request import place
+
+    config = load(path)
+    if not root:
+        return config
+    root, ldcache = place(root, "")
+    changed: Config = config.replace(root=root, ldcache=ldcache)
+    return changed
 
 
 def _dispatch(program: str, argv: list[str]) -> int:
@@ -153,7 +162,7 @@ def _run_hot(program: str, line: CommandLine) -> int:
     return 0
 
 
-def _open_log(line: CommandLine) -> Log:
+def _open_log(line: CommandLine) -> RunLog:
     """The log that --debug asks for, or else NVC_DEBUG_FILE, as the peers take it."""
     path = line.globals.values.get("debug")
     if path is None:

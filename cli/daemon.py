@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from nvc.errors import InputError
-from nvc_cli.boot import INTERRUPTED
+from nvc_cli.boot import configuration, guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,15 +30,7 @@ Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
 
 def main(program: str = "nvcd") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    try:
-        code = _run(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:
-        from nvc_cli.output import report
-
-        code = report(program, error)
-    sys.exit(code)
+    sys.exit(guarded(program, lambda: _run(sys.argv[1:])))
 
 
 def _run(words: list[str]) -> int:
@@ -70,15 +62,9 @@ def _run(words: list[str]) -> int:
         if not value.startswith("/"):
             raise InputError(name, value, "want an absolute path")
         values[name[2:]] = value
-    from nvc.config import load
     from nvc.daemon.main import run
-    from nvc.request import place
 
-    config = load(values["config"])
-    if values["root"]:
-        root, ldcache = place(values["root"], "")
-        config = config.replace(root=root, ldcache=ldcache)
-    run(config)
+    run(configuration(values["config"], values["root"]))
     return 0
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from nvc.errors import InputError
-from nvc_cli.boot import INTERRUPTED
+from nvc_cli.boot import configuration, guarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,15 +63,7 @@ _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
 def main(program: str = "nvc-kubelet-plugin") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    try:
-        code = _run(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:
-        from nvc_cli.output import report
-
-        code = report(program, error)
-    sys.exit(code)
+    sys.exit(guarded(program, lambda: _run(sys.argv[1:])))
 
 
 def _run(words: list[str]) -> int:
@@ -86,14 +78,8 @@ def _run(words: list[str]) -> int:
         write(version_text())
         return 0
     values = parsed(words)
-    from nvc.config import load
-    from nvc.request import place
-
     settings = settings_of(values)
-    config = load(values.get("config", ""))
-    if values.get("root"):
-        root, ldcache = place(values["root"], "")
-        config = config.replace(root=root, ldcache=ldcache)
+    config = configuration(values.get("config", ""), values.get("root", ""))
     try:
         from nvc.kubernetes.main import run
     except ImportError as error:

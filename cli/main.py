@@ -10,10 +10,10 @@ import importlib
 
 import click
 
-from nvc.errors import InputError
+from nvc.errors import InputError, UsageError
 from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, output
-from nvc_cli.boot import Session, Silent, UsageError
+from nvc_cli.boot import Session, Silent
 from nvc_cli.completion import complete
 from nvc_cli.helptext import DESCRIPTIONS, EXAMPLES
 from nvc_cli.options import FLAG, GLOBAL, HOT, OMITTED, OPTIONAL, REPEATED, SHOW, dest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvc_cli.boot import Log
+    from nvc.configure import RunLog
     from nvc_cli.options import Option
     from nvc_cli.parse import CommandLine, Values
 
@@ -262,7 +262,7 @@ def _show_usage(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def _enter(ctx: click.Context, /, **params: Any) -> None:
     """Leave for the command in `ctx.obj`: globals, which make sense, and the log."""
     values = given_values(params)
-    log: Log = Silent()
+    log: RunLog = Silent()
     if "debug" in values:
         from nvc_cli.debuglog import open_log
 

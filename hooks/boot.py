@@ -6,7 +6,7 @@ import gc
 import posix
 import sys
 
-from nvc.errors import InputError, InternalError, NvcError, unforeseen
+from nvc.errors import InternalError, NvcError, UsageError, unforeseen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +31,6 @@ Commands: {", ".join(WORKING)};
   -version       show the version
 """
 MISUSED = 2
-
-
-class UsageError(InputError):
-    """The command line is wrong: the usage text follows the message."""
-
-    code = "NVC-1002"
 
 
 def main(program: str = "nvc-hook") -> NoReturn:

@@ -9,16 +9,7 @@ from nvc.errors import InputError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
-    from nvc.configure import Log as Steps
-
-    class Log(Steps, Protocol):
-        """The steps of a run and its end."""
-
-        def warnings(self, warnings: tuple[str, ...]) -> None: ...
-        def error(self, text: str) -> None: ...
-
+    from nvc.configure import RunLog
 
 STANDARD_ERROR = "/dev/stderr"
 #: O_NONBLOCK: a pipe without a reader is an error, and does not hold up the container.
@@ -34,7 +25,7 @@ class Silent:
     facts = selection = plan = done = warnings = error = step
 
 
-def open_log(path: str) -> Log:
+def open_log(path: str) -> RunLog:
     """Append to `path`; "" is no log at all. A log that cannot be opened is none: a container still starts.
 
     Raises InputError for a file that is not ours alone: somebody else chose where root writes.

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvc.config import Config
+    from nvc.configure import RunLog
     from nvc.kernel import Kernel
     from nvc.oci import ContainerState
-    from nvc_hooks.log import Log
 
     #: The configuration file that was named, or "", and whether to log to standard error.
     Call: TypeAlias = tuple[str, bool]
@@ -41,7 +41,7 @@ def run(command: str, call: Call) -> None:
         raise
 
 
-def _inject(command: str, config: Config, log: Log, debug: bool) -> None:
+def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     state = read_state()
     log.step(f"bundle {state.bundle}, pid {state.pid}")
     container = read_container(state.bundle)

@@ -39,20 +39,10 @@ KINDS = ("devices", "binaries", "libraries", "ipcs", "firmwares")
 class Quiet:
     """A log that keeps nothing."""
 
-    def step(self, text: str) -> None:
-        """A step of a run."""
+    def step(self, *_: object) -> None:
+        """Keep nothing."""
 
-    def facts(self, facts: HostFacts) -> None:
-        """What was found."""
-
-    def selection(self, selection: Selection) -> None:
-        """What was chosen."""
-
-    def plan(self, plan: Plan) -> None:
-        """What will be done."""
-
-    def done(self, stage: str) -> None:
-        """A stage is over."""
+    facts = selection = plan = done = step
 
 
 class Container:

@@ -2,6 +2,7 @@
 
     NvcError
     |- InputError           input         the call itself is wrong (flags, selectors, sizes)
+    |  `- UsageError        input         the words of a command line are wrong
     |- PermissionDenied     permission    a right is missing
     |- InitializationError  initialization  driver helper, driver root, kernel floor, unsafe installation
     |- ContainerError       container     pid, namespaces, rootfs
@@ -67,6 +68,12 @@ class NvcError(Exception):
 class InputError(NvcError):
     code = "NVC-1001"
     stage = "input"
+
+
+class UsageError(InputError):
+    """The words of a command line are wrong: the program shows how it is called."""
+
+    code = "NVC-1002"
 
 
 class PermissionDenied(NvcError):

@@ -17,13 +17,12 @@ HEADERS_LIMIT = 64
 DYNAMIC_LIMIT = 64 << 10
 NOTES_LIMIT = 64 << 10
 STRING_LIMIT = 256
-NEEDED_LIMIT = 128
 
 #: e_machine by architecture, with the class (32 or 64 bits) that belongs to it.
 MACHINES = {"x86_64": (62, 64), "i386": (3, 32), "aarch64": (183, 64), "arm": (40, 32)}
 
-_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 0, 1, 5, 10, 14
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
+_DT_NULL, _DT_STRTAB, _DT_STRSZ, _DT_SONAME = 0, 5, 10, 14
 _NT_GNU_ABI_TAG = 1
 
 _HEADER64 = struct.Struct("<HHIQQQIHHHHHH")
@@ -44,8 +43,6 @@ class Elf(Value):
     bits: int  # 32 or 64
     machine: int  # e_machine
     soname: str  # "" where it has none
-    needed: tuple[str, ...]
-    interpreted: bool  # a program that asks for a loader (PT_INTERP)
     notes: tuple[tuple[str, int, bytes], ...]  # owner, type, content
     sections: tuple[int, int, int, int]  # offset, entry size, count, index of the names; for `section`
 
@@ -89,7 +86,6 @@ def read_elf(fd: int, path: str = "") -> Elf:
         raise _bad(path, "program headers outside of the file")
     loads = []
     dynamic = None
-    interpreted = False
     notes: list[tuple[str, int, bytes]] = []
     for fields in segment.iter_unpack(table):
         if wide:
@@ -100,18 +96,11 @@ def read_elf(fd: int, path: str = "") -> Elf:
             loads.append((address, offset, length))
         elif kind == _PT_DYNAMIC:
             dynamic = (offset, length)
-        elif kind == _PT_INTERP:
-            interpreted = True
         elif kind == _PT_NOTE and length <= NOTES_LIMIT:
             notes += parse_notes(_at(fd, head, offset, length))
-    soname = ""
-    needed: tuple[str, ...] = ()
-    if dynamic is not None:
-        soname, needed = _dynamic(fd, head, path, wide, dynamic, loads)
-    return Elf(
-        64 if wide else 32, machine, soname, needed, interpreted, tuple(notes),
-        (section_start, section_size, section_count, names),
-    )  # fmt: skip
+    soname = _soname(fd, head, path, wide, dynamic, loads) if dynamic is not None else ""
+    sections = section_start, section_size, section_count, names
+    return Elf(64 if wide else 32, machine, soname, tuple(notes), sections)
 
 
 def _bad(path: str, cause: str) -> DetectionError:
@@ -127,47 +116,40 @@ def _at(fd: int, head: bytes, offset: int, size: int) -> bytes:
     return os.pread(fd, size, offset)
 
 
-def _dynamic(
+def _soname(
     fd: int, head: bytes, path: str, wide: bool, where: tuple[int, int], loads: list[tuple[int, int, int]]
-) -> tuple[str, tuple[str, ...]]:
-    """SONAME and NEEDED. Addresses are mapped to offsets through the loaded segments, as the loader does."""
+) -> str:
+    """The SONAME, or "". Addresses are mapped to offsets through the loaded segments, as the loader does."""
     offset, length = where
     if length > DYNAMIC_LIMIT:
         raise _bad(path, f"dynamic section of {length} bytes")
     layout = _DYNAMIC64 if wide else _DYNAMIC32
     table = _at(fd, head, offset, length)
     soname = strings = size = -1
-    needed: list[int] = []
     for tag, value in layout.iter_unpack(table[: len(table) // layout.size * layout.size]):
         if tag == _DT_NULL:
             break
-        if tag == _DT_NEEDED and len(needed) < NEEDED_LIMIT:
-            needed.append(value)
-        elif tag == _DT_STRTAB:
+        if tag == _DT_STRTAB:
             strings = value
         elif tag == _DT_STRSZ:
             size = value
         elif tag == _DT_SONAME:
             soname = value
-    if soname < 0 and not needed:
-        return "", ()
+    if soname < 0:
+        return ""
     for address, file_offset, file_size in loads:
         if 0 <= strings - address < file_size:
             base = strings - address + file_offset
             break
     else:
         raise _bad(path, "dynamic strings outside of the file")
-
-    def string(at: int) -> str:
-        if not 0 <= at < size:
-            raise _bad(path, "a dynamic string outside of its table")
-        raw = _at(fd, head, base + at, min(STRING_LIMIT, size - at))
-        end = raw.find(b"\0")
-        if end < 0:
-            raise _bad(path, "a dynamic string without end")
-        return raw[:end].decode("utf-8", "replace")
-
-    return string(soname) if soname >= 0 else "", tuple(string(at) for at in needed)
+    if soname >= size:
+        raise _bad(path, "the SONAME outside of the dynamic strings")
+    raw = _at(fd, head, base + soname, min(STRING_LIMIT, size - soname))
+    end = raw.find(b"\0")
+    if end < 0:
+        raise _bad(path, "a SONAME without end")
+    return raw[:end].decode("utf-8", "replace")
 
 
 def parse_notes(data: bytes) -> list[tuple[str, int, bytes]]:

@@ -41,7 +41,6 @@ class _Layout:
     """The contents of one file, appended in order; offsets are addresses, as all is in one segment at 0."""
 
     def __init__(self, wide: bool, headers: int) -> None:
-        self.wide = wide
         self.data = bytearray(headers)
 
     def add(self, content: bytes, align: int) -> int:

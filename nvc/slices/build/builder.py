@@ -140,10 +140,11 @@ def install_slice(
     Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start, and what
     `kernel_limits.set_limits` raises.
     """
+    undo: Callable[[], None] | None = None
     if slice.ledger:
-        registration = registry.join(kernel, target, slice)
+        registry.join(kernel, target, slice)
     else:
-        registration = registry.enter(kernel, target, slice, libs_dir)
+        undo = registry.enter(kernel, target, slice, libs_dir)
     try:
         if slice.held is not None:
             return _held(slice.held, timeout, apply)
@@ -159,7 +160,8 @@ def install_slice(
             mps.stop(key)
             raise
     except BaseException:
-        registration.undo()
+        if undo is not None:
+            undo()
         raise
 
 

@@ -36,11 +36,6 @@ class QuotaDevice(Value):
     policy: int = layout.POLICY_NATIVE
     flags: int = 0
 
-    @property
-    def unlimited(self) -> bool:
-        """Whether the container may take all that the device has."""
-        return self.memory_limit == layout.NO_LIMIT
-
 
 def uuid_bytes(uuid: str) -> bytes:
     """The 16 bytes of a UUID as NVML writes it. Raises QuotaError for MIG-GPU-<uuid>/<gi>/<ci> of old drivers."""

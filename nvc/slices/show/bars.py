@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    #: Text and its style: one of STYLES, or "" for plain text.
+    #: Text and its style: head, dim, good, high, bad, mark, selected, or "" for plain text.
     Span: TypeAlias = tuple[str, str]
     Line: TypeAlias = tuple[Span, ...]
 
-STYLES = ("head", "dim", "good", "high", "bad", "mark", "selected")
 UNITS = "MGTP"
 
 

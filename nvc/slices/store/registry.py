@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from nvc.target import Target
 
 __all__ = [
-    "Entry", "EntryDevice", "LEDGER", "READY", "Registration", "RegistryError", "about", "base_directory",
+    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "about", "base_directory",
     "check", "daemon_directory", "enter", "entry_device", "entry_names", "held", "is_bound", "join", "key_of",
     "locked", "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
 ]  # fmt: skip
@@ -55,13 +55,6 @@ LOCK_TIMEOUT = 10.0  # seconds
 MANY = 64
 LEDGER, READY = "ledger", "ready"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Registration:
-    """An entry that was made or changed; `undo` takes that back."""
-
-    def __init__(self, undo: Callable[[], None]) -> None:
-        self.undo = undo
 
 
 def base_directory() -> str:
@@ -86,8 +79,8 @@ def key_of(kernel: Kernel, target: Target) -> str:
     return f"{namespace.st_ino:x}-{target.key(kernel)}"
 
 
-def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Registration:
-    """Write the quota of a container, new or already running, before it is bound.
+def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callable[[], None]:
+    """Write the quota of a container, new or already running, before it is bound. Returns what takes that back.
 
     In a running one each device keeps its position, and one that is no longer asked for its limit. Raises
     RegistryError, also for a slice that is one too many for a device, InitializationError, PolicyError, and
@@ -95,7 +88,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
     """
     base, key = base_directory(), key_of(kernel, target)
     path = f"{base}/{key}"
-    lock = _locked(kernel, base)
+    lock = locked(kernel)
     try:
         _check(kernel, base, key, slice)
         devices = tuple(quota_device(device) for device in slice.devices)
@@ -107,7 +100,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
             return _change(path, devices, target, slice, libs_dir)
         _remove(path)
         make(path, devices, about(key, target, slice, libs_dir))
-        return Registration(lambda: _remove(path))
+        return lambda: _remove(path)
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
     finally:
@@ -117,7 +110,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Regist
 def check(kernel: Kernel, target: Target, slice: Slice) -> None:
     """Raise what `enter` would raise for this slice. Nothing is made."""
     base = base_directory()
-    lock = _locked(kernel, base)
+    lock = locked(kernel)
     try:
         _check(kernel, base, key_of(kernel, target), slice)
     finally:
@@ -158,10 +151,10 @@ def _all(base: str) -> Iterator[Entry]:
                 raise
 
 
-def join(kernel: Kernel, target: Target, slice: Slice) -> Registration:
+def join(kernel: Kernel, target: Target, slice: Slice) -> None:
     """Have a container share the slice that was made for its claim. Raises RegistryError, InitializationError."""
     base, path = base_directory(), slice.quota.rpartition("/")[0]
-    lock = _locked(kernel, base)
+    lock = locked(kernel)
     try:
         entry = read_entry(path)
         os.stat(f"{path}/{READY}")
@@ -170,7 +163,6 @@ def join(kernel: Kernel, target: Target, slice: Slice) -> Registration:
         _check_holds(kernel, base, entry.key, slice.holds)
         more = {"container": target.id, "bundle": target.bundle, "rootfs": target.rootfs_path}
         write_about(path, text_of(entry.replace(**more)))
-        return Registration(lambda: None)
     except OSError as error:
         raise RegistryError.of("share slice", error.filename or path, error, "delete the pod") from None
     finally:
@@ -238,7 +230,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
 
 def _change(
     path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
-) -> Registration:
+) -> Callable[[], None]:
     """A container that runs is asked to get something else, or the same again."""
     old_entry = read_entry(path)
     if old_entry.fence == "kernel" and slice.held is None:
@@ -280,7 +272,7 @@ def _change(
         finally:
             os.close(again)
 
-    return Registration(undo)
+    return undo
 
 
 def entry_device(device: SliceDevice) -> EntryDevice:
@@ -364,8 +356,12 @@ def _remove(path: str) -> None:
         pass
 
 
-def _locked(kernel: Kernel, base: str, timeout: float = LOCK_TIMEOUT) -> int:
-    """A descriptor of the directory that holds the lock on all entries."""
+def locked(kernel: Kernel, timeout: float = LOCK_TIMEOUT) -> int:
+    """A descriptor that holds the lock on all entries; closing it releases the lock.
+
+    Raises RegistryError where another process keeps the lock for `timeout` seconds, InitializationError, OSError.
+    """
+    base = base_directory()
     fd = os.open(base, _DIRECTORY)
     if not stat.S_ISDIR(os.fstat(fd).st_mode):
         os.close(fd)
@@ -376,8 +372,3 @@ def _locked(kernel: Kernel, base: str, timeout: float = LOCK_TIMEOUT) -> int:
         os.close(fd)
         raise RegistryError.of("lock slices", base, error, "another nvc is at work") from None
     return fd
-
-
-def locked(kernel: Kernel, timeout: float = LOCK_TIMEOUT) -> int:
-    """The same for other modules; closing it releases the lock."""
-    return _locked(kernel, base_directory(), timeout)
