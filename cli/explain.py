@@ -28,7 +28,7 @@ def _codes(_: click.Context, __: click.Parameter, begun: str) -> list[Completion
 @click.argument("code", metavar="[CODE]", required=False, shell_complete=_codes)
 @format_option("text", "table")
 def explain(code: str | None, form: str) -> None:
-    """Explain an error: common causes, the check that looks into it, the remedy.
+    """Explain an error: its common causes, related checks and remedies.
 
     Every error ends with its code. Without CODE, all codes are listed.
     """

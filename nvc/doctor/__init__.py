@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 #: From harmless to bad.
 ORDER = (OK, WARNING, UNKNOWN, FAILED)
-AS_ROOT = "run as root to see it"
+AS_ROOT = "run as root to check it"
 
 
 def with_systemd(*commands: str, without: tuple[str, ...] = ()) -> tuple[str, ...]:

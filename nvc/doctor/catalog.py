@@ -70,20 +70,20 @@ def _findings(context: Context, check: Check) -> tuple[Finding, ...]:
     try:
         found += check.run(context)
     except Blocked as other:
-        found.append(unknown(f"not looked at: first see {other}"))
+        found.append(unknown(f"not checked: first mend {other}"))
     except PermissionError as error:
         found.append(
-            unknown(f"{error.filename or 'this'} cannot be looked at: permission denied", advice=AS_ROOT)
+            unknown(f"{error.filename or 'this'} cannot be read: permission denied", advice=AS_ROOT)
         )
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        found.append(unknown(f"cannot be looked at: {error.filename or check.title}: {cause}"))
+        found.append(unknown(f"cannot be checked: {error.filename or check.title}: {cause}"))
     except NvcError as error:
-        found.append(unknown(f"cannot be looked at: {error}", advice=error.hint))
+        found.append(unknown(f"cannot be checked: {error}", advice=error.hint))
     except Exception as error:  # a check that is wrong must not keep the others from being made
-        text = f"this check is wrong here: {type(error).__name__}: {error}"
+        text = f"this check has a bug: {type(error).__name__}: {error}"
         found.append(unknown(text, advice="please report it, with --bundle"))
-    return tuple(found) or (ok(f"{check.title}: nothing wrong"),)
+    return tuple(found) or (ok(f"{check.title}: no problem found"),)
 
 
 def table() -> str:

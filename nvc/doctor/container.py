@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
 
 _NOTHING = ("", "none", "void")
-AGAIN = "start the container again: what it has was given to it when it started"
+AGAIN = "start the container again: it gets GPUs only when it starts"
 
 
 def looking_into(
@@ -67,8 +67,8 @@ def process(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether it is a container at all."""
     if inside.shares_mounts:
         yield warning(
-            f"process {inside.pid} ({inside.name}) has the host's mounts: it is in no container",
-            advice="name the process of a container, or its id",
+            f"process {inside.pid} ({inside.name}) has the host's mounts, so it is not in a container",
+            advice="pass the process id of a container, or its name",
         )
         return
     bundle = f", bundle {inside.found.bundle}" if inside.found.bundle else ""
@@ -84,11 +84,11 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
     if not asked:
         if not inside.found.bundle and inside.name.startswith(("runc:", "crun")):
             yield unknown(
-                "it was created and is not started yet: what it asks for is not known",
+                "it was created but not started: its variables are not known yet",
                 commands=(f"nvc-cli doctor --container {inside.found.name}",),
             )
         elif CONTROL in nodes:
-            yield ok("it was given its devices by name (CDI) or by a mount, not by a variable")
+            yield ok("it got its devices by name (CDI) or by a mount, not by a variable")
         else:
             shown = "not set" if value is None else f"{value[:64]!r}"
             yield failed(
@@ -101,7 +101,7 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
         chosen = select(context.facts, Request(devices=asked))
     except NvcError as error:
         yield failed(
-            f"it asks for {','.join(asked)[:80]}, which is not here: {error.cause or error.step}",
+            f"it asks for {','.join(asked)[:80]}, which this host does not have: {error.cause or error.step}",
             *(f"GPU {gpu.index}: {gpu.uuid}" for gpu in context.facts.gpus[:16]),
             commands=(f"{context.nvc_cli} info --format table",),
             advice=f"start it with a {VISIBLE} that this host has",
@@ -116,7 +116,7 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
         check_requirements(demands[:MAX_REQUIREMENTS], context.facts, chosen)
     except NvcError as error:
         yield warning(
-            f"its image demands another driver: {error.step}: {error.cause}".removesuffix(": "),
+            f"its image requires another driver: {error.step}: {error.cause}".removesuffix(": "),
             f"driver {context.facts.driver_label}, CUDA {context.facts.cuda_version}",
             advice=f"{error.hint}; it was started with NVIDIA_DISABLE_REQUIRE, or by another toolkit",
         )
@@ -130,11 +130,11 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
 def hooks(context: Context, inside: Inside) -> Iterator[Finding]:
     """Whether anything was to give it what it asks for."""
     if CONTROL in inside.nodes() or not _asked(inside):
-        yield ok("nodes are there" if CONTROL in inside.nodes() else "it asks for nothing")
+        yield ok("it has device nodes" if CONTROL in inside.nodes() else "it asks for nothing")
         return
     if not inside.found.bundle:
         yield unknown(
-            "its bundle was not found: who was to give it GPUs is not known",
+            "its bundle was not found, so its hooks are not known",
             advice="its runtime keeps its state elsewhere; docker inspect and podman inspect show the runtime",
         )
         return
@@ -142,17 +142,17 @@ def hooks(context: Context, inside: Inside) -> Iterator[Finding]:
     known = [program for program in programs if kind_of(program) in (OURS, NVIDIAS)]
     if not known:
         yield failed(
-            "nobody was told to give it GPUs: no hook of nvc is in its bundle, and no CDI device",
+            "nothing gives it GPUs: its bundle has no hook of nvc and no CDI device",
             f"{inside.found.bundle}/config.json has {len(programs)} hooks",
             commands=(
                 "nvc-cli runtime configure --engine docker",
                 "docker run --runtime nvc -e NVIDIA_VISIBLE_DEVICES=all IMAGE",
             ),
-            advice="the same with podman, containerd and crio; docs/hooks.md has all ways",
+            advice="podman, containerd and crio have the same option; docs/hooks.md has all ways",
         )
         return
     yield failed(
-        f"{known[0]} was to give it GPUs and has not",
+        f"{known[0]} should have given it GPUs but did not",
         advice="look at its log: [nvc] log in /etc/nvc/config.toml; nvc-cli doctor config engines",
     )
 
@@ -189,7 +189,7 @@ def nodes(context: Context, inside: Inside) -> Iterator[Finding]:
         elif (node.major, node.minor) != (major, minor):
             yield failed(
                 f"{path} is {node.major}:{node.minor} in the container, the driver's is {major}:{minor}",
-                advice=f"the driver was loaded again meanwhile: {AGAIN}",
+                advice=f"the driver was reloaded after the container started: {AGAIN}",
             )
     asked = _asked(inside)
     minors = {minor for path, (_, minor) in wanted.items() if path[len("/dev/nvidia") :].isdigit()}
@@ -198,7 +198,7 @@ def nodes(context: Context, inside: Inside) -> Iterator[Finding]:
         yield warning(
             f"it has nodes of {len(more)} GPUs that it did not ask for",
             *(f"/dev/nvidia{minor}" for minor in sorted(more)[:16]),
-            advice="they were given to it by --privileged, --device or another toolkit",
+            advice="they come from --privileged, --device or another toolkit",
         )
     yield ok(f"{len(there)} nodes of NVIDIA")
 
@@ -248,7 +248,7 @@ def rules(context: Context, inside: Inside) -> Iterator[Finding]:
             commands=tuple(f"echo 'c {n[0]}:{n[1]} rw' > {allow}" for n in sorted(denied))
             if listed and asked
             else (),
-            advice="systemd was reloaded, or somebody wrote the rules again: let the engine give nodes by CDI"
+            advice="systemd was reloaded, or something else rewrote the rules: give devices by CDI"
             + ("" if listed else f"; {AGAIN}"),
         )
         return
@@ -281,7 +281,7 @@ def user(context: Context, inside: Inside) -> Iterator[Finding]:
         shift = 6 if node.uid == uid else 3 if node.gid in groups else 0
         if (stat.S_IMODE(node.mode) >> shift) & 6 != 6:
             yield failed(
-                f"user {uid} of the container may not open {node.path}: its group is {node.gid}",
+                f"user {uid} of the container cannot open {node.path}: its group is {node.gid}",
                 f"mode {stat.S_IMODE(node.mode):04o}, owner {node.uid}:{node.gid}, "
                 f"the process has groups {','.join(map(str, sorted(groups)))}",
                 commands=(f"docker run --group-add {node.gid} IMAGE",),
@@ -291,10 +291,10 @@ def user(context: Context, inside: Inside) -> Iterator[Finding]:
 
 CHECKS = (
     Check("container.process", "the process, its bundle and its mounts", process),
-    Check("container.request", f"{VISIBLE} against what this host has", request),
-    Check("container.hooks", "hooks of its bundle", hooks),
+    Check("container.request", f"{VISIBLE} against the devices of this host", request),
+    Check("container.hooks", "the hooks of its bundle", hooks),
     Check("container.nodes", "its device nodes against the driver's", nodes),
-    Check("container.rules", "its device cgroup against its nodes", rules),
-    Check("container.systemd", "what systemd would take from it when it is reloaded", scope),
-    Check("container.user", "whether its user may open the nodes", user),
+    Check("container.rules", "its device rules against its device nodes", rules),
+    Check("container.systemd", "GPUs that it loses when systemd reloads", scope),
+    Check("container.user", "whether its user can open the device nodes", user),
 )

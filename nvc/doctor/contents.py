@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
     from nvc.slices.store.tenants import Tenant
 
-_LDCONFIG = "run ldconfig in the container, by its engine"
+_LDCONFIG = "run ldconfig in the container, with the engine's exec"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 #: What begins the names of variables that limit memory.
 _MEMORY = ("NVC_VGPU_MEMORY", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST")
@@ -55,11 +55,11 @@ def libraries(context: Context, inside: Inside) -> Iterator[Finding]:
                 f"{soname} is not found in the container",
                 f"neither by its loader cache, nor in {', '.join(inside.directories())}",
                 commands=inside.found.inside("ldconfig"),
-                advice=f"if it is not there at all: {CAPABILITIES} must name compute and utility; {AGAIN}",
+                advice=f"if it is missing altogether: {CAPABILITIES} must name compute and utility; {AGAIN}",
             )
             continue
         if file.elf is None:
-            yield failed(f"{soname} in the container is no library: {file.path}", how, advice=AGAIN)
+            yield failed(f"{soname} in the container is not a library: {file.path}", how, advice=AGAIN)
             continue
         if layouts_of(file.elf) or (file.device, file.inode) in given or file.path.startswith(COMPAT):
             continue
@@ -81,13 +81,13 @@ def _foreign(soname: str, file: File, how: str, module: str) -> Finding:
     if is_version(version) and version == module:
         return warning(
             f"{file.path} is a copy of the driver's {soname}, not the file of this host", how,
-            advice="take the driver's libraries out of the image: they fail after the next upgrade of the driver",
+            advice="remove the driver's libraries from the image: they fail after the next driver upgrade",
         )  # fmt: skip
     told = f"of driver {version}" if is_version(version) else "of an unknown driver"
     return failed(
         f"{soname} in the container is {told}, the kernel module is {module}: {file.path}", how,
-        advice="the image has libraries of a driver in it, or the driver was upgraded since the container started: "
-        "take them out of the image, or start the container again",
+        advice="the image contains driver libraries, or the driver was upgraded since the container started: "
+        "remove them from the image, or start the container again",
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def loader_cache(context: Context, inside: Inside) -> Iterator[Finding]:
         named = [path for _, name, path in entries if name == soname]
         if named and inside.file(named[0]) is None:
             yield failed(
-                f"its loader cache says {soname} is {named[0]}, which leads nowhere",
+                f"its loader cache says {soname} is {named[0]}, which does not exist",
                 commands=remedy,
                 advice=_LDCONFIG,
             )
@@ -189,9 +189,9 @@ def shim(context: Context, inside: Inside) -> Iterator[Finding]:
     for report in survey(context.kernel, (tenant,), ()).reports:
         for path, cause in report.uncovered:
             yield failed(
-                f"process {report.pid} ({report.name}) gets around the shim: {path}", cause,
+                f"process {report.pid} ({report.name}) bypasses the shim: {path}", cause,
                 commands=(f"nvc-cli vgpu check {report.pid}",),
-                advice="take that copy of the library out of the image",
+                advice="remove that copy of the library from the image",
             )  # fmt: skip
 
 
@@ -235,13 +235,13 @@ def quota(context: Context, inside: Inside) -> Iterator[Finding]:
     if tenant is None:
         return
     if tenant.problem:
-        yield failed(f"what it uses is not known: {tenant.problem}", advice=AGAIN)
+        yield failed(f"its use is not known: {tenant.problem}", advice=AGAIN)
     for device in tenant.devices:
         if device.used >= device.limit - (64 << 20):
             yield warning(
                 f"its slice of device {device.index} is full: {device.used >> 20} of {device.limit >> 20} MiB",
                 commands=(f"nvc-cli vgpu set {tenant.name} --memory SIZE",),
-                advice="programs that want more get `out of memory`",
+                advice="further allocations get `out of memory`",
             )
     if not tenant.problem:
         yield ok(f"slice {tenant.name} of {len(tenant.devices)} devices")
@@ -251,6 +251,6 @@ CHECKS = (
     Check("container.libraries", "libcuda and libnvidia-ml as its loader finds them", libraries),
     Check("container.loader-cache", "its loader cache against the mounted files", loader_cache),
     Check("container.compat", "forward-compatibility libraries of the image", compat),
-    Check("container.shim", "whether the shim is active, and can be", shim),
-    Check("container.quota", "quota and ledger of its slice", quota),
+    Check("container.shim", "whether the shim is active", shim),
+    Check("container.quota", "the quota and ledger of its slice", quota),
 )

@@ -69,7 +69,7 @@ def module(context: Context) -> Iterator[Finding]:
             "no NVIDIA driver is loaded, and no NVIDIA GPU is on the PCI bus",
             f"no {PROC}/version, no /sys/module/nvidia",
             commands=("nvc-cli sim create /srv/sim", "nvc-cli --root /srv/sim doctor"),
-            advice="install GPU and driver; a simulated one shows how things work without them",
+            advice="install a GPU and its driver, or try nvc on a simulated one",
         )
         return
     holders = {holder for _, holder in cards if holder}
@@ -81,18 +81,18 @@ def module(context: Context) -> Iterator[Finding]:
             commands=(
                 "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/nouveau.conf",
             ),
-            advice="then make the initramfs again (update-initramfs -u, or dracut --force) and reboot",
+            advice="then rebuild the initramfs (update-initramfs -u, or dracut --force) and reboot",
         )
         return
     if holders & {"vfio-pci"} and "nvidia" not in holders:
         yield failed(
-            "the GPUs are given to virtual machines (vfio-pci)",
+            "the GPUs are assigned to virtual machines (vfio-pci)",
             *shown,
-            advice="use nvc in that machine, or give the GPUs back to the kernel driver nvidia",
+            advice="use nvc in that machine, or bind the GPUs to the kernel driver nvidia",
         )
         return
     yield failed(
-        f"the kernel module nvidia is not loaded, though {len(cards)} NVIDIA GPUs are on the PCI bus",
+        f"the kernel module nvidia is not loaded, although {len(cards)} NVIDIA GPUs are on the PCI bus",
         *shown,
         commands=("modprobe nvidia",),
         advice="if that fails: is it built for this kernel (dkms status), is it signed (mokutil --sb-state)?",
@@ -142,12 +142,12 @@ def nvml(context: Context) -> Iterator[Finding]:
         yield warning(
             f"the driver took {seconds:.1f} s to answer: container starts wait as long",
             commands=("systemctl enable --now nvidia-persistenced",),
-            advice="without the persistence daemon the driver starts anew for each program",
+            advice="without the persistence daemon, the driver restarts for each program",
         )
     label = f"driver {facts.driver_label}, CUDA {facts.cuda_version}"
     if not facts.gpus:
         yield failed(
-            f"{label} has no GPU", advice="look for it with lspci, and in the kernel log: dmesg | grep NVRM"
+            f"{label} has no GPU", advice="check lspci, and the kernel log: dmesg | grep NVRM"
         )
     else:
         yield ok(f"{label} answers for {len(facts.gpus)} GPUs in {seconds * 1000:.0f} ms")
@@ -180,7 +180,7 @@ def gpus(context: Context) -> Iterator[Finding]:
                 f"GPU {name} is the kernel module's, but NVML does not show it",
                 f"{gpu.directory} is there",
                 commands=("dmesg | grep -e NVRM -e Xid",),
-                advice="it has fallen off the bus or could not be started: reset it, or reboot",
+                advice="it fell off the bus or did not start: reset it, or reboot",
             )
 
 
@@ -207,7 +207,7 @@ def services(context: Context) -> Iterator[Finding]:
         problem = _socket_problem(context.path(path))
         if problem:
             yield warning(
-                f"{context.path(path)} is left over: nobody listens there",
+                f"{context.path(path)} is stale: no service listens there",
                 problem,
                 commands=(f"rm {context.path(path)}", f"systemctl restart {service}"),
             )
@@ -229,7 +229,7 @@ def _socket_problem(path: str) -> str:
     """Why nobody can be talking to a socket; "" where somebody is, or it cannot be told."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return "it is no socket"
+            return "it is not a socket"
     except OSError:
         return ""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
@@ -248,7 +248,7 @@ def xid(context: Context) -> Iterator[Finding]:
         lines = kernel_log()
     except OSError as error:
         if error.errno == errno.ENOENT:
-            yield unknown("there is no kernel log here")
+            yield unknown("the kernel log is not available")
         else:
             yield unknown(f"the kernel log cannot be read: {(error.strerror or '').lower()}", advice=AS_ROOT)
         return
@@ -273,7 +273,7 @@ def xid(context: Context) -> Iterator[Finding]:
                 f"{text}; it answers again", *told[-3:], advice=f"if programs still fail: {advice}"
             )
         else:
-            yield warning(text, *told[-3:], advice="mostly an error of a program; look which one it names")
+            yield warning(text, *told[-3:], advice="usually a bug of the program that the line names")
 
 
 def xids(lines: list[str]) -> dict[tuple[str, int], list[str]]:
@@ -344,13 +344,13 @@ def _first_line(context: Context) -> tuple[str, ...]:
 
 LOADED = (
     Check("driver.root", "the driver root of the configuration, or of --root", root),
-    Check("driver.module", "the kernel module nvidia, or who holds the GPUs instead", module),
-    Check("driver.platform", "whether this is a Tegra system", platform),
+    Check("driver.module", "the kernel module nvidia, or another driver of the GPUs", module),
+    Check("driver.platform", "the platform: PC or Tegra", platform),
     Check("driver.modules", "nvidia-uvm and nvidia-modeset, of the same version", modules),
 )
 ANSWERS = (
     Check("driver.nvml", "whether the driver answers, and how fast", nvml),
-    Check("driver.gpus", "whether NVML shows every GPU of the kernel module", gpus),
+    Check("driver.gpus", "whether NVML lists every GPU of the kernel module", gpus),
     Check("driver.firmware", "GSP firmware of the loaded version", firmware),
     Check("driver.services", "sockets of nvidia-persistenced and nvidia-fabricmanager", services),
     Check("driver.xid", "Xid errors in the kernel log", xid),

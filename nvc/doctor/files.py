@@ -86,7 +86,7 @@ def libraries(context: Context) -> Iterator[Finding]:
         searched = [context.path(directory) for directory in _searched(context)]
         others = [place for place in ELSEWHERE if place != context.root and _has_driver(place, _searched(context))]
         yield failed(
-            f"no library of a driver is in {context.root}",
+            f"there is no driver library in {context.root}",
             f"looked for {' and '.join(NAMES)} with a version in {', '.join(searched)} and by the loader cache",
             *(f"a driver is in {place}" for place in others),
             commands=tuple(f"nvc-cli --root {place} info" for place in others[:1]),
@@ -133,7 +133,7 @@ def version(context: Context) -> Iterator[Finding]:
             f"the libraries are of driver {', '.join(sorted(versions))}, the kernel module of {loaded}",
             *others[:_SHOWN],
             commands=("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", "modprobe nvidia"),
-            advice="the driver was upgraded, its module stayed: stop what uses the GPU first, or reboot",
+            advice="the old module of an upgraded driver is loaded: first stop what uses the GPU, or reboot",
         )
         return
     current = {_soname(path) for path, other in files.items() if other == loaded}
@@ -147,7 +147,7 @@ def version(context: Context) -> Iterator[Finding]:
             )
             continue
         yield warning(
-            f"{context.path(path)} is left over from driver {files[path]}",
+            f"{context.path(path)} remains from driver {files[path]}",
             f"the kernel module is {loaded}",
             commands=(aside(context.path(path)), *_ldconfig(context)),
             advice="or remove the package that it belongs to",
@@ -173,7 +173,7 @@ def loader_cache(context: Context) -> Iterator[Finding]:
     if status is None:
         yield warning(
             f"there is no loader cache {path}",
-            "NixOS and musl have none; directories are searched instead",
+            "NixOS and musl do without; nvc searches directories instead",
             commands=_ldconfig(context),
         )
         return
@@ -196,7 +196,7 @@ def loader_cache(context: Context) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("driver.libraries", "libcuda and libnvidia-ml, and where they were looked for", libraries),
-    Check("driver.version", "libraries and kernel module of one version, no left-overs", version),
-    Check("driver.loader-cache", "the loader cache: readable, complete, nothing stale", loader_cache),
+    Check("driver.libraries", "libcuda and libnvidia-ml", libraries),
+    Check("driver.version", "whether libraries and kernel module have one version", version),
+    Check("driver.loader-cache", "the loader cache: readable, complete, not stale", loader_cache),
 )

@@ -29,7 +29,7 @@ def programs(context: Context) -> Iterator[Finding]:
     for name in PROGRAMS:
         path = f"{context.programs}/{name}"
         if not os.access(path, os.X_OK):
-            yield failed(f"{path} is no program: the installation is not complete", advice=REINSTALL)
+            yield failed(f"{path} is not a program: the installation is incomplete", advice=REINSTALL)
     yield ok(f"programs are in {context.programs}")
 
 
@@ -41,12 +41,12 @@ def archive(context: Context) -> Iterator[Finding]:
         yield ok("this installation has no archive of modules")
     elif head[4:] != MAGIC_NUMBER:
         yield warning(
-            f"{path} was made for another version of Python: it is passed over, and container starts are slower",
+            f"{path} was made for another version of Python: it is not used, and container starts are slower",
             advice=REINSTALL,
         )
 
 
 CHECKS = (
     Check("install.programs", "the programs of this installation", programs),
-    Check("install.archive", "the archive of modules, made for this version of Python", archive),
+    Check("install.archive", "the archive of modules, and its version of Python", archive),
 )

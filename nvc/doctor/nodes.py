@@ -27,9 +27,9 @@ def state(devices: HostRoot, path: str, major: int, minor: int) -> str:
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        return f"cannot be looked at: {(error.strerror or str(error)).lower()}"
+        return f"cannot be checked: {(error.strerror or str(error)).lower()}"
     if not stat.S_ISCHR(status.st_mode):
-        return "is no character device"
+        return "is not a character device"
     there = os.major(status.st_rdev), os.minor(status.st_rdev)
     return "" if there == (major, minor) else f"is {there[0]}:{there[1]}, the driver's is {major}:{minor}"
 
@@ -76,11 +76,11 @@ def gpus(context: Context) -> Iterator[Finding]:
         number = name.removeprefix("nvidia")
         if name != number and number.isascii() and number.isdigit() and int(number) not in minors:
             yield warning(
-                f"{_place(context, '/dev/' + name)} is left over: there is no GPU with this minor",
+                f"{_place(context, '/dev/' + name)} is stale: there is no GPU with this minor",
                 commands=(aside(_place(context, f"/dev/{name}")),),
             )
     if minors:
-        yield ok(f"nodes of {len(minors)} GPUs were looked at")
+        yield ok(f"{len(minors)} GPUs have their device nodes")
 
 
 def capabilities(context: Context) -> Iterator[Finding]:
@@ -123,7 +123,7 @@ def permissions(context: Context) -> Iterator[Finding]:
         if stat.S_ISCHR(status.st_mode) and status.st_mode & _READ_WRITE != _READ_WRITE:
             place = _place(context, f"/dev/{name}")
             yield warning(
-                f"{place} is not open to all: users in containers need group {status.st_gid}",
+                f"{place} is not open to all users: in containers they need group {status.st_gid}",
                 f"mode {stat.S_IMODE(status.st_mode):04o}, owner {status.st_uid}:{status.st_gid}",
                 commands=(f"chmod 666 {place}",),
                 advice=f"or start containers with --group-add {status.st_gid}; "
@@ -161,9 +161,9 @@ def dev_char(context: Context) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("nodes.control", "/dev/nvidiactl and the nodes of UVM", control),
-    Check("nodes.gpus", "/dev/nvidiaN of each GPU, and left-overs", gpus),
-    Check("nodes.capabilities", "nodes of MIG devices", capabilities),
-    Check("nodes.permissions", "whether users other than root can open the nodes", permissions),
-    Check("nodes.dev-char", "links in /dev/char, where systemd runs", dev_char),
+    Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", control),
+    Check("nodes.gpus", "/dev/nvidiaN of each GPU", gpus),
+    Check("nodes.capabilities", "device nodes of MIG devices", capabilities),
+    Check("nodes.permissions", "whether all users can open the device nodes", permissions),
+    Check("nodes.dev-char", "links in /dev/char, which systemd needs", dev_char),
 )

@@ -195,7 +195,7 @@ def _of(engine: str) -> Callable[[Context], Iterator[Finding]]:
 def _problems(found: Engine) -> Iterator[Finding]:
     for error in found.problems:
         text = f"{error.path}: {error.step}: {error.cause}"
-        yield failed(text, advice="correct it: the engine cannot start with it")
+        yield failed(text, advice="correct it: the engine cannot start with this file")
 
 
 def _kinds(runtime: Runtime) -> set[str]:
@@ -254,7 +254,7 @@ def _gpus_hook() -> Iterator[Finding]:
     for directory in PATH.split(":"):
         path = f"{directory}/{docker.HOOK_NAME}"
         if os.path.islink(path) and not os.path.exists(path):
-            text = f"{path} leads to {os.readlink(path)}, which is not there: docker run --gpus fails"
+            text = f"{path} leads to {os.readlink(path)}, which does not exist: docker run --gpus fails"
             if _is_missing_ours(path):
                 yield failed(text, f"it ends at {os.path.realpath(path)}", advice=REINSTALL)
                 continue
@@ -297,7 +297,7 @@ def names(context: Context) -> Iterator[Finding]:
         yield warning(
             f"{ours[0]} is nvc's, {theirs[0]} is of NVIDIA's toolkit: they may not understand each other's options",
             *(f"{path} is {os.path.realpath(path)}" for path in (*ours, *theirs)),
-            advice="let all names lead to one of the two: update-alternatives --config NAME",
+            advice="make all names belong to one toolkit: update-alternatives --config NAME",
         )
 
 
@@ -321,11 +321,9 @@ def hooks(context: Context) -> Iterator[Finding]:
                 continue
             if not isinstance(program, str) or not _which(program):
                 yield failed(
-                    f"{path} wants {program} to be run, which is not there: containers do not start",
+                    f"{path} calls {program}, which does not exist: containers do not start",
                     commands=() if _is_missing_ours(str(program)) else (aside(path),),
-                    advice=REINSTALL
-                    if _is_missing_ours(str(program))
-                    else "or install what it belongs to again",
+                    advice=REINSTALL if _is_missing_ours(str(program)) else "or reinstall that program",
                 )
                 continue
             {OURS: ours, NVIDIAS: theirs}.get(kind_of(program), []).append(path)
@@ -361,6 +359,6 @@ CHECKS = (
     Check(
         "engines.podman", "Podman: runtimes of containers.conf and its drop-ins, two toolkits", _of("podman")
     ),
-    Check("engines.names", "NVIDIA's program names on the PATH: of one toolkit", names),
+    Check("engines.names", "NVIDIA's program names on the PATH: only one toolkit", names),
     Check("engines.hooks", "files of hooks.d: their programs, two toolkits", hooks),
 )

@@ -35,24 +35,24 @@ def file(context: Context) -> Iterator[Finding]:
         commands = (error.hint,) if error.hint.startswith("ch") else ()
         yield failed(
             f"{error.path}: {error.step}: {error.cause}",
-            "no container starts with it: hooks refuse to guess",
+            "no container starts while the file is invalid",
             commands=commands,
             advice=error.hint or "correct it; docs/configuration.md has every key",
         )
         return
     there = [path for path in PATHS if os.path.exists(path)]
     yield ok(
-        f"the configuration is {context.config.path}" if there else "there is no configuration: defaults hold"
+        f"the configuration is {context.config.path}" if there else "without a configuration file, defaults apply"
     )
     if len(there) > 1:
         yield warning(
-            f"{there[1]} is not read, since there is {there[0]}", advice="put the settings in one of the two"
+            f"{there[1]} is not read, because there is {there[0]}", advice="put the settings in one of the two"
         )
     wrong = check_file(context.config.path)[1] if context.config.path else ()
     for one in wrong:
         yield failed(
             f"{one.path}: {one.step}: {one.cause}",
-            "the programs that use this value do not start",
+            "programs that use this value do not start",
             advice="correct it; docs/configuration.md has every key",
         )
     for text in context.config.warnings:
@@ -64,9 +64,9 @@ def device_rules(context: Context) -> Iterator[Finding]:
     """Whether device rules are switched off, as a rootless set-up wants and another does not."""
     if context.config.no_cgroups and os.geteuid() == 0:
         yield warning(
-            f"no-cgroups is set in {context.config.path}: containers of root get nodes that they may not open",
+            f"no-cgroups is set in {context.config.path}: containers of root cannot open their nodes",
             commands=(f"sed -i 's/^ *no-cgroups *= *true/no-cgroups = false/' {context.config.path}",),
-            advice="a rootless engine does without: it needs no such setting any more",
+            advice="rootless engines do not need this setting",
         )
 
 
@@ -74,7 +74,7 @@ def environment(context: Context) -> Iterator[Finding]:
     """Whether any pod can take all GPUs by a variable of its image."""
     if context.config.accept_environment_unprivileged and os.path.isdir(_PLUGINS):
         yield warning(
-            "any pod can take every GPU by NVIDIA_VISIBLE_DEVICES, past the device plugin",
+            "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin",
             f"{_PLUGINS} is there, and variables of unprivileged containers count",
             advice="set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
             "accept-nvidia-visible-devices-as-volume-mounts = true, or use CDI, in /etc/nvc/config.toml",
@@ -87,13 +87,13 @@ def directory(context: Context) -> Iterator[Finding]:
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        yield ok(f"nothing is kept yet in {path}")
+        yield ok(f"there is no inventory yet in {path}")
         return
     wrong = ""
     if os.geteuid() != 0 and path == SYSTEM:
         yield unknown(f"{path} is root's", advice=AS_ROOT)
     elif not stat.S_ISDIR(status.st_mode):
-        wrong = "is no directory"
+        wrong = "is not a directory"
     elif status.st_uid != os.geteuid():
         wrong = f"belongs to user {status.st_uid}"
     elif status.st_mode & 0o022:
@@ -154,12 +154,12 @@ def stale(context: Context) -> Iterator[Finding]:
             fields.remove("warnings")
         if fields:
             yield failed(
-                f"the inventory {base}/{name} is not true: it differs in {', '.join(fields)}",
+                f"the inventory {base}/{name} is out of date: it differs in {', '.join(fields)}",
                 commands=(aside(f"{base}/{name}"),),
-                advice="please report it: its key should have told",
+                advice="please report it: nvc should have noticed",
             )
         else:
-            yield ok(f"the inventory {base}/{name} is true")
+            yield ok(f"the inventory {base}/{name} is up to date")
 
 
 def _believed(context: Context, options: DriverOptions, kept: tuple[object, ...]) -> bool:
@@ -192,7 +192,7 @@ def journals(context: Context) -> Iterator[Finding]:
             f"a run was killed while it changed a container: {left[0]}{more} what it did",
             *left[:_SHOWN],
             commands=tuple(aside(path) for path in left),
-            advice="only if that container is gone; its next `nvc-cli configure` takes it back by itself",
+            advice="only if that container is gone; its next `nvc-cli configure` undoes it",
         )
 
 
@@ -212,13 +212,13 @@ def _left(path: str) -> bytes:
 
 
 FILE = (
-    Check("config.file", "the configuration file: readable, sound, without unknown keys", file),
-    Check("config.cgroups", "no-cgroups where containers belong to root", device_rules),
-    Check("config.environment", "variables that get around a device plugin", environment),
+    Check("config.file", "the configuration file: readable, valid, no unknown keys", file),
+    Check("config.cgroups", "no-cgroups with containers of root", device_rules),
+    Check("config.environment", "variables that bypass a device plugin", environment),
 )
 KEPT = (
-    Check("inventory.directory", "the runtime directory: ours alone", directory),
-    Check("inventory.trust", "files of the inventory that do not count", trust),
-    Check("inventory.stale", "whether the inventory is true", stale),
-    Check("inventory.journals", "runs that were killed in the middle", journals),
+    Check("inventory.directory", "the runtime directory: private to root", directory),
+    Check("inventory.trust", "files of the inventory that nvc does not trust", trust),
+    Check("inventory.stale", "whether the inventory is up to date", stale),
+    Check("inventory.journals", "runs that were killed before they ended", journals),
 )

@@ -124,7 +124,7 @@ def ledgers(context: Context) -> Iterator[Finding]:
     for tenant in context.tenants()[0]:
         if tenant.alive and tenant.problem:
             yield failed(
-                f"what slice {tenant.name} uses is not known: {tenant.problem}",
+                f"the use of slice {tenant.name} is not known: {tenant.problem}",
                 f"process {tenant.pids[0]}, {tenant.entry.rootfs or 'a program'}",
                 commands=(f"nvc-cli vgpu check {tenant.pids[0]}",),
                 advice="its programs have written to it: end them and start the container again",
@@ -147,7 +147,7 @@ def memory(context: Context) -> Iterator[Finding]:
                 f"slices of {uuid} promise {promised >> 20} MiB, it has {size >> 20} MiB",
                 *(f"{one.name}: {its.limit >> 20} MiB" for one, its in held[:16]),
                 commands=(f"nvc-cli vgpu set {tenant.name} --device {device.index} --memory {fits}MiB",),
-                advice="who comes last gets less than was promised: make one of them smaller",
+                advice="the last to allocate gets `out of memory`: make one of them smaller",
             )
 
 
@@ -156,7 +156,7 @@ def leftovers(context: Context) -> Iterator[Finding]:
     gone = [tenant for tenant in context.tenants()[0] if not tenant.alive]
     if gone:
         yield warning(
-            f"slices are left over from containers that are gone: {len(gone)}",
+            f"slices remain from containers that have ended: {len(gone)}",
             *(f"{tenant.name} {tenant.entry.rootfs}" for tenant in gone[:8]),
             commands=("nvc-cli vgpu rm --gone",),
         )
@@ -172,15 +172,15 @@ def coverage(context: Context) -> Iterator[Finding]:
         for report in found.reports:
             for path, cause in report.uncovered:
                 yield failed(
-                    f"process {report.pid} ({report.name}) of slice {tenant.name} gets around the shim: {path}",
+                    f"process {report.pid} ({report.name}) of slice {tenant.name} bypasses the shim: {path}",
                     cause,
                     commands=(f"nvc-cli vgpu check {report.pid}",),
-                    advice="its memory is not limited: take that copy of the library out of the image",
+                    advice="its memory is not limited: remove that copy of the library from the image",
                 )
         for path in found.files:
             yield warning(
-                f"slice {path} would get around the shim, should a program load it",
-                advice="take that copy of the library out of the image",
+                f"slice {path} would bypass the shim if a program loaded it",
+                advice="remove that copy of the library from the image",
             )
 
 
@@ -193,14 +193,14 @@ def measured(context: Context) -> Iterator[Finding]:
         known = {one.driver for one in calibration.load()}
     except NvcError as error:
         yield failed(
-            f"what contexts take cannot be read, so no slice can be made: {error.cause}",
+            f"the calibration cannot be read, so no slice can be made: {error.cause}",
             calibration.PATH,
             commands=(f"{context.nvc_cli} vgpu calibrate",),
         )
         return
     if facts.driver_label not in known:
         yield warning(
-            f"what a context takes was not measured with driver {facts.driver_label}: more is assumed",
+            f"not calibrated with driver {facts.driver_label}: contexts are charged at an estimate",
             f"no line for it in {calibration.PATH}",
             commands=(f"{context.nvc_cli} vgpu calibrate",),
         )
@@ -212,7 +212,7 @@ def device_policy(context: Context) -> Iterator[Finding]:
     try:
         uuids = sorted(name for name in os.listdir(base) if not name.startswith("."))
     except FileNotFoundError:
-        yield ok("no device has a policy of its own")
+        yield ok("there are no device policies")
         return
     for uuid in uuids[: layout.DEVICES]:
         try:
@@ -235,9 +235,9 @@ def daemon(context: Context) -> Iterator[Finding]:
     needing = _with_policy(context)
     there = any(os.path.exists(path) for path in SOCKETS)
     if not there and not needing:
-        yield ok("nvcd does not run, and no slice needs it", *(f"unit {path}" for path in units[:1]))
+        yield ok("nvcd does not run; no slice needs it", *(f"unit {path}" for path in units[:1]))
     elif problems and all("denied" in problem for _, problem in problems):
-        yield unknown("whether nvcd answers cannot be told", advice=AS_ROOT)
+        yield unknown("nvcd could not be asked", advice=AS_ROOT)
     elif problems:
         found = failed if needing else warning  # what no slice needs does not fail
         yield found(
@@ -245,7 +245,7 @@ def daemon(context: Context) -> Iterator[Finding]:
             *(f"unit {path}" for path in units[:1]),
             *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
             commands=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
-            advice="without it, slices keep their limits of memory and their caps, but take no turns",
+            advice="without nvcd, only memory limits and caps hold",
         )
     else:
         yield ok("nvcd answers")
@@ -255,7 +255,7 @@ def _unreachable(path: str) -> str:
     """Why nobody listens at the socket, "" where somebody does."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return "it is no socket"
+            return "it is not a socket"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as asking:
@@ -290,13 +290,13 @@ def _with_policy(context: Context) -> list[str]:
 
 
 CHECKS = (
-    Check("vgpu.shim", "the installed shim: link, files, note, name, glibc", installed),
-    Check("vgpu.quotas", "quota and entry of each slice", quotas),
-    Check("vgpu.ledgers", "whether ledgers of slices can be read", ledgers),
-    Check("vgpu.memory", "whether slices promise more memory than there is", memory),
-    Check("vgpu.leftovers", "slices of containers that are gone", leftovers),
-    Check("vgpu.coverage", "whether the shim is in every process of a slice", coverage),
-    Check("vgpu.calibration", "whether it was measured what a context takes", measured),
-    Check("vgpu.policies", "device policies can be read", device_policy),
+    Check("vgpu.shim", "the installed shim", installed),
+    Check("vgpu.quotas", "the quota and entry of each slice", quotas),
+    Check("vgpu.ledgers", "the ledgers of slices", ledgers),
+    Check("vgpu.memory", "whether the limits of slices exceed the GPU's memory", memory),
+    Check("vgpu.leftovers", "slices of containers that have ended", leftovers),
+    Check("vgpu.coverage", "whether every process of a slice has the shim", coverage),
+    Check("vgpu.calibration", "whether every device is calibrated", measured),
+    Check("vgpu.policies", "device policies", device_policy),
     Check("vgpu.daemon", "whether nvcd answers", daemon),
 )

@@ -65,12 +65,12 @@ def sound(context: Context) -> Iterator[Finding]:
                     f"{file.path}: {file.problems[0]}",
                     *file.problems[1:_SHOWN],
                     commands=_refresh(context, file) if _is_nvcs(file) else (aside(file.path),),
-                    advice="engines ignore the whole file, and say that its devices are unresolvable; "
-                    "make it anew with the tool that made it",
+                    advice="engines ignore the whole file, and call its devices unresolvable; "
+                    "create it again with its tool",
                 )
         if files and os.stat(directory).st_mode & 0o022:
             yield failed(
-                f"{directory} can be written by others, and engines do as root what its files say",
+                f"{directory} is writable by others, and engines run as root what its files say",
                 commands=(f"chmod go-w {directory}",),
             )
     yield ok(f"{count} specifications in {', '.join(context.config.cdi_spec_dirs)}")
@@ -99,16 +99,16 @@ def refreshed(context: Context) -> Iterator[Finding]:
         yield ok("nvc-cdi-refresh is not enabled here")
         return
     if not os.path.isdir("/run/systemd/system"):
-        yield ok("nvc-cdi-refresh is enabled, for when systemd runs here")
+        yield ok("nvc-cdi-refresh is enabled, but systemd does not run")
         return
     if any(file.document and stamp_of_document(file.document) for _, file in _files(context)):
         return
     yield failed(
-        "nvc-cdi-refresh is enabled, and has not written a specification",
+        "nvc-cdi-refresh is enabled, but has not written a specification",
         *wanted[:1],
         f"no file of nvc is in {', '.join(context.config.cdi_spec_dirs)}",
         commands=("systemctl restart nvc-cdi-refresh.service", "journalctl -u nvc-cdi-refresh -n 20"),
-        advice="it fails where the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver",
+        advice="it fails if the driver is not ready within a minute, or has no GPU: nvc-cli doctor driver",
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def paths(context: Context) -> Iterator[Finding]:
         missing = sorted({path for path in _host_paths(file.document) if not os.path.lexists(path)})
         if missing:
             yield failed(
-                f"{file.path} names {missing[0]}, which is not there: its containers do not start",
+                f"{file.path} names {missing[0]}, which does not exist: its containers do not start",
                 *missing[1:_SHOWN],
                 *((f"and {len(missing) - _SHOWN} more",) if len(missing) > _SHOWN else ()),
                 commands=_refresh(context, file),
@@ -134,9 +134,9 @@ def hooks(context: Context) -> Iterator[Finding]:
         for program in sorted(programs):
             if not os.access(program, os.X_OK):
                 yield failed(
-                    f"{file.path} wants {program} to be run, which is no program here",
+                    f"{file.path} calls {program}, which is not a program on this host",
                     commands=_refresh(context, file),
-                    advice="install what made the file again, or make it with nvc",
+                    advice="reinstall the tool that wrote the file, or write it with nvc",
                 )
 
 
@@ -148,7 +148,7 @@ def conflicts(context: Context) -> Iterator[Finding]:
             first = seen.setdefault((directory, device), file.path)
             if first != file.path:
                 yield failed(
-                    f"{device} is in {first} and in {file.path}: engines drop a device that two files define",
+                    f"{device} is in {first} and in {file.path}: engines ignore a device that two files define",
                     commands=(aside(file.path),),
                     advice="keep the file of the tool that you use",
                 )
@@ -180,8 +180,8 @@ def _host_paths(document: dict[str, Any]) -> Iterator[str]:
 CHECKS = (
     Check("cdi.specs", "specifications: valid, in directories that only root can write", sound),
     Check("cdi.stale", "specifications made for another driver or other devices", stale),
-    Check("cdi.refresh", "whether nvc-cdi-refresh has done its work", refreshed),
-    Check("cdi.paths", "files and nodes that a specification names and the host has not", paths),
-    Check("cdi.hooks", "programs that a specification names and the host has not", hooks),
+    Check("cdi.refresh", "whether nvc-cdi-refresh works", refreshed),
+    Check("cdi.paths", "files and device nodes that specifications name", paths),
+    Check("cdi.hooks", "programs that specifications name", hooks),
     Check("cdi.conflicts", "devices that two files define", conflicts),
 )

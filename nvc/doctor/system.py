@@ -39,7 +39,7 @@ def rights(context: Context) -> Iterator[Finding]:
     """Whether this program can see everything."""
     if os.geteuid() != 0:
         yield unknown(
-            f"this is user {os.geteuid()}: much of the host cannot be seen",
+            f"this is user {os.geteuid()}: much of the host is not visible",
             commands=("sudo nvc-cli doctor",),
         )
     elif in_user_namespace():
@@ -57,7 +57,7 @@ def place(context: Context) -> Iterator[Finding]:
         marks.append("container= in the environment of process 1")
     if marks:
         yield warning(
-            "this is a container: what follows is about it, not about its host",
+            "this is a container: the checks describe it, not its host",
             *marks,
             advice="run nvc-cli doctor on the host, with --container to look into this one",
         )
@@ -72,14 +72,14 @@ def proc(context: Context) -> Iterator[Finding]:
         os.readlink("/proc/1/ns/mnt")
     except FileNotFoundError:
         yield unknown(
-            "/proc hides the processes of others (hidepid): containers cannot be looked at",
+            "/proc hides other users' processes (hidepid): containers cannot be inspected",
             *_proc_mount(),
             commands=("sudo nvc-cli doctor",),
         )
     except PermissionError:
         lacking = "process 1 has capabilities that this one lacks: run it outside of this container"
         advice = lacking if os.geteuid() == 0 else AS_ROOT
-        yield unknown("/proc does not show what others run", *_proc_mount(), advice=advice)
+        yield unknown("/proc hides other users' processes", *_proc_mount(), advice=advice)
 
 
 def _proc_mount() -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def cgroups(context: Context) -> Iterator[Finding]:
     mounts = cgroup_mounts(read_file("/proc/self/mountinfo", 16 << 20) or b"")
     if not mounts:
         yield warning(
-            "no cgroup hierarchy with device rules is mounted: containers get nodes, and no rule can be added",
+            "no cgroup hierarchy with device rules is mounted: nvc cannot add device rules",
             commands=("mount -t cgroup2 cgroup2 /sys/fs/cgroup",),
             advice="or set no-cgroups = true in [nvidia-container-cli]",
         )
@@ -118,7 +118,7 @@ def cgroups(context: Context) -> Iterator[Finding]:
         return
     if read_text("/proc/sys/kernel/kptr_restrict", 64) == "2":
         yield warning(
-            "the kernel withholds device programs (kptr_restrict is 2): rules cannot be added under cgroup v2",
+            "the kernel hides device programs (kptr_restrict is 2): nvc cannot add rules under cgroup v2",
             commands=("sysctl -w kernel.kptr_restrict=1",),
             advice="or use CDI, where the engine knows the nodes beforehand",
         )
@@ -129,10 +129,10 @@ def cgroups(context: Context) -> Iterator[Finding]:
     try:
         bpf.attached(fd)
     except PermissionError:
-        yield unknown("device programs of cgroup v2 cannot be asked for", second.point, advice=AS_ROOT)
+        yield unknown("device programs of cgroup v2 cannot be queried", second.point, advice=AS_ROOT)
     except OSError as error:
         yield warning(
-            f"device programs of cgroup v2 cannot be asked for: {(error.strerror or str(error)).lower()}",
+            f"device programs of cgroup v2 cannot be queried: {(error.strerror or str(error)).lower()}",
             second.point,
             advice="the kernel needs CONFIG_CGROUP_BPF",
         )
@@ -150,7 +150,7 @@ def selinux(context: Context) -> Iterator[Finding]:
         yield ok(f"SELinux enforces, and {_BOOLEAN} is on")
         return
     yield warning(
-        "SELinux enforces, and containers may not use devices of the host",
+        "SELinux enforces, and denies containers the host's devices",
         f"{_BOOLEAN} is off",
         commands=(f"setsebool -P {_BOOLEAN} on",),
         advice="or start containers with --security-opt label=type:container_device_t, or label=disable",
@@ -208,7 +208,7 @@ def scope_findings(scope: str, pid: int) -> Iterator[Finding]:
                 f"systemctl set-property --runtime {scope} 'DeviceAllow=char-nvidia rw' "
                 "'DeviceAllow=char-nvidia-uvm rw'",
             ),
-            advice="give devices by CDI, which systemd is told of, or use cgroupfs as the engine's cgroup driver",
+            advice="give devices by CDI, which systemd knows of, or use cgroupfs as the engine's cgroup driver",
         )
 
 
@@ -220,12 +220,12 @@ def _mount_namespace(pid: str) -> str:
 
 
 CHECKS = (
-    Check("host.kernel", "the kernel's version", kernel),
-    Check("host.rights", "whether this program may see everything", rights),
-    Check("host.place", "whether this is the host, or a container", place),
-    Check("host.proc", "whether /proc shows the processes of others", proc),
-    Check("host.root", "whether the root directory is one that can be pivoted", root),
-    Check("host.cgroups", "cgroups with device rules, and whether those can be read", cgroups),
+    Check("host.kernel", "the kernel version", kernel),
+    Check("host.rights", "the rights of this command", rights),
+    Check("host.place", "whether this is a host or a container", place),
+    Check("host.proc", "whether /proc shows all processes", proc),
+    Check("host.root", "whether runc can pivot the root directory", root),
+    Check("host.cgroups", "cgroups with device rules", cgroups),
     Check("host.selinux", "whether SELinux lets containers use devices", selinux),
-    Check("host.systemd", "what systemd would take from containers when it is reloaded", systemd),
+    Check("host.systemd", "GPUs that containers lose when systemd reloads", systemd),
 )

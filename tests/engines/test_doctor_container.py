@@ -51,27 +51,27 @@ def test_it_asked_for_nothing(box: Box) -> None:
 
 def test_it_asked_for_what_is_not_here(box: Box) -> None:
     with box.bundle(hook=False, **{VISIBLE: "7"}).created("runc") as container:
-        said = box.named(container, "container.request", "it asks for 7, which is not here")
+        said = box.named(container, "container.request", "it asks for 7, which this host does not have")
         assert "GPU-" in box.host.sh(said.commands[0]).stdout
 
 
 def test_its_image_demands_another_driver(box: Box) -> None:
     wanted = {VISIBLE: "0", "NVIDIA_REQUIRE_CUDA": "cuda>=99.1", "NVIDIA_DISABLE_REQUIRE": "1"}
     with box.bundle(**wanted).created("runc") as container:
-        said = box.named(container, "container.request", "its image demands another driver", "warning")
+        said = box.named(container, "container.request", "its image requires another driver", "warning")
         assert "cuda>=99.1" in said.line
 
 
 def test_nobody_was_told(box: Box) -> None:
     with box.bundle(hook=False, **{VISIBLE: "all"}).created("runc") as container:
-        assert box.named(container, "container.hooks", "no hook of nvc is in its bundle")
+        assert box.named(container, "container.hooks", "its bundle has no hook of nvc")
     box.host.sh("rm -rf /run/elsewhere")
     bundle = box.bundle(hook=False, **{VISIBLE: "all"})
     normal = bundle.command
     bundle.command = lambda runtime: [*normal(runtime), "--root", "/run/elsewhere"]  # type: ignore[method-assign]
     with bundle.created("runc") as container:
         assert box.named(
-            container, "container.request", "it was created and is not started yet", "cannot tell"
+            container, "container.request", "it was created but not started", "cannot tell"
         )
         container.start()
         assert box.named(container, "container.hooks", "its bundle was not found", "cannot tell")
@@ -136,7 +136,7 @@ def test_its_user_may_not_open_them(box: Box) -> None:
         container.start()
         box.host.sh(f"chown root:44 {DRIVER}/dev/nvidia*; chmod 660 {DRIVER}/dev/nvidia*")
         text = box.doctor(container.name, check=1)
-        said = "user 1000 of the container may not open /dev/nvidia0: its group is 44"
+        said = "user 1000 of the container cannot open /dev/nvidia0: its group is 44"
         assert f"failed       container.user: {said}" in text
         box.host.sh(f"chmod 666 {DRIVER}/dev/nvidia*")
         box.doctor(container.name, check=0)
@@ -202,7 +202,7 @@ def test_the_loader_cache(box: Box) -> None:
         said = box.named(container, "container.loader-cache", "cannot read its loader cache", "warning")
         box.host.sh(said.commands[0])
         inside(box, container.pid, f"rm {LIBS}/libcuda.so.1")
-        said = box.named(container, "container.loader-cache", "libcuda.so.1, which leads nowhere")
+        said = box.named(container, "container.loader-cache", "libcuda.so.1, which does not exist")
         box.host.sh(said.commands[0])
         box.doctor(container.name, check=0)
 

@@ -53,12 +53,12 @@ CASES = (
     Case("driver.libraries", aside(f"{LIBS}/libcuda.so.{VERSION}")[0], "libcuda.so is missing",
          aside(f"{LIBS}/libcuda.so.{VERSION}")[1]),
     Case("driver.libraries", f"mkdir {DRIVER}/aside; mv {LIBS}/libcuda.* {LIBS}/libnvidia-ml.* {DRIVER}/aside",
-         f"no library of a driver is in {DRIVER}", f"mv {DRIVER}/aside/* {LIBS}; rmdir {DRIVER}/aside"),
+         f"there is no driver library in {DRIVER}", f"mv {DRIVER}/aside/* {LIBS}; rmdir {DRIVER}/aside"),
     Case("driver.version", f"echo {OLD} > {DRIVER}/sys/module/nvidia/version",
          f"the libraries are of driver {VERSION}, the kernel module of {OLD}",
          f"echo {VERSION} > {DRIVER}/sys/module/nvidia/version"),
     Case("driver.version", f"cp {LIBS}/libcuda.so.{VERSION} {LIBS}/libcuda.so.{OLD}",
-         f"libcuda.so.{OLD} is left over from driver {OLD}", status="warning"),
+         f"libcuda.so.{OLD} remains from driver {OLD}", status="warning"),
     Case("driver.version", f"mv {LIBS}/libcuda.so.{VERSION} {LIBS}/libcuda.so.{OLD}; ldconfig -r {DRIVER}",
          f"there is no libcuda.so of driver {VERSION}, only {LIBS}/libcuda.so.{OLD}",
          f"mv {LIBS}/libcuda.so.{OLD} {LIBS}/libcuda.so.{VERSION}; ldconfig -r {DRIVER}"),
@@ -81,7 +81,7 @@ CASES = (
          aside(f"{DRIVER}/lib/firmware/nvidia/{VERSION}")[1]),
     Case("driver.services", "mkdir /run/nvidia-persistenced; "
          "python3 -c 'import socket; socket.socket(1).bind(\"/run/nvidia-persistenced/socket\")'",
-         "/run/nvidia-persistenced/socket is left over", "rm -r /run/nvidia-persistenced", "--root /", "warning"),
+         "/run/nvidia-persistenced/socket is stale", "rm -r /run/nvidia-persistenced", "--root /", "warning"),
     Case("driver.xid", f"echo '{XID}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
          "reported Xid 79, 1 times: GPU has fallen", "umount /dev/kmsg"),
     Case("driver.xid", f"echo '{XID.replace(':01:', ':1b:')}' > /run/kmsg; mount --bind /run/kmsg /dev/kmsg",
@@ -92,10 +92,10 @@ CASES = (
     Case("nodes.control", f"rm {DRIVER}/dev/nvidiactl", f"{DRIVER}/dev/nvidiactl is missing"),
     Case("nodes.control", f"rm {DRIVER}/dev/nvidia-uvm; mknod {DRIVER}/dev/nvidia-uvm c 1 3",
          "nvidia-uvm is 1:3, the driver's is"),
-    Case("nodes.gpus", f"rm {DRIVER}/dev/nvidia0; touch {DRIVER}/dev/nvidia0", "nvidia0 is no character device"),
+    Case("nodes.gpus", f"rm {DRIVER}/dev/nvidia0; touch {DRIVER}/dev/nvidia0", "nvidia0 is not a character device"),
     Case("nodes.gpus", f"cd {DRIVER}/dev; rm nvidia0; mkdir nvidia0; echo mine > nvidia0/file",
-         "nvidia0 is no character device", after=f"grep mine {DRIVER}/dev/.nvidia0.aside*/file"),
-    Case("nodes.gpus", f"mknod {DRIVER}/dev/nvidia7 c 195 7", "nvidia7 is left over", status="warning"),
+         "nvidia0 is not a character device", after=f"grep mine {DRIVER}/dev/.nvidia0.aside*/file"),
+    Case("nodes.gpus", f"mknod {DRIVER}/dev/nvidia7 c 195 7", "nvidia7 is stale", status="warning"),
     Case("nodes.capabilities",
          "nvc-cli sim create /run/mig --mig 3g.40gb; rm /run/mig/dev/nvidia-caps/nvidia-cap13",
          "nvidia-cap13 is missing", words="--root /run/mig", after="nvc-cli sim destroy /run/mig"),
@@ -114,7 +114,7 @@ def test_a_driver_in_another_root(host: Host) -> None:
     """As driver containers leave it; on this host nothing else has one."""
     host.sh(f"mkdir -p /run/nvidia/driver; mount --bind {DRIVER} /run/nvidia/driver")
     named = next(one for one in problems(examine(host, "--root /").stdout) if "driver.libraries" in one.line)
-    assert "no library of a driver is in /" in named.line
+    assert "there is no driver library in /" in named.line
     assert host.sh("\n".join(named.commands)).stdout.startswith("NVRM version:")
     host.sh("umount /run/nvidia/driver")
 
@@ -145,8 +145,8 @@ def test_gpus_that_somebody_else_holds(host: Host) -> None:
         said += problems(examine(host, "--root /", "driver.module").stdout)
     host.sh(f"umount {os.path.dirname(card)}")
     assert "the kernel driver nouveau holds the GPUs" in said[0].line
-    assert "given to virtual machines (vfio-pci)" in said[1].line
-    assert "not loaded, though 1 NVIDIA GPUs are on the PCI bus" in said[2].line
+    assert "assigned to virtual machines (vfio-pci)" in said[1].line
+    assert "not loaded, although 1 NVIDIA GPUs are on the PCI bus" in said[2].line
     assert said[2].commands == ("modprobe nvidia",)
     host.sh(f"mkdir -p /etc/modprobe.d; {said[0].commands[0]}")
     assert host.read("/etc/modprobe.d/nouveau.conf").startswith("blacklist nouveau\n")

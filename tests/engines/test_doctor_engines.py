@@ -39,7 +39,7 @@ def test_docker(host: Host) -> None:
     host.sh(plain)
     text = host.sh("nvc-cli doctor --container plain", check=False).stdout
     assert text.splitlines()[-1].startswith(
-        "a GPU program in plain fails: nobody was told to give it GPUs"
+        "a GPU program in plain fails: nothing gives it GPUs"
     ), text
     host.sh("docker rm -f plain; systemctl stop docker")
 

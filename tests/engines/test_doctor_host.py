@@ -33,7 +33,7 @@ def sensible(host: Host, command: str, code: int | None = None) -> str:
 def test_a_host_without_a_driver(host: Host) -> None:
     text = sensible(host, "nvc-cli --root / doctor", 1)
     assert [line for line in text.splitlines() if line.startswith("failed       driver.")]
-    assert "not looked at: first see driver.module" in text and "Traceback" not in text
+    assert "not checked: first mend driver.module" in text and "Traceback" not in text
 
 
 def test_without_root(host: Host) -> None:
@@ -47,7 +47,7 @@ def test_without_root(host: Host) -> None:
 def test_processes_are_hidden(host: Host) -> None:
     script = f"mount -t proc -o hidepid=2 proc /proc; {NOBODY} nvc-cli doctor host"
     text = sensible(host, f"unshare --mount --pid --fork /bin/sh -ec '{script}'", 2)
-    assert "cannot tell  host.proc: /proc hides the processes of others (hidepid)" in text
+    assert "cannot tell  host.proc: /proc hides other users' processes (hidepid)" in text
     named = host.sh(f"unshare --mount --pid --fork /bin/sh -ec '{script} --container 1'", check=False)
     assert "Traceback" not in named.stderr and named.returncode in (1, 2), named.stderr
 
@@ -93,7 +93,7 @@ def test_the_daemon(host: Host) -> None:
     )
     host.sh("mkdir -p /etc/systemd/system; touch /etc/systemd/system/nvcd.service")
     done = examine(host, "", "--strict vgpu.daemon")
-    assert done.stdout.startswith("ok           vgpu.daemon: nvcd does not run, and no slice needs it")
+    assert done.stdout.startswith("ok           vgpu.daemon: nvcd does not run; no slice needs it")
     assert done.returncode == 0
     pid = host.sh(start).stdout.strip()
     assert examine(host, "", "vgpu.daemon").stdout.startswith("ok           vgpu.daemon: nvcd answers")
@@ -109,7 +109,7 @@ def test_the_daemon(host: Host) -> None:
     (named,) = problems(examine(host, "", "vgpu.daemon").stdout)
     assert "nvcd cannot be reached: /run/nvc/nvcd/nvcd.sock: connection refused" in named.line
     host.sh("rm -r /run/nvc/nvcd")
-    assert "nvcd does not run, and no slice needs it" in examine(host, "", "vgpu.daemon").stdout
+    assert "nvcd does not run; no slice needs it" in examine(host, "", "vgpu.daemon").stdout
 
 
 LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"

@@ -52,7 +52,7 @@ def well(box: Box, *checks: str) -> None:
 
 def test_it_was_not_measured(box: Box) -> None:
     with sliced(box) as container:
-        said = named(box, "vgpu.calibration", "what a context takes was not measured", "warning")
+        said = named(box, "vgpu.calibration", "not calibrated", "warning")
         box.host.sh(said.commands[0])
         well(box, "vgpu")
         assert box.doctor(container.name, check=0).endswith("12 checks: 12 ok\n")
@@ -81,13 +81,13 @@ def test_a_slice_whose_cap_the_shim_keeps(box: Box) -> None:
     """It needs no nvcd."""
     with sliced(box, NVC_VGPU_CORES="50"):
         text = examine(box.host, "", "vgpu.daemon").stdout
-        assert text.startswith("ok           vgpu.daemon: nvcd does not run, and no slice needs it"), text
+        assert text.startswith("ok           vgpu.daemon: nvcd does not run; no slice needs it"), text
 
 
 def test_slices_that_are_left_over(box: Box) -> None:
     with box.bundle(NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_MEMORY="1g").created("runc"):
         pass
-    said = named(box, "vgpu.leftovers", "slices are left over from containers that are gone: 1", "warning")
+    said = named(box, "vgpu.leftovers", "slices remain from containers that have ended: 1", "warning")
     (gone,) = json.loads(box.host.sh("nvc-cli vgpu ls --all -o json").stdout)["slices"]
     assert gone["name"] != gone["key"]
     assert f"    seen    {gone['name']} /" in examine(box.host, "", "vgpu.leftovers").stdout
@@ -115,9 +115,9 @@ def test_an_entry_is_broken(box: Box) -> None:
 def test_a_ledger_was_written_to(box: Box) -> None:
     with sliced(box) as container:
         container.exec(f"echo 9876543210987654321 > {LEDGER}")
-        said = named(box, "vgpu.ledgers", "uses is not known: ledger: ")
+        said = named(box, "vgpu.ledgers", "is not known: ledger: ")
         assert said.commands[0].startswith("nvc-cli vgpu check ")
-        assert box.named(container, "container.quota", "what it uses is not known")
+        assert box.named(container, "container.quota", "its use is not known")
     with sliced(box):
         well(box, "vgpu.ledgers")
 
@@ -132,8 +132,8 @@ def test_a_program_gets_around_the_shim(box: Box, tmp_path: object) -> None:
         within = Inside(container, tool, "LD_LIBRARY_PATH=/opt/own")
         try:
             assert within.code("info") != 0  # it is loaded now, whatever it says
-            said = named(box, "vgpu.coverage", "gets around the shim: /opt/own/libcuda.so.1")
-            assert box.named(container, "container.shim", "gets around the shim: /opt/own/libcuda.so.1")
+            said = named(box, "vgpu.coverage", "bypasses the shim: /opt/own/libcuda.so.1")
+            assert box.named(container, "container.shim", "bypasses the shim: /opt/own/libcuda.so.1")
             shown = run(*box.host.namespace, "/bin/sh", "-c", said.commands[0], check=False)
             assert shown.returncode == 1 and "not covered" in shown.stdout
         finally:
