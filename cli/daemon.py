@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STATE_TIME = 5.0  # seconds
 
-USAGE = """Usage: nvcd [--config FILE] [--root DIR]
+USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait]
        nvcd --state
 
 Hands out the time of shared GPUs to slices, and looks after what slices take.
@@ -22,6 +22,7 @@ Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
   --config FILE  settings; default: the first of /etc/nvc/config.toml and
                  /etc/nvidia-container-runtime/config.toml
   --root DIR     driver root; default: as configured
+  --wait         while another nvcd runs, wait until it has ended
   --state        print what the nvcd that runs knows, as JSON
   --version      print the version
   -h, --help     print this
@@ -37,6 +38,7 @@ def _run(words: list[str]) -> int:
     from nvc_cli.output import write
 
     values = {"config": "", "root": ""}
+    wait = False
     rest = list(words)
     while rest:
         name, equals, value = rest.pop(0).partition("=")
@@ -53,6 +55,9 @@ def _run(words: list[str]) -> int:
 
             write(version_text())
             return 0
+        if name == "--wait" and not equals:
+            wait = True
+            continue
         if name not in ("--config", "--root"):
             raise InputError("unknown argument", cause=name, hint="`nvcd --help` shows what there is")
         if not equals:
@@ -64,7 +69,7 @@ def _run(words: list[str]) -> int:
         values[name[2:]] = value
     from nvc.daemon.main import run
 
-    run(configuration(values["config"], values["root"]))
+    run(configuration(values["config"], values["root"]), wait)
     return 0
 
 

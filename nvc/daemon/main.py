@@ -18,7 +18,7 @@ from nvc.daemon.daemon import Daemon
 from nvc.daemon.io import watch
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.services import Service
-from nvc.daemon.io.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at
+from nvc.daemon.io.sockets import CONTROL, TENANT, Notifier, activated, listen, listen_at, wait_for_end
 from nvc.errors import InitializationError, NvcError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.rundir import runtime_directory
@@ -42,8 +42,8 @@ def log(text: str, level: int = WARNING) -> None:
     sys.stderr.flush()
 
 
-def run(config: Config) -> None:
-    """Be the daemon. Raises NvcError when it cannot begin."""
+def run(config: Config, wait: bool = False) -> None:
+    """Be the daemon; with `wait` once the one that runs has ended. Raises NvcError when it cannot begin."""
     if os.geteuid() != 0:
         raise PermissionDenied("start nvcd", cause="only root can")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -58,6 +58,11 @@ def run(config: Config) -> None:
     place = runtime_directory("nvcd")
     if not place:
         raise InitializationError("start nvcd", "/run/nvc/nvcd", "cannot be made")
+    if wait:
+        wait_for_end(
+            f"{place}/{CONTROL_SOCKET}",
+            lambda pid: log(f"waits until the nvcd of process {pid} has ended", INFORMATION),
+        )
     tenants = registry.daemon_directory()
     if TENANT not in sockets:
         sockets[TENANT] = listen(f"{tenants}/{TENANT_SOCKET}", socket.SOCK_SEQPACKET, 0o666)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from support import PATIENCE
+from support import PATIENCE, until
 from support.nvcd import PATHS, Place
 
 import nvc
@@ -62,3 +62,13 @@ def test_foreign_values_that_it_does_not_use(place: Place, driver: str, scratch:
     for line, cause in zip(said[2:], wanted, strict=True):
         assert line.startswith(f"<4>nvcd: {path}: [nvidia-container-") and cause in line
         assert line.endswith("; what uses it does not start")
+
+
+def test_it_waits_for_its_predecessor(place: Place) -> None:
+    """As in a rolling update: it serves as soon as that one has ended, even if killed."""
+    first = place.start()
+    second = place.begin("--wait")
+    until(lambda: f"waits until the nvcd of process {first.pid} has ended" in second.said())
+    assert not second.is_ready()
+    first.kill()
+    second.wait().end()

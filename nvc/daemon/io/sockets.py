@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import stat
+import struct
 
 from nvc.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 FIRST = 3  # descriptor that systemd passes on (sd_listen_fds(3))
 TENANT, CONTROL = "tenant", "control"
@@ -42,6 +44,28 @@ def activated(environment: Mapping[str, str]) -> dict[str, socket.socket]:
         passed.setblocking(False)
         found[name] = passed
     return found
+
+
+def wait_for_end(path: str, told: Callable[[int], None]) -> None:
+    """Wait until the daemon that listens at the stream socket `path` has ended, if one does.
+
+    `told` hears its process id before. Raises InitializationError.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        if probe.connect_ex(path):
+            return
+        (pid,) = struct.unpack_from("i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError as error:  # of a namespace that this process does not see: 0
+        raise InitializationError.of("wait for nvcd", f"process {pid}", error, "stop it first") from None
+    try:
+        told(pid)
+        select.select((fd,), (), ())
+    finally:
+        os.close(fd)
 
 
 def listen(path: str, kind: int, mode: int) -> socket.socket:
