@@ -22,6 +22,8 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
 
   --node-name NAME       this node's name in the cluster
   --kubeconfig FILE      how to reach the API server; default: the pod's account
+  --instance NAME        tells two plugins of one node apart while an update replaces
+                         one: the UID of the pod
   --mode LIST            dra, device-plugin, or both; default: dra where the API
                          server has resource.k8s.io/v1, else device-plugin
   --driver-name NAME     default: gpu.nvc.dev
@@ -56,7 +58,7 @@ PATHS = (
 #: With the most digits before the point.
 SECONDS = {"health-quiet": 6, "health-interval": 2}
 DEFAULTS = {"health-quiet": "300", "health-interval": "10"}
-OPTIONS = ("node-name", "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
+OPTIONS = ("node-name", "instance", "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
@@ -120,7 +122,7 @@ def settings_of(values: dict[str, str]) -> Settings:
     """The settings of the plugin. Raises InputError for names and modes that cannot be."""
     from nvc.kubernetes.settings import MODES, PLACEMENTS, Settings
 
-    for name, most in (("node-name", NAME_MAX), ("driver-name", DRIVER_MAX)):
+    for name, most in (("node-name", NAME_MAX), ("driver-name", DRIVER_MAX), ("instance", DRIVER_MAX)):
         value = values.get(name)
         if name == "node-name" and not value:
             hint = "name the node as `kubectl get nodes` shows it"

@@ -89,7 +89,7 @@ def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[st
         try:
             given.append(_given(result, requests, configs, devices, where))
         except InputError as error:
-            raise ClaimError(STEP, where, _cause(error), error.hint) from None
+            raise ClaimError(STEP, where, cause_of(error), error.hint) from None
     pods = tuple(
         Consumer(str(one.get("name", "")), str(one.get("uid", "")))
         for one in _list(status.get("reservedFor"))
@@ -206,7 +206,8 @@ def _configs(allocated: dict[str, Any], driver: str) -> list[tuple[str, list[str
     return sorted(found, key=lambda one: "of the claim" in one[0])
 
 
-def _cause(error: NvcError) -> str:
+def cause_of(error: NvcError) -> str:
+    """What an error says, without its hint and its code: for the error of a claim."""
     return ": ".join(str(part) for part in (error.step, error.path, error.cause) if part != "")
 
 

@@ -195,14 +195,16 @@ class DevicePlugin:
         log: Callable[[str], None],
         claims: Callable[[], list[Held]],
         names: Callable[[Size, list[str]], list[str]],
+        registered: Callable[[tuple[str, ...]], None],
         packed: bool = True,
     ) -> None:
-        """`names` makes CDI devices of ids."""
+        """`names` makes CDI devices of ids. `registered` hears which resources the kubelet knows."""
         self.directory = directory
         self.board = board
         self.counts = counts
         self.log = log
         self.names = names
+        self.registered = registered
         self.packed = packed
         self.offer = Offer((), ())
         pods = os.path.join(os.path.dirname(directory), "pod-resources", KUBELET)
@@ -265,6 +267,9 @@ class DevicePlugin:
             if kubelet is not None and resource.registered != kubelet:
                 self._register(resource)
                 resource.registered = kubelet
+        self.registered(
+            tuple(name for name, one in self.resources.items() if kubelet and one.registered == kubelet)
+        )
         now = time.monotonic()
         if kubelet is not None and (not self.grants.known or now - self._looked >= USE_AGAIN):
             self._looked = now

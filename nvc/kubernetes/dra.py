@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nvc.kubernetes.devices import Device
     from nvc.kubernetes.metrics import Counts
     from nvc.kubernetes.prepare import Preparer
+    from nvc.kubernetes.sockets import Places
 
 TYPE = "DRAPlugin"
 #: What is told at registration; kubelet takes the newest that it knows.
@@ -45,8 +47,9 @@ class Driver:
         devices: Callable[[], tuple[Device, ...]],
         counts: Counts,
         log: Callable[[str], None],
-        registered: Callable[[], None],
+        registered: Callable[[str], None],
     ) -> None:
+        """`registered` hears what the kubelet says of the registration: why it is refused, or ""."""
         self.name = name
         self.node = node
         self.preparer = preparer
@@ -57,9 +60,15 @@ class Driver:
         self.registered = registered
         self._sockets: list[Socket] = []
 
-    def start(self, plugins: str, registry: str) -> None:
-        """Serve, then register: kubelet calls at once. Raises InitializationError."""
-        endpoint = f"{plugins}/{self.name}/dra.sock"
+    def start(self, at: Places) -> None:
+        """Serve, then register: kubelet calls at once. Raises InitializationError, OSError."""
+        with self.preparer.alone():
+            for path in at.dead():
+                os.unlink(path)  # of a plugin that was killed; kubelet would try to reach it for ever
+            self._serve(at)
+
+    def _serve(self, at: Places) -> None:
+        endpoint = at.endpoint
         methods = (
             Method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
             Method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
@@ -76,8 +85,7 @@ class Driver:
             Method("GetInfo", registration_pb2.InfoRequest, info),
             Method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
         )
-        path = f"{registry}/{self.name}-reg.sock"
-        self._sockets.append(Socket(path, {"pluginregistration.Registration": registration}))
+        self._sockets.append(Socket(at.registration, {"pluginregistration.Registration": registration}))
 
     def stop(self) -> None:
         """Unregister, then end the services."""
@@ -91,9 +99,10 @@ class Driver:
         if status.plugin_registered:
             self.counts.registrations += 1
             self.log(f"kubelet has registered the driver {self.name}")
-            self.registered()
+            self.registered("")
         else:
             self.log(f"kubelet has refused the driver {self.name}: {one_line(status.error)}")
+            self.registered(one_line(status.error) or "it does not say why")
         return registration_pb2.RegistrationStatusResponse()
 
     def prepare(

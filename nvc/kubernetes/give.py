@@ -64,18 +64,30 @@ def _file(kind: str, uid: str) -> str:
     return f"{CDI_VENDOR}-{kind}-{uid}{_SUFFIX}"
 
 
+def paths(outlet: Outlet, allocation: Allocation) -> list[str]:
+    """The files of a claim's documents, as it was prepared."""
+    kinds = [CDI_CLASS if one.whole else CDI_SLICE_CLASS for one in allocation.given]
+    return [f"{outlet.directory}/{_file(kind, allocation.uid)}" for kind in dict.fromkeys(kinds)]
+
+
 def documents(
-    kernel: Kernel, facts: HostFacts, options: DriverOptions, outlet: Outlet, allocation: Allocation
+    kernel: Kernel,
+    facts: HostFacts,
+    options: DriverOptions,
+    outlet: Outlet,
+    allocation: Allocation,
+    bounds: SliceRequest,
 ) -> dict[str, dict[str, Any]]:
     """The documents of a claim by class: one for whole devices, one for slices, as far as it has any.
 
-    Raises NvcError where a device is gone, or the installation has no shim.
+    Raises NvcError where a device is gone, the installation has no shim, or for what the operator's `bounds` do not
+    grant.
     """
     found = {}
     for kind in (CDI_CLASS, CDI_SLICE_CLASS):
         places = [place for place, one in enumerate(allocation.given) if one.whole == (kind == CDI_CLASS)]
         if places:
-            found[kind] = _document(kernel, facts, options, outlet, allocation, places, kind)
+            found[kind] = _document(kernel, facts, options, outlet, allocation, bounds, places, kind)
     return found
 
 
@@ -113,6 +125,7 @@ def _document(
     options: DriverOptions,
     outlet: Outlet,
     allocation: Allocation,
+    bounds: SliceRequest,
     places: list[int],
     kind: str,
 ) -> dict[str, Any]:
@@ -126,7 +139,7 @@ def _document(
         disabled_hooks=() if sliced else (STEP,),
     )  # fmt: skip
     slicing = (
-        Slicing(_sizes(allocation, places), _shims(), any(one.uncounted for one in given.values()))
+        Slicing(_sizes(allocation, places), _shims(), any(one.uncounted for one in given.values()), bounds)
         if sliced
         else None
     )

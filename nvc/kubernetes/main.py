@@ -11,6 +11,7 @@ import nvc
 from nvc.cdi.generate import installed_hook, slicing_of
 from nvc.config import driver_options
 from nvc.discovery import discover
+from nvc.environment import bounds_of
 from nvc.errors import InitializationError, NvcError, PermissionDenied, unforeseen
 from nvc.kernel import LinuxKernel
 from nvc.kubernetes import give, nvml
@@ -24,17 +25,18 @@ from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
 from nvc.kubernetes.health import Monitor
 from nvc.kubernetes.holdings import free_of, held_by, uuid_of
+from nvc.kubernetes.lead import lead
 from nvc.kubernetes.metrics import Collector, Counts
 from nvc.kubernetes.prepare import Host, Preparer
 from nvc.kubernetes.publish import Publisher
+from nvc.kubernetes.record import Recorder
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
+from nvc.kubernetes.sockets import places_of
 from nvc.kubernetes.topology import places
 from nvc.kubernetes.wake import Wake
 from nvc.kubernetes.web import Web
-from nvc.request import SliceRequest
 from nvc.slices.build.calibrate import libraries_of
-from nvc.slices.model.sizes import parse_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,14 +52,6 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the node's devices, and at claims that nobody will unprepare.
 LOOK, COLLECT = 60.0, 600.0
 RESOURCES = "/apis/resource.k8s.io/v1"
-
-
-def bounds_of(config: Config) -> SliceRequest:
-    """What the operator grants at most."""
-    largest = parse_size("vgpu-memory-max", config.vgpu_memory_max) if config.vgpu_memory_max else None
-    return SliceRequest(
-        largest=largest, most_cores=config.vgpu_cores_max, most_weight=config.vgpu_weight_max
-    )
 
 
 def _cdi_names(size: Size, ids: list[str]) -> list[str]:
@@ -116,12 +110,13 @@ class Plugin:
         )
         self.device_plugin = DevicePlugin(
             settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held, _cdi_names,
-            settings.placement == "packed",
+            lambda names: self.recorder.note(resources=names), settings.placement == "packed",
         )  # fmt: skip
         self.driver = Driver(
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
-            self.publisher.look,
+            self._registered,
         )  # fmt: skip
+        self.recorder = Recorder(settings, self.options.root, self.outlet.hook_path, log)
 
     def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
         return devices_of(facts, places(facts), self.monitor.round.profiles)
@@ -200,6 +195,7 @@ class Plugin:
         if offer != self.device_plugin.offer:
             for problem in found.problems:
                 log(f"size {problem}")
+            self.recorder.note(offered=tuple(size.resource for size in found.sizes))
             self.device_plugin.want(offer)
 
     def _monitor(self, facts: HostFacts) -> None:
@@ -218,6 +214,11 @@ class Plugin:
         if problem and problem != self._problem:
             log(problem)
         self._problem = problem
+
+    def _registered(self, refusal: str) -> None:
+        self.recorder.note(registered=not refusal, refused=refusal)
+        if not refusal:
+            self.publisher.look()
 
     def _published(self, error: NvcError | None) -> None:
         if error is not None:
@@ -241,24 +242,36 @@ class Plugin:
             )  # fmt: skip
             self._web = Web(settings.metrics_listen, collector)
         self.served = self.modes()
+        self.recorder.note(modes=self.served, shares=self.preparer.shares)
         self.look()
+        if DRA in self.served:
+            at = places_of(
+                settings.driver_name, settings.kubelet_plugins_dir, settings.registry_dir, settings.instance
+            )
+            self.recorder.note(endpoint=at.endpoint, registration=at.registration)
+            self.driver.start(at)
+        lead(settings.state_dir, self._lead)
+
+    def _lead(self) -> None:
+        """Do what only one plugin of a node does at a time."""
+        if self._ended:
+            return
         if DEVICE_PLUGIN in self.served:
             self.device_plugin.start()
         if DRA in self.served:
-            self.driver.start(settings.kubelet_plugins_dir, settings.registry_dir)
             self.publisher.start()
 
     def run(self) -> None:
         """Until `end` is called."""
-        collect = time.monotonic() + COLLECT
+        collect = time.monotonic()  # at once: claims may have gone while no plugin ran
         while True:
+            if time.monotonic() >= collect:
+                collect = time.monotonic() + COLLECT
+                self._collect()
             self._wake.wait(LOOK)
             if self._ended:
                 return
             self.look()
-            if time.monotonic() >= collect:
-                collect = time.monotonic() + COLLECT
-                self._collect()
 
     def _collect(self) -> None:
         try:

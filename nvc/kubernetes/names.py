@@ -16,3 +16,5 @@ MEMORY, CORES = "memory", "cores"
 #: CDI devices of claims, and of what the device plugin allocates.
 CDI_GPU_CLASS, CDI_SIZE_CLASS = "gpu", "vgpu"
 CDI_VENDOR, CDI_CLASS, CDI_SLICE_CLASS = "k8s.gpu.nvc.dev", "claim", "slice"
+#: Paths of the API server: of a claim, by namespace and name.
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"

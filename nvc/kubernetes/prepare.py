@@ -12,18 +12,20 @@ import fcntl
 import os
 import threading
 
-from nvc.errors import NvcError, unforeseen
+from nvc.errors import InputError, NvcError, unforeseen
 from nvc.kubernetes import give
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
-from nvc.kubernetes.claim import STEP, allocation_of
+from nvc.kubernetes.claim import STEP, allocation_of, cause_of
 from nvc.kubernetes.devices import ALL_CORES
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
 from nvc.kubernetes.holdings import Held
+from nvc.kubernetes.names import CLAIMS
 from nvc.slices.store import claims
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from nvc.kernel import Kernel
     from nvc.kubernetes.api import Api
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts
     from nvc.request import DriverOptions, SliceRequest
 
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims/{}"
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _NAME_MAX = 253
 CAP_SYS_ADMIN = 21  # capabilities(7)
@@ -91,7 +92,7 @@ class Preparer:
         self._lock_path = f"{state}/lock"
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         """One at a time in this process, and in another one that an update has started beside it."""
         with self._lock:
             fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -109,11 +110,14 @@ class Preparer:
         if not is_uid(uid) or not _is_name(namespace) or not _is_name(name):
             where, cause = f"{namespace}/{name}"[:300], f"no name of a claim, or its UID {uid[:80]} is none"
             raise ClaimError(STEP, where, cause)
-        with self._alone():
+        with self.alone():
             facts, devices = self.host.look()
             allocation = self._allocation(namespace, name, uid, devices)
             self.admit(allocation)
-            documents = give.documents(self.host.kernel, facts, self.host.options, self.outlet, allocation)
+            try:
+                documents = self._documents(facts, allocation)
+            except InputError as error:
+                raise ClaimError(STEP, f"{namespace}/{name}", cause_of(error), error.hint) from None
             self.checkpoint.write(allocation)
             self._hold(facts, allocation)
             give.write(self.outlet, allocation, documents)
@@ -131,6 +135,11 @@ class Preparer:
                 return kept
             raise
         return allocation_of(claim, uid, self.driver, devices)
+
+    def _documents(self, facts: HostFacts, allocation: Allocation) -> dict[str, dict[str, Any]]:
+        """Raises InputError for more than the operator grants, NvcError."""
+        host = self.host
+        return give.documents(host.kernel, facts, host.options, self.outlet, allocation, self.bounds)
 
     def _kept(self, uid: str) -> Allocation | None:
         try:
@@ -153,7 +162,7 @@ class Preparer:
         """
         if not is_uid(uid):
             return  # nothing was ever prepared for it
-        with self._alone():
+        with self.alone():
             self._drop(uid)
 
     def _drop(self, uid: str) -> None:
@@ -184,7 +193,7 @@ class Preparer:
         kubelet asks for them.
         """
         problems: list[NvcError] = []
-        with self._alone():
+        with self.alone():
             known = set(self.checkpoint.uids())
             for uid in (give.uids_there(self.outlet) | claims.held_uids()) - known:
                 if is_uid(uid):
@@ -203,7 +212,7 @@ class Preparer:
                     problems.append(found)
                     continue
                 try:
-                    made = give.documents(self.host.kernel, facts, self.host.options, self.outlet, found)
+                    made = self._documents(facts, found)
                     self._hold(facts, found)
                     give.write(self.outlet, found, made)
                 except NvcError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +24,8 @@ PATH_MAX = 107
 #: Bytes of a message that kubelet takes.
 MESSAGE_MAX = 4 << 20
 CALL_TIMEOUT = 10.0  # seconds
+#: Seconds that calls may take which have begun when a server is stopped.
+GRACE = 5.0
 
 
 class Method:
@@ -98,22 +99,11 @@ class Socket:
         """Whether the path still leads to this server: a kubelet that starts removes sockets of device plugins."""
         return self._identity is not None and self._found() == self._identity
 
-    def stop(self, grace: float = 0.5) -> None:
+    def stop(self, grace: float = GRACE) -> None:
         """End all calls and remove the socket, unless another process has put its own there."""
         if self.is_there():
             os.unlink(self.path)
         self._server.stop(grace).wait()
-
-
-def is_served(path: str) -> bool:
-    """Whether somebody listens at a socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True
 
 
 def call(

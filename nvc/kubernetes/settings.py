@@ -16,6 +16,7 @@ class Settings(Value):
     node_name: str
     health_quiet: float  # seconds without an Xid after which a GPU is well again
     health_interval: float  # seconds from one look at all GPUs to the next
+    instance: str = ""  # tells plugins of one node apart, such as the UID of the pod
     kubeconfig: str = ""  # "": the account of the pod
     driver_name: str = DRIVER
     kubelet_plugins_dir: str = "/var/lib/kubelet/plugins"

@@ -3,7 +3,7 @@
 node install       copies /opt/nvc/VERSION to the node and makes it the current version; removes versions not in use
 node uninstall     removes nvc and what its plugin keeps on the node; then waits until it is stopped, so that a
                    DaemonSet stays Ready. Refuses while a claim is prepared.
-node serves        succeeds while the plugin answers on a socket that the kubelet knows: its probes
+node serves        succeeds while the plugin of this pod answers on a socket that the kubelet knows: its probes
 node removed       succeeds once `uninstall` has removed everything: the readiness probe
 
 A version is in use while a file in /etc/cdi, /var/run/cdi or the plugin's state names it: a runtime reads those
@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import shutil
@@ -127,6 +128,13 @@ def answers(path):
     return True
 
 
+def serves(kubelet, driver, instance):
+    """Whether the plugin of this pod answers, or one has the device plugin, which this one will serve after it."""
+    own = hashlib.sha256(instance.encode()).hexdigest()[:8]
+    paths = glob.glob(os.path.join(glob.escape(kubelet), "device-plugins/nvc*.sock"))
+    return any(map(answers, [os.path.join(kubelet, "plugins", driver, f"dra-{own}.sock"), *paths]))
+
+
 def sockets(kubelet, driver):
     """The paths of the plugin's sockets and directories of them."""
     for pattern in SOCKETS:
@@ -174,7 +182,7 @@ def main():
     parser.add_argument("--once", action="store_true", help="end when all is removed")
     options = parser.parse_args()
     if options.call == "serves":
-        sys.exit(not any(map(answers, sockets(options.kubelet_dir, options.driver_name))))
+        sys.exit(not serves(options.kubelet_dir, options.driver_name, os.environ.get("NVC_POD_UID", "")))
     if options.call == "removed":
         sys.exit(not os.path.exists(REMOVED))
     os.umask(0o022)

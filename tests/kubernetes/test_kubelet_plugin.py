@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import run, until
-from support.apiserver import CLOSE, ApiServer, claim, parameters, result
+from support.apiserver import CLOSE, HANG, ApiServer, claim, parameters, result
 from support.cdi import schema_problems
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
 
@@ -274,3 +274,75 @@ def test_what_cannot_be_cleared_away_keeps_nobody_from_starting(
     kubelet.register()
     made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi")]))
     assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('vgpu-memory-max = "2GiB"', "4 GiB is asked for, the operator grants 2GiB"),
+        ("vgpu-cores-max = 20", "25% of its time is asked for, the operator grants 20%"),
+        ("vgpu-weight-max = 2", "a weight of 3 is asked for, the operator grants 2"),
+    ],
+)
+@pytest.mark.parametrize("rights", ["all", "no mounts"])
+def test_more_than_the_operator_grants(
+    plugin: Plugin, kubelet: Kubelet, api: ApiServer, setting: str, said: str, rights: str
+) -> None:
+    """Is refused before anything is made, with the claim's name, what it asks for and what it may have."""
+    plugin.close()
+    plugin.config = f"{plugin.directory}/config.toml"
+    with open(plugin.config, "w", encoding="ascii") as file:
+        file.write(f"[nvc]\n{setting}\n")
+    if rights == "no mounts":
+        plugin.wrapper = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    plugin.start()
+    kubelet.register()
+    made = add(api, claim("large", [result("gpu", "gpu-0", "4Gi", "25")], config=[parameters(weight=3)]))
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert said in entry.error and "ml/large" in entry.error and "NVC-2401" in entry.error, entry.error
+    assert not entry.devices and plugin.files() == [] and plugin.claims() == []
+
+
+def test_an_api_server_that_hangs(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """A prepared claim is prepared without it; another one fails before the kubelet's patience of 45 s is over."""
+    known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi")]))
+    new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi")]))
+    first = kubelet.prepare(known)[known["metadata"]["uid"]]
+    api.fail("GET .*/resourceclaims/", HANG)
+    assert kubelet.prepare(known)[known["metadata"]["uid"]] == first
+    failed = kubelet.prepare(new)[new["metadata"]["uid"]]
+    assert "resourceclaims/new: no answer: " in failed.error and "timed out" in failed.error
+    assert kubelet.unprepare(known)[known["metadata"]["uid"]].error == "" and plugin.claims() == []
+
+
+def test_an_update_without_a_gap(
+    stage: str, scratch: str, driver: str, plugin: Plugin, kubelet: Kubelet, api: ApiServer
+) -> None:
+    """The next plugin prepares claims while the old one still runs; it publishes once that has ended."""
+    old = add(api, claim("old", [result("gpu", "gpu-0", "4Gi", "25")]))
+    before = kubelet.prepare(old)[old["metadata"]["uid"]]
+    (slice,) = api.wait(api.slices)
+    newer = Plugin(stage, scratch, driver, kubelet, api)
+    newer.log = f"{scratch}/newer.log"
+    try:
+        newer.start("--instance=0b2e2f0e-1111-4000-8000-000000000000")
+        newer.said(": ready")
+        info = kubelet.register("0b2e2f0e-1111-4000-8000-000000000000")
+        assert info.endpoint != f"{kubelet.plugins}/{DRIVER}/dra.sock"
+        assert kubelet.prepare(old)[old["metadata"]["uid"]] == before
+        made = add(api, claim("new", [result("gpu", "gpu-1", "4Gi", "25")]))
+        assert kubelet.prepare(made)[made["metadata"]["uid"]].error == ""
+        kubelet.register()  # the old one answers, too
+        assert kubelet.prepare(old)[old["metadata"]["uid"]] == before
+        path = f"/apis/resource.k8s.io/v1/resourceslices/{slice['metadata']['name']}"
+        plugin.kill()  # at once: its sockets stay
+        api.remove(path)
+        kubelet.register("0b2e2f0e-1111-4000-8000-000000000000")
+        api.wait(api.slices)
+        assert kubelet.unprepare(old, made)[old["metadata"]["uid"]].error == ""
+        newer.close()
+        newer.start("--instance=0b2e2f0e-2222-4000-8000-000000000000")
+        newer.said(": ready")
+        assert len(os.listdir(kubelet.registry)) == len(os.listdir(f"{kubelet.plugins}/{DRIVER}")) == 1
+    finally:
+        newer.close()

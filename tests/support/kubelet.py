@@ -22,6 +22,7 @@ from nvc.kubernetes.protocol import (
     registration_pb2,
 )
 from nvc.kubernetes.rbac import RULES
+from nvc.kubernetes.sockets import places_of
 from nvc.slices.store import claims, registry
 
 from . import CLEAN_ENV, PATIENCE, until
@@ -82,16 +83,21 @@ class Kubelet:
         self.streams.append(found)
         return found
 
-    def register(self) -> registration_pb2.PluginInfo:
+    def register(self, instance: str = "", refusal: str = "") -> registration_pb2.PluginInfo:
         """Find the driver's registration, as kubelet does at its start and when the socket comes."""
-        path = f"{self.registry}/{DRIVER}-reg.sock"
+        path = places_of(DRIVER, self.plugins, self.registry, instance).registration
         until(lambda: os.path.exists(path), lambda: f"no {path}")
         service = "/pluginregistration.Registration"
         info: registration_pb2.PluginInfo = self.call(
             path, f"{service}/GetInfo", registration_pb2.InfoRequest(), registration_pb2.PluginInfo
         )
         status, reply = registration_pb2.RegistrationStatus, registration_pb2.RegistrationStatusResponse
-        self.call(path, f"{service}/NotifyRegistrationStatus", status(plugin_registered=True), reply)
+        self.call(
+            path,
+            f"{service}/NotifyRegistrationStatus",
+            status(plugin_registered=not refusal, error=refusal),
+            reply,
+        )
         self.endpoint = info.endpoint
         return info
 
@@ -241,7 +247,12 @@ class Plugin:
             "registry-dir": self.kubelet.registry,
             "device-plugin-dir": self.kubelet.device_plugins,
         }
-        argv = [*self.wrapper, self.program, *(f"--{name}={value}" for name, value in options.items()), *words]
+        argv = [
+            *self.wrapper,
+            self.program,
+            *(f"--{name}={value}" for name, value in options.items()),
+            *words,
+        ]
         if self.config:
             argv.append(f"--config={self.config}")
         with open(self.log, "ab") as log:
