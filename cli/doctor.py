@@ -46,11 +46,25 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "  nvc-cli doctor\n"
     "  nvc-cli doctor driver nodes.gpus\n"
     "  nvc-cli doctor --container 3f2a9c\n"
+    "  nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p\n"
     "  nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
 )
 @click.option(
     "--container", default="", metavar="ID|PID", shell_complete=_containers,
     help="Look into this running container, from outside.",
+)  # fmt: skip
+@click.option("--kubernetes", is_flag=True, help="Look at this node of Kubernetes and its plugin.")
+@click.option(
+    "--claim", default="", metavar="NAMESPACE/NAME",
+    help="Also look at this claim of a pod on this node. Implies --kubernetes.",
+)  # fmt: skip
+@click.option(
+    "--kubeconfig", default="", metavar="FILE", type=click.Path(dir_okay=False),
+    help="With --kubernetes: how to reach the API server. Default: the pod's account.",
+)  # fmt: skip
+@click.option(
+    "--state-dir", default="/var/lib/nvc/kubernetes", metavar="DIR", show_default=True,
+    help="With --kubernetes: where the plugin keeps its state.",
 )  # fmt: skip
 @format_option("text", "table")
 @click.option("--all", "everything", is_flag=True, help="Also show checks that passed.")
@@ -67,6 +81,10 @@ def doctor(
     ctx: click.Context,
     /,
     container: str,
+    kubernetes: bool,
+    claim: str,
+    kubeconfig: str,
+    state_dir: str,
     form: str,
     everything: bool,
     strict: bool,
@@ -75,7 +93,7 @@ def doctor(
     unmasked: bool,
     checks: tuple[str, ...],
 ) -> None:
-    """Find what is wrong with this host, or with one container, and how to fix it.
+    """Find what is wrong with this host, one container or a node of Kubernetes, and how to fix it.
 
     Nothing is changed. Exit code 0: no failure. 1: a check failed. 2: no failure, but some checks could not run,
     for example without root. A CHECK is a name of --list, or the part of it before the dot.
@@ -86,7 +104,17 @@ def doctor(
     from nvc.doctor.catalog import choose, examine
     from nvc.doctor.resolve import resolve
 
-    chosen = choose(checks, bool(container) or listing)
+    kubernetes = kubernetes or bool(claim)
+    if kubeconfig and not kubernetes:
+        raise click.UsageError("--kubeconfig goes with --kubernetes")
+    looked = {
+        "container": container or listing,
+        "kubernetes": kubernetes or listing,
+        "claim": claim or listing,
+    }
+    chosen = choose(
+        checks, () if listing and not checks else tuple(name for name, given in looked.items() if given)
+    )
     if listing:
         from nvc.doctor.catalog import CHECKS
 
@@ -101,7 +129,13 @@ def doctor(
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
     found = resolve(container) if container else None
-    context = _context(ctx.obj["globals"])
+    node = None
+    if kubernetes:
+        from nvc.doctor.cluster import Node
+
+        node = Node(state_dir, kubeconfig, claim, dict(os.environ))
+    context = _context(ctx.obj["globals"], node.found.root if node is not None and node.found is not None else "")
+    context.node = node
     try:
         context.container = found
         results = examine(context, chosen)
@@ -127,13 +161,21 @@ def doctor(
     ctx.exit(text.exit_code(results, strict))
 
 
-def _context(values: Values) -> Context:
-    """What the checks look at. They find out by themselves what is wrong with a configuration."""
+def _context(values: Values, plugins: str) -> Context:
+    """What the checks look at. They find out by themselves what is wrong with a configuration.
+
+    `plugins` is the driver root of the node's plugin, "" where there is none.
+    """
     from nvc.doctor.context import Context
     from nvc_cli import arguments
 
     options = arguments.driver_options(values, own_ids=True, configured=False)
     root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
+    if plugins and not root:
+        from nvc.request import place
+
+        root, ldcache = place(plugins, "")
+        options = options.replace(root=root, ldcache=ldcache)
     return Context(LinuxKernel(), options, root, ldcache, _programs())
 
 

@@ -9,11 +9,13 @@ from nvc.doctor import (
     Blocked,
     Check,
     Result,
+    claim,
     container,
     contents,
     driver,
     files,
     installation,
+    kubernetes,
     nodes,
     ok,
     registrations,
@@ -36,15 +38,23 @@ HOST: tuple[Check, ...] = (
     *driver.ANSWERS, *settings.KEPT, *specs.CHECKS, *registrations.CHECKS, *slices.CHECKS,
 )  # fmt: skip
 CONTAINER: tuple[Check, ...] = (*container.CHECKS, *contents.CHECKS)
-CHECKS = (*HOST, *CONTAINER)
+KUBERNETES: tuple[Check, ...] = (*kubernetes.CHECKS, *settings.KEPT)
+CLAIM: tuple[Check, ...] = claim.CHECKS
+CHECKS = (*HOST, *CONTAINER, *kubernetes.CHECKS, *CLAIM)
+#: What a group of checks looks at, which an option must name.
+_KINDS = {"container": "container", "kubernetes": "node of Kubernetes", "claim": "claim of a pod"}
+_WANTS = {"container": "--container ID", "kubernetes": "--kubernetes", "claim": "--claim NAMESPACE/NAME"}
 
 
-def choose(names: tuple[str, ...], with_container: bool) -> tuple[Check, ...]:
-    """The checks that `names` mean, whole names or groups; without names those of the container if there is one,
-    else those of the host. Raises InputError."""
+def choose(names: tuple[str, ...], given: tuple[str, ...] = ()) -> tuple[Check, ...]:
+    """The checks that `names` mean, whole names or groups; without names those of what was `given` to look at:
+    container, kubernetes, claim; else those of the host. Raises InputError."""
     if not names:
-        return CONTAINER if with_container else HOST
-    chosen = []
+        chosen = [CONTAINER if "container" in given else ()]
+        chosen.append(KUBERNETES if "kubernetes" in given else ())
+        chosen.append(CLAIM if "claim" in given else ())
+        return tuple(check for group in chosen for check in group) or HOST
+    found: list[Check] = []
     for name in names:
         meant = [check for check in CHECKS if check.name == name or check.name.startswith(f"{name}.")]
         if not meant:
@@ -54,10 +64,13 @@ def choose(names: tuple[str, ...], with_container: bool) -> tuple[Check, ...]:
                 "choose check", name, "there is no such check",
                 f"did you mean {near[0]}?" if near else "nvc-cli doctor --list",
             )  # fmt: skip
-        if meant[0].name.startswith("container.") and not with_container:
-            raise InputError("choose check", name, "looks into a container", "name it: --container ID")
-        chosen += meant
-    return tuple(dict.fromkeys(chosen))
+        group = meant[0].name.partition(".")[0]
+        if group in _WANTS and group not in given:
+            raise InputError(
+                "choose check", name, f"looks at a {_KINDS[group]}", f"name it: {_WANTS[group]}"
+            )
+        found += meant
+    return tuple(dict.fromkeys(found))
 
 
 def examine(context: Context, checks: tuple[Check, ...]) -> tuple[Result, ...]:

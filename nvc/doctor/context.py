@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
     from nvc.discovery.proc import ProcGpu
+    from nvc.doctor.cluster import Node
     from nvc.doctor.resolve import RunningContainer
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
@@ -46,6 +47,7 @@ class Context:
         )  # with the same driver root, in commands
         self.programs = programs  # the directory of this installation's programs, "" where there is none
         self.container: RunningContainer | None = None
+        self.node: Node | None = None  # of Kubernetes
         self.config = Config()
         self.config_error: ConfigError | None = None
         try:

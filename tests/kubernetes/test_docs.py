@@ -22,6 +22,7 @@ SEEN = {
     "logs first": "GPU 0: NVIDIA H100",
     "logs slice": "0MiB / 10240MiB",
     "vgpu ls": "default/slice/main",
+    "doctor --kubernetes": "checks: 14 ok\n",
     "quota gpus": "slice.gpu.nvc.dev.deviceclass.resource.k8s.io/devices",
     "logs sized": "0MiB / 10240MiB",
 }

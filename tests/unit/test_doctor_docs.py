@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 
@@ -30,12 +31,10 @@ def test_names() -> None:
 
 
 def test_each_check_has_a_fault() -> None:
-    folder = os.path.join(REPO, "tests/engines")
     tests = ""
-    for name in os.listdir(folder):
-        if name.startswith("test_doctor_"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                tests += file.read()
+    for path in glob.glob(os.path.join(REPO, "tests/*/test_doctor_*.py")):
+        with open(path, encoding="utf-8") as file:
+            tests += file.read()
     assert not [check.name for check in CHECKS if check.name not in tests]
 
 
