@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from nvc.cdi.hooks.arguments import OPTIONS, parse_arguments
+from nvc.cdi.hookspec import LIMIT_STEP
 from nvc.errors import one_line
 
 _HOOKS = "\n  ".join(OPTIONS)
 USAGE = f"""Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
        nvc-cdi-hook --version
 
-An OCI runtime calls it as a createContainer hook, with the container's state on
-standard input. It can also be called nvidia-cdi-hook. Unknown hooks are left
-out with a warning.
+An OCI runtime calls it as a createContainer hook (limit-memory: createRuntime),
+with the container's state on standard input. It can also be called
+nvidia-cdi-hook. Unknown hooks are left out with a warning.
 
 Hooks:
   {_HOOKS}
@@ -37,7 +38,11 @@ def main(argv: list[str]) -> int:
         boot.print_out(USAGE)
         return 0 if call.show else boot.MISUSED
     warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
-    if call.steps:
+    if any(step.name == LIMIT_STEP for step in call.steps):
+        from nvc.cdi.hooks.limit import limit_memory
+
+        limit_memory(call)
+    elif call.steps:
         from nvc.cdi.hooks.run import run_steps
 
         warnings += run_steps(call, boot.say)

@@ -60,6 +60,7 @@ class Part(Value):
     weight: int  # among the slices of the device
     policy: int  # place in slices.model.policy.TABLE
     hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
+    isolation: str = ""  # kernel: the driver limits the container's cgroup, too
 
 
 class SliceRequest(Value):

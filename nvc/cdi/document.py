@@ -7,7 +7,17 @@ selected GPUs alone.
 
 from __future__ import annotations
 
-from nvc.cdi.hookspec import COMPAT, LINKS, OPTION, PROFILE, STEP, Step, hook_entries
+from nvc.cdi.hookspec import (
+    COMPAT,
+    LIMIT_STEP,
+    LINKS,
+    OPTION,
+    PROFILE,
+    STEP,
+    Step,
+    hook_entries,
+    outside_entry,
+)
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
 from nvc.errors import DeviceError, InternalError
@@ -115,7 +125,7 @@ def build_document(
             devices += [{"name": name, "containerEdits": edits} for name in names]
             continue
         for size, part in parts.get(mig.uuid if mig else gpu.uuid, ()):
-            edits = writer.device_edits(ops, dri, f"--{OPTION}={written(part)}")
+            edits = writer.device_edits(ops, dri, f"--{OPTION}={written(part)}", bool(part.isolation))
             everything.setdefault(f"all:{size}", []).append(edits)
             devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]
     if not devices and not options.none_device:
@@ -191,8 +201,13 @@ class _Writer:
         self.options = options
         self.nodes = nodes
 
-    def device_edits(self, ops: list[Op], dri: tuple[str, ...], slice: str = "") -> dict[str, Any]:
-        """The edits that one device adds to the common ones; `slice` is what its hook is to make of it."""
+    def device_edits(
+        self, ops: list[Op], dri: tuple[str, ...], slice: str = "", isolated: bool = False
+    ) -> dict[str, Any]:
+        """The edits that one device adds to the common ones; `slice` is what its hook is to make of it.
+
+        If it is `isolated`, another hook has the driver limit the container's cgroup.
+        """
         found = Sorted(ops)
         nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         for path in dri:
@@ -208,6 +223,9 @@ class _Writer:
             steps.append(Step(STEP, (*self.options.driver_arguments, slice)))
         if steps:
             edits["hooks"] = hook_entries(self.options.hook_path, tuple(steps), self.options.stamp)
+        if isolated:
+            limit = Step(LIMIT_STEP, (*self.options.driver_arguments, slice))
+            edits["hooks"].append(outside_entry(self.options.hook_path, limit, self.options.stamp))
         return self._with_gids(edits)
 
     def common_edits(

@@ -23,6 +23,8 @@ STEP, OPTION = "slice-memory", "slice"
 COMPAT = "enable-cuda-compat"
 #: Links to device nodes, and the profile of EGL and Vulkan: both for the GPUs that the container has.
 LINKS, PROFILE = "create-device-links", "update-application-profile"
+#: The hook that has the driver limit a container's cgroup: outside of the container, where the host's paths are.
+LIMIT_STEP = "limit-memory"
 #: Hooks of common edits, in the order in which they are to run.
 NAMES = (
     STEP,
@@ -62,9 +64,15 @@ def hook_entries(path: str, steps: tuple[Step, ...], stamp: str) -> list[dict[st
     return [_entry(path, [program, *words], stamp)]
 
 
-def _entry(path: str, args: list[str], stamp: str) -> dict[str, Any]:
+def outside_entry(path: str, step: Step, stamp: str) -> dict[str, Any]:
+    """The entry of a hook that runs in the runtime's namespaces."""
+    program = path[path.rindex("/") + 1 :]
+    return _entry(path, [program, step.name, *step.arguments], stamp, "createRuntime")
+
+
+def _entry(path: str, args: list[str], stamp: str, kind: str = "createContainer") -> dict[str, Any]:
     return {
-        "hookName": "createContainer",
+        "hookName": kind,
         "path": path,
         "args": args,
         "env": [PATH, f"{STAMP}={stamp}"],

@@ -34,6 +34,7 @@ class SliceSize(Value):
     weight: int = WEIGHT
     policy: int = POLICY_NATIVE
     hold: str = ""  # of Part
+    isolation: str = ""  # likewise
 
 
 class Slicing(Value):
@@ -48,18 +49,20 @@ class Slicing(Value):
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
     """The sizes that the configuration defines."""
     found = []
-    for name, text, devices, cores, weight, policy in config.vgpu_devices:
+    for name, text, devices, cores, weight, policy, isolation in config.vgpu_devices:
         memory = parse_size(f"[[nvc.vgpu]] {name}", text)
         number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
-        found.append(SliceSize(name, memory, devices, cores, weight, number))
+        found.append(SliceSize(name, memory, devices, cores, weight, number, isolation=isolation))
     return tuple(found)
 
 
 def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, SliceDevice]]]:
     """For each device by UUID: the names of its sizes, and the device with the size's limit.
 
-    A size for `all` devices leaves out those that are too small for it. Raises InputError for one that a device
-    which was named has not, or that is more than anybody is to get; DeviceError for an unknown device.
+    A size for `all` devices leaves out those that are too small, and with isolation by the kernel MIG devices.
+
+    Raises InputError for one that a device which was named has not, or that is more than anybody is to get,
+    DeviceError for an unknown device, and where the driver cannot isolate.
     """
     found: dict[str, list[tuple[str, SliceDevice]]] = {}
     for size in slicing.sizes:
@@ -68,23 +71,36 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
         for device in devices_of(select(facts, Request(devices=size.devices))):
             try:
                 limit = amount(size.memory, device)
+                _check_isolation(facts, size, device, limit)
             except InputError as error:
                 if size.devices != ("all",):
                     raise
                 problem = error
                 continue
             fits += 1
-            part = Part(device.uuid, limit, size.cores, size.weight, size.policy, size.hold)
+            part = Part(device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation)
             found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
         if problem is not None and not fits:
             raise problem
     return found
 
 
+def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, limit: int) -> None:
+    """Raise DeviceError where the driver cannot limit a cgroup, InputError for a MIG device."""
+    if not size.isolation:
+        return
+    from nvc.cgroup.leaf import STEP
+    from nvc.slices.build.kernel_limits import check_devices
+
+    if ":" in device.index:
+        raise InputError(STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig")
+    check_devices(facts, (device.replace(limit=limit),))
+
+
 def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
-    hold = f",{device.hold}" if device.hold else ""
-    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{hold}"
+    more = "".join(f",{word}" for word in (device.hold, device.isolation) if word)
+    return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
 
 
 def parsed(text: str) -> Part:
@@ -92,9 +108,11 @@ def parsed(text: str) -> Part:
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
+    isolation = parts.pop() if parts[-1] == "kernel" else ""
     hold = parts.pop() if len(parts) == 5 else ""
     if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
-        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD]")
+        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,kernel]")
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
-    return Part(uuid, limit, cores, weight, parse_number(option, parts[3], 0, len(POLICIES) - 1), hold)
+    policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
+    return Part(uuid, limit, cores, weight, policy, hold, isolation)

@@ -109,7 +109,7 @@ class Config(Value):
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_overuse: str = "deny"
     #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
-    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str], ...] = ()
+    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str], ...] = ()
 
     if not TYPE_CHECKING:
 

@@ -12,7 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KEYS = ("name", "memory", "devices", "cores", "weight", "policy")
+KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "isolation")
+ISOLATIONS = ("", "kernel")
 NAME_MAX = 63
 TABLES_MAX = 64
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -41,6 +42,7 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
             cores,
             _number(name, "weight", table.get("weight", WEIGHT), 1, WEIGHT_MAX),
             _policy(name, table.get("policy", ""), cores),
+            _isolation(name, table.get("isolation", "")),
         )
     return tuple(found.values())
 
@@ -119,6 +121,12 @@ def _cores(name: str, value: Any) -> int:
     if type(number) is not int or not 0 <= number <= 100:
         raise ValueError(f'{name}: cores: want a number from 0 to 100, like 25 or "25%"')
     return number
+
+
+def _isolation(name: str, value: Any) -> str:
+    if value not in ISOLATIONS:
+        raise ValueError(f'{name}: isolation: want "kernel", or nothing')
+    return str(value)
 
 
 def _policy(name: str, value: Any, cores: int) -> str:

@@ -21,14 +21,22 @@ from support.programs import Programs
 from support.rootfs import LIBS
 from support.vgpu import cli, limits_of
 
+from nvc.cdi.document import DocumentOptions
+from nvc.cdi.generate import document_of
+from nvc.cdi.sliced import SliceSize, Slicing
 from nvc.cgroup.leaf import directory_of
+from nvc.discovery import discover
 from nvc.errors import ContainerError
 from nvc.kernel import LinuxKernel
 from nvc.kernel.probe import MemoryLimit
+from nvc.request import DriverOptions, Request
+from nvc.runtime.spec import Spec, apply_edits
 from nvc.sim.report import report
 from nvc.slices.build import builder
 from nvc.slices.build.kernel_limits import put_back
 from nvc.slices.build.kernel_limits import set_limits as limit
+from nvc.slices.build.shim import installed
+from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import HeldCgroup
 
 OUT_OF_MEMORY = 2
@@ -134,6 +142,68 @@ def grouped(pid: int) -> Iterator[Group]:
         finally:
             with open(f"{group.mount}/cgroup.procs", "w", encoding="ascii") as procs:
                 procs.write(str(pid))
+
+
+@pytest.fixture
+def give(stage: str, shim: str, driver: str) -> Callable[..., None]:
+    """Applies the edits of CDI devices to a bundle: `0:held`, of 1 GiB with isolation, and `1:open`, without."""
+
+    def edit(bundle: Bundle, *names: str) -> None:
+        kernel, options = LinuxKernel(), DriverOptions(root=driver)
+        facts = discover(kernel, options)
+        held = SliceSize("held", parse_size("held", "1GiB"), isolation="kernel")
+        open_ = SliceSize("open", parse_size("open", "1GiB"))
+        slicing = Slicing((held, open_), installed(os.path.dirname(shim)).files)
+        how = DocumentOptions(f"{stage}/bin/nvc-cdi-hook")
+        request = Request(devices=("all",), capabilities=("utility", "compute"))
+        document = document_of(kernel, facts, request, how, options, slicing)
+        spec = Spec(bundle.config)
+        apply_edits(spec, document["containerEdits"])
+        for device in document["devices"]:
+            if device["name"] in names:
+                apply_edits(spec, device["containerEdits"])
+
+    return edit
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_cdi_devices(
+    bundle: Bundle, give: Callable[..., None], launcher: str, tool: str, runtime: str
+) -> None:
+    bundle.config["linux"]["namespaces"].append({"type": "cgroup"})
+    give(bundle, "0:held", "1:held")
+    with unified(bundle, runtime) as container:
+        assert limits_of(container.pid) == [GIB, GIB]
+        assert taken(container, tool) == ["0", "0", str(OUT_OF_MEMORY), "0"]
+        assert "limited by shim, kernel" in cli(launcher, "show", str(container.pid)).stdout
+
+
+def test_cdi_devices_are_all_isolated_or_none(bundle: Bundle, give: Callable[..., None]) -> None:
+    give(bundle, "0:held", "1:open")
+    bundle.unified = True
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-held-{os.getpid()}-{next(_serial)}"
+    done = bundle.run("runc", "echo started", check=False)
+    assert "sizes with isolation by the kernel, and without" in done.stderr and "started" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("pid", "steps", "cause"),
+    [
+        (1, (), "read container state: pid: 1 is no container's"),
+        (2, ("update-ldcache", "--folder=/usr/lib"), "limit-memory: not together with other hooks"),
+        (4194303, (), "isolate by the kernel: pid 4194303: no such file or directory; has the container ended?"),
+    ],
+)
+def test_calls_of_the_cdi_hook_that_are_refused(
+    stage: str, driver: str, uuids: list[str], scratch: str, pid: int, steps: tuple[str, ...], cause: str
+) -> None:
+    state = os.path.join(scratch, "state.json")
+    with open(state, "w", encoding="ascii") as out:
+        json.dump({"ociVersion": "1.0.2", "id": "x", "pid": pid, "bundle": scratch}, out)
+    words = ("limit-memory", f"--driver-root={driver}", f"--slice={uuids[0]}={GIB},0,1,5,kernel", *steps)
+    with open(state, "rb") as stdin:
+        done = run(f"{stage}/bin/nvc-cdi-hook", *words, stdin=stdin, check=False)
+    assert done.returncode == 1 and cause in done.stderr
 
 
 def test_configure_again_and_what_it_says(

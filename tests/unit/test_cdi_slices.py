@@ -41,13 +41,15 @@ def size(name: str, memory: str, *devices: str, **more: Any) -> SliceSize:
     return SliceSize(name, parse_size(name, memory), devices or ("all",), **more)
 
 
-def document(*sizes: SliceSize, uncounted: bool = False, **options: Any) -> dict[str, Any]:
+def document(
+    *sizes: SliceSize, uncounted: bool = False, of: HostFacts | None = None, **options: Any
+) -> dict[str, Any]:
     request = Request(devices=("all",), capabilities=("utility", "compute", "video"))
     how = DocumentOptions(
         "/usr/bin/nvc-cdi-hook", device_class="vgpu", stamp="1,2,/", driver_arguments=("--driver-root=/",),
         strategies=("index",), **options,
     )  # fmt: skip
-    made = host()
+    made = of or host()
     return build_document(made, select(made, request), request, how, {}, Slicing(sizes, SHIMS, uncounted))
 
 
@@ -61,6 +63,25 @@ def test_one_device_for_each_device_and_size() -> None:
     assert hook["args"] == [
         "nvc-cdi-hook", "slice-memory", "--driver-root=/", f"--slice={UUID_0}={40 * GIB},0,1,5",
     ]  # fmt: skip
+
+
+def test_isolation_by_the_kernel_is_a_hook_outside_of_the_container() -> None:
+    with pytest.raises(DeviceError, match="has no memory limits by cgroup: driver 615 is the first"):
+        document(size("held", "5GiB", isolation="kernel"))
+    new = host().replace(driver_version="615.71.09")
+    made = document(size("held", "5GiB", isolation="kernel"), size("open", "5GiB"), of=new)
+    assert [item["name"] for item in made["devices"] if "held" in item["name"]] == ["0:held", "all:held"]
+    assert schema_problems(made) == [] and problems(made) == []
+    for name in ("0:held", "all:held"):
+        inside, outside = device(made, name)["hooks"]
+        argument = f"--slice={UUID_0}={5 * GIB},0,1,5,kernel"
+        assert inside["hookName"] == "createContainer" and inside["args"][-1] == argument
+        assert outside["hookName"] == "createRuntime"
+        assert outside["args"] == ["nvc-cdi-hook", "limit-memory", "--driver-root=/", argument]
+        assert outside["env"] == inside["env"]
+    assert [hook["hookName"] for hook in device(made, "0:open")["hooks"]] == ["createContainer"]
+    with pytest.raises(InputError, match="a MIG device: the driver limits whole GPUs"):
+        document(size("held", "5GiB", "1:0", isolation="kernel"), of=new)
 
 
 def test_all_of_a_size_is_one_hook_of_every_device() -> None:
@@ -119,7 +140,8 @@ def test_the_configuration_says_which() -> None:
 
 def test_what_is_written_is_read() -> None:
     part = Part(UUID_0, GIB, cores=30, weight=7, policy=2)
-    assert parsed(written(part)) == part
+    for more in ({}, {"hold": "ab-1"}, {"isolation": "kernel"}, {"hold": "ab-1", "isolation": "kernel"}):
+        assert parsed(written(part.replace(**more))) == part.replace(**more)
     assert parsed(written(SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30))).cores == 30
 
 

@@ -109,11 +109,11 @@ def settings(text: str) -> dict[str, Any]:
         ),
         (
             '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'
-            'devices = ["0", "1:0"]\ncores = "50%"\nweight = 2\npolicy = "fixed"',
+            'devices = ["0", "1:0"]\ncores = "50%"\nweight = 2\npolicy = "fixed"\nisolation = "kernel"',
             {
                 "vgpu_devices": (
-                    ("small", "10GiB", ("all",), 0, 1, ""),
-                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed"),
+                    ("small", "10GiB", ("all",), 0, 1, "", ""),
+                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed", "kernel"),
                 )
             },
         ),

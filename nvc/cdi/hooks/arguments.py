@@ -25,6 +25,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "disable-device-node-modification": (),
     "simulate-proc": ("driver-root", "entry"),
     "slice-memory": ("slice", "driver-root", "ldcache", "library-directory"),
+    "limit-memory": ("slice", "driver-root", "ldcache", "library-directory"),
 }
 REQUIRED: dict[str, tuple[str, ...]] = {
     "create-symlinks": ("link",),
@@ -33,6 +34,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "chmod": ("mode", "path"),
     "simulate-proc": ("driver-root",),
     "slice-memory": ("driver-root",),
+    "limit-memory": ("slice", "driver-root"),
 }
 #: Before or among the options of any step.
 SPEC = "container-spec"

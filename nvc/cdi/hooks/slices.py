@@ -75,7 +75,7 @@ def asked(
         return None
     mounted = mounted_nodes(bundle, container.mounts)
     compat = config.cuda_compat_mode in ("ldconfig", "mount")
-    return Asked(wanted, _options(config, own), compat, device_nodes(document), mounted)
+    return Asked(wanted, driver_of(config, own), compat, device_nodes(document), mounted)
 
 
 def _parts(slices: tuple[str, ...], container: Container, config: Config) -> SliceRequest:
@@ -87,6 +87,9 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
         if part.uuid in parts:
             raise InputError("nvidia.com/vgpu", part.uuid, "two slices of one device", "ask for one of them")
         parts[part.uuid] = part
+    if len({part.isolation for part in parts.values()}) > 1:
+        raise InputError("nvidia.com/vgpu", cause="sizes with isolation by the kernel, and without",
+                         hint="ask for devices of one kind")  # fmt: skip
     found: SliceRequest = bounds_of(config).replace(
         parts=tuple(parts.values()),
         library_path=library_path(container.environment),
@@ -95,7 +98,7 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
     return found
 
 
-def _options(config: Config, step: HookCall) -> DriverOptions:
+def driver_of(config: Config, step: HookCall) -> DriverOptions:
     """Where the driver is: as the document says, which was made from it. Modules are not loaded here."""
     options = driver_options(config)
     directories = tuple(step.all("library-directory"))
@@ -125,6 +128,8 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
     if not devices or not libs_dir:
         return None
     slice = build_slice(kernel, facts, devices, target, libs_dir, asked.wanted, asked.compat)
+    if any(part.isolation for part in asked.wanted.parts):  # by a hook of its own, before this one
+        slice = slice.replace(fence=asked.wanted.parts[0].isolation)
     ops, hidden = _ops(kernel, target, facts, slice, libs_dir)
     return Limits(facts, slice, libs_dir, tuple(ops), beside_shims(slice), hidden)
 

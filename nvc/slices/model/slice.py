@@ -43,6 +43,7 @@ class SliceDevice(Value):
     policy: int = POLICY_NATIVE  # place in policy.TABLE
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
     hold: str = ""  # of Part
+    isolation: str = ""  # likewise
 
     @property
     def hidden(self) -> bool:
@@ -237,7 +238,8 @@ def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevic
     if wanted.most_weight and part.weight > wanted.most_weight:
         raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
     made: SliceDevice = device.replace(
-        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold
+        limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold,
+        isolation=part.isolation,
     )
     return made
 

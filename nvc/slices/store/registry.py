@@ -233,7 +233,7 @@ def _change(
 ) -> Callable[[], None]:
     """A container that runs is asked to get something else, or the same again."""
     old_entry = read_entry(path)
-    if old_entry.fence == "kernel" and slice.held is None:
+    if old_entry.fence == "kernel" != slice.fence:
         raise RegistryError(
             "make a slice", old_entry.key, "the driver limits the memory of its cgroup, which would stay as it is",
             "ask for isolation by the kernel again (--isolation kernel)",
@@ -256,7 +256,7 @@ def _change(
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
         entry = old_entry.replace(
             devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
-            fence="kernel" if slice.held is not None else old_entry.fence,
+            fence=slice.fence if slice.fence == "kernel" else old_entry.fence,
         )
         write_about(path, text_of(entry))
         announce(path)

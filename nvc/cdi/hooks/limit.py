@@ -1,0 +1,63 @@
+"""limit-memory: has the driver limit the memory of a container's cgroup.
+
+A createRuntime hook: in the container's own cgroup namespace no path would name its cgroup to the driver.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.cdi.hooks.slices import driver_of
+from nvc.cdi.hookspec import LIMIT_STEP, OPTION
+from nvc.cdi.sliced import parsed
+from nvc.cgroup.leaf import STEP, leaf_of
+from nvc.config import load
+from nvc.discovery import discover
+from nvc.errors import ContainerError, DeviceError, InputError
+from nvc.kernel import LinuxKernel
+from nvc.oci import read_state
+from nvc.privileges import reduce
+from nvc.request import Request
+from nvc.selection import select
+from nvc.slices.build.kernel_limits import check_devices, library_of, limits_of, set_limits
+from nvc.slices.model.slice import HeldCgroup, devices_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.cdi.hooks.arguments import Call
+    from nvc.request import Part
+
+HINT = "nvc-cdi-hook limit-memory is to be called by an OCI runtime, as a createRuntime hook"
+
+
+def limit_memory(call: Call) -> None:
+    """Do what a call of this one step asks for. Raises NvcError: the cgroup is then as it was."""
+    if len(call.steps) != 1:
+        raise InputError(LIMIT_STEP, cause="not together with other hooks", hint=HINT)
+    step = call.steps[0]
+    parts: dict[str, Part] = {part.uuid: part for part in map(parsed, step.all(OPTION))}
+    state = read_state()
+    if state.pid <= 1:
+        raise ContainerError("read container state", "pid", f"{state.pid} is no container's", HINT)
+    kernel, config = LinuxKernel(), load()
+    reduce("configure", kernel=kernel)
+    facts = discover(kernel, driver_of(config, step))
+    found = [
+        device.replace(limit=parts[device.uuid].limit)
+        for device in devices_of(select(facts, Request(devices=("all",))))
+        if device.uuid in parts
+    ]
+    missing = parts.keys() - {device.uuid for device in found}
+    if missing:
+        raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
+    check_devices(facts, tuple(found))
+    try:
+        proc = os.open(f"/proc/{state.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ContainerError.of(STEP, f"pid {state.pid}", error, "has the container ended?") from None
+    try:
+        leaf = leaf_of(kernel, proc)
+    finally:
+        os.close(proc)
+    limits = limits_of(facts, tuple(found))
+    set_limits(HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits), config.timeout)
