@@ -124,6 +124,7 @@ class Commands(_Group):
     """A group in whose help each command has its first sentence, however long: click would cut it off."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands in their groups."""
         rows = []
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)
@@ -233,6 +234,7 @@ class Seconds(click.FloatRange):
     """A duration within bounds. Not "nan", which no bound keeps out."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a number of seconds. Raises click.BadParameter."""
         found = float(super().convert(value, param, ctx))
         if found != found:
             self.fail(f"{value} is no number of seconds", param, ctx)

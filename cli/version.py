@@ -27,7 +27,7 @@ def version_text() -> str:
 
 
 def version_document() -> dict[str, str]:
-    """The same for programs; the keys are documented in docs/cli.md."""
+    """The version and how it was built, for programs; docs/cli.md documents the keys."""
     keys = (
         "version",
         "library",

@@ -106,7 +106,7 @@ def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
 
 
 def shown(found: tuple[Tenant, ...], everything: bool) -> tuple[Tenant, ...]:
-    """Those to list: without --all, those that live."""
+    """The slices to list: with --all every one, otherwise those that live."""
     return tuple(tenant for tenant in found if everything or tenant.alive)
 
 
@@ -121,6 +121,6 @@ def operator_kernel() -> Kernel:
 
 
 def reduced_kernel() -> Kernel:
-    """The same for anybody."""
+    """The kernel for a command that any user may run, with no more rights than `configure` has."""
     privileges.reduce("configure")
     return LinuxKernel()

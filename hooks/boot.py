@@ -139,6 +139,7 @@ def say(text: str) -> None:
 
 
 def print_out(text: str) -> None:
+    """Write to standard output. Never fails."""
     _write(1, text)
 
 

@@ -141,7 +141,7 @@ class Driver:
 
     @property
     def version(self) -> str:
-        """Of the driver, such as `580.159.04`."""
+        """The driver's version, such as `580.159.04`."""
         return self.facts.driver_version
 
     @property

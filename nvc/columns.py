@@ -21,9 +21,9 @@ def fitted(
 ) -> str:
     """Columns of equal width, names without control characters, in at most `width` columns; 0: any number.
 
-    The first row has the names of the columns. Those in `spare` are left out one after another until the rest fits
-    with no more than `short` characters of the cells in the columns `tail`, of which the end is kept, and `middle`,
-    of which both ends are. These are then cut as far as needed, and lines that are still too long at their end.
+    The first row has the names of the columns. First, columns in `spare` are left out one after another until the
+    rest fits with `short` characters for each cell of the columns `tail` and `middle`. Then these are cut as far as
+    needed: of `tail` the end is kept, of `middle` both ends. Lines that are still too long are cut at their end.
     """
     found = [clean(row) for row in rows]
     cuts: dict[str, Callable[[str, int], str]] = {

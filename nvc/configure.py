@@ -97,7 +97,11 @@ def configure_target(
     oci_devices: list[dict[str, object]] | None = None,
     last: bool = False,
 ) -> Outcome:
-    """The same for a container that `opened` opens, each time that it is called."""
+    """Give the container that `opened` opens what `request` asks for; `opened` is called once for each attempt.
+
+    Where what discovery found is out of date, everything is done once more. `oci_devices` and `last` are those of
+    `configure`. Raises NvcError; the container is then as it was.
+    """
     check_floor()
     try:
         return _configure(kernel, options, request, opened, log, oci_devices, last)
@@ -171,10 +175,11 @@ def plan_target(
     repair: bool = False,
     last: bool = False,
 ) -> tuple[Plan, Target]:
-    """The same for a container that `opened` opens, once the request is known to be good.
+    """Build the plan for the container that `opened` opens. Returns the plan and the open target.
 
-    With `repair` what a killed run has left in the container is undone: that could be taken for the image's. With
-    `last` the process is ended if the container's file system does not answer; see nvc.deadline.
+    The caller closes the target. The container is opened once the request is known to be good, and not changed. But
+    with `repair`, what a killed run has left there is undone: it could be taken for the image's. With `last` the
+    process is ended if the container's file system does not answer; see nvc.deadline. Raises NvcError.
     """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
     log.done("discover")

@@ -66,6 +66,8 @@ class NvcError(Exception):
 
 
 class InputError(NvcError):
+    """The call is wrong: flags, selectors, sizes, settings."""
+
     code = "NVC-1001"
     stage = "input"
 
@@ -77,6 +79,8 @@ class UsageError(InputError):
 
 
 class PermissionDenied(NvcError):
+    """The caller lacks a right."""
+
     code = "NVC-1101"
     stage = "permission"
     hint = "run as root"
@@ -84,18 +88,24 @@ class PermissionDenied(NvcError):
 
 
 class InitializationError(NvcError):
+    """nvc cannot begin: driver helper, driver root, kernel, installation."""
+
     code = "NVC-1201"
     stage = "initialization"
     doctor = "driver"
 
 
 class ContainerError(NvcError):
+    """The container cannot be opened or read."""
+
     code = "NVC-1301"
     stage = "container"
     doctor = "host"
 
 
 class DetectionError(NvcError):
+    """The driver's files, NVML or device nodes are not what they should be."""
+
     code = "NVC-1401"
     stage = "detection"
     doctor = "driver nodes"
@@ -110,6 +120,8 @@ class SourceChanged(DetectionError):
 
 
 class DeviceError(NvcError):
+    """A selector matches nothing, or a device cannot be used so."""
+
     code = "NVC-1501"
     stage = "device"
     hint = "`nvc-cli info` shows the devices"
@@ -117,28 +129,38 @@ class DeviceError(NvcError):
 
 
 class MigConfigError(NvcError):
+    """The right to configure MIG cannot be given."""
+
     code = "NVC-1502"
     stage = "mig-config"
 
 
 class MigMonitorError(NvcError):
+    """The right to monitor MIG cannot be given."""
+
     code = "NVC-1503"
     stage = "mig-monitor"
 
 
 class RequirementError(NvcError):
+    """A requirement of the image does not hold on this host."""
+
     code = "NVC-1601"
     stage = "requirement"
     doctor = "driver.version"
 
 
 class MountError(NvcError):
+    """A mount, file, link or device rule cannot be made in the container."""
+
     code = "NVC-1701"
     stage = "mount"
     doctor = "host"
 
 
 class LoaderCacheError(NvcError):
+    """The container's loader cache cannot be read or written."""
+
     code = "NVC-1702"
     stage = "ldcache"
 

@@ -40,6 +40,8 @@ class Binary(Value):
 
 
 class Firmware(Value):
+    """A firmware file of the driver."""
+
     path: str
     identity: Identity
 
@@ -76,6 +78,8 @@ class MigDevice(Value):
 
 
 class Gpu(Value):
+    """A GPU."""
+
     index: int  # NVML's
     uuid: str  # GPU-xxxxxxxx-...
     minor: int

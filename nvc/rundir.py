@@ -28,7 +28,7 @@ def runtime_directory(*below: str) -> str:
 
 
 def needed_directory(step: str, *below: str) -> str:
-    """The same for a `step` that cannot do without it. Raises InitializationError when it cannot be made, too."""
+    """The runtime directory for a `step` that needs it, made if need be. Raises InitializationError."""
     path = runtime_directory(*below)
     if path:
         return path
@@ -47,7 +47,7 @@ def _base() -> str:
 
 
 def state_directory(*below: str) -> str:
-    """The same below /var/lib/nvc, which outlives a boot. Only root has it: others have their runtime directory."""
+    """A directory below /var/lib/nvc, which outlives a boot; for others than root, their runtime directory."""
     return _private(STATE, below) if _is_host_root() else runtime_directory(*below)
 
 

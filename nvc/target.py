@@ -61,7 +61,7 @@ class Target:
         return f"{st.st_dev:x}-{st.st_ino:x}-{kernel.birth_time(self.rootfs):x}"
 
     def duplicate(self) -> Target:
-        """The same container, held by descriptors of its own. Raises OSError."""
+        """A copy that holds the container by descriptors of its own; the caller closes it. Raises OSError."""
         copy = Target()
         for name in self.__slots__:
             setattr(copy, name, getattr(self, name))

@@ -32,7 +32,7 @@ class DeviceCgroup(Value):
     mount: str  # the mount point above it
 
     def duplicate(self) -> DeviceCgroup:
-        """The same with a descriptor of its own."""
+        """A copy with a descriptor of its own, which the caller closes."""
         return DeviceCgroup(self.version, os.dup(self.directory), self.path, self.mount)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class Setting(Value):
 
     @property
     def name(self) -> str:
-        """As `nvc-cli config set` takes it."""
+        """The name that `nvc-cli config set` takes: TABLE.KEY, or KEY at the top level."""
         return f"{self.table}.{self.key}" if self.table else self.key
 
 

@@ -110,7 +110,7 @@ class Lookup:
         return ContainerName()
 
     def _by_storage(self, directory: str, id: str, notes: dict[str, Any]) -> ContainerName:
-        """Of Podman or CRI-O: the annotations are CRI-O's where they name a pod."""
+        """The name of a container of CRI-O, whose annotations name a pod, or else of Podman."""
         notes = notes or table(table(read_json(f"{directory}/{id}/userdata/config.json")).get("annotations"))
         found = _in_pod(_PODS[1], notes, id)
         if found.name:

@@ -22,7 +22,7 @@ class Places(Value):
 
 
 def places(etc: str = "/etc") -> Places:
-    """Those of this host; `etc` is where engines have their configuration. A setting wins over the default."""
+    """Where this host's engines keep their state, by their configuration below `etc`, else their defaults."""
     daemon = table(read_json(f"{etc}/docker/daemon.json"))
     storage = read_bytes(f"{etc}/containers/storage.conf", _SMALL)
     containerd = read_bytes(f"{etc}/containerd/config.toml", _SMALL)

@@ -1,11 +1,10 @@
-"""nvcd, the daemon of slices: hands out the time of devices, and looks from outside at what slices take.
+"""nvcd, the daemon of slices: schedules the time of devices, and verifies from outside what slices take.
 
-arbiter, gang, policy   whose turn it is; pure
-wire, server, clients   the socket that containers see
-identity, sockets       who connects, and where
-asker, truth, verify    what NVML says of processes, against quotas and ledgers
-watch                   exits, new containers and new GPUs, told by the kernel
-control, metrics        what an operator sees
-mps                     servers of tenants that are fenced by MPS
-main                    starts it all
+    io        the event loop, sockets, clients, helper processes, news from the kernel
+    schedule  whose turn it is on each device
+    audit     NVML's figures, checked against quotas and ledgers
+    server    the protocol of the socket that containers see
+    control, metrics   what an operator sees
+    mps       MPS servers of isolated slices
+    daemon    connects the parts; main starts them
 """

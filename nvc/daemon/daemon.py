@@ -101,7 +101,7 @@ class Daemon:
         self._guarded(lambda: self.slices.refresh(now, False))
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """Turns go on when books cannot be kept: what fails here is tried again."""
+        """Do some work, and log a failure: turns go on, and the work is tried again later."""
         try:
             work()
         except (OSError, NvcError) as error:

@@ -12,7 +12,7 @@ SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
 
 def last_line(path: str) -> str:
-    """Of a log that the driver's program wrote; empty where there is none."""
+    """The last line of a log that the driver's program wrote; empty where it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

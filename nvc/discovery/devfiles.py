@@ -34,12 +34,15 @@ class Attributes(Value):
 
 
 class WantedNode(Value):
+    """A device node that a container may need, and how it is to be made."""
+
     path: str
     major: int
     minor: int
     attributes: Attributes
 
     def is_there(self, devices: HostRoot) -> bool:
+        """Whether the node exists below `devices` with its numbers."""
         try:
             status = devices.stat(self.path, follow=False)
         except OSError:
@@ -160,5 +163,5 @@ def _attributes(content: bytes | None, modify: str) -> Attributes:
 
 
 def missing_nodes(host: Host, wanted: tuple[WantedNode, ...]) -> tuple[WantedNode, ...]:
-    """Those that are absent or not what they should be."""
+    """The `wanted` nodes that are absent or are something else."""
     return tuple(node for node in wanted if not node.is_there(host.devices))

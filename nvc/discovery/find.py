@@ -28,7 +28,11 @@ def find(
     directory: str,
     meanwhile: Callable[[], None] | None,
 ) -> HostFacts:
-    """As `nvc.discovery.discover`."""
+    """The host's facts: from the inventory where nothing has changed, else from a full discovery.
+
+    `extra` and `options` are part of the inventory's key; its file is in `directory`. `meanwhile` is called while
+    NVML is waited for. Raises DetectionError, InitializationError.
+    """
     host = Host.open(kernel, options)
     try:
         if not options.inventory:

@@ -50,6 +50,7 @@ def find_gpus(
 
 
 def bus_id(address: tuple[int, int, int]) -> str:
+    """A PCI address (domain, bus, device) in NVML's spelling, such as `00000000:3b:00.0`."""
     domain, bus, device = address
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 

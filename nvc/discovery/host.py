@@ -41,6 +41,7 @@ class Host:
         return cls(driver, system, driver if _has_nodes(driver) else system, False)
 
     def close(self) -> None:
+        """Close the descriptors of the roots."""
         self.driver.close()
         self.system.close()
 

@@ -61,6 +61,7 @@ class HostRoot:
         return self.kernel.open_in_root(self.fd, path, flags, follow)
 
     def stat(self, path: str, follow: bool = True) -> os.stat_result:
+        """The status of `path` below the root, of a link itself without `follow`. Raises OSError."""
         fd = self.kernel.open_in_root(self.fd, path, O_PATH, follow)
         try:
             return os.fstat(fd)
@@ -103,7 +104,7 @@ class HostRoot:
             os.close(fd)
 
     def read_optional(self, path: str, limit: int = PROC_LIMIT) -> bytes | None:
-        """As `read`, but None where there is nothing that can be read."""
+        """The content of a file, at most `limit` bytes; None where it cannot be read."""
         try:
             return self.read(path, limit)
         except OSError as error:

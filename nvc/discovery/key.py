@@ -58,7 +58,7 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
 
 
 def _boot_id() -> bytes:
-    """Of the running kernel, also for a simulated driver."""
+    """The identifier of this boot of the running kernel, also for a simulated driver; b"" where it has none."""
     try:
         fd = os.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -30,7 +30,7 @@ class MigCapabilities:
 
     @property
     def major(self) -> int:
-        """Of nvidia-caps, or -1."""
+        """The major number of nvidia-caps, or -1."""
         return self.majors.get("nvidia-caps", -1)
 
     def of_gpu(self, gpu_minor: int) -> tuple[int, ...]:

@@ -40,6 +40,8 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class ProbeMig(Value):
+    """A MIG device as the probe reports it."""
+
     index: int
     uuid: str
     gpu_instance: int
@@ -48,6 +50,8 @@ class ProbeMig(Value):
 
 
 class ProbeGpu(Value):
+    """A GPU as the probe reports it."""
+
     index: int
     uuid: str
     minor: int  # -1 where NVML does not tell
@@ -62,6 +66,8 @@ class ProbeGpu(Value):
 
 
 class ProbeReply(Value):
+    """Everything that the probe reports of the driver."""
+
     driver_version: str  # digits and dots
     simulated: bool  # the name of every GPU says so; False without GPUs
     cuda_version: str

@@ -65,7 +65,7 @@ class Result(Value):
 
     @property
     def status(self) -> str:
-        """That of its worst finding."""
+        """The worst status among the findings."""
         return worst(finding.status for finding in self.findings)
 
 

@@ -129,7 +129,7 @@ class Inside:
         return found
 
     def denied(self, rules: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], str]:
-        """Those of `rules` that its cgroup does not let it read and write, and which cgroup that is.
+        """The `rules` that the container's cgroup does not allow, and the path of that cgroup.
 
         Raises MountError, OSError where the cgroup cannot be read.
         """
@@ -247,7 +247,7 @@ class Inside:
             os.close(fd)
 
     def _real_path(self, fd: int, path: str) -> str:
-        """Of a file that is mounted from elsewhere, only the link's own directory and name can be told."""
+        """The path of an open file in the container: its own name, in the directory of the link `path`."""
         seen = os.readlink(f"/proc/self/fd/{fd}")
         name = os.path.basename(seen)
         return f"{os.path.dirname(path)}/{name}" if name else path

@@ -98,7 +98,7 @@ def capabilities(context: Context) -> Iterator[Finding]:
 
 
 def _access_files(system: HostRoot) -> Iterator[str]:
-    """Those of every MIG instance that there is."""
+    """The access files of every MIG instance, below /proc."""
     base = f"{PROC}/capabilities"
     for gpu, _ in system.entries(base):
         for instance, _ in system.entries(f"{base}/{gpu}/mig"):

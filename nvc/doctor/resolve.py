@@ -110,7 +110,7 @@ def read_state(directory: str) -> tuple[int, str]:
 
 
 def _with_state(found: RunningContainer) -> RunningContainer:
-    """The same with id and bundle, where a runtime's state names the process or one of its ancestors in there."""
+    """Add id and bundle to a container, where a runtime's state names its process or one of its ancestors."""
     namespace = _link(found.pid, "mnt")
     for directory in _states():
         pid, bundle = read_state(directory)

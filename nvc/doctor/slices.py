@@ -85,7 +85,7 @@ def max_glibc(fd: int, path: str = "") -> tuple[int, int]:
 
 
 def host_glibc() -> tuple[int, int]:
-    """That of this process; (0, 0) where it is another C library."""
+    """The version of this process's glibc; (0, 0) where it has another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError):

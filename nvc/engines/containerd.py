@@ -147,7 +147,7 @@ def imports(document: Any, path: str, file: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As Go's filepath.Match: `*` stands for no slash."""
+    """Whether `path` matches the pattern by the rules of Go's filepath.Match: `*` stands for no slash."""
     import fnmatch
 
     parts, patterns = path.split("/"), os.path.normpath(pattern).split("/")

@@ -27,10 +27,12 @@ def place(path: str) -> str:
 
 
 def backup_of(path: str) -> str:
+    """The path of the copy that is kept of a file before its first change."""
     return place(path) + ".nvc-backup"
 
 
 def record_of(path: str) -> str:
+    """The path of the record that says how a file was changed."""
     return place(path) + ".nvc-undo"
 
 

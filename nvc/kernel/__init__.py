@@ -171,10 +171,10 @@ class LinuxKernel:
             posix.close(fd)
 
     def open_cached(self, root: int, path: str) -> int:
-        """As `open_in_root` with O_PATH, where the kernel has the whole path in its cache.
+        """Open `path` below `root` with O_PATH, if the kernel has the whole path in its cache.
 
-        So no file system is asked, which may be one of the container's own that never answers. Raises OSError,
-        EAGAIN where one would have to be.
+        No file system is asked: one of the container's own may never answer. Raises OSError; its number is EAGAIN
+        where a file system would have to be asked.
         """
         name = (path.lstrip("/") or ".").encode("utf-8", "surrogateescape")
         resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_CACHED

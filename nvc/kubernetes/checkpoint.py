@@ -41,7 +41,7 @@ class Checkpoint:
             raise CheckpointError.of("make directory", self.directory, error) from None
 
     def uids(self) -> list[str]:
-        """Of all claims that something may have been made for. Raises CheckpointError."""
+        """The UIDs of all claims that something may have been made for. Raises CheckpointError."""
         try:
             names = os.listdir(self.directory)
         except OSError as error:

@@ -255,7 +255,7 @@ def _remove(directory: int, name: str) -> None:
 
 
 def uids_there(outlet: Outlet) -> set[str]:
-    """Of the claims that have documents. Raises OSError, HostError."""
+    """The UIDs of the claims that have documents. Raises OSError, HostError."""
     try:
         names = os.listdir(outlet.directory)
     except FileNotFoundError:

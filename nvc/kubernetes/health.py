@@ -114,7 +114,7 @@ class Judge:
             self._xids[one.uuid, one.number] = now
 
     def conditions(self, known: tuple[str, ...], found: Round, now: float) -> dict[str, Condition]:
-        """Of the GPUs that the node is known to have."""
+        """The condition of each GPU that the node is known to have, by UUID."""
         if found.problem:
             return {uuid: Condition(UNKNOWN, reason=f"NVML: {found.problem}") for uuid in known}
         return {uuid: self._condition(uuid, found.gpus.get(uuid), now) for uuid in known}

@@ -140,7 +140,7 @@ class Plugin:
                 raise ClaimError("prepare claim", where, cause, "serve each node by one mode: --mode")
 
     def devices(self) -> tuple[Device, ...]:
-        """Those of the last look."""
+        """The node's devices as of the last look."""
         return self._known
 
     def modes(self) -> tuple[str, ...]:

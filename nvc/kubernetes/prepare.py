@@ -124,7 +124,7 @@ class Preparer:
             return allocation
 
     def _allocation(self, namespace: str, name: str, uid: str, devices: dict[str, Device]) -> Allocation:
-        """As the API server has it now; while that does not answer, as it was prepared before. Raises NvcError."""
+        """The claim as the API server has it, or as it was prepared while that does not answer. Raises NvcError."""
         kept = self._kept(uid)
         try:
             claim = self.api.get(CLAIMS.format(namespace, name))

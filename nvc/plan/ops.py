@@ -37,7 +37,7 @@ class BindFile(Value):
 
     @property
     def attributes(self) -> int:
-        """Of the mount."""
+        """The mount's options, MOUNT_ATTR_*."""
         return RDONLY | NOSUID | NODEV | (NOEXEC if self.noexec else 0)
 
 
@@ -55,7 +55,7 @@ class BindHostFile(Value):
 
     @property
     def attributes(self) -> int:
-        """Of the mount."""
+        """The mount's options, MOUNT_ATTR_*."""
         return NOSUID | NODEV | (0 if self.writable else RDONLY) | (NOEXEC if self.identity is None else 0)
 
 
@@ -69,10 +69,7 @@ class BindInside(Value):
     target: str
     identity: Identity
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return RDONLY | NOSUID | NODEV
+    attributes = RDONLY | NOSUID | NODEV
 
 
 class BindSocket(Value):
@@ -82,10 +79,7 @@ class BindSocket(Value):
     target: str
     is_directory: bool = False
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return NOSUID | NODEV | NOEXEC
+    attributes = NOSUID | NODEV | NOEXEC
 
 
 class BindProc(Value):
@@ -98,7 +92,7 @@ class BindProc(Value):
 
     @property
     def attributes(self) -> int:
-        """Of the mount."""
+        """The mount's options, MOUNT_ATTR_*."""
         return NOSUID | NODEV | NOEXEC | (0 if self.writable else RDONLY)
 
 
@@ -110,10 +104,7 @@ class BindDevice(Value):
     major: int
     minor: int
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return RDONLY | NOSUID | NOEXEC  # with NODEV nobody could open it
+    attributes = RDONLY | NOSUID | NOEXEC  # with NODEV nobody could open it
 
 
 class BindDeviceDirectory(Value):
@@ -122,10 +113,7 @@ class BindDeviceDirectory(Value):
     source: str
     target: str
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return NOSUID | NOEXEC
+    attributes = NOSUID | NOEXEC
 
 
 class AllowDevice(Value):
@@ -145,10 +133,7 @@ class Tmpfs(Value):
     directories: tuple[str, ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return NOSUID | NODEV | NOEXEC
+    attributes = NOSUID | NODEV | NOEXEC
 
 
 class Ledger(Value):
@@ -162,10 +147,7 @@ class Ledger(Value):
     size: int
     label: str = ""  # of SELinux, for everything in it; "": as the kernel does
 
-    @property
-    def attributes(self) -> int:
-        """Of the mount."""
-        return NOSUID | NODEV | NOEXEC
+    attributes = NOSUID | NODEV | NOEXEC
 
 
 class Symlink(Value):

@@ -11,6 +11,8 @@ from nvc.value import Value
 
 
 class MigReport(Value):
+    """A MIG device of a simulated driver."""
+
     index: int
     uuid: str
     profile: str
@@ -21,6 +23,8 @@ class MigReport(Value):
 
 
 class GpuReport(Value):
+    """A GPU of a simulated driver."""
+
     index: int
     uuid: str
     name: str
@@ -33,6 +37,8 @@ class GpuReport(Value):
 
 
 class ProcessReport(Value):
+    """A process that uses a simulated GPU."""
+
     pid: int  # in its own pid namespace
     gpu: int
     mig: int  # MIG device, -1 for a whole GPU
@@ -41,6 +47,8 @@ class ProcessReport(Value):
 
 
 class SimReport(Value):
+    """What a simulated driver has and who uses it."""
+
     driver_version: str
     cuda_version: str
     gpus: tuple[GpuReport, ...]

@@ -6,9 +6,12 @@ LIBRARY is PREFIX/lib/nvc of an installation, below DIR if one is named, for thi
 interpreter that will read the archive. A start then reads one file where it would look for, list, and read about a
 hundred.
 
-The format: b"nvc\\n", the interpreter's magic number (the one that begins its .pyc files), the size of the archive
-and that of the next part (4 bytes each, little-endian), marshal of (the code of loader.py, index), then the code of
-each module. What a start does not need of it is never read.
+The format, numbers being little-endian:
+
+    b"nvc\\n", the interpreter's magic number (which also begins its .pyc files)
+    the sizes of the archive and of the next part, 4 bytes each
+    marshal of (the code of loader.py, index)
+    the code of each module; a start reads only what it needs
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.audit.overuse import BOOKS, CAP, MARGIN, PATIENCE, SECOND, TURNS, Overuse, UsageFigures
+from nvc.daemon.audit.overuse import CAP, LEDGER, MARGIN, PATIENCE, SECOND, TURNS, Overuse, UsageFigures
 
 PLACE = ("key", "GPU-1")
 STEP = 2 * SECOND
@@ -43,13 +43,13 @@ def look(
     "wanted, figures",
     [
         (CAP, {"used": 1.0, "cap": 0.25, "charged": 0.0}),
-        (CAP, {"used": 1.0, "cap": 0.25, "charged": 0.25, "launches": 10_000_000}),  # books that lie
+        (CAP, {"used": 1.0, "cap": 0.25, "charged": 0.25, "launches": 10_000_000}),  # a ledger that lies
         (CAP, {"used": 1.0, "cap": 0.25, "charged": 1.0, "launches": 10_000_000}),
-        (CAP, {"used": 1.0, "cap": 0.25, "charged": -1.0}),  # no books
+        (CAP, {"used": 1.0, "cap": 0.25, "charged": -1.0}),  # no ledger
         (TURNS, {"used": 0.5, "held": 0.0}),
         (TURNS, {"used": 0.5, "cap": 0.9, "charged": 0.5, "held": 0.1}),
-        (BOOKS, {"used": 0.5, "cap": 0.9, "charged": 0.0}),
-        (BOOKS, {"used": 0.6, "charged": 0.1, "held": 0.48}),  # another process, in its turns
+        (LEDGER, {"used": 0.5, "cap": 0.9, "charged": 0.0}),
+        (LEDGER, {"used": 0.6, "charged": 0.1, "held": 0.48}),  # another process, in its turns
         (None, {"used": 0.6, "charged": 0.1, "launches": 100_000, "held": 0.6}),  # kernels of 1 us
         (None, {"used": 0.48, "charged": 0.4, "held": 0.48}),
         (None, {"used": 0.5, "cap": 0.25, "charged": 0.1, "launches": 100_000}),
@@ -109,10 +109,10 @@ def test_it_ends_when_the_slice_behaves() -> None:
     ),
     st.sampled_from([0.0, 0.1, 0.5, 0.99]),
 )
-def test_books_that_jump_never_accuse_who_keeps_its_cap(
+def test_a_ledger_that_jumps_never_accuse_who_keeps_its_cap(
     looks: list[tuple[int, float, int, int, int]], cap: float
 ) -> None:
-    """Whatever a tenant writes to its books, and whenever NVML is asked."""
+    """Whatever a tenant writes to its ledger, and whenever NVML is asked."""
     overuse, now = Overuse(), 0
     for passed, part, charged, launches, held in looks:
         now += passed

@@ -44,7 +44,7 @@ LIMIT = 4 * GIB
 
 
 class World:
-    """One slice on one device, and what NVML and the books say of it."""
+    """One slice on one device, and what NVML and the ledger say of it."""
 
     def __init__(self, **actions: str) -> None:
         config = Config()
@@ -249,7 +249,7 @@ def test_books_of_the_dead_are_corrected(books: World) -> None:
         books.now += HALF
     assert books.now - began == PERSIST[OVERCOUNT]
     assert books.said == [
-        f"overcount: slice {KEY} on {UUID} has books with 3 GiB of processes that have ended: 77 (python); "
+        f"overcount: slice {KEY} on {UUID} has 3 GiB of processes that have ended in its ledger: 77 (python); "
         "corrected"
     ]
     assert books.verifier.counts[OVERCOUNT] == len(books.verifier.ongoing) == 1

@@ -27,7 +27,7 @@ _NAME = "nvidia"
 
 
 def present(kernel: Kernel, rootfs: int, links: list[Symlink]) -> list[Symlink]:
-    """Those of `links` that lead to something; none where /dev is the host's, which is not to be changed.
+    """The `links` that lead to something; none where /dev is the host's, which must not change.
 
     Raises ContainerError.
     """

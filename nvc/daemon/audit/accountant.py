@@ -181,8 +181,11 @@ class Accountant:
             return None
 
     def _ends(self, user: User) -> bool:
-        """Whether the process is ending. Its slot in the books is given up before the driver lets go of its memory,
-        which is neither to be written into the quota nor held against the slice. It has GRACE for that."""
+        """Whether the process is ending, for GRACE at most.
+
+        It gives up its slot in the ledger before the driver lets go of its memory. That difference is not written
+        into the quota, nor held against the slice.
+        """
         try:
             if not is_ending(user.pid):
                 return False

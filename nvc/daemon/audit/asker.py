@@ -184,5 +184,5 @@ class Asker:
         self._reap()
 
     def _reap(self) -> None:
-        """Those that hang in the driver cannot die yet."""
+        """Reap the helpers that have ended; one that hangs in the driver cannot yet."""
         self._unreaped = [pid for pid in self._unreaped if os.waitpid(pid, os.WNOHANG)[0] == 0]

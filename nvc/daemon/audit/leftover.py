@@ -1,10 +1,10 @@
-"""Accounts of processes that have ended: books that say more than there is.
+"""Accounts of processes that have ended: a ledger then says more than there is.
 
 An account counts for as long as the lock on its slot is held. A child that was forked without an exec has its
 parent's open file, and the lock with it, and keeps both when the parent is killed. The driver has taken back what
 the parent had, but the slice is denied it. An account is void when no process can own it:
 
-    the books of the slice have more than NVML shows of it on the device,
+    the ledger of the slice has more than NVML shows of it on the device,
     NVML lists no process there that has the account's number,
     no process of the slice has that number,
     and nobody maps what the process had exported.
@@ -36,7 +36,7 @@ LOOK_TIME = 2_000_000  # nanoseconds of a processor, for each part of a look at 
 
 
 class Leftover(Value):
-    """What the books of a slice have too much on one device."""
+    """What the ledger of a slice has too much on one device."""
 
     position: int  # of the device
     accounts: tuple[Account, ...]
@@ -55,10 +55,10 @@ class Leftover(Value):
 
 
 class Leftovers:
-    """Those that were found last, by the slice's key and the device's UUID.
+    """Leftover accounts as of the last look, by the slice's key and the device's UUID.
 
     Of a host with thousands of processes a part is looked at each time, for nobody is to wait for that: a tenant
-    can write into its books what it likes, and so have nvcd look.
+    can write what it likes into its ledger, and so have nvcd look.
     """
 
     def __init__(self, accountant: Accountant) -> None:

@@ -4,15 +4,15 @@ What is held against it, in nanoseconds of each stretch between two samples:
 
     cap    what the cap allows; for slices that have one
     turns  how long the slice held its lease, by nvcd's own clock; where turns are handed out and others share it
-    books  what the slice's ledger was charged; for slices with a cap or turns, since others are not charged
+    ledger what the slice's ledger was charged; for slices with a cap or turns, since others are not charged
 
 NVML tells the percentage of the time in which a kernel of the process was on the multiprocessors. That is sampled,
 a kernel that runs cannot be interrupted, and the pauses between kernels that follow each other count as use. So a
-slice may have a quarter more than is explained, and a tenth of the device, and 10 us more for each launch that its
-ledger counts, at most as much again as its cap. What is beyond that adds up, what is below is taken off again, and
-only a sum of several seconds counts: no single kernel that is shorter makes one.
+slice may have a quarter more than is explained, and a tenth of the device. It may also have 10 us more for each
+launch that its ledger counts, at most as much again as its cap. What is beyond that adds up, and what is below is
+taken off again. Only a sum of several seconds counts: no single kernel that is shorter makes one.
 
-A tenant can write to its books what it likes. So they explain nothing that its cap or its turns do not.
+A tenant can write what it likes to its ledger. So the ledger explains nothing that its cap or its turns do not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FACTOR = 1.25
 MARGIN = 0.1  # of the device
 PAUSE = 10_000  # nanoseconds behind each launch
 LONGEST = 5 * SECOND  # between two samples; of a longer time nothing is known
-CAP, TURNS, BOOKS = "cap", "turns", "books"
-#: Nanoseconds beyond what is explained. Books are kept when work has ended, so a long kernel is in them late.
-PATIENCE = {CAP: 6 * SECOND, TURNS: 6 * SECOND, BOOKS: 20 * SECOND}
+CAP, TURNS, LEDGER = "cap", "turns", "ledger"
+#: Nanoseconds beyond what is explained. A ledger is charged when work has ended: late for a long kernel.
+PATIENCE = {CAP: 6 * SECOND, TURNS: 6 * SECOND, LEDGER: 20 * SECOND}
 BACK = SECOND  # it is over when so much less was used than was explained, at most
 
 
@@ -99,10 +99,10 @@ class Overuse:
         self.sums.pop(place, None)
 
     def found(self) -> dict[tuple[str, str], Verdict]:
-        """Those that use too much, by the first rule that says so."""
+        """The slices that use too much, by key and UUID, each with the first rule that it breaks."""
         verdicts = {}
         for place, sums in self.sums.items():
-            for rule in (CAP, TURNS, BOOKS):
+            for rule in (CAP, TURNS, LEDGER):
                 one = sums.get(rule)
                 if one is not None and one.beyond > PATIENCE[rule]:
                     verdicts[place] = Verdict(rule, one.used / one.time, one.explained / one.time)
@@ -115,12 +115,12 @@ def _explained(old: UsageFigures, new: UsageFigures, time: int) -> list[tuple[st
     found = []
     cap = max(old.cap, new.cap) * time if old.cap and new.cap else 0.0  # it may have been changed meanwhile
     turns = old.held >= 0 and new.held >= old.held
-    books = old.charged >= 0 and new.charged >= 0
-    pauses = float(max(new.launches - old.launches, 0) * PAUSE) if books else cap
+    ledger = old.charged >= 0 and new.charged >= 0
+    pauses = float(max(new.launches - old.launches, 0) * PAUSE) if ledger else cap
     if cap:
         found.append((CAP, cap, min(pauses, cap)))
     if turns:
         found.append((TURNS, float(new.held - old.held), 0.0))
-    if books and (cap or turns):
-        found.append((BOOKS, float(max(new.charged - old.charged, 0)), min(pauses, float(time))))
+    if ledger and (cap or turns):
+        found.append((LEDGER, float(max(new.charged - old.charged, 0)), min(pauses, float(time))))
     return found

@@ -1,16 +1,21 @@
-"""Finds what the books do not explain: processes that use a device around the shim, slices that take more than they
-may, of its memory or of its time (overuse.py), strangers on a shared device, slices that keep others waiting, books
-that have what no process owns (leftover.py). What is then done the configuration says.
+"""Finds what the ledgers do not explain, and acts as the configuration says.
 
-`report` writes it to the log and counts it; `deny` also lets the slice have nothing more of the device for as long
-as it goes on; `stop` kills the process, and the next one where that was not enough. Strangers, who are in no slice,
-are only reported, and books are corrected. Everything that was acted on is told until it is over, and its end too.
+    bypass     a process of a slice uses a device around the shim
+    excess     a slice has more memory than its limit
+    overuse    a slice has more of a device's time than it may (overuse.py)
+    stranger   a process that is in no slice uses a shared device
+    late       a slice keeps the device after its turns
+    overcount  a ledger has what no process owns (leftover.py)
 
-Nothing counts that NVML shows of a slice that keeps to its limits. A process that ends has its memory until the
-driver has let go of it, and none in the books: the accountant leaves it out meanwhile. A new one is seen by NVML
-before it has claimed its slot in the books: PERSIST. What is an estimate, such as a context, may be wrong by
-TOLERANCE; what is allocated is in the books before it is taken, so that nothing else is needed for memory. NVML's
-utilisation is a sample, which overuse.py allows for.
+`report` logs and counts it. `deny` also denies the slice more of the device for as long as it goes on. `stop`
+kills the process, and the next one where that was not enough. Strangers are only reported, and ledgers are
+corrected. What was acted on is shown until it is over, and its end is logged.
+
+Slices that keep to their limits are never reported, whatever NVML shows. A process that ends has its memory until
+the driver lets go of it, and none in the ledger: the accountant leaves it out meanwhile. NVML sees a new process
+before it has claimed its slot in the ledger: PERSIST. An estimate, such as that of a context, may be wrong by
+TOLERANCE; allocations are in the ledger before they are made. NVML's utilisation is a sample, which overuse.py
+allows for.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import signal
 import time
 
 from nvc.daemon.audit.leftover import Leftovers
-from nvc.daemon.audit.overuse import BOOKS, SECOND, TURNS, Overuse, UsageFigures
+from nvc.daemon.audit.overuse import LEDGER, SECOND, TURNS, Overuse, UsageFigures
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.slices.model.layout import DENIED, NO_LIMIT
 from nvc.slices.model.policy import policy_of
@@ -134,7 +139,7 @@ class Verifier:
             for user in self.accountant.users
             if user.key in accounts and user.inside not in {account.pid for account in accounts[user.key]}
         }
-        for user in self.accountant.users:  # who hides its books has none
+        for user in self.accountant.users:  # one that hides its ledger has none
             if user.key in unread:
                 text = f"uses the device, and its ledger cannot be read: {unread[user.key]}"
                 found[BYPASS, user.key, user.uuid, 0, 0] = text
@@ -152,7 +157,7 @@ class Verifier:
     # Utilisation
 
     def _hold_use(self, fenced: Container[tuple[str, str]], now: int) -> None:
-        """Hold what NVML told of utilisation against caps, turns and books."""
+        """Hold what NVML told of utilisation against caps, turns and ledgers."""
         use: dict[tuple[str, str], int] = {}
         for one in self.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
@@ -209,7 +214,7 @@ class Verifier:
                 uuid,
                 0,
                 0,
-            ): f"has books with {size_text(left.bytes)} of processes that have ended: {left.owners}"
+            ): f"has {size_text(left.bytes)} of processes that have ended in its ledger: {left.owners}"
             for (key, uuid), left in self.leftovers.look(now).items()
         }
 
@@ -244,7 +249,7 @@ class Verifier:
         self._note(kind, key, uuid, pid, text, action)
 
     def _go_on(self, offence: Offence, text: str, now: int) -> None:
-        """Of what has been acted on before."""
+        """Update a violation that was acted on before; act again where a killed process was not enough."""
         one = self.ongoing[offence]
         if self.actions.get(one.kind) == STOP and now - one.acted >= AGAIN:
             self._act(offence, text, now)
@@ -336,6 +341,6 @@ def _text(verdict: Verdict) -> str:
     used, explained = round(verdict.used * 100), round(verdict.explained * 100)
     if verdict.rule == TURNS:
         return f"used {used} % of its time, and had turns for {explained} %"
-    if verdict.rule == BOOKS:
-        return f"used {used} % of its time, and its books say {explained} %"
+    if verdict.rule == LEDGER:
+        return f"used {used} % of its time, and its ledger says {explained} %"
     return f"used {used} % of its time, and may have {explained} %"

@@ -37,8 +37,11 @@ def start(kind: int, work: Callable[[socket.socket, int], None]) -> tuple[int, s
 
 
 def fork() -> int:
-    """As fork(2). What the daemon does about signals is not for the child: one that comes before it has said so
-    would be written into the pipe that both have then, and end the daemon."""
+    """Fork, with the default action for signals in the child: returns 0 there, the child's number here.
+
+    Signals are blocked meanwhile. One that came to the child first would be written into the pipe that both
+    have then, and end the daemon. Raises OSError.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
     try:
         pid = os.fork()

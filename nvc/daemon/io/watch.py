@@ -127,7 +127,7 @@ def exits_of(watched: frozenset[int]) -> bytes:
 
 
 def _swapped(number: int) -> int:
-    """As a filter sees it, which loads what the network's order of bytes would make of it."""
+    """The number as a socket filter loads it: in the network's order of bytes."""
     return int.from_bytes(number.to_bytes(4, sys.byteorder), "big")
 
 
@@ -148,7 +148,7 @@ def _filter(fd: int, program: bytes) -> None:
 
 
 def _tell(processes: Any, listen: bool) -> None:
-    """As pyroute2's `control`, which waits for an answer: the kernel gives none to the last who stops listening."""
+    """Begin or stop listening for processes. pyroute2's own call waits for an answer that may never come."""
     from pyroute2.netlink import NLMSG_DONE
     from pyroute2.netlink.connector import cn_proc
 

@@ -45,7 +45,7 @@ class Accounts:
         self.total = sum(tenant.weight for tenant in self.wanting.values())
 
     def length(self, tenant: ScheduledSlice) -> int:
-        """Of the tenant's lease: in a round, all that want the device have about a quantum each. Nanoseconds."""
+        """Nanoseconds of the tenant's next lease. In a round, each that wants the device has about a quantum."""
         whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
         if self.policy.bound == EQUAL:

@@ -84,11 +84,11 @@ class SliceIndex:
         self._again = 0
 
     def entries(self) -> list[Entry]:
-        """Of all slices."""
+        """The registry's entries of all slices."""
         return [known.entry for known in self.by_key.values()]
 
     def living(self) -> list[Entry]:
-        """Of those that have processes."""
+        """The registry's entries of slices that have processes."""
         return [known.entry for known in self.by_key.values() if known.alive]
 
     def refresh(self, now: int, census: bool = True) -> None:

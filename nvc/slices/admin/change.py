@@ -167,7 +167,7 @@ def _shared(
 
 
 def _shortage(tenant: Tenant, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
-    """Of which devices more is in use than the new limits allow."""
+    """Warnings for devices of which more memory is in use than the new limits allow."""
     if tenant.problem:
         return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
     return tuple(

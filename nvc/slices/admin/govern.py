@@ -45,7 +45,7 @@ class SharedDevice(Value):
 
     @property
     def weight(self) -> int:
-        """Of all who share it, together."""
+        """The sum of the weights of the slices that share the device."""
         return sum(one.weight for one in self.sharers)
 
     @property

@@ -73,9 +73,9 @@ def build_slice(
     libraries as the container has it. With `compat`, the image's forward-compatibility libraries may be used.
     The slice has everything that a plan prints: each device's policy in force, overheads and what is not enforced.
 
-    Raises DeviceError for an MPS server of more than one device, InitializationError without a shim, PolicyError
-    for a device's policy that cannot be read, DaemonError where nvcd is required and does not run, MountError for
-    an image with too many copies of libcuda, and what `kernel_limits.held_cgroup` raises.
+    Raises InitializationError without a shim, and DeviceError for an MPS server of more than one device.
+    Raises PolicyError for a device policy that cannot be read, DaemonError where nvcd is required and not running.
+    Raises MountError for an image with too many shadow libraries, and what `kernel_limits.held_cgroup` raises.
     """
     files = shim.installed()
     known = tuple(identity for _, _, identity in files.files)
@@ -123,7 +123,7 @@ def build_slice(
 def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
     """The slice of a container inside one that has a slice: it shares that one, and can have no other.
 
-    Raises MountError for an image with too many copies of libcuda.
+    Raises MountError for an image with too many shadow libraries.
     """
     shared = shared_slice(facts)
     known = tuple(identity for _, _, identity in shared.shims)

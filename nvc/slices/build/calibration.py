@@ -38,7 +38,7 @@ class Measurement(Value):
     module: int
 
     def line(self) -> str:
-        """As the file has it."""
+        """One line of the file, with its end."""
         part = f"  memory {self.memory}" if self.memory else ""
         return (
             f"driver {self.driver}  context {self.context}  module {self.module}{part}"

@@ -55,7 +55,10 @@ def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tupl
 
 
 def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
-    """The same for a ledger's beginning, `slots_size(devices)` bytes of it at least."""
+    """The accounts of used slots from the beginning of a ledger, at least `slots_size(devices)` bytes.
+
+    `devices` and `live` are those of `parse`. Raises LedgerError.
+    """
     magic, version, size, slots, high_water, *_ = layout.LEDGER_HEADER.unpack_from(data)
     expected = (layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS)
     if (magic, version, size, slots) != expected or high_water > layout.SLOTS:

@@ -149,9 +149,9 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     A device for which nothing is given is given whole, as far as the operator grants that. This is the one place
     where the operator's bounds are applied.
 
-    Raises InputError naming the option, variable or device for a value that does not suit its device or that the
-    operator does not grant, DeviceError for a selector of `wanted.devices` that matches nothing and for a part of a
-    device that is not there.
+    Raises InputError, which names the option, variable or device, for a value that does not suit its device or that
+    the operator does not grant. Raises DeviceError for a selector of `wanted.devices` that matches nothing, and for
+    a part of a device that is not there.
     """
     devices = devices_of(selection)
     sliced = _sliced(facts, wanted, devices)

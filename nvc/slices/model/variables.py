@@ -101,7 +101,7 @@ def _check_own_names(environment: dict[str, str]) -> None:
 def _memory(
     environment: dict[str, str], cgpu: bool
 ) -> tuple[tuple[Size, ...], tuple[tuple[int, Size], ...], tuple[str, ...]]:
-    """Of the first system that says something: the size without an index, those with one, and cGPU's devices.
+    """From the first system that says something: the size without an index, the sizes with one, and cGPU's devices.
 
     Raises InputError also where NVIDIA's variables say another size than that system.
     """
@@ -151,7 +151,7 @@ def _nvidia_memory(environment: dict[str, str]) -> Size | None:
 
 
 def _cores(environment: dict[str, str]) -> tuple[tuple[Share, ...], tuple[tuple[int, Share], ...]]:
-    """The same for caps. HAMi's plugin says 0 where nobody wants one, which is then as if it said nothing."""
+    """The cap without an index, and the caps with one. HAMi's plugin says 0 for no cap: that counts as unset."""
     own = _indexed(environment, CORES, parse_cores)
     hami = _indexed(environment, HAMI_CORES, _hami_cores)
     if own[0] or own[1]:

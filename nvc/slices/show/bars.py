@@ -55,7 +55,7 @@ def sparkline(parts: Sequence[float], width: int, chars: Characters) -> str:
 
 
 def joined(spans: Sequence[Span]) -> Line:
-    """The same with neighbours of one style put together."""
+    """The spans as a line in which neighbours of one style are one span."""
     found: list[Span] = []
     for text, style in spans:
         if found and found[-1][1] == style:

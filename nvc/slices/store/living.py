@@ -81,7 +81,7 @@ def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
 
 
 def _prepared(entry: Entry) -> Life:
-    """Of a slice that lives as long as its claim is prepared, whether containers have begun or not."""
+    """The life of a slice whose claim is prepared: it lives whether containers have begun or not."""
     return Life((), f"prepared for the claim {entry.claim}")
 
 
@@ -134,7 +134,7 @@ class _Host:
         return Life((), doubt) if doubt else None
 
     def _claimed(self, entry: Entry, device: int) -> Life:
-        """Of a slice that containers share: the processes of all of them."""
+        """The life of a slice that several containers share, with the processes of all of them."""
         found: list[int] = []
         for pids in self.pids.values():
             one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
@@ -178,7 +178,7 @@ class _Host:
         return any(len(words) == 6 and is_quota(words, entry, device) for words in found)
 
     def _lines(self, pid: int) -> list[bytes]:
-        """Of /proc/PID/mountinfo (proc(5)); none of a process that has ended."""
+        """The lines of /proc/PID/mountinfo (proc(5)); none for a process that has ended."""
         if pid not in self._mounts:
             self._mounts[pid] = []
             try:
@@ -219,7 +219,7 @@ def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) ->
 
 
 def budgets_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
-    """Of that only the time; a fraction of the work."""
+    """How much time the slice's processes have used on its first `devices` devices. Reads less than `use_of`."""
 
     def part(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.BUDGET.size * layout.DEVICES, layout.BUDGETS_OFFSET)

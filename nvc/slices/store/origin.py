@@ -60,7 +60,7 @@ def namespace_id(fd: int) -> int:
 
 
 def namespace_id_of(pid: str) -> int:
-    """The same of a process. Raises OSError."""
+    """The number of a process's mount namespace, never given again; 0: the kernel does not say. Raises OSError."""
     fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return namespace_id(fd)

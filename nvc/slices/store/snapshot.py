@@ -56,7 +56,7 @@ class Snapshot(Value):
 
     @property
     def living(self) -> tuple[tuple[Entry, tuple[QuotaDevice, ...]], ...]:
-        """Those that live, each with its limits."""
+        """The sound slices that live, each with its limits."""
         return tuple((one.entry, one.limits) for one in self.slices if one.life)
 
     def broken_on(self, uuid: str, but: str = "") -> Broken | None:

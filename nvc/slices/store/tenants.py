@@ -136,7 +136,7 @@ def tenants_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> 
 
 
 def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """The same with the policy in force and the entitlement on each device, and warnings.
+    """The slices with the policy in force and the entitlement on each device, and warnings.
 
     Where the device's policy or one of its slices cannot be read, each slice's own policy is shown, and no
     entitlement.
@@ -176,7 +176,7 @@ def _claim(tenant: Tenant, device: TenantDevice) -> Claim:
 
 
 def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
-    """The same with names, none of which two of them have."""
+    """The slices, each with a name that no other has."""
     wanted = [tenant.entry.program or tenant.container.label for tenant in found]
     counts = Counter(wanted)
     alive = Counter(name for tenant, name in zip(found, wanted) if tenant.alive)
@@ -191,7 +191,7 @@ def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
 
 
 def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
-    """The same, and of each device whose policy needs nvcd, why it is not enforced. Asks nvcd only for those."""
+    """The slices, with the reason why a policy is not enforced. Asks nvcd only if a policy needs it."""
     if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
         return found
     cause = silence()
