@@ -57,5 +57,5 @@ def test_an_end_between_two_rounds_is_not_missed(alarm: None, when: str) -> None
     plugin: Any = Plugin.__new__(Plugin)
     plugin._wake, plugin._ended = Late(), False
     plugin._wake.call()
-    plugin.look = lambda: None
+    plugin.look = plugin._collect = lambda: None
     plugin.run()
