@@ -46,6 +46,7 @@ REASONS = {
     "nvc/slices/admin/check.py _beside": "what is mapped from there stays uncovered, and is told",
     "nvc/slices/admin/check.py _read": "likewise",
     "nvc/slices/admin/survey.py _is_process": "it is then looked for as the name of a slice, or refused",
+    "nvc/slices/build/kernel_limits.py put_back": "undoes what a failed start did, whose own error is told",
     "nvc/slices/admin/survey.py survey": "it has ended",
     "nvc/slices/build/builder.py _has_selinux": "without the label programs cannot open the ledger, and are denied",
     "nvc/slices/build/calibration.py store": "what is measured anew replaces what cannot be read",
