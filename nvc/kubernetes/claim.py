@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"
+KERNEL = "kernel"  # of Parameters.isolation
 
 
 class Given(Value):
@@ -42,6 +43,7 @@ class Given(Value):
     policy: int = 0  # place in policy.TABLE
     uncounted: bool = False
     capabilities: tuple[str, ...] = ()
+    isolation: str = ""  # of Part
 
 
 class Consumer(Value):
@@ -170,13 +172,19 @@ def _shared(made: Given, found: Parameters, device: Device, limit: int, cores: i
             f"{device.name} is not a MIG device",
             "use a class of MIG devices, or leave it out",
         )
+    if found.isolation == KERNEL and device.kind == MIG:
+        raise InputError(
+            "isolation", KERNEL, f"{device.name} is a MIG device: the driver limits whole GPUs by cgroup",
+            "use a class of whole GPUs, or leave it out",
+        )  # fmt: skip
     if found.policy:
         policy = POLICIES.index(found.policy)
         check_together(cores, policy, "policy", found.policy, device.name)
     else:
         policy = default_policy(cores, bool(found.weight))
     slice: Given = made.replace(
-        limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted
+        limit=limit, cores=cores, policy=policy, weight=found.weight or WEIGHT, uncounted=found.uncounted,
+        isolation=KERNEL if found.isolation == KERNEL else "",
     )
     return slice
 

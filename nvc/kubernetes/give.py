@@ -111,12 +111,13 @@ def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: Slice
             with_policies(resolve(facts, selection, bounds.replace(parts=parts))), facts.driver_label
         )
         holds = " ".join(sorted(part.hold for part in parts))
-        claims.hold(kernel, Slice(devices, "", (), "", holds=holds), libs_dir, claim)
+        isolation = parts[0].isolation if len({part.isolation for part in parts}) == 1 else ""
+        claims.hold(kernel, Slice(devices, "", (), "", holds=holds, fence=isolation), libs_dir, claim)
 
 
 def _part(allocation: Allocation, place: int) -> Part:
     one = allocation.given[place]
-    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}")
+    return Part(one.uuid, one.limit, one.cores, one.weight, one.policy, f"{allocation.uid}-{place}", one.isolation)
 
 
 def _document(
@@ -162,7 +163,8 @@ def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
         size = Size(MEMORY, str(part.limit), part.limit)
         found.append(
             SliceSize(
-                _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, hold=part.hold
+                _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, part.hold,
+                part.isolation,
             )
         )
     return tuple(found)

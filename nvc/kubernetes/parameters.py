@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ISOLATIONS = ("none", "mig")
+ISOLATIONS = ("none", "mig", "kernel")
 
 
 class Parameters(Value):
@@ -31,7 +31,7 @@ class Parameters(Value):
 
     policy: str = ""
     weight: int = 0
-    isolation: str = ""  # mig: the device must be a MIG device
+    isolation: str = ""  # mig: the device must be a MIG device; kernel: the driver limits each container's cgroup
     uncounted: bool = False  # keep libraries whose memory is not counted
     capabilities: tuple[str, ...] = ()  # of model.CAPABILITIES; (): all but compat32
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import Any
 
 import pytest
 from support import GIB, run, until
-from support.apiserver import claim, result
+from support.apiserver import claim, parameters, result
 from support.hook import ask
 from support.kubelet import Kubelet, Plugin, add
 from support.plans import mounts
@@ -91,6 +92,33 @@ def test_containers_of_one_request_share_its_slice(
     assert ledgers() == [f"{after.entry.directory}/ledger"]
     assert kubelet.unprepare(made)[made["metadata"]["uid"]].error == ""
     assert slices() == [] and ledgers() == [] and not os.path.exists(after.entry.directory)
+
+
+@pytest.mark.driver(gpus=2, driver_version="615.71.09")
+def test_isolation_by_the_kernel(plugin: Plugin, runc_bundle: Any, tool: str, launcher: str) -> None:
+    """A container that goes around the shim is held to the claim's memory."""
+    made = claim("held", [result("gpu", "gpu-0", "1Gi")])
+    made["status"]["allocation"]["devices"]["config"] = [parameters(isolation="kernel")]
+    (name,) = prepared(plugin, made)
+    bundle = edit(plugin, runc_bundle(), name)
+    bundle.unified = True
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-claim-{os.getpid()}"
+    with bundle.created("runc") as container:
+        container.start()
+        shutil.copy(tool, f"{bundle.rootfs}/tmp/vgpu_tool")
+        commands = "init\\nprimary 0\\nalloc a 1g\\nalloc b 256m\\n"
+        said = container.exec(f"printf '{commands}' | /tmp/vgpu_tool {LIBS}/nvc/real-libcuda.so.1").stdout
+        assert [line.split()[0] for line in said.splitlines()] == ["0", "0", str(OUT_OF_MEMORY), "0"]
+        assert "limited by shim, kernel" in cli(launcher, "show", str(container.pid)).stdout
+
+
+def test_isolation_by_the_kernel_of_an_older_driver(plugin: Plugin, kubelet: Kubelet) -> None:
+    made = claim("old", [result("gpu", "gpu-0", "1Gi")])
+    made["status"]["allocation"]["devices"]["config"] = [parameters(isolation="kernel")]
+    add(plugin.api, made)
+    entry = kubelet.prepare(made)[made["metadata"]["uid"]]
+    assert "has no memory limits by cgroup: driver 615 is the first that has" in entry.error
+    assert not entry.devices and slices() == []
 
 
 def test_one_after_another_and_all_at_once(plugin: Plugin, runc_bundle: Any) -> None:
