@@ -193,7 +193,12 @@ void budget_leave(struct budget *budget, uint32_t ticket)
                                         __ATOMIC_SEQ_CST))
             break;
     if (SHARED_READ(shared->ticket) != next)
-        syscall(SYS_futex, &shared->served, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+        budget_wake(budget);
+}
+
+void budget_wake(struct budget *budget)
+{
+    syscall(SYS_futex, &budget->shared->served, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 void budget_await(struct budget *budget, uint64_t ns)

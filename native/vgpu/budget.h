@@ -53,6 +53,7 @@ uint32_t budget_queue(struct budget *budget);
 bool budget_is_queued(struct budget *budget); /* somebody waits */
 bool budget_is_turn(struct budget *budget, uint32_t ticket);
 void budget_leave(struct budget *budget, uint32_t ticket); /* the turn is over, the next one's begins */
-void budget_await(struct budget *budget, uint64_t ns);     /* somebody's turn ends, or time passes */
+void budget_await(struct budget *budget, uint64_t ns);     /* somebody's turn ends, or time passes, */
+void budget_wake(struct budget *budget);                   /* or credit came otherwise */
 
 #endif

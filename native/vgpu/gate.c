@@ -1,8 +1,7 @@
-/* A launch is let through when the slice has credit and few enough of this process's launches are under way. Time alone
- * brings credit. A kernel may wait on the device for one that is launched after it: so what is held back for long while
- * nothing ends is let through all the same, and paid for. */
+/* Where a launch waits until it may be made: for the quota, a turn, credit, or the end of what is under way. */
 #include "gate.h"
 
+#include "credit.h"
 #include "ledger.h"
 #include "lease.h"
 #include "log.h"
@@ -15,112 +14,10 @@ enum {
     LOOK_NS = 200000,  /* between two looks at what has ended */
     STEP_NS = 5000000, /* the longest sleep */
     SHORT_NS = 20000,  /* the shortest */
-    STUCK_NS = 50000000,
-    TURN_NS = 10000000, /* after which who has the turn is taken for dead */
-    TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
-    SPARE_NS = 150000,  /* for so long, what is twice that is not looked at again */
     CUDA_ERROR_OPERATING_SYSTEM = 304
 };
 
 #define PATIENCE_NS (2000 * MS) /* with what should be there and is not */
-
-enum verdict_of_gate { OPEN, WAIT_WORK, WAIT_CREDIT, WAIT_TURN, WAIT_MEMORY };
-
-struct wait {
-    uint64_t held_since; /* for whatever reason */
-    uint64_t work_since, turn_since, lack_since;
-    int64_t owed;    /* when the launch began to wait for credit: what was missing */
-    uint32_t served; /* when the turn was looked at */
-    uint32_t dead;   /* whose turn passed while nothing happened, one after the other */
-    uint64_t sleep;
-    bool counted; /* as one that goes on as soon as it may: the lease is wanted */
-};
-
-/* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
-static bool has_turn(struct launch *launch, int64_t credit, struct wait *wait)
-{
-    struct budget *budget = &launch->meter->budget;
-    if (!launch->queued)
-        return !budget_is_queued(budget);
-    if (budget_is_turn(budget, launch->ticket))
-        return true;
-    uint32_t served = SHARED_READ(budget->shared->served);
-    if (served != wait->served || credit <= 0) {
-        wait->dead = served == wait->served ? wait->dead : 0;
-        wait->served = served;
-        wait->turn_since = launch->now;
-    } else if (launch->now - wait->turn_since > TURN_NS) {
-        /* Where many are dead, or none of them ever was, each look passes over twice as many. */
-        wait->served = served + (UINT32_C(1) << wait->dead);
-        wait->dead += wait->dead < TURNS_BITS;
-        budget_leave(budget, wait->served - 1);
-        wait->turn_since = launch->now;
-    }
-    return false;
-}
-
-/* The lock is held. */
-static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait)
-{
-    struct meter *meter = launch->meter;
-    struct budget *budget = &meter->budget;
-    uint64_t saved = lease_takes_turns(meter->position) ? BUDGET_TURNS : BUDGET_PERIOD;
-    budget_open(budget, meter->position, launch->now);
-    if (!launch->queued && !budget_is_queued(budget) && launch->now - meter->weighed < SPARE_NS &&
-        SHARED_READ(budget->shared->credit) > 2 * SPARE_NS)
-        return OPEN;
-    meter->weighed = launch->now;
-    int64_t credit = budget_refill(budget, meter->cores, launch->now, saved);
-    /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
-    int64_t enough = launch->queued ? BUDGET_PERIOD / 400 * (int64_t)meter->cores : 1;
-    if (has_turn(launch, credit, wait) && credit >= enough) {
-        if (launch->queued)
-            budget_leave(budget, launch->ticket);
-        launch->queued = false;
-        return OPEN;
-    }
-    if (!launch->queued) {
-        launch->ticket = budget_queue(budget);
-        launch->queued = true;
-        wait->turn_since = launch->now;
-        wait->served = SHARED_READ(budget->shared->served);
-        wait->owed = enough - credit;
-    }
-    int64_t missing = BUDGET_PERIOD / 400 * (int64_t)meter->cores - credit;
-    wait->sleep = missing > 0 ? (uint64_t)missing / meter->cores * 100 : 0;
-    return budget_is_turn(budget, launch->ticket) ? WAIT_CREDIT : WAIT_TURN;
-}
-
-/* Nothing has ended for long, so that what runs may wait for this launch. Not before the credit that was missing when the
- * launch began to wait would have come, had nothing run. */
-static bool is_stuck(const struct meter *meter, const struct wait *wait, uint64_t now)
-{
-    uint64_t from = wait->held_since > meter->progress ? wait->held_since : meter->progress;
-    uint64_t due = STUCK_NS;
-    if (meter->cores && wait->owed > 0 && (uint64_t)wait->owed / meter->cores * 100 > due)
-        due = (uint64_t)wait->owed / meter->cores * 100;
-    return meter->under_way && wait->held_since && now > from && now - from > due;
-}
-
-static enum verdict_of_gate try_once(struct launch *launch, uint32_t cores, struct wait *wait)
-{
-    struct meter *meter = launch->meter;
-    enum verdict_of_gate verdict = OPEN;
-    lock_take(&meter->lock);
-    meter->cores = cores;
-    if (meter->under_way >= meter->allowed)
-        verdict = WAIT_WORK;
-    else if (cores)
-        verdict = take_credit(launch, wait);
-    if (verdict != OPEN && is_stuck(meter, wait, launch->now)) {
-        meter->progress = launch->now;
-        verdict = OPEN;
-    }
-    if (verdict == OPEN && !meter_begin(launch))
-        verdict = WAIT_MEMORY;
-    lock_drop(&meter->lock);
-    return verdict;
-}
 
 static void rest(const struct launch *launch, enum verdict_of_gate verdict, const struct wait *wait)
 {
@@ -133,7 +30,7 @@ static void rest(const struct launch *launch, enum verdict_of_gate verdict, cons
         ns = wait->sleep < STEP_NS ? wait->sleep : STEP_NS;
     else if (busy) /* how long it goes on is charged: look at it */
         ns = launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS;
-    if (verdict == WAIT_TURN && !busy) {
+    if (verdict != WAIT_WORK && !busy) {
         budget_await(&meter->budget, ns);
         return;
     }
@@ -185,64 +82,89 @@ static void count(struct wait *wait, int position, bool counted)
     wait->counted = counted;
 }
 
-/* Until the launch may be made. `meter` is NULL where it need not be known. */
+/* Whether the launch may be made now, or what it waits for. `meter` is NULL where it need not be known. */
+static enum verdict_of_gate judge(struct launch *launch, int position, struct window window,
+                                  struct wait *wait)
+{
+    enum verdict_of_gate verdict;
+    if (window.unknown)
+        return WAIT_QUOTA;
+    if (window.paused)
+        return WAIT_RESUME;
+    if (window.cores && window.shared && lease_is_unasked(position)) {
+        launch->meter = meter_make(position);
+        verdict = launch->meter ? credit_weigh(launch, window.cores, wait) : WAIT_MEMORY;
+        if (verdict != OPEN)
+            return verdict;
+    }
+    if (window.shared && !lease_held(position))
+        return WAIT_LEASE;
+    if (!window.cores && !(window.shared && lease_is_active(position))) {
+        leave_queue(launch);
+        launch->meter = NULL;
+        return OPEN;
+    }
+    struct meter *meter = launch->meter = meter_make(position);
+    if (!meter)
+        return WAIT_MEMORY;
+    if (atomic_load(&meter->busy) &&
+        launch->now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
+        meter_look(meter, launch->now, 0);
+    if (window.shared && lease_takes_turns(position) && lease_is_full(position))
+        return WAIT_WORK;
+    verdict = credit_begin(launch, window.cores, wait);
+    if (verdict == OPEN && window.shared && !lease_held(position)) {
+        meter_end(launch, false); /* the turn ended meanwhile */
+        return WAIT_LEASE;
+    }
+    return verdict;
+}
+
+/* For what is under way to end, or for credit. */
+static void wait_at_meter(struct launch *launch, int position, enum verdict_of_gate verdict,
+                          const struct wait *wait)
+{
+    if (verdict == WAIT_CREDIT && lease_takes_turns(position))
+        lease_hand_back(position);
+    if (verdict != WAIT_WORK && !atomic_load(&launch->meter->busy))
+        marks_set_clock(launch->meter, launch->handle, launch->to.context, launch->now);
+    rest(launch, verdict, wait);
+    meter_look(launch->meter, now_ns(CLOCK_MONOTONIC), 0);
+}
+
+/* Until the launch may be made. */
 static CUresult wait_at(struct launch *launch, int position, struct wait *wait)
 {
     for (;;) {
         struct window window = window_of(position);
         uint64_t now = launch->now = now_ns(CLOCK_MONOTONIC);
-        bool turn = window.unknown || !window.shared || lease_held(position);
-        if (window.unknown || window.paused || !turn) {
-            leave_queue(launch);
-            if (window.unknown && !wait_for("the quota cannot be read", wait, now))
-                return CUDA_ERROR_OPERATING_SYSTEM;
-            if (!wait->held_since)
-                wait->held_since = now;
-            count(wait, position, !window.paused && !turn);
-            if (window.paused)
-                pause_for(STEP_NS);
-            else if (!turn)
-                lease_await(position, now + STEP_NS);
-            continue;
-        }
-        if (!window.cores && !(window.shared && lease_is_active(position))) {
-            leave_queue(launch);
-            note_wait(position, wait, now);
-            launch->meter = NULL;
-            return CUDA_SUCCESS;
-        }
-        enum verdict_of_gate verdict = WAIT_MEMORY;
-        if ((launch->meter = meter_make(position))) {
-            struct meter *meter = launch->meter;
-            if (atomic_load(&meter->busy) &&
-                now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
-                meter_look(meter, now, 0);
-            bool full = window.shared && lease_takes_turns(position) && lease_is_full(position);
-            verdict = full ? WAIT_WORK : try_once(launch, window.cores, wait);
-        }
-        if (verdict == OPEN && (!window.shared || lease_held(position))) {
-            note_wait(position, wait, now);
-            return CUDA_SUCCESS;
-        }
+        enum verdict_of_gate verdict = judge(launch, position, window, wait);
+        bool at_meter = verdict == WAIT_WORK || verdict == WAIT_CREDIT || verdict == WAIT_TURN;
         if (verdict == OPEN) {
-            meter_end(launch, false); /* the turn ended meanwhile */
-            continue;
+            note_wait(position, wait, now);
+            return CUDA_SUCCESS;
         }
-        if (!wait->held_since && verdict != WAIT_MEMORY) /* so that it is known when what runs has ended */
+        if (!wait->held_since && at_meter) /* so that it is known when what runs has ended */
             mark_put(launch->meter, launch->handle, (uintptr_t)launch->handle, launch->to.context,
                      launch->thread);
         if (!wait->held_since)
             wait->held_since = now;
-        count(wait, position, verdict == WAIT_WORK);
-        if (verdict == WAIT_MEMORY) {
-            if (!wait_for("no memory to know what is launched", wait, now))
-                return CUDA_ERROR_OUT_OF_MEMORY;
+        count(wait, position, verdict == WAIT_WORK || verdict == WAIT_LEASE);
+        if (at_meter) {
+            wait_at_meter(launch, position, verdict, wait);
             continue;
         }
-        if (verdict != WAIT_WORK && !atomic_load(&launch->meter->busy))
-            marks_set_clock(launch->meter, launch->handle, launch->to.context, now);
-        rest(launch, verdict, wait);
-        meter_look(launch->meter, now_ns(CLOCK_MONOTONIC), 0);
+        leave_queue(launch);
+        if (verdict == WAIT_QUOTA && !wait_for("the quota cannot be read", wait, now))
+            return CUDA_ERROR_OPERATING_SYSTEM;
+        if (verdict == WAIT_MEMORY && !wait_for("no memory to know what is launched", wait, now))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        if (verdict == WAIT_RESUME)
+            pause_for(STEP_NS);
+        if (verdict == WAIT_LEASE && credit_is_stuck(position, window.cores, wait, now))
+            lease_stuck(position);
+        if (verdict == WAIT_LEASE)
+            lease_await(position, now + STEP_NS);
     }
 }
 

@@ -14,11 +14,22 @@ bool lease_held(int position);
 /* Waits until it may, at most until `until` (CLOCK_MONOTONIC, nanoseconds); true: it may. */
 bool lease_await(int position, uint64_t until);
 
+/* What runs has not gone on for long, and may wait for a launch that waits for a turn: nvcd is asked for one though this
+ * one is not given back. */
+void lease_stuck(int position);
+
+/* The slice has no credit: gives the lease back at once, if nothing runs. */
+void lease_hand_back(int position);
+
+/* Whether nvcd is there and has not been told that the device is wanted. */
+bool lease_is_unasked(int position);
+
 /* Whether nvcd is there to hand out turns on the device, so that what is launched has to be known. */
 bool lease_is_active(int position);
 
-/* Whether others have turns on it as well: what a cap allows then comes in pieces. */
+/* Whether others have turns on it as well: what a cap allows then comes in pieces. The second: or had so lately. */
 bool lease_takes_turns(int position);
+bool lease_took_turns(int position, uint64_t now, uint64_t within);
 
 /* A launch waits until it may be made, or does no longer: meanwhile the lease is not given back as one that is not used. */
 void lease_wanted(int position, bool wanted);

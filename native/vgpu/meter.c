@@ -80,13 +80,14 @@ static void open_if_idle(struct meter *meter, uint64_t now)
 
 void note_pace(struct meter *meter, uint64_t launch)
 {
-    meter->pace = (3 * meter->pace + launch) / 4;
+    meter->pace = meter->pace ? (3 * meter->pace + launch) / 4 : launch;
 }
 
 /* By how long launches wait for those before them it is decided how many there may be. */
 static void adapt(struct meter *meter, uint64_t waited)
 {
-    uint32_t fewest = meter->cores || lease_takes_turns(meter->position) ? 1 : 2;
+    bool held = meter->cores || lease_takes_turns(meter->position);
+    uint32_t fewest = held && meter->pace > LATE_NS ? 1 : 2;
     if (waited > LATE_NS) {
         meter->allowed = (uint32_t)((uint64_t)meter->allowed * LATE_NS / waited);
         meter->doubts = DOUBTS;
@@ -321,6 +322,7 @@ void meter_refund(int position, uint64_t time)
     lock_take(&meter->lock);
     budget_open(&meter->budget, position, now_ns(CLOCK_MONOTONIC));
     budget_refund(&meter->budget, meter->cores, time);
+    budget_wake(&meter->budget);
     lock_drop(&meter->lock);
 }
 

@@ -24,11 +24,14 @@ struct meter;
 /* See lease.c. */
 struct lease {
     _Atomic uint32_t state, waiters;
+    struct lock changing; /* a grant comes, or one is given back */
+    _Atomic bool stuck;   /* nvcd has been told that what runs waits for another turn */
     uint32_t round;
-    uint64_t granted; /* CLOCK_MONOTONIC, nanoseconds */
-    uint64_t length;  /* nanoseconds */
-    uint64_t charged; /* at that time */
-    uint64_t spun;    /* since when it is looked without a pause whether its work has ended; 0: it is not */
+    uint64_t granted;        /* CLOCK_MONOTONIC, nanoseconds */
+    uint64_t length;         /* nanoseconds */
+    uint64_t charged;        /* at that time */
+    _Atomic uint64_t turned; /* when one with an end was last given back */
+    uint64_t spun; /* since when it is looked without a pause whether its work has ended; 0: it is not */
     uint8_t uuid[16];
 };
 

@@ -5,7 +5,8 @@
  * With two or more tenants that want the same device, one at a time has a lease on it. The process says WANT when it has
  * work for the device, or is about to have; it launches nothing before FREE or GRANT. At the end of a lease's length, or
  * after DROP, it launches nothing more, and says RELEASE when what runs has ended, or surely will have before the next
- * one can have begun; earlier when it has been idle. A process whose connection is lost goes on as if there were no nvcd,
+ * one can have begun; earlier when it has been idle. Where what runs does not end since it waits for what is yet to be launched, the process says WANT with the
+ * lease's round instead: nvcd hands the turn on, and takes that work for unfinished until the next one. A process whose connection is lost goes on as if there were no nvcd,
  * and may connect again. */
 #ifndef NVC_VGPU_PROTOCOL_H
 #define NVC_VGPU_PROTOCOL_H
@@ -17,14 +18,15 @@
 enum {
     /* from the process */
     NVCD_HELLO = 1,   /* first of all; `a`: NVCD_VERSION */
-    NVCD_WANT = 2,    /* `uuid`; `a`: GPU time that is waiting, as estimated */
+    NVCD_WANT = 2,    /* `uuid`; `round`: of a lease that is over, whose work waits for more; else 0 */
     NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it, `b`: 1 if no more is wanted */
 
     /* from nvcd */
     NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */
-    NVCD_FREE = 17,    /* `uuid`, `round`: a lease without an end until DROP, kept when idle; `b` as below */
-    NVCD_GRANT = 18,   /* `uuid`, `round`: a lease; `a`: its length, `b`: what late ones had of the last */
-    NVCD_DROP = 19,    /* `uuid`, `round`: the lease is over */
+    NVCD_FREE = 17,    /* `uuid`, `round`: a lease without an end until DROP, kept when idle */
+    NVCD_GRANT = 18,   /* `uuid`, `round`: a lease; `a`: its length */
+    NVCD_DROP =
+        19, /* `uuid`, `round`: the lease is over; `b`: what late ones had of it, once it is given back */
     NVCD_REFUSED = 20, /* `a`: an errno; nvcd closes the connection */
 };
 

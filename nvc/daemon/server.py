@@ -203,10 +203,10 @@ class Server:
                 arbiter.release(member, round, not b, a, now)
             return 0
         if kind == WANT:
-            return self._want(client, uuid, now)
+            return self._want(client, uuid, round, now)
         return errno.EPROTO
 
-    def _want(self, client: Client, uuid: bytes, now: int) -> int:
+    def _want(self, client: Client, uuid: bytes, round: int, now: int) -> int:
         known = client.known
         if uuid not in known.uuids or uuid == NO_UUID:
             return errno.ENODEV
@@ -219,7 +219,7 @@ class Server:
             if terms is None or arbiter is None:
                 return errno.ENODEV
             member = client.members[uuid] = Member(arbiter.tenant(terms, now), client, uuid)
-        arbiter.want(member, now)
+        arbiter.want(member, now, round)
         return 0
 
     def _meter(self, known: IndexedSlice) -> Bucket:
@@ -277,10 +277,10 @@ class Server:
                     self.doom(client, errno.ETIMEDOUT)
                 continue
             for member in client.members.values():
-                if member in member.tenant.late:
+                if member in member.tenant.late and not member.stuck:
                     if now - member.since > LATE_MAX:
                         self.doom(client, errno.ETIMEDOUT)
-                elif member.wants and not member.round:
+                elif member.wants and (member.stuck or not member.round):
                     self._put(client, hello)
         for key in [key for key in self._meters if key not in self.slices.by_key]:
             del self._meters[key]

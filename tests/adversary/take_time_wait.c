@@ -127,6 +127,20 @@ static void held_back(void)
     }
 }
 
+/* Something never ends, since the host never writes the word that it waits for: so whatever else is launched seems to be
+ * what it waits for. */
+static void pretending(void)
+{
+    Address at;
+    volatile uint32_t *word = new_word(&at);
+    Handle streams[2] = {new_stream(), new_stream()};
+    CU(cuStreamWaitValue32_v2, (Handle, Address, uint32_t, unsigned), streams[0], at, 1, 0);
+    launch(streams[0], 1);
+    while (more())
+        launch(streams[1], 80000);
+    *word = 1;
+}
+
 /* What the first stream has waits for the second one, which is all that the program asks about. */
 static void across_streams(void)
 {
@@ -201,6 +215,7 @@ const struct way wait_ways[] = {{"no-wait", without_waiting, false},
                                 {"free", by_free, false},
                                 {"watch-memory", by_memory, false},
                                 {"held-back", held_back, false},
+                                {"pretending", pretending, false},
                                 {"across-streams", across_streams, false},
                                 {"events", many_events, false},
                                 {"callback", by_callback, false},

@@ -88,3 +88,35 @@ def test_a_long_kernel_is_not_begun_at_the_end_of_a_turn(turned: Capped, world: 
         world.run(1)
         kernels = device_time(turned.root).of(worker.process.pid) * 1e9 / (12 * MS)
         assert TURNS <= kernels <= TURNS + 2  # at first it is not known how long they are
+
+
+def test_no_turn_is_asked_for_without_credit(turned: Capped, world: World) -> None:
+    """One that is held is given back as soon as there is none, and the next is asked for when there is some."""
+    turned.cap(10)
+    with TurnGiver(turned) as nvcd:
+        turned.worker(ns=20 * MS, batch=0, seconds=60, warm=0)
+        talk = nvcd.accept()
+        talk.send(GRANT, 1, talk.wanted(), 100 * MS)
+        began = world.now
+        back = talk.receive()
+        assert (back.kind, back.round, back.b) == (RELEASE, 1, 1)
+        assert 0.04 <= world.now - began < 0.0405  # two are launched before it is known how long they take
+        assert talk.receive().kind == WANT
+        assert 0.35 < world.now - began < 0.42
+
+
+def test_work_that_may_wait_for_what_waits_for_a_turn(turned: Capped, world: World) -> None:
+    """Nothing of it ends: nvcd is told once, and with another turn one more launch is made."""
+    with TurnGiver(turned) as nvcd:
+        turned.worker(ns=1000 * MS, batch=0, seconds=60, warm=0)
+        talk = nvcd.accept()
+        uuid = talk.wanted()
+        for turn in (1, 2, 3):
+            talk.send(GRANT, turn, uuid, LENGTH)
+            began = world.now
+            want = talk.receive()
+            assert (want.kind, want.round) == (WANT, turn)
+            assert 0.05 <= world.now - began < 0.06
+            assert turned.budget()[5] == turn + 1  # launches: two before it is known how long they take
+            assert not world.wait([talk.socket], 0.2)
+            assert turned.budget()[5] == turn + 1

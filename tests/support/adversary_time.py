@@ -21,10 +21,6 @@ class Way:
     )
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
-    #: The part of the GPU that a tenant beside it may lack, on the simulated driver. Beside a kernel that is longer
-    #: than a turn it lacks more: it is charged for half of the time that they share, but has a third, since it has
-    #: nothing queued between two turns and the long one has the device then.
-    beside: float = 0.02
     copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
     nightly: bool = False  # it takes a second of a processor, and is left out of `make test`
 
@@ -33,7 +29,7 @@ WAYS = (
     Way("honest", "kernels of 1 ms, each waited for", 0.001),
     # What is launched, where, and by which call.
     Way("queue", "kernels of 5 µs in a queue that is never waited for", 0.001),
-    Way("alternate", "60 kernels of 1 µs, wait, one of 100 ms of the same shape, wait", 0.1, beside=0.07),
+    Way("alternate", "60 kernels of 1 µs, wait, one of 100 ms of the same shape, wait", 0.1),
     Way(
         "alternate-queued",
         "60 kernels of 1 µs and one of 20 ms of the same shape, in a queue",
@@ -42,7 +38,7 @@ WAYS = (
     Way("streams", "4,000 streams"),
     Way("no-context", "a kernel of a library in an explicit stream, without a current context"),
     Way("new-streams", "a stream for each kernel, destroyed at once"),
-    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0, beside=0.05),
+    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0),
     Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams, three lengths, pauses, by chance", 0.02),
@@ -69,7 +65,8 @@ WAYS = (
     Way("copy", "it waits by a copy", 0.003),
     Way("free", "it waits by freeing memory", 0.003),
     Way("watch-memory", "it watches memory that the stream writes", 0.003),
-    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0.05),
+    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0.015),
+    Way("pretending", "work that never ends, so that what it launches seems to be needed", 0.16, least=0),
     Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
     Way("events", "20,000 events"),
     Way("callback", "it waits for a function that the stream calls", 0.003),
@@ -78,9 +75,9 @@ WAYS = (
     Way("graphs", "graphs of 100 kernels of 100 µs in a queue", 0.02),
     Way("replay", "a graph captured in one stream, launched in another thread's own", 0.008),
     Way("capture", "launches while another stream captures"),
-    Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06, beside=0.06),
-    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06, beside=0.06),
-    Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04, beside=0.05),
+    Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06),
+    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06),
+    Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04),
     Way("many-graphs", "1,500 graphs"),
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
     Way("short-lived-graphs", "a graph is cloned, uploaded, launched and destroyed", 0.02),

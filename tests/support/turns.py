@@ -19,11 +19,14 @@ FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 class Program:
     """A process that is always busy: at the end of a lease it drains, gives it back and wants more."""
 
-    def __init__(self, drain: int = 0, work: int = 0, idle: int = 0, stuck: bool = False) -> None:
+    def __init__(
+        self, drain: int = 0, work: int = 0, idle: int = 0, stuck: bool = False, pleads: int = 0
+    ) -> None:
         self.drain = drain  # nanoseconds from the end to having drained
         self.work = work  # after so long it has nothing more to do, 0: there is no end of it
         self.idle = idle  # then, until it has work again
         self.stuck = stuck  # it never gives anything back
+        self.pleads = pleads  # nanoseconds after the end, when it says that what runs waits for another turn
         self.had = 0
         self.excess = 0  # that it was told of
         self.messages: list[tuple[int, int, int]] = []  # time, kind, round
@@ -36,6 +39,8 @@ class Program:
 
     def hear(self, world: World, member: Member, uuid: bytes, kind: int, round: int, length: int) -> None:
         self.messages.append((world.now, kind, round))
+        if self.pleads and (length or kind == DROP):
+            world.later(length + self.pleads, lambda: world.want(member, uuid, round))
         if kind in (FREE, GRANT):
             self.began[uuid], self.rounds[uuid] = world.now, round
             if self.work:
@@ -115,9 +120,9 @@ class World:
             self._where[members[-1]] = uuid
         return members
 
-    def want(self, member: Member, uuid: bytes = b"") -> None:
+    def want(self, member: Member, uuid: bytes = b"", round: int = 0) -> None:
         if member in member.tenant.members:
-            self.board.arbiters[uuid or self._where[member]].want(member, self.now)
+            self.board.arbiters[uuid or self._where[member]].want(member, self.now, round)
             self.check()
 
     def start(

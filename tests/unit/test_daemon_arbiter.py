@@ -161,6 +161,19 @@ def test_who_never_gives_back_costs_only_itself() -> None:
     assert world.board.arbiters[world.uuids[0]].tenants["stuck"].lates == 1
 
 
+@pytest.mark.parametrize("pleads", [0, 50 * MS])
+@pytest.mark.parametrize("cores", [0, 10, 50])
+def test_who_waits_for_its_next_turn_before_it_gives_one_back(pleads: int, cores: int) -> None:
+    """It has another one, and what is charged meanwhile leaves the others what they are to have."""
+    world = World(DevicePolicy(FIXED if cores else WEIGHT))
+    stuck = world.start("stuck", Program(stuck=True, pleads=pleads), 1, cores)
+    other = world.start("other", Program(), 1 if cores else 15, cores and 100 - cores)
+    world.run(30 * SECOND)
+    turns = sum(kind == GRANT for _, kind, _ in stuck.messages)
+    assert turns >= 2 if pleads else turns <= 1
+    assert other.had / (30 * SECOND) >= (1 - cores / 100 if cores else 15 / 16) - 0.01
+
+
 def test_the_death_of_the_holder_is_the_next_ones_turn() -> None:
     world = World(DevicePolicy(PREEMPT))
     (victim,) = world.add("victim", Program(stuck=True))

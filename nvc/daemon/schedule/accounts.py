@@ -64,7 +64,9 @@ class Accounts:
     def settle(self, now: int) -> None:
         """Charge those who use the device for the time since they were last charged.
 
-        Who is late shares it with the one whose turn it is, as the hardware shares it out.
+        Who is late shares it with the one whose turn it is, as the hardware shares it out. It pays for that when
+        it gives its lease back, or when its next turn begins: debts that grow while it waits would put that off
+        for ever.
         """
         since = self.settled
         if now <= since:
@@ -77,14 +79,27 @@ class Accounts:
                 self._charge(user, now - since)
             return
         users = {*self.late} if user is None else {*self.late, user}
+        part = (now - since) // len(users)
         for tenant in users:
-            self._charge(tenant, (now - since) // len(users))
+            if tenant is user:
+                self._charge(tenant, part)
+            else:
+                tenant.unpaid += part
+                tenant.held += part
         fresh = sum(any(now - one.since < LENT for one in tenant.late) for tenant in self.late)
         if user is not None and user not in self.late:
             user.shared += (now - since) * fresh // (fresh + 1)
 
     def _charge(self, tenant: ScheduledSlice, held: int) -> None:
         tenant.held += held
+        self._pay(tenant, held)
+
+    def pay(self, tenant: ScheduledSlice) -> None:
+        """Charge a tenant for what it had while it was late."""
+        unpaid, tenant.unpaid = tenant.unpaid, 0
+        self._pay(tenant, unpaid)
+
+    def _pay(self, tenant: ScheduledSlice, held: int) -> None:
         account = tenant.account + held * UNIT // tenant.weight
         limit = self.account + DEBT * UNIT // tenant.weight
         if account > limit:

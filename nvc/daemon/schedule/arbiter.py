@@ -5,11 +5,11 @@ Turns go round by deficit (accounts.py). All times are nanoseconds of a monotoni
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from nvc.daemon.io.wire import DROP, FREE, GRANT
-from nvc.daemon.schedule.accounts import UNIT, Accounts
+from nvc.daemon.schedule.accounts import UNIT
+from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.turns import Lease, Member, ScheduledSlice
+from nvc.slices.model.policy import EQUAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
     from nvc.slices.policy.entitlement import InForce, Terms
 
-BY_ACCOUNT, BY_USE = attrgetter("account"), attrgetter("used")
+SPARE = 4  # quanta, of a turn that nobody else waits for
 
 
-class Arbiter(Accounts):
+class Arbiter(Order):
     """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
 
     def __init__(
         self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int, int], None]
     ) -> None:
-        super().__init__(force)
-        self.board = board
+        super().__init__(board, force)
         self.uuid = uuid
         self.send = send
         self.line: list[ScheduledSlice] = []  # of gangs: before all others
-        self.deadline: int | None = None
         self.round = 0
         self.idle_since = 0
         self.turns = 0
@@ -88,6 +86,7 @@ class Arbiter(Accounts):
             self.lease = self.deadline = None
             for tenant in self.tenants.values():
                 tenant.late.clear()
+                tenant.unpaid = 0
                 self.late.discard(tenant)
                 for member in tenant.members:
                     member.round = 0
@@ -108,15 +107,34 @@ class Arbiter(Accounts):
             if member.wants and not member.round and not tenant.terms.claim.paused:
                 self._hand(member, self.new_round(), FREE, 0)
 
-    def want(self, member: Member, now: int) -> None:
-        """The process has work for the device."""
+    def want(self, member: Member, now: int, round: int = 0) -> None:
+        """The process has work for the device.
+
+        With a `round`, that lease of its is over, and what it launched under it waits for what it is yet to launch.
+        """
         tenant = member.tenant
+        if round:
+            self._stuck(member, round, now)
+            return
         repeated, member.wants = member.wants, True
         if repeated or member in tenant.late:
             return  # it has asked before, or has a lease to give back first
         self._wanting_changed(tenant, now)
         if not tenant.terms.claim.paused:
             self._wants(member, now)
+
+    def _stuck(self, member: Member, round: int, now: int) -> None:
+        tenant, lease = member.tenant, self.lease
+        if round != member.round or member.stuck:
+            return
+        if member in tenant.late:
+            member.stuck = True
+            self._wanting_changed(tenant, now)
+            if not tenant.terms.claim.paused:
+                self._wants(member, now)
+        elif lease is not None and member in lease.holders and (lease.end or lease.dropped):
+            member.stuck = True
+            self._hand_on(now)  # nobody needs to wait for it
 
     def _wants(self, member: Member, now: int) -> None:
         tenant, lease = member.tenant, self.lease
@@ -125,6 +143,7 @@ class Arbiter(Accounts):
         elif lease is None:
             self.dispatch(now)
         elif lease.tenant is tenant and not lease.dropped:
+            self._end_lateness(member, now)
             lease.holders.add(member)
             left = max(lease.end - now, 0)
             self._hand(member, lease.round, GRANT if lease.end else FREE, left)
@@ -142,6 +161,9 @@ class Arbiter(Accounts):
                 self.deadline = lease.end
             else:
                 self.drop(now)
+        elif lease.due < lease.end:
+            lease.end = max(now, lease.due)
+            self.deadline = lease.end
         elif (
             self.policy.preempts
             and tenant.weight >= self.policy.preempts * holder.weight
@@ -158,13 +180,9 @@ class Arbiter(Accounts):
             return False
         tenant = member.tenant
         member.round = 0
-        member.used = used
         member.wants = more
         if member in tenant.late:
-            self.settle(now)
-            tenant.late.discard(member)
-            if not tenant.late:
-                self.late.discard(tenant)
+            self._end_lateness(member, now)
             self._wanting_changed(tenant, now)
             if more and not tenant.terms.claim.paused:
                 self._wants(member, now)
@@ -174,11 +192,25 @@ class Arbiter(Accounts):
             self._wanting_changed(tenant, now)
             return True
         lease.holders.discard(member)
+        self.settle(now)
+        if tenant.shared:
+            self.send(member, DROP, round, 0, tenant.excess(used))
         if not lease.holders:
             self._finish(now)
         else:
             self._wanting_changed(tenant, now)
         return True
+
+    def _end_lateness(self, member: Member, now: int) -> None:
+        tenant = member.tenant
+        member.stuck = False
+        if member not in tenant.late:
+            return
+        self.settle(now)
+        tenant.late.discard(member)
+        if not tenant.late:
+            self.late.discard(tenant)
+        self.pay(tenant)
 
     def leave(self, member: Member, now: int) -> None:
         """The process is gone."""
@@ -268,47 +300,6 @@ class Arbiter(Accounts):
         else:
             self.grant(chosen, self.length(chosen), now, False)
 
-    def choose(self, now: int) -> ScheduledSlice | None:
-        """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
-        if not self.bounded and self.board.single:
-            best = min(self.wanting.values(), key=BY_ACCOUNT)
-            self.account = max(self.account, best.account)
-            return best
-        self.advance()
-        return self._choose_among(now)
-
-    def _choose_among(self, now: int) -> ScheduledSlice | None:
-        best: ScheduledSlice | None = None
-        due = soonest = 0
-        held_back = False
-        gangs = not self.board.single
-        halves: dict[float, int] = {}
-        for tenant in self.wanting.values():
-            if gangs and not self.board.may_lead(self, tenant, now):
-                held_back = True
-                continue
-            rate = tenant.rate
-            if not rate:
-                if not due and (best is None or tenant.account < best.account):
-                    best = tenant
-                continue
-            half = halves.get(rate)
-            if half is None:
-                half = halves[rate] = self.length(tenant) // 2
-            self.refill(tenant, now)
-            budget = tenant.budget
-            # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
-            missing = half - budget
-            if missing >= rate:
-                soonest = min(soonest or int(missing / rate), int(missing / rate))
-                continue
-            behind = int(budget / rate) // 1000 * 1000
-            if behind > due or behind == due and best is not None and tenant.account < best.account:
-                best, due = tenant, behind
-        if best is None and (soonest or held_back):
-            self.deadline = now + (soonest or self.quantum)
-        return best
-
     def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
         """Keep the device for a gang until it has its others too; None: no longer."""
         self.settle(now)
@@ -320,9 +311,16 @@ class Arbiter(Accounts):
         self.settle(now)
         self.reserved = None
         kind = GRANT if length else FREE
-        end = now + length if length else 0
-        holders = {member for member in tenant.members if member.wants and member not in tenant.late}
+        # Beside late ones alone it is not made to drain at the end of each turn: they would have the device then.
+        spare = (
+            self.quantum * SPARE if length and len(self.wanting) == 1 and self.policy.bound != EQUAL else 0
+        )
+        end = now + max(length, spare) if length else 0
+        holders = {member for member in tenant.members if member.waits()}
+        for member in holders:
+            self._end_lateness(member, now)
         lease = Lease(tenant, self.new_round(), now, end, holders)
+        lease.due = now + length
         lease.gang = gang
         self.lease = lease
         # The holder knows when its lease ends, and is told only when it is late by half a quantum.
@@ -332,13 +330,12 @@ class Arbiter(Accounts):
         if tenant.since:
             tenant.waited += now - tenant.since
             tenant.since = 0
-        paid = max(holders, key=BY_USE, default=None)
         for member in holders:
-            self._hand(member, lease.round, kind, length, member.excess() if member is paid else 0)
+            self._hand(member, lease.round, kind, max(length, spare))
 
-    def _hand(self, member: Member, round: int, kind: int, length: int, excess: int = 0) -> None:
+    def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
         member.round = round
-        self.send(member, kind, round, length, excess)
+        self.send(member, kind, round, length, 0)
 
     def new_round(self) -> int:
         """The number of the next lease."""
@@ -347,9 +344,7 @@ class Arbiter(Accounts):
 
     def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
         """Keep `wanting` right after a member or the terms changed."""
-        wants = not tenant.terms.claim.paused and any(
-            member.wants and member not in tenant.late for member in tenant.members
-        )
+        wants = not tenant.terms.claim.paused and any(member.waits() for member in tenant.members)
         if wants == (tenant.key in self.wanting):
             return
         if not wants:
@@ -376,11 +371,6 @@ class Arbiter(Accounts):
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight
-
-    def advance(self) -> None:
-        """New ones start where the one stands that is furthest behind of those who use the device."""
-        if self.wanting:
-            self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
 
     def _look_again(self, now: int) -> None:
         """Tenants or terms changed."""

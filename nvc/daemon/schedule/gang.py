@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.daemon.schedule.order import Order
     from nvc.daemon.schedule.turns import Member, ScheduledSlice
 
 
@@ -76,7 +77,7 @@ class Board:
         """Whether the tenant wants several devices that others want too."""
         return not self.single and len(self._gang(key)) > 1
 
-    def may_lead(self, arbiter: Arbiter, tenant: ScheduledSlice, now: int) -> bool:
+    def may_lead(self, arbiter: Order, tenant: ScheduledSlice, now: int) -> bool:
         """Whether a turn of the tenant may begin on this device."""
         gang = self._gang(tenant.key)
         if len(gang) < 2:

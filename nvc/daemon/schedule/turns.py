@@ -10,25 +10,21 @@ if TYPE_CHECKING:
 class Member:
     """What one process has to do with one device."""
 
-    __slots__ = ("tenant", "client", "uuid", "wants", "round", "since", "used")
+    __slots__ = ("tenant", "client", "uuid", "wants", "stuck", "round", "since")
 
     def __init__(self, tenant: ScheduledSlice, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
         self.client = client  # the arbiter does not look at it
         self.uuid = uuid
         self.wants = False
+        self.stuck = False  # what it launched before its turn ended waits for what it is yet to launch
         self.round = 0  # of the lease that it holds; 0: none
         self.since = 0  # late
-        self.used = 0  # GPU time under its last lease, as it says
         tenant.members.add(self)
 
-    def excess(self) -> int:
-        """What its cap was charged for while late tenants had a part of the device; told once, to one process.
-
-        A kernel beside those of a late one takes as much longer, and its process is charged for all of it.
-        """
-        excess, self.tenant.shared = min(self.tenant.shared, self.used), 0
-        return excess
+    def waits(self) -> bool:
+        """Whether it is to have a turn. One that is late gives its lease back first, unless it is stuck."""
+        return self.wants and (self.stuck or self not in self.tenant.late)
 
 
 class ScheduledSlice:
@@ -36,7 +32,7 @@ class ScheduledSlice:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
-        "held", "shared", "waited", "since", "grants", "lates",
+        "held", "unpaid", "shared", "waited", "since", "grants", "lates",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -49,7 +45,8 @@ class ScheduledSlice:
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all
-        self.shared = 0  # of its turns, what late ones had: its processes are yet to be told
+        self.unpaid = 0  # of that, while it was late
+        self.shared = 0  # of its turn, what late ones had: its processes are yet to be told
         self.waited = 0  # in all, for a turn
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
@@ -59,11 +56,20 @@ class ScheduledSlice:
         """Be scheduled by other terms; `rate` is the part of the time that it gets at most, 0: no bound."""
         self.weight, self.rate = terms.weight, terms.bound
 
+    def excess(self, used: int) -> int:
+        """What its cap was charged for while late tenants had a part of the device; told once, to one process.
+
+        A kernel beside those of a late one takes as much longer, and its process is charged for all of it: of what
+        it `used` no more than that is given back.
+        """
+        excess, self.shared = min(self.shared, used), 0
+        return excess
+
 
 class Lease:
     """A turn on a device."""
 
-    __slots__ = ("tenant", "round", "began", "end", "holders", "dropped", "gang")
+    __slots__ = ("tenant", "round", "began", "end", "due", "holders", "dropped", "gang")
 
     def __init__(
         self, tenant: ScheduledSlice | None, round: int, began: int, end: int, holders: set[Member]
@@ -72,6 +78,7 @@ class Lease:
         self.round = round
         self.began = began
         self.end = end  # 0: until another tenant wants the device
+        self.due = end  # when it is another one's turn, if one wants it
         self.holders = holders  # who has not given it back
         self.dropped = False
         self.gang = False

@@ -1,0 +1,134 @@
+/* A launch is let through when the slice has credit and few enough of this process's launches are under way. Time alone
+ * brings credit. A kernel may wait on the device for one that is launched after it: so what is held back for long while
+ * nothing ends is let through all the same, and paid for. */
+#include "credit.h"
+
+#include "ledger.h"
+#include "lease.h"
+
+enum {
+    STUCK_NS = 50000000,
+    TURN_NS = 10000000, /* after which who has the turn is taken for dead */
+    TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
+    SPARE_NS = 150000   /* for so long, what is twice that is not looked at again */
+};
+
+/* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
+static bool has_turn(struct launch *launch, int64_t credit, struct wait *wait)
+{
+    struct budget *budget = &launch->meter->budget;
+    if (!launch->queued)
+        return !budget_is_queued(budget);
+    if (budget_is_turn(budget, launch->ticket))
+        return true;
+    uint32_t served = SHARED_READ(budget->shared->served);
+    if (served != wait->served || credit <= 0) {
+        wait->dead = served == wait->served ? wait->dead : 0;
+        wait->served = served;
+        wait->turn_since = launch->now;
+    } else if (launch->now - wait->turn_since > TURN_NS) {
+        /* Where many are dead, or none of them ever was, each look passes over twice as many. */
+        wait->served = served + (UINT32_C(1) << wait->dead);
+        wait->dead += wait->dead < TURNS_BITS;
+        budget_leave(budget, wait->served - 1);
+        wait->turn_since = launch->now;
+    }
+    return false;
+}
+
+static int64_t refill(struct meter *meter, uint64_t now)
+{
+    uint64_t saved = lease_took_turns(meter->position, now, BUDGET_TURNS) ? BUDGET_TURNS : BUDGET_PERIOD;
+    budget_open(&meter->budget, meter->position, now);
+    return budget_refill(&meter->budget, meter->cores, now, saved);
+}
+
+/* The lock is held. */
+static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait)
+{
+    struct meter *meter = launch->meter;
+    struct budget *budget = &meter->budget;
+    budget_open(budget, meter->position, launch->now);
+    if (!launch->queued && !budget_is_queued(budget) && launch->now - meter->weighed < SPARE_NS &&
+        SHARED_READ(budget->shared->credit) > 2 * SPARE_NS)
+        return OPEN;
+    meter->weighed = launch->now;
+    int64_t credit = refill(meter, launch->now);
+    /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
+    int64_t some = BUDGET_PERIOD / 400 * (int64_t)meter->cores, enough = launch->queued ? some : 1;
+    if (has_turn(launch, credit, wait) && credit >= enough) {
+        if (launch->queued)
+            budget_leave(budget, launch->ticket);
+        launch->queued = false;
+        return OPEN;
+    }
+    if (!launch->queued) {
+        launch->ticket = budget_queue(budget);
+        launch->queued = true;
+        wait->turn_since = launch->now;
+        wait->served = SHARED_READ(budget->shared->served);
+    }
+    int64_t missing = some - credit;
+    wait->sleep = missing > 0 ? (uint64_t)missing / meter->cores * 100 : 0;
+    return budget_is_turn(budget, launch->ticket) ? WAIT_CREDIT : WAIT_TURN;
+}
+
+/* The lock is held. Nothing has ended for long, so that what runs may wait for this launch, whatever that waits for. Not
+ * before the credit that was missing at first would have come, had nothing run. */
+static bool is_stuck(struct meter *meter, struct wait *wait, uint64_t now)
+{
+    uint64_t from = wait->held_since > meter->progress ? wait->held_since : meter->progress;
+    if (!meter->under_way || !wait->held_since || now <= from)
+        return false;
+    if (wait->still_since != from) {
+        int64_t credit = meter->cores ? refill(meter, now) : 0;
+        wait->owed = credit < 0 ? (uint64_t)-credit : 0;
+        wait->still_since = from;
+    }
+    uint64_t due = meter->cores ? wait->owed / meter->cores * 100 : 0;
+    return now - from > (due > STUCK_NS ? due : STUCK_NS);
+}
+
+enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct wait *wait)
+{
+    struct meter *meter = launch->meter;
+    enum verdict_of_gate verdict = OPEN;
+    lock_take(&meter->lock);
+    meter->cores = cores;
+    if (meter->under_way >= meter->allowed)
+        verdict = WAIT_WORK;
+    else if (cores)
+        verdict = take_credit(launch, wait);
+    if (verdict != OPEN && is_stuck(meter, wait, launch->now)) {
+        meter->progress = launch->now;
+        verdict = OPEN;
+    }
+    if (verdict == OPEN && !meter_begin(launch))
+        verdict = WAIT_MEMORY;
+    lock_drop(&meter->lock);
+    return verdict;
+}
+
+bool credit_is_stuck(int position, uint32_t cores, struct wait *wait, uint64_t now)
+{
+    struct meter *meter = meter_of(position);
+    if (!meter)
+        return false;
+    lock_take(&meter->lock);
+    meter->cores = cores;
+    bool stuck = is_stuck(meter, wait, now);
+    lock_drop(&meter->lock);
+    return stuck;
+}
+
+enum verdict_of_gate credit_weigh(struct launch *launch, uint32_t cores, struct wait *wait)
+{
+    struct meter *meter = launch->meter;
+    lock_take(&meter->lock);
+    meter->cores = cores;
+    enum verdict_of_gate verdict = take_credit(launch, wait);
+    if (verdict != OPEN && is_stuck(meter, wait, launch->now))
+        verdict = OPEN;
+    lock_drop(&meter->lock);
+    return verdict;
+}

@@ -1,0 +1,29 @@
+/* Between the two files of leases: who launches, and the thread that talks with nvcd. */
+#ifndef NVC_VGPU_LEASE_THREAD_H
+#define NVC_VGPU_LEASE_THREAD_H
+
+#include "lease.h"
+
+/* Of a device, for this process. */
+enum {
+    UNASKED, /* nvcd has not been told that the device is wanted */
+    WAITING, /* it has */
+    GRANTED,
+    FREE,     /* granted, until somebody else wants it */
+    DRAINING, /* over: what runs is to end first */
+};
+
+/* The thread that is made with the connection, to which its argument, the process, belongs. */
+void *lease_attend(void *argument);
+
+/* Everybody goes on without nvcd; who launches in a second or later tries to reach it again. */
+void lease_part(struct process *in);
+
+void lease_move(struct lease *lease, uint32_t state);
+
+/* Gives back what is DRAINING; `enough`: no more is wanted. Of two threads that find it drained one says so. False: the
+ * connection is of no use. With the second, `changing` is held, and it is DRAINING. */
+bool lease_release(struct process *in, int position, bool enough);
+bool lease_send_release(struct process *in, int position, bool enough);
+
+#endif

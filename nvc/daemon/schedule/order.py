@@ -1,0 +1,70 @@
+"""Which tenant of a device is next, by their accounts."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from nvc.daemon.schedule.accounts import Accounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.schedule.gang import Board
+    from nvc.daemon.schedule.turns import ScheduledSlice
+    from nvc.slices.policy.entitlement import InForce
+
+BY_ACCOUNT = attrgetter("account")
+
+
+class Order(Accounts):
+    """The tenants of one device. `deadline` says when to look who is next, None: when something happens."""
+
+    def __init__(self, board: Board, force: InForce) -> None:
+        super().__init__(force)
+        self.board = board
+        self.deadline: int | None = None
+
+    def choose(self, now: int) -> ScheduledSlice | None:
+        """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
+        if not self.bounded and self.board.single:
+            best = min(self.wanting.values(), key=BY_ACCOUNT)
+            self.account = max(self.account, best.account)
+            return best
+        self.advance()
+        return self._choose_among(now)
+
+    def _choose_among(self, now: int) -> ScheduledSlice | None:
+        best: ScheduledSlice | None = None
+        due = soonest = 0
+        held_back = False
+        gangs = not self.board.single
+        halves: dict[float, int] = {}
+        for tenant in self.wanting.values():
+            if gangs and not self.board.may_lead(self, tenant, now):
+                held_back = True
+                continue
+            rate = tenant.rate
+            if not rate:
+                if not due and (best is None or tenant.account < best.account):
+                    best = tenant
+                continue
+            half = halves.get(rate)
+            if half is None:
+                half = halves[rate] = self.length(tenant) // 2
+            self.refill(tenant, now)
+            budget = tenant.budget
+            # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
+            missing = half - budget
+            if missing >= rate:
+                soonest = min(soonest or int(missing / rate), int(missing / rate))
+                continue
+            behind = int(budget / rate) // 1000 * 1000
+            if behind > due or behind == due and best is not None and tenant.account < best.account:
+                best, due = tenant, behind
+        if best is None and (soonest or held_back):
+            self.deadline = now + (soonest or self.quantum)
+        return best
+
+    def advance(self) -> None:
+        """New ones start where the one stands that is furthest behind of those who use the device."""
+        if self.wanting:
+            self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
