@@ -52,12 +52,7 @@ def slicing_of(config: Config) -> Slicing | None:
     sizes = sizes_of(config)
     if not sizes:
         return None
-    current = f"{shim.directory()}/{shim.CURRENT}"
-    shims = tuple(
-        (soname, f"{current}/{os.path.basename(path)}", identity)
-        for soname, path, identity in shim.installed().files
-    )
-    return Slicing(sizes, shims, config.vgpu_uncounted, bounds_of(config))
+    return Slicing(sizes, shim.current(), config.vgpu_uncounted, bounds_of(config))
 
 
 def driver_arguments(options: DriverOptions) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def _document(
         disabled_hooks=() if sliced else (STEP,),
     )  # fmt: skip
     slicing = (
-        Slicing(_sizes(allocation, places), _shims(), any(one.uncounted for one in given.values()), bounds)
+        Slicing(_sizes(allocation, places), shim.current(), any(one.uncounted for one in given.values()), bounds)
         if sliced
         else None
     )
@@ -172,15 +172,6 @@ def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
 
 def _size_name(place: int) -> str:
     return f"r{place}"
-
-
-def _shims() -> tuple[tuple[str, str, Any], ...]:
-    """By the link to the newest version, so that an upgrade leaves documents valid. Raises InitializationError."""
-    current = f"{shim.directory()}/{shim.CURRENT}"
-    return tuple(
-        (soname, f"{current}/{os.path.basename(path)}", identity)
-        for soname, path, identity in shim.installed().files
-    )
 
 
 def _capabilities(given: tuple[Given, ...]) -> tuple[str, ...]:

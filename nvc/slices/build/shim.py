@@ -61,6 +61,15 @@ def installed(base: str = "") -> Shim:
     return Shim(place, tuple(files))
 
 
+def current() -> tuple[tuple[str, str, Identity], ...]:
+    """SONAME, path and identity of the shim's files by the link to the newest version, so that an upgrade leaves
+    documents that name them valid. Raises InitializationError."""
+    place = f"{directory()}/{CURRENT}"
+    return tuple(
+        (soname, f"{place}/{path.rpartition('/')[2]}", identity) for soname, path, identity in installed().files
+    )
+
+
 def _is_ours(uid: int) -> bool:
     """Whether a file belongs to root or to us; in a user namespace the host's root shows as nobody."""
     return uid in (0, os.geteuid()) or uid == _OVERFLOW_ID and in_user_namespace()
