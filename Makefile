@@ -53,11 +53,11 @@ nvc/_syscalls.abi3.so: $(wildcard native/core/* native/core/*/*) native/vgpu/pro
 	$(RUN) setup.py -q build_ext --inplace
 	@touch $@
 
-# Messages of kubelet's interfaces, for nvc-kubelet-plugin.
+# Messages of kubelet's interfaces, for nvc-kubelet-plugin, and of NRI, for nvc-nri.
 stubs: $(BUILD)/.stubs
 
-$(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto) $(VENV)/.ready
-	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/kubernetes/protocol/*.proto
+$(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/nri/protocol/*.proto) $(VENV)/.ready
+	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/*/protocol/*.proto
 	@touch $@
 
 $(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h native/launcher/runtime.h | $(BUILD)/.packages-build

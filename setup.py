@@ -37,8 +37,8 @@ def make_native() -> None:
 
 
 def make_stubs() -> None:
-    """Messages of kubelet's interfaces, for nvc-kubelet-plugin."""
-    protocol = glob.glob("nvc/kubernetes/protocol/*.proto", root_dir=REPO)
+    """Messages of kubelet's interfaces and of NRI, for nvc-kubelet-plugin and nvc-nri."""
+    protocol = glob.glob("nvc/*/protocol/*.proto", root_dir=REPO)
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=."]
     subprocess.run([*command, *protocol], check=True, cwd=REPO)
 

@@ -1,8 +1,8 @@
 """Writes man pages and completion scripts. Usage: manpages.py DIRECTORY PYTHON_PATH...
 
 nvc-cli(1) and a page for each of its commands come from the command tree, so from the tables that parser and
-`--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-hook(8), nvc-cdi-hook(8) and nvc-spin(1) from their usage texts;
-nvc-runtime(8), whose `--help` is that of the runtime below it, from the text here.
+`--help` read; nvcd(8), nvc-kubelet-plugin(8), nvc-nri(8), nvc-hook(8), nvc-cdi-hook(8) and nvc-spin(1) from their
+usage texts; nvc-runtime(8), whose `--help` is that of the runtime below it, from the text here.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def main(directory: str, *path: str) -> None:
     import click
 
     import nvc
-    from nvc_cli import completion, daemon, kubelet_plugin
+    from nvc_cli import completion, daemon, kubelet_plugin, nri
     from nvc_cli.main import tree
     from nvc_hooks import boot, cdi
 
@@ -183,6 +183,7 @@ def main(directory: str, *path: str) -> None:
     write(pages, "nvc-runtime.8", usage_page("nvc-runtime", RUNTIME, nvc.__version__))
     write(pages, "nvcd.8", usage_page("nvcd", daemon.USAGE, nvc.__version__))
     write(pages, "nvc-kubelet-plugin.8", usage_page("nvc-kubelet-plugin", kubelet_plugin.USAGE, nvc.__version__))
+    write(pages, "nvc-nri.8", usage_page("nvc-nri", nri.USAGE, nvc.__version__))
     spin = [os.path.join(path[0], "../../../bin/nvc-spin"), "--help"]
     usage = subprocess.run(spin, check=True, stdout=subprocess.PIPE, text=True).stdout
     write(pages, "nvc-spin.1", usage_page("nvc-spin", usage, nvc.__version__, 1, ""))

@@ -34,7 +34,7 @@ import shim
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = {"nvc": "nvc", "nvc_cli": "cli", "nvc_hooks": "hooks"}
-PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime", "nvcd", "nvc-kubelet-plugin")
+PROGRAMS = ("nvc-cli", "nvc-hook", "nvc-cdi-hook", "nvc-runtime", "nvcd", "nvc-kubelet-plugin", "nvc-nri")
 #: Nothing at run time parses C: of cffi only the compiled back end is needed.
 ONLY = {"cffi": "_cffi_backend"}
 #: Compiled for one version of Python.

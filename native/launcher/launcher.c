@@ -1,4 +1,4 @@
-/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime, nvcd, nvc-kubelet-plugin: starts the Python program behind each name from a clean slate.
+/* nvc-cli, nvc-hook, nvc-cdi-hook, nvc-runtime, nvcd, nvc-kubelet-plugin, nvc-nri: starts the Python program behind each name from a clean slate.
  *
  * A hook may inherit its environment, directory and descriptors from a container image, and an engine may start
  * nvc-cli with whatever it was itself given. A dynamically linked interpreter obeys LD_PRELOAD before its first
@@ -43,6 +43,7 @@ static const struct program PROGRAMS[] = {
     {"nvidia-container-runtime", "nvc-runtime", "nvc_hooks", "runtime", true, false},
     {"nvcd", "nvcd", "nvc_cli", "daemon", false, true},
     {"nvc-kubelet-plugin", "nvc-kubelet-plugin", "nvc_cli", "kubelet_plugin", false, false},
+    {"nvc-nri", "nvc-nri", "nvc_cli", "nri", false, false},
 };
 
 static const char odd[] = "the path has characters other than plain ASCII";

@@ -205,6 +205,13 @@ EXPLANATIONS = (
         "", ("Free disk space. Or remove the file that the message names, after its pod has ended.",),
     ),
     Explanation(
+        "NVC-2501", "NriError", "nri",
+        "nvc-nri cannot reach the runtime's NRI socket, or the connection has ended.",
+        ("The runtime does not run, has NRI disabled, or uses another socket.",
+         "The runtime stopped, or disconnected the plugin because it did not answer in 2 s."),
+        "", ("Enable NRI in the runtime, and name its socket with --socket.", "Read the runtime's log."),
+    ),
+    Explanation(
         "NVC-9001", "InternalError", "internal", "A bug in nvc.", ("The request does not cause it.",), "",
         ("Please report it with the traceback, and with the archive of `nvc-cli doctor --bundle FILE`.",),
     ),

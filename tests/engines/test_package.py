@@ -128,8 +128,9 @@ def test_units(installed: str, newer: str, scratch: str) -> None:
         )
         assert [line for line in (done.stdout + done.stderr).splitlines() if "nvc" in line] == []
         assert debian.sh("grep -l /usr/local /usr/lib/systemd/system/nvc*", check=False).stdout == ""
-        every = "systemctl is-enabled $(cd /usr/lib/systemd/system; grep -l '^.Install.$' nvc*)"
+        every = "systemctl is-enabled $(cd /usr/lib/systemd/system; grep -l '^.Install.$' nvc* | grep -v nvc-nri)"
         assert set(debian.sh(every).stdout.split()) == {"enabled"}
+        assert debian.sh("systemctl is-enabled nvc-nri", check=False).stdout == "disabled\n", "off unless asked for"
         state = "systemctl is-enabled nvc-cdi-refresh.service nvc-cdi-refresh.path || true"
         debian.sh("systemctl disable nvc-cdi-refresh.path")
         debian.put(deb(newer), "/root")

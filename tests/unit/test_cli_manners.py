@@ -45,7 +45,7 @@ def test_a_bare_group_prints_its_help(call: Call, group: str) -> None:
     assert out.index("\nCommands:\n") < out.index("\nOptions:\n")
 
 
-@pytest.mark.parametrize("program", ["nvcd", "nvc-hook", "nvc-cdi-hook", "nvc-kubelet-plugin"])
+@pytest.mark.parametrize("program", ["nvcd", "nvc-hook", "nvc-cdi-hook", "nvc-kubelet-plugin", "nvc-nri"])
 def test_short_help_of_other_programs(stage: str, program: str) -> None:
     path = f"{stage}/bin/{program}"
     assert run(path, "-h").stdout == run(path, "--help").stdout != ""

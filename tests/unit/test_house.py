@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nvc.api",),
     ("nvc.cdi",),
     ("nvc.runtime", "nvc.engines"),
-    ("nvc.kubernetes",),
+    ("nvc.kubernetes", "nvc.nri"),
     ("nvc.doctor",),
     ("nvc_cli", "nvc_hooks"),
 )

@@ -13,7 +13,7 @@ from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 
 SCRIPT = os.path.join(REPO, "packaging/manpages.py")
-PROGRAMS = ("nvcd", "nvc-kubelet-plugin", "nvc-runtime", "nvc-hook", "nvc-cdi-hook")
+PROGRAMS = ("nvcd", "nvc-kubelet-plugin", "nvc-nri", "nvc-runtime", "nvc-hook", "nvc-cdi-hook")
 PATH = os.path.join(REPO, "build/stage/lib/nvc/python")
 
 

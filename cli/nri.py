@@ -1,0 +1,112 @@
+"""`nvc-nri`: GPUs and slices of them by annotations of pods, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+
+from nvc.errors import InputError
+from nvc_cli.boot import INTERRUPTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nvc.nri.main import Settings
+
+USAGE = """Usage: nvc-nri [options]
+
+Gives containers of containerd or CRI-O the GPUs, or slices of them, that the
+annotations of their pods ask for, as a plugin of the Node Resource Interface.
+Runs in the foreground, as root, until SIGTERM or until the runtime ends; running
+containers keep what they have. See docs/nri.md.
+
+  --socket PATH          the runtime's socket; default: /var/run/nri/nri.sock
+  --namespaces LIST      only pods of these namespaces may ask; default: all
+  --index NN             place among the runtime's plugins; default: 10
+  --root DIR             driver root; default: as configured
+  --config FILE          settings; default: the first of /etc/nvc/config.toml and
+                         /etc/nvidia-container-runtime/config.toml
+  --hook-path FILE       nvc-cdi-hook as the container runtime finds it; default:
+                         beside this program
+  --version              print the version
+  -h, --help             print this
+"""
+PATHS = ("socket", "root", "config", "hook-path")
+OPTIONS = ("namespaces", "index", *PATHS)
+
+
+def main(program: str = "nvc-nri") -> NoReturn:
+    """Run until a signal or the runtime ends it; the exit code is 0 then."""
+    try:
+        code = _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        from nvc_cli.output import report
+
+        code = report(program, error)
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    from nvc_cli.output import write
+
+    if any(word in ("-h", "-?", "--help") for word in words):
+        write(USAGE)
+        return 0
+    if words == ["--version"]:
+        from nvc_cli.version import version_text
+
+        write(version_text())
+        return 0
+    values = parsed(words)
+    from nvc.config import load
+    from nvc.request import place
+
+    config = load(values.get("config", ""))
+    if values.get("root"):
+        root, ldcache = place(values["root"], "")
+        config = config.replace(root=root, ldcache=ldcache)
+    try:
+        from nvc.nri.main import run
+    except ImportError as error:
+        from nvc.errors import InitializationError
+
+        raise InitializationError(
+            "load protobuf", error.name or "", error.msg, "install the Python package protobuf"
+        ) from None
+    run(settings_of(values), config)
+    return 0
+
+
+def parsed(words: list[str]) -> dict[str, str]:
+    """Options by name. Raises InputError."""
+    values: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in OPTIONS:
+            raise InputError("unknown argument", cause=word, hint="`nvc-nri --help` shows what there is")
+        if not equals:
+            if not rest:
+                raise InputError(f"--{name}", cause="wants a value")
+            value = rest.pop(0)
+        if name in PATHS and not value.startswith("/"):
+            raise InputError(f"--{name}", value, "want an absolute path")
+        values[name] = value
+    return values
+
+
+def settings_of(values: dict[str, str]) -> Settings:
+    """The settings of the plugin. Raises InputError."""
+    from nvc.nri.main import Settings
+
+    index = values.get("index", "10")
+    if not (index.isascii() and index.isdigit() and len(index) == 2):
+        raise InputError("--index", index, "want two digits")
+    namespaces = tuple(filter(None, values.get("namespaces", "").split(",")))
+    if "namespaces" in values and not namespaces:
+        raise InputError("--namespaces", values["namespaces"], "want names with commas between them")
+    known = {name.replace("-", "_"): values[name] for name in ("socket", "hook-path") if name in values}
+    return Settings(**known, index=index, namespaces=namespaces)

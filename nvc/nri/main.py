@@ -1,0 +1,108 @@
+"""nvc-nri: its parts are made, and the plugin serves until the runtime or a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+import nvc
+from nvc.cdi.generate import installed_hook
+from nvc.config import driver_options
+from nvc.discovery import discover
+from nvc.errors import InputError, NvcError, PermissionDenied, one_line
+from nvc.kernel import LinuxKernel
+from nvc.nri.adjust import adjustment, given
+from nvc.nri.annotations import asked, named, request_of
+from nvc.nri.errors import NriError
+from nvc.nri.plugin import Plugin
+from nvc.nri.wire import Wire
+from nvc.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from nvc.config import Config
+
+#: Seconds that the driver has to answer: runtimes wait for 2 s, and then start the container without a GPU.
+ANSWER = 1.5
+HINT = "is the runtime there, with NRI enabled? Name its socket with --socket"
+
+
+class Settings(Value):
+    """What the command line says."""
+
+    socket: str = "/var/run/nri/nri.sock"
+    index: str = "10"  # two digits
+    hook_path: str = ""  # nvc-cdi-hook as the runtime finds it; "": of this installation
+    namespaces: tuple[str, ...] = ()  # whose pods may ask; (): all
+
+
+def log(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"nvc-nri: {one_line(text)}\n")
+    sys.stderr.flush()
+
+
+class Giver:
+    """Gives containers what the annotations of their pods ask for."""
+
+    def __init__(self, settings: Settings, config: Config) -> None:
+        self._namespaces = settings.namespaces
+        self._hook_path = settings.hook_path or installed_hook()
+        self._config = config
+        self._kernel = LinuxKernel()
+        self._options = driver_options(config).replace(load_kmods=False)
+        self._in_time = self._options.replace(timeout=min(config.timeout, ANSWER))
+
+    def look(self) -> None:
+        """Have the driver looked at, so that the first container does not wait for it."""
+        try:
+            facts = discover(self._kernel, self._options)
+        except (NvcError, OSError) as error:
+            # Not the end: without the plugin, pods that ask for GPUs would start without them.
+            log(f"pods that ask for GPUs are refused: {error}")
+            return
+        log(f"driver {facts.driver_label}, {len(facts.gpus)} GPUs")
+
+    def adjust(self, pod: Any, container: Any) -> Any:
+        """The adjustment of one container, None where it asks for nothing. Raises NvcError."""
+        wanted = asked(pod.annotations, container.name)
+        if wanted is None:
+            return None
+        name = f"{pod.namespace}/{pod.name}/{container.name}"
+        if self._namespaces and pod.namespace not in self._namespaces:
+            cause = "pods of this namespace may not ask for GPUs by annotations"
+            raise InputError("namespace", pod.namespace, cause, "see --namespaces of nvc-nri(8)")
+        try:
+            request = request_of(wanted, container.env, self._config)
+            found = given(self._kernel, self._in_time, self._config, request, self._hook_path)
+        except InputError as error:
+            raise named(error) from None
+        own = any(namespace.type == "user" for namespace in container.linux.namespaces)
+        made = adjustment(found.edits, own)
+        log(f"{name}: {', '.join(found.devices) or 'the driver, no GPU'}")
+        return made
+
+
+def run(settings: Settings, config: Config) -> None:
+    """Be the plugin until SIGTERM, SIGINT or the runtime's shutdown. Raises NvcError."""
+    if os.geteuid() != 0:
+        raise PermissionDenied("start nvc-nri", cause="only root can")
+    signal.signal(signal.SIGTERM, _end)
+    giver = Giver(settings, config)
+    giver.look()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+        try:
+            connected.connect(settings.socket)
+        except OSError as error:
+            raise NriError.of("open socket", settings.socket, error, HINT) from None
+        log(f"version {nvc.__version__}, {settings.socket}")
+        Plugin(Wire(connected, settings.socket), settings.socket, giver.adjust, log).serve(settings.index)
+    log("ended by the runtime")
+
+
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(0)
