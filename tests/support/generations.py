@@ -11,9 +11,11 @@ What is not the machine's is fetched and built at the first call, and kept in th
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
 
+from . import run
 from .cluster.binaries import cache, go, kept
 from .sid import programs as sid_programs
 
@@ -49,6 +51,9 @@ def built(name: str) -> str:
                 out.write(f"module nvc.test/{name}\n\ngo 1.26.0\n\nrequire {module} {version}\n")
             words = ["build", "-ldflags", f"-s -w {flags}", "-tags", tags, "-o", f"{target}/{name}"]
             go(*words, f"{module}/{below}".rstrip("/"), where=source, cgo=cgo)
+            if name == "crio":  # its helper for namespaces is in C
+                files = f"{go('list', '-m', '-f', '{{.Dir}}', module, where=source)}/pinns/src"
+                run("gcc", "-O2", "-static", "-o", f"{target}/pinns", *glob.glob(f"{files}/*.c"))
 
     state = repr((name, *GO[name]))
     return os.path.join(kept(state, f"{name} {version}: once, some minutes", make), name)
@@ -61,4 +66,5 @@ def programs(generation: str) -> dict[str, str]:
     found = sid_programs() | {"crictl": built("crictl")}
     if generation == NEWEST:
         found |= {name: built(name) for name in GO}
+        found["pinns"] = os.path.join(os.path.dirname(found["crio"]), "pinns")
     return found

@@ -90,8 +90,8 @@ def kept(state: bytes | str, about: str, make: Callable[[str, str], None]) -> st
     return made
 
 
-def go(*words: str, where: str, cgo: bool = False, **variables: str) -> None:
-    """Run `go` with the caller's environment, which says where modules come from.
+def go(*words: str, where: str, cgo: bool = False, **variables: str) -> str:
+    """What `go` prints, run with the caller's environment, which says where modules come from.
 
     Raises AssertionError without Go, or with its words when it fails.
     """
@@ -104,6 +104,7 @@ def go(*words: str, where: str, cgo: bool = False, **variables: str) -> None:
         timeout=SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-4000:]}"
+    return done.stdout.strip()
 
 
 def _build(module: str, what: str, flags: str, target: str) -> None:
