@@ -40,7 +40,7 @@ exec unshare --pid --fork --kill-child --cgroup --ipc --uts --mount --propagatio
     ln -s /proc/self/fd /mnt/fd
     umount -l /dev
     mount --move /mnt /dev
-    hybrid= && [ ! -e /sys/fs/cgroup/systemd ] || hybrid=yes
+    hybrid= && [ ! -e /sys/fs/cgroup/systemd ] || hybrid=%s
     umount -l /sys
     mount -t sysfs -o ro sysfs /sys
     if [ "$hybrid" ]; then
@@ -58,17 +58,21 @@ exec unshare --pid --fork --kill-child --cgroup --ipc --uts --mount --propagatio
 
 
 class Booted(Debian):
-    """One whose systemd has started some units. `directory` must be empty or missing."""
+    """One whose systemd has started some units. `directory` must be empty or missing.
 
-    def __init__(self, directory: str, layers: str, *units: str) -> None:
+    With `unified` it has cgroups of version 2 alone, whatever this machine has.
+    """
+
+    def __init__(self, directory: str, layers: str, *units: str, unified: bool = False) -> None:
         super().__init__(directory, layers)
         self.units = units
+        self.unified = unified
         self.group = f"nvc-booted-{os.getpid()}-{time.monotonic_ns()}"
 
     def start(self) -> None:
         """Boot. Before this the host is there, without systemd."""
         self.write("/etc/systemd/system/booted.target", f"[Unit]\nRequires={' '.join(self.units)}\n")
-        self.write("/root/boot", BOOT % (" ".join(CGROUPS), NOTIFY))
+        self.write("/root/boot", BOOT % (" ".join(CGROUPS), "" if self.unified else "yes", NOTIFY))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
             notified.bind(self.root + NOTIFY)
             notified.settimeout(PATIENCE)
