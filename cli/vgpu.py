@@ -140,7 +140,7 @@ def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, 
     environment = callers_environment()
     kernel = operator_kernel() if names or everything else reduced_kernel()
     from nvc.slices.admin.check import check_loading
-    from nvc.slices.admin.survey import Survey, survey
+    from nvc.slices.admin.coverage import Survey, survey
 
     if names or everything:
         found = survey(kernel, everybody(ctx, kernel), names)

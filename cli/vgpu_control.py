@@ -117,7 +117,12 @@ def policy_command(
     its slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
-    from nvc.slices.admin.govern import devices_named, parse_duration, set_device_policy, shared_devices
+    from nvc.slices.admin.device_policy import (
+        devices_named,
+        parse_duration,
+        set_device_policy,
+        shared_devices,
+    )
     from nvc.slices.model.shares import parse_policy
     from nvc.slices.model.sizes import parse_number
     from nvc.slices.policy import policies
@@ -162,7 +167,7 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.slices.store import registry
-    from nvc.slices.store.living import Life
+    from nvc.slices.store.liveness import Life
     from nvc.slices.store.snapshot import snapshot
     from nvc.slices.store.tenants import find, tenants_of, warnings_of
 

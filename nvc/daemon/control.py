@@ -118,8 +118,8 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "messages": daemon.server.messages,
         "refused": dict(daemon.server.refused),
         "nvml": {
-            "failures": daemon.asker.failures,
-            "answers": daemon.asker.answers,
+            "failures": daemon.nvml.failures,
+            "answers": daemon.nvml.answers,
             "devices": len(daemon.accountant.devices),
             "useNotTold": daemon.verifier.untold,
         },

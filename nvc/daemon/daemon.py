@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.daemon.audit.accountant import Accountant
-from nvc.daemon.audit.asker import Asker
+from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.config import Config
-    from nvc.daemon.audit.asker import DeviceSeen
+    from nvc.daemon.audit.nvml_client import DeviceSeen
     from nvc.daemon.schedule.turns import Member
     from nvc.kernel import Kernel
 
@@ -51,7 +51,7 @@ class Daemon:
             OVERUSE: config.nvcd_on_overuse,
         }
         self.verifier = Verifier(self.accountant, self.board, actions, log)
-        self.asker = Asker(self.loop, self._told, log)
+        self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
@@ -114,9 +114,9 @@ class Daemon:
 
     def look(self, now: int) -> bool:
         """Ask NVML, if there are slices and nothing is under way; whether it was asked."""
-        if self.asker.libraries is None and not self.search(now):
+        if self.nvml.libraries is None and not self.search(now):
             return False
-        if not self.asker.ask(now):
+        if not self.nvml.ask(now):
             return False
         self.accountant.before()
         return True
@@ -134,13 +134,13 @@ class Daemon:
             used = self.config.replace(load_kmods=False, disable_imex_channel_creation=True)
             options = driver_options(used)
             facts = discover(self.kernel, options)
-            self.asker.libraries = libraries_of(facts)
+            self.nvml.libraries = libraries_of(facts)
             self.driver = facts.driver_label
             paths = [one.path for one in facts.binaries if one.path.endswith(f"/{CONTROL}")]
             if facts.simulated:
                 paths = [facts.driver_root + path for path in paths]
             self.mps.binary = paths[0] if paths else ""
-            self.mps.root = self.asker.libraries.root
+            self.mps.root = self.nvml.libraries.root
         except NvcError as error:
             self._say(f"{error}; what slices take is not verified")
             return False
@@ -148,7 +148,7 @@ class Daemon:
 
     def start_mps(self, key: str, uuid: str, percent: int, memory: int, now: int) -> Fenced:
         """Start an MPS control daemon for a slice. Raises DeviceError."""
-        if self.asker.libraries is None:
+        if self.nvml.libraries is None:
             self.search(now)
         modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
         return self.mps.start(key, uuid, percent, memory, modes[0] if modes else 0, now)
@@ -166,8 +166,8 @@ class Daemon:
     def happened(self, word: str, now: int) -> None:
         """The kernel tells something: look, but not for each of many at once."""
         if word == "device":
-            self.asker.libraries = None  # the driver may be another one
-            self.asker.close()
+            self.nvml.libraries = None  # the driver may be another one
+            self.nvml.close()
             self._searched = 0
         if not self._soon:
             self._soon = True
@@ -181,4 +181,4 @@ class Daemon:
     def close(self) -> None:
         """End the helpers, and what lasts only while somebody verifies."""
         self._guarded(self.verifier.release)
-        self.asker.close()
+        self.nvml.close()

@@ -183,7 +183,7 @@ class Exporter:
         )
         yield CounterMetricFamily("nvcd_messages", "Messages that were read", self.daemon.server.messages)
         yield CounterMetricFamily("nvcd_processor_seconds", "Processor time of nvcd", time.process_time())
-        yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.asker.failures)
+        yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.nvml.failures)
 
 
 def _reply(status: bytes, body: bytes) -> bytes:

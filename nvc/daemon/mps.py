@@ -25,7 +25,7 @@ from nvc.daemon.mps_records import GONE, MIB, STARTING, Fenced, ServerRecord
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.slices.build.confine import die_with
-from nvc.slices.store.origin import is_here, start_of
+from nvc.slices.store.process_info import is_here, start_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

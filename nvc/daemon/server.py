@@ -12,8 +12,8 @@ import struct
 
 from nvc.daemon.io.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.io.identity import peer_of
-from nvc.daemon.io.living_peer import unwatch, watch
 from nvc.daemon.io.loop import SECOND
+from nvc.daemon.io.peer_exit import unwatch, watch
 from nvc.daemon.io.wire import (
     HELLO,
     MESSAGE,

@@ -92,5 +92,5 @@ class Node:
         return found
 
     def allocations(self) -> list[Allocation]:
-        """Those that can be read."""
+        """The allocations that can be read."""
         return [one for one in self.prepared() if not isinstance(one, CheckpointError)]

@@ -184,7 +184,7 @@ def shim(context: Context, inside: Inside) -> Iterator[Finding]:
             continue
         if soname == LIBRARIES[0]:
             yield from _too_new(inside, file, soname)
-    from nvc.slices.admin.survey import survey
+    from nvc.slices.admin.coverage import survey
 
     for report in survey(context.kernel, (tenant,), ()).reports:
         for path, cause in report.uncovered:

@@ -164,7 +164,7 @@ def leftovers(context: Context) -> Iterator[Finding]:
 
 def coverage(context: Context) -> Iterator[Finding]:
     """Whether the shim is in every process of a slice."""
-    from nvc.slices.admin.survey import survey
+    from nvc.slices.admin.coverage import survey
 
     living: tuple[Tenant, ...] = tuple(tenant for tenant in context.tenants()[0] if tenant.alive)
     for tenant in living:

@@ -20,7 +20,7 @@ from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
 from nvc.slices.store import registry
-from nvc.slices.store.living import living
+from nvc.slices.store.liveness import living
 
 OUT_OF_MEMORY = 2
 DENIED = re.compile(

@@ -27,8 +27,8 @@ from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.store import registry
 from nvc.slices.store.admission import sharers
-from nvc.slices.store.living import living
-from nvc.slices.store.origin import start_of
+from nvc.slices.store.liveness import living
+from nvc.slices.store.process_info import start_of
 from nvc.slices.store.snapshot import snapshot
 
 OUT_OF_MEMORY = 2

@@ -11,7 +11,7 @@ import pytest
 from support import need, run
 from support.nvcd import Place, eventually
 
-from nvc.daemon.audit.asker import Asker
+from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.slices.build.calibrate import Libraries
@@ -77,16 +77,16 @@ def test_nothing_of_the_daemon(place: Place, sim_root: Callable[..., str], scrat
 def test_an_answer_that_is_awaited_no_more() -> None:
     """A driver that was replaced is asked at once, not when the last answer is overdue."""
     said: list[str] = []
-    asker = Asker(Loop(), lambda devices, now: None, said.append)
-    asker.libraries = Libraries("/", "/nowhere", "/nowhere")
-    assert asker.ask(SECOND) and not asker.ask(2 * SECOND)
-    asker.close()
-    assert asker.ask(3 * SECOND) and not said
-    first = asker.pid
-    assert not asker.ask(9 * SECOND) and said == ["NVML: no answer within 5 s; asked again in 30 s"]
-    assert not asker.ask(38 * SECOND) and asker.ask(39 * SECOND) and asker.pid != first
-    asker.close()
-    for pid in asker._unreaped:  # nvcd would look again
+    nvml = NvmlClient(Loop(), lambda devices, now: None, said.append)
+    nvml.libraries = Libraries("/", "/nowhere", "/nowhere")
+    assert nvml.ask(SECOND) and not nvml.ask(2 * SECOND)
+    nvml.close()
+    assert nvml.ask(3 * SECOND) and not said
+    first = nvml.pid
+    assert not nvml.ask(9 * SECOND) and said == ["NVML: no answer within 5 s; asked again in 30 s"]
+    assert not nvml.ask(38 * SECOND) and nvml.ask(39 * SECOND) and nvml.pid != first
+    nvml.close()
+    for pid in nvml._unreaped:  # nvcd would look again
         os.waitpid(pid, 0)
 
 

@@ -22,7 +22,7 @@ from nvc.daemon.mps import Servers
 from nvc.daemon.mps_records import Fenced
 from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
-from nvc.slices.store.origin import start_of
+from nvc.slices.store.process_info import start_of
 
 pytestmark = pytest.mark.driver(gpus=1)
 

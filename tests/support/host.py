@@ -20,7 +20,7 @@ from nvc.slices.model.entry import Entry, EntryDevice, text_of
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.show.live import LiveView, document
 from nvc.slices.store import registry
-from nvc.slices.store.origin import start_of
+from nvc.slices.store.process_info import start_of
 
 GPU = "GPU-00000000-1111-2222-3333-444444444440"
 

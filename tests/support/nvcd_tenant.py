@@ -24,7 +24,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
     from nvc.kernel import private_mounts
     from nvc.slices.model import layout, ledger, quota
     from nvc.slices.model.quota import QuotaDevice
-    from nvc.slices.store import origin, registry
+    from nvc.slices.store import process_info, registry
     from nvc.slices.store.registry import Entry, EntryDevice
 
     private_mounts()
@@ -43,7 +43,7 @@ def make_slice(devices: list[dict[str, object]]) -> str:
         EntryDevice(device.uuid, str(number), 80 << 30, "NVIDIA H100")
         for number, device in enumerate(quotas)
     )
-    start = origin.start_of("/proc/self")
+    start = process_info.start_of("/proc/self")
     entry = Entry(key, "", os.getpid(), start, "", LIBRARIES, int(time.time()), known)
     with open(f"{directory}/about", "w", encoding="ascii") as about:
         about.write(registry.text_of(entry))

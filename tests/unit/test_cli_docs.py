@@ -52,9 +52,9 @@ def test_every_command() -> None:
     "module",
     [
         "slices/store/tenants",
-        "slices/admin/govern",
+        "slices/admin/device_policy",
         "slices/show/history",
-        "slices/admin/survey",
+        "slices/admin/coverage",
         "slices/build/calibration",
         "doctor/codes",
     ],

@@ -22,7 +22,7 @@ from nvc.plan.ops import BindFile, Ledger, LoaderEntry, Plan, Symlink, UpdateLoa
 from nvc.request import Request
 from nvc.selection import select
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
-from nvc.slices.admin.govern import SharedDevice
+from nvc.slices.admin.device_policy import SharedDevice
 from nvc.slices.model.ledger import Account
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import tables

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.audit.asker import parse
-from nvc.daemon.audit.nvml import SAMPLES_SINCE, samples_since
+from nvc.daemon.audit.nvml_client import parse
+from nvc.daemon.audit.nvml_process import SAMPLES_SINCE, samples_since
 from nvc.daemon.io.clients import Bucket
 from nvc.daemon.io.loop import SECOND
 

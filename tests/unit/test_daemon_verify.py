@@ -15,9 +15,9 @@ import pytest
 from support import until
 
 from nvc.config import Config
-from nvc.daemon.audit import leftover
+from nvc.daemon.audit import stale_accounts
 from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, ProcessUse, User
-from nvc.daemon.audit.asker import DeviceSeen
+from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.audit.overuse import PATIENCE, TURNS
 from nvc.daemon.audit.verify import (
     AGAIN,
@@ -36,7 +36,7 @@ from nvc.slices.model.entry import Entry
 from nvc.slices.model.layout import DENIED
 from nvc.slices.model.ledger import Account
 from nvc.slices.model.quota import QuotaDevice
-from nvc.slices.store.origin import is_ending, is_here, start_of
+from nvc.slices.store.process_info import is_ending, is_here, start_of
 
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
 SECOND, HALF, GIB = 1_000_000_000, 500_000_000, 1 << 30
@@ -241,7 +241,7 @@ def look(world: World, truth: int = GIB) -> int:
 
 
 def test_books_of_the_dead_are_corrected(books: World) -> None:
-    while not books.verifier.leftovers.found:  # a part of all processes is looked at each time
+    while not books.verifier.stale.found:  # a part of all processes is looked at each time
         look(books)
         books.now += HALF
     began = books.now - HALF
@@ -260,7 +260,7 @@ def test_books_of_the_dead_are_corrected(books: World) -> None:
 
 def test_a_line_of_many_dead_is_short() -> None:
     accounts = tuple(Account(slot, slot, "x" * 16, (GIB,)) for slot in range(layout.SLOTS))
-    left = leftover.Leftover(0, accounts)
+    left = stale_accounts.StaleAccounts(0, accounts)
     assert left.owners.endswith(" and 508 more") and len(left.owners) < 120 and left.bytes == 512 * GIB
 
 
@@ -277,9 +277,9 @@ def test_books_of_a_process_that_lives_are_its_own(books: World, monkeypatch: py
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         place = layout.LEDGER_HEADER.size + layout.SLOT_HEADER.size
         os.pwrite(books.ledger, struct.pack("<I", process.pid), place)
-        monkeypatch.setattr(leftover, "slice_of", lambda kernel, pid, entries: entries[0])
+        monkeypatch.setattr(stale_accounts, "slice_of", lambda kernel, pid, entries: entries[0])
         assert never(books)
-        monkeypatch.setattr(leftover, "slice_of", lambda kernel, pid, entries: None)  # of another slice
+        monkeypatch.setattr(stale_accounts, "slice_of", lambda kernel, pid, entries: None)  # of another slice
         assert not never(books)
 
 
@@ -298,7 +298,7 @@ def test_books_stay_where_nothing_can_be_told(books: World, monkeypatch: pytest.
     def failing(pid: int) -> int:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(leftover, "pid_inside", failing)
+    monkeypatch.setattr(stale_accounts, "pid_inside", failing)
     assert never(books) and not books.said
 
 
@@ -307,7 +307,7 @@ def test_balances_of_a_slice_that_has_gone_meanwhile(books: World) -> None:
     look(books)
     books.accountant.slices.by_key.clear()
     books.verifier.look({}, books.now)
-    assert not books.verifier.leftovers.found
+    assert not books.verifier.stale.found
 
 
 def test_books_that_nvml_cannot_tell_of_stay(books: World) -> None:

@@ -15,7 +15,7 @@ from nvc.daemon.main import obey_signals
 from nvc.kernel import LinuxKernel
 from nvc.request import Share, SliceRequest
 from nvc.slices.admin.change import pause, set_limits
-from nvc.slices.admin.govern import set_device_policy
+from nvc.slices.admin.device_policy import set_device_policy
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.store.tenants import Tenant, tenants
 

@@ -17,7 +17,8 @@ READERS = frozenset(
 STATE = (
     "nvc/slices/",
     "nvc/daemon/audit/a",
-    "nvc/daemon/audit/l",
+    "nvc/daemon/audit/nvml_client.py",
+    "nvc/daemon/audit/stale_accounts.py",
     "nvc/daemon/io/identity.py",
     "nvc/daemon/mps",
     "nvc/cdi/hooks/slices.py",
@@ -34,8 +35,8 @@ BLIND = frozenset("exists isfile isdir islink lexists glob iglob suppress walk i
 EMPTY = frozenset("set frozenset dict list tuple bytes str bytearray".split())
 #: Where it is right, by file and function.
 REASONS = {
-    "nvc/daemon/audit/leftover.py __init__": "what cannot be told stays in the books",
-    "nvc/daemon/audit/asker.py _ready": "a socket: no answer is a failure that is told",
+    "nvc/daemon/audit/stale_accounts.py __init__": "what cannot be told stays in the ledger",
+    "nvc/daemon/audit/nvml_client.py _ready": "a socket: no answer is a failure that is told",
     "nvc/daemon/io/identity.py parent_of": "0 is nobody: such a process counts as a stranger",
     "nvc/daemon/io/identity.py peer_of": "who cannot be told is refused",
     "nvc/daemon/mps.py _clear": "removes what nobody uses",
@@ -45,9 +46,9 @@ REASONS = {
     "nvc/doctor/archive.py _tenants": "the archive has the findings of the checks, which name the cause",
     "nvc/slices/admin/check.py _beside": "what is mapped from there stays uncovered, and is told",
     "nvc/slices/admin/check.py _read": "likewise",
-    "nvc/slices/admin/survey.py _is_process": "it is then looked for as the name of a slice, or refused",
+    "nvc/slices/admin/coverage.py _is_process": "it is then looked for as the name of a slice, or refused",
+    "nvc/slices/admin/coverage.py survey": "it has ended",
     "nvc/slices/build/kernel_limits.py put_back": "undoes what a failed start did, whose own error is told",
-    "nvc/slices/admin/survey.py survey": "it has ended",
     "nvc/slices/build/builder.py _has_selinux": "without the label programs cannot open the ledger, and are denied",
     "nvc/slices/build/calibration.py store": "what is measured anew replaces what cannot be read",
     "nvc/slices/build/shadow_libraries.py _cache_directories": "an image's file; what the host fails at is raised",
@@ -59,10 +60,10 @@ REASONS = {
     "nvc/slices/client/nvcd.py silence": "the text that is returned says it",
     "nvc/slices/store/claims.py _readable": "it stays and is listed; kubelet must be able to end other pods",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
-    "nvc/slices/store/living.py is_remnant": "it stays",
-    "nvc/slices/store/origin.py _farthest": "a runtime's own process, which nobody may look into, is the one",
-    "nvc/slices/store/origin.py namespace_id": "0 says that it is not known, and others then decide",
-    "nvc/slices/store/origin.py cgroup_of": "a name for people",
+    "nvc/slices/store/liveness.py is_remnant": "it stays",
+    "nvc/slices/store/process_info.py _farthest": "a runtime's own process, which nobody may look into, is the one",
+    "nvc/slices/store/process_info.py namespace_id": "0 says that it is not known, and others then decide",
+    "nvc/slices/store/process_info.py cgroup_of": "a name for people",
 }
 
 
@@ -141,10 +142,10 @@ def test_each_reason_has_its_place() -> None:
         assert function in passed_over(read(name), name.startswith(STATE)), f"{place}: no longer needed"
 
 
-#: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.living.
+#: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.liveness.
 LIFE = {
-    "is_here": {"nvc/slices/store/living.py", "nvc/daemon/mps.py"},  # the second of MPS servers
-    "namespace_id_of": {"nvc/slices/store/living.py", "nvc/slices/store/origin.py"},
+    "is_here": {"nvc/slices/store/liveness.py", "nvc/daemon/mps.py"},  # the second of MPS servers
+    "namespace_id_of": {"nvc/slices/store/liveness.py", "nvc/slices/store/process_info.py"},
 }
 
 

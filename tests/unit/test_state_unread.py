@@ -24,8 +24,8 @@ from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
-from nvc.slices.store.living import living, living_of, use_of
-from nvc.slices.store.origin import is_here, start_of
+from nvc.slices.store.liveness import living, living_of, use_of
+from nvc.slices.store.process_info import is_here, start_of
 from nvc.slices.store.snapshot import snapshot
 
 KEY, UUID, LIBS = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440", "/lib"

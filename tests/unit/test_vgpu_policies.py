@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.errors import InputError
-from nvc.slices.admin.govern import parse_duration
+from nvc.slices.admin.device_policy import parse_duration
 from nvc.slices.policy.policies import (
     INSTANCES_MAX,
     NONE,

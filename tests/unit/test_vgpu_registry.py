@@ -16,8 +16,8 @@ from support.damage import CALIBRATION
 from nvc.daemon.io.identity import namespace_of
 from nvc.kernel import LinuxKernel
 from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
-from nvc.slices.store.living import living, living_of
-from nvc.slices.store.origin import namespace_id_of, start_of
+from nvc.slices.store.liveness import living, living_of
+from nvc.slices.store.process_info import namespace_id_of, start_of
 from nvc.slices.store.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)

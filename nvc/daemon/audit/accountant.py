@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 
-from nvc.daemon.audit.asker import NOT_ASKED
+from nvc.daemon.audit.nvml_client import NOT_ASKED
 from nvc.daemon.io.identity import pid_inside, slice_of
 from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store import registry
-from nvc.slices.store.living import is_held
-from nvc.slices.store.origin import ENDED, is_ending, start_of
+from nvc.slices.store.liveness import is_held
+from nvc.slices.store.process_info import ENDED, is_ending, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
 from nvc.value import Value
 
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvc.daemon.audit.asker import DeviceSeen
+    from nvc.daemon.audit.nvml_client import DeviceSeen
     from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
     from nvc.kernel import Kernel
     from nvc.slices.model.ledger import Account, Budget

@@ -5,7 +5,7 @@
     overuse    a slice has more of a device's time than it may (overuse.py)
     stranger   a process that is in no slice uses a shared device
     late       a slice keeps the device after its turns
-    overcount  a ledger has what no process owns (leftover.py)
+    overcount  a ledger has what no process owns (stale_accounts.py)
 
 `report` logs and counts it. `deny` also denies the slice more of the device for as long as it goes on. `stop`
 kills the process, and the next one where that was not enough. Strangers are only reported, and ledgers are
@@ -23,8 +23,8 @@ from __future__ import annotations
 import signal
 import time
 
-from nvc.daemon.audit.leftover import Leftovers
 from nvc.daemon.audit.overuse import LEDGER, SECOND, TURNS, Overuse, UsageFigures
+from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.slices.model.layout import DENIED, NO_LIMIT
 from nvc.slices.model.policy import policy_of
@@ -101,7 +101,7 @@ class Verifier:
         self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT), 0)
         self.overuse = Overuse()
         self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
-        self.leftovers = Leftovers(accountant)
+        self.stale = StaleAccountFinder(accountant)
         #: What goes on of that which was acted on.
         self.ongoing: dict[Offence, Violation] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
@@ -215,7 +215,7 @@ class Verifier:
                 0,
                 0,
             ): f"has {size_text(left.bytes)} of processes that have ended in its ledger: {left.owners}"
-            for (key, uuid), left in self.leftovers.look(now).items()
+            for (key, uuid), left in self.stale.look(now).items()
         }
 
     def _strangers(self, servers: set[int]) -> dict[Offence, str]:
@@ -239,7 +239,7 @@ class Verifier:
         kind, key, uuid, pid, start = offence
         action = self.actions.get(kind, REPORT)
         if kind == OVERCOUNT:
-            action = self.leftovers.void(key, uuid)
+            action = self.stale.void(key, uuid)
         elif action == STOP:
             action = self._stop(kind, key, uuid, pid, start)
         if kind == OVERUSE and action not in (REPORT, DENY):

@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 
-from nvc.slices.store.origin import namespace_link, start_of
+from nvc.slices.store.process_info import namespace_link, start_of
 from nvc.slices.store.process_view import ProcessView
 from nvc.value import Value
 
@@ -92,7 +92,7 @@ def slice_of(kernel: Kernel, pid: int, entries: Iterable[Entry]) -> Entry | None
 
 
 def _is_living(kernel: Kernel, entry: Entry) -> bool:
-    from nvc.slices.store.living import living_of
+    from nvc.slices.store.liveness import living_of
 
     return entry.key in living_of(kernel, (entry,))
 

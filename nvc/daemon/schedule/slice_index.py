@@ -14,7 +14,7 @@ from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Claim, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
-from nvc.slices.store.living import living_of
+from nvc.slices.store.liveness import living_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 
 from nvc.slices.policy.utilisation import Reading, received
 from nvc.slices.show.plot import Series
-from nvc.slices.store.living import budgets_of
+from nvc.slices.store.liveness import budgets_of
 from nvc.slices.store.tenants import tenants
 from nvc.value import Value
 

@@ -13,7 +13,7 @@ from nvc.slices.policy.utilisation import Received, percent, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.admin.govern import SharedDevice
+    from nvc.slices.admin.device_policy import SharedDevice
     from nvc.slices.show.history import Track
     from nvc.slices.store.tenants import Tenant, TenantDevice
 

@@ -14,7 +14,7 @@ from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.entry import Entry, open_own, read_entry, text_of
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
-from nvc.slices.store.living import is_remnant
+from nvc.slices.store.liveness import is_remnant
 from nvc.slices.store.registry import LEDGER, READY, RegistryError
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@
     /run/nvc/vgpu/<key>/ready    that is whole
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
-Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.living says how.
+Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.liveness says how.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nvc.slices.model.entry import (
 )
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
-from nvc.slices.store.origin import cgroup_of, first_process, namespace_of
+from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _all(base: str) -> Iterator[Entry]:
         try:
             yield read_entry(f"{base}/{name}")
         except RegistryError:
-            from nvc.slices.store.living import is_remnant
+            from nvc.slices.store.liveness import is_remnant
 
             if not is_remnant(f"{base}/{name}"):
                 raise
@@ -178,7 +178,7 @@ def _check_holds(kernel: Kernel, base: str, key: str, holds: str) -> None:
     others = [one for one in _all(base) if one.key != key and mine.intersection(one.holds.split())]
     if not others:
         return
-    from nvc.slices.store.living import living
+    from nvc.slices.store.liveness import living
 
     for other in others:
         life = living(kernel, (other,)).get(other.key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nvc.slices.model.quota import QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
-from nvc.slices.store.living import Life, is_remnant, living, living_of
+from nvc.slices.store.liveness import Life, is_remnant, living, living_of
 from nvc.slices.store.registry import Entry, RegistryError
 from nvc.value import Value
 

@@ -18,7 +18,7 @@ from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
 from nvc.slices.policy.entitlement import Claim, entitlements, in_force
-from nvc.slices.store.living import Life, use_of
+from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
 from nvc.value import Value
@@ -74,7 +74,7 @@ class Tenant(Value):
 
     @property
     def alive(self) -> bool:
-        """Whether its container lives, as nvc.slices.store.living says."""
+        """Whether its container lives, as nvc.slices.store.liveness says."""
         return bool(self.pids or self.doubt)
 
     @property

@@ -22,7 +22,7 @@ import sys
 from nvc.kernel import O_PATH
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.ledger import Account, Budget, LedgerError
-from nvc.slices.store.origin import ENDED, is_here, namespace_id_of, namespace_link, start_of
+from nvc.slices.store.process_info import ENDED, is_here, namespace_id_of, namespace_link, start_of
 from nvc.slices.store.process_view import ProcessView, is_quota
 from nvc.value import Value
 

@@ -1,11 +1,11 @@
-"""NVML's view of devices and processes, once a second, from a process that may hang (nvml.py)."""
+"""NVML's view of devices and processes, once a second, from a process that may hang (nvml_process.py)."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-from nvc.daemon.audit import nvml
+from nvc.daemon.audit import nvml_process
 from nvc.daemon.io.loop import SECOND
 from nvc.errors import one_line
 from nvc.value import Value
@@ -43,7 +43,7 @@ class DeviceSeen(Value):
 
 
 def parse(text: str) -> tuple[DeviceSeen, ...]:
-    """An answer of nvml.py, which ran the vendor's code: ValueError for anything but what it should be."""
+    """An answer of nvml_process.py, which ran the vendor's code: ValueError for anything but what it should be."""
     found: dict[str, list[int]] = {}
     processes: dict[str, dict[int, int]] = {}
     sampled: dict[str, int] = {}
@@ -57,7 +57,7 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
             raise ValueError(line[8:200])
         uuid, *rest = words
         numbers = [int(word) for word in rest]
-        named = uuid.isascii() and 0 < len(uuid) <= nvml.UUID_MAX
+        named = uuid.isascii() and 0 < len(uuid) <= nvml_process.UUID_MAX
         if not named or not all(-1 <= number < NUMBER_MAX for number in numbers):
             raise ValueError(f"not understood: {line[:80]}")
         if kind == "device" and len(numbers) == 5:
@@ -90,7 +90,7 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
     )
 
 
-class Asker:
+class NvmlClient:
     """Calls `told` with each answer, and when that came."""
 
     def __init__(
@@ -123,10 +123,10 @@ class Asker:
             return False
         try:
             if self._socket is None:
-                self.pid, self._socket = nvml.start(self.libraries)
+                self.pid, self._socket = nvml_process.start(self.libraries)
                 self.loop.add(self._socket.fileno(), self._ready)
             with_use = now - self._use_asked >= USE_PERIOD
-            self._socket.send(nvml.WITH_USE if with_use else nvml.PLAIN)
+            self._socket.send(nvml_process.WITH_USE if with_use else nvml_process.PLAIN)
             if with_use:
                 self._use_asked = now
         except OSError as error:

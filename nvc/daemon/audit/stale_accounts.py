@@ -19,7 +19,7 @@ import os
 from nvc.daemon.io.identity import pid_inside, slice_of
 from nvc.slices.model import ledger
 from nvc.slices.model.ledger import LedgerError
-from nvc.slices.store.origin import ENDED
+from nvc.slices.store.process_info import ENDED
 from nvc.slices.store.process_view import CpuLimit
 from nvc.value import Value
 
@@ -35,7 +35,7 @@ NAMED = 4  # processes in one line
 LOOK_TIME = 2_000_000  # nanoseconds of a processor, for each part of a look at all processes
 
 
-class Leftover(Value):
+class StaleAccounts(Value):
     """What the ledger of a slice has too much on one device."""
 
     position: int  # of the device
@@ -54,7 +54,7 @@ class Leftover(Value):
         return f"{named} and {more} more" if more > 0 else named
 
 
-class Leftovers:
+class StaleAccountFinder:
     """Leftover accounts as of the last look, by the slice's key and the device's UUID.
 
     Of a host with thousands of processes a part is looked at each time, for nobody is to wait for that: a tenant
@@ -63,10 +63,10 @@ class Leftovers:
 
     def __init__(self, accountant: Accountant) -> None:
         self.accountant = accountant
-        self.found: dict[tuple[str, str], Leftover] = {}
+        self.found: dict[tuple[str, str], StaleAccounts] = {}
         self._search = _Search(accountant.kernel, {}, {})
 
-    def look(self, now: int) -> dict[tuple[str, str], Leftover]:
+    def look(self, now: int) -> dict[tuple[str, str], StaleAccounts]:
         """After each balance."""
         suspects = {
             (balance.key, balance.uuid): found
@@ -90,14 +90,14 @@ class Leftovers:
         }
         return self.found
 
-    def _suspects(self, balance: Balance) -> Leftover:
+    def _suspects(self, balance: Balance) -> StaleAccounts:
         """Accounts that have something on a device where NVML does not know their processes."""
         uuids = [device.uuid for device in self.accountant.slices.by_key[balance.key].devices]
         if balance.truth < 0 or balance.model <= balance.truth + STEP or balance.uuid not in uuids:
-            return Leftover(0, ())
+            return StaleAccounts(0, ())
         position = uuids.index(balance.uuid)
         listed = {user.inside for user in self.accountant.users if user.uuid.lower() == balance.uuid.lower()}
-        return Leftover(
+        return StaleAccounts(
             position,
             tuple(
                 account
@@ -130,7 +130,7 @@ class _Search:
     """One look at all processes of the host: which of the suspects' numbers they have."""
 
     def __init__(
-        self, kernel: Kernel, entries: dict[str, Entry], suspects: dict[tuple[str, str], Leftover]
+        self, kernel: Kernel, entries: dict[str, Entry], suspects: dict[tuple[str, str], StaleAccounts]
     ) -> None:
         self.kernel = kernel
         self.entries = entries
