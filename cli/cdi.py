@@ -87,8 +87,10 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
                 "--device-name-strategy", "strategies", multiple=True, type=click.Choice(STRATEGIES),
                 help="Names of devices; repeatable. Default: index and uuid.",
             ),
-            click.option("--vendor", default="nvidia.com", show_default=True, metavar="NAME"),
-            click.option("--class", "device_class", default="gpu", show_default=True, metavar="NAME"),
+            click.option("--vendor", default="nvidia.com", show_default=True, metavar="NAME",
+                help="First part of the device names."),
+            click.option("--class", "device_class", default="gpu", show_default=True, metavar="NAME",
+                help="Second part of the device names."),
             click.option(
                 "--device-id", "devices", multiple=True, metavar="ID", shell_complete=completion.devices,
                 help="Only these: index, UUID, PCI bus id, GPU:MIG index; repeatable. `none`: a device without a "
@@ -101,7 +103,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--capabilities", default=DEFAULT_CAPABILITIES, show_default=True, metavar="LIST",
-                help="Driver features for containers; also compat32, or all.",
+                help="Driver capabilities for containers; also compat32, or all.",
             ),
             click.option(
                 "--require", "requirements", multiple=True, metavar="EXPR",
@@ -109,15 +111,15 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
             ),
             click.option(
                 "--disable-hook", "disabled", multiple=True, type=click.Choice((*NAMES, "all")),
-                metavar="HOOK", help=f"Leave a hook out: {', '.join(NAMES)} or all; repeatable.",
+                metavar="HOOK", help=f"Omit a hook: {', '.join(NAMES)} or all; repeatable.",
             ),
             click.option(
                 "--library-directory", "libraries", multiple=True, metavar="PATH",
-                help="Where the driver's libraries are, in the driver root, if not where the loader looks.",
+                help="The libraries' directory in the driver root, if the loader does not find them.",
             ),
             click.option(
                 "--additional-gids", is_flag=True,
-                help="Give containers the groups of nodes that are not open to all; needs CDI 0.7.0.",
+                help="Add containers to the groups of restricted device nodes; needs CDI 0.7.0.",
             ),
         )
     ):  # fmt: skip
@@ -137,7 +139,7 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
 @_OUTPUT
 @click.option(
     "--slices", is_flag=True,
-    help="Slices of the devices, in the sizes of [[nvc.vgpu]] in config.toml; class vgpu unless one is named.",
+    help="Slices, in the sizes of [[nvc.vgpu]] in config.toml. The default class is then vgpu.",
 )  # fmt: skip
 @_making
 @click.pass_context
@@ -166,7 +168,9 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
     context_settings=CONTEXT,
     epilog="\b\nExamples:\n  nvc-cli cdi refresh\n  nvc-cli cdi refresh --output-dir /etc/cdi --wait 60",
 )
-@click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH")
+@click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH",
+    help="Directory to update.",
+)  # fmt: skip
 @click.option(
     "--wait", default=0.0, type=Seconds(0, 3600), metavar="SECONDS",
     help="Keep retrying for up to SECONDS until the driver is ready.",
@@ -176,8 +180,8 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
 def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given: Any) -> None:
     """Update the specification in a directory if it is out of date.
 
-    If config.toml defines sizes of slices, the specification of class vgpu is updated too; if it does not, that
-    one is removed. The systemd units in packaging/systemd call this at boot and when the driver changes.
+    If config.toml defines sizes of slices, the specification of class vgpu is updated too; otherwise it is
+    removed. The systemd units in packaging/systemd call this at boot and when the driver changes.
     """
     if not output_dir.startswith("/"):
         raise InputError("--output-dir", output_dir, "want an absolute path")
@@ -220,7 +224,7 @@ def transform_group() -> None:
 @_OUTPUT
 @click.option(
     "--relative-to", default="host", show_default=True, type=click.Choice(("host", "container")),
-    help="Which side's paths: sources on the host, or places in the container.",
+    help="Change paths on the host (sources) or in the container.",
 )  # fmt: skip
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by suffix, else json.")
 def root_command(old: str, new: str, source: str, output: str, relative_to: str, form: str | None) -> None:

@@ -98,7 +98,7 @@ def show(ctx: click.Context, names: tuple[str, ...], origin: bool, form: str, na
 @_FILE
 @click.pass_context
 def get(ctx: click.Context, name: str, form: str, named: str) -> None:
-    """Print the value of one setting: a text as it is, anything else as TOML has it.
+    """Print the value of one setting: a string without quotes, other types as TOML.
 
     A key that the file does not set has its default.
     """
@@ -155,8 +155,8 @@ def _document(item: Setting, path: str) -> dict[str, Any]:
 def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: str) -> None:
     """Write one setting; the rest of the file is preserved byte for byte.
 
-    VALUE is TOML (true, 20, ["a", "b"]); anything else is a text. A value that is not valid for KEY is refused,
-    and so is a file that would not be valid with it. Wrong values elsewhere in NVIDIA's tables are warned about.
+    VALUE is TOML (true, 20, ["a", "b"]); anything else is a string. Invalid values are refused, and so is a change
+    that makes the file invalid. Wrong values elsewhere in NVIDIA's tables are warnings.
     """
     _change(ctx, named, name, dry_run, lambda old, path, keys: _assigned(old, path, keys, text))
 
@@ -224,9 +224,9 @@ def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
 @format_option("text")
 @click.pass_context
 def check(ctx: click.Context, named: str, form: str) -> None:
-    """List everything that is wrong with a file; the exit code is 1 if there are errors.
+    """List the problems of a file; the exit code is 1 if there are errors.
 
-    Ownership and permissions are checked too: hooks refuse a file that anybody but root could have written.
+    Ownership and permissions are checked too: hooks refuse a file that others than root can write.
     """
     path = path_now(named)
     missing = not named and not os.path.lexists(path)

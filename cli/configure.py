@@ -77,7 +77,7 @@ def _undo(session: Session) -> None:
     if not Container(0, rootfs, host=True).undo(options.timeout):
         from nvc_cli.output import say
 
-        say(session.program, f"nothing of nvc is in {rootfs}: nothing to undo")
+        say(session.program, f"{rootfs} has no changes by nvc: nothing to undo")
 
 
 def _show(plan: Plan, form: str) -> None:

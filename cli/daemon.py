@@ -16,14 +16,14 @@ STATE_TIME = 5.0  # seconds
 USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait]
        nvcd --state
 
-Hands out the time of shared GPUs to slices, and looks after what slices take.
-Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
+Schedules the time of shared GPUs, and checks the use of slices against their
+limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
 
   --config FILE  settings; default: the first of /etc/nvc/config.toml and
                  /etc/nvidia-container-runtime/config.toml
   --root DIR     driver root; default: as configured
-  --wait         while another nvcd runs, wait until it has ended
-  --state        print what the nvcd that runs knows, as JSON
+  --wait         if another nvcd runs, wait until it ends
+  --state        print the state of the running nvcd, as JSON
   --version      print the version
   -h, --help     print this
 """

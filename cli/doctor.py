@@ -51,12 +51,12 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
 )
 @click.option(
     "--container", default="", metavar="ID|PID", shell_complete=_containers,
-    help="Look into this running container, from outside.",
+    help="Check this running container.",
 )  # fmt: skip
-@click.option("--kubernetes", is_flag=True, help="Look at this node of Kubernetes and its plugin.")
+@click.option("--kubernetes", is_flag=True, help="Check this Kubernetes node and its plugin.")
 @click.option(
     "--claim", default="", metavar="NAMESPACE/NAME",
-    help="Also look at this claim of a pod on this node. Implies --kubernetes.",
+    help="Also check this claim of a pod on this node. Implies --kubernetes.",
 )  # fmt: skip
 @click.option(
     "--kubeconfig", default="", metavar="FILE", type=click.Path(dir_okay=False),
@@ -74,7 +74,7 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     "--bundle", default="", metavar="FILE", type=click.Path(dir_okay=False),
     help="Also write an archive to send with a request for help.",
 )  # fmt: skip
-@click.option("--unmasked", is_flag=True, help="With --bundle: keep names of hosts, users and devices.")
+@click.option("--unmasked", is_flag=True, help="With --bundle: do not mask names of hosts, users and devices.")
 @click.argument("checks", metavar="[CHECK...]", nargs=-1, shell_complete=_names)
 @click.pass_context
 def doctor(
@@ -93,7 +93,7 @@ def doctor(
     unmasked: bool,
     checks: tuple[str, ...],
 ) -> None:
-    """Find what is wrong with this host, one container or a node of Kubernetes, and how to fix it.
+    """Find problems of this host, a container or a Kubernetes node, and how to mend them.
 
     Nothing is changed. Exit code 0: no failure. 1: a check failed. 2: no failure, but some checks could not run,
     for example without root. A CHECK is a name of --list, or the part of it before the dot.

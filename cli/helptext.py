@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 DESCRIPTIONS = {
-    "": "Give NVIDIA GPUs to containers, share GPUs, and find what is wrong.",
+    "": "Give containers access to NVIDIA GPUs, share GPUs, and find problems.",
     "info": "Report the driver and its GPUs.",
     "list": """List the files that a container needs, one path a line, relative to the driver root.
 
-Without options everything is listed; options select what to list.""",
+Without options, list everything. Options select what to list.""",
     "configure": """Give the container in ROOTFS access to GPUs.
 
-With --pid the namespaces of that process are entered: the init process of a container that has been created
-and not yet started. With --host there is no container: the mounts are made in ROOTFS as seen from here,
-and stay until --undo takes them back.
+With --pid, enter the namespaces of that process: the init process of a container that has been created but not
+started. With --host, there is no container: mount in ROOTFS on this host, until --undo.
 
-Without --device the driver's files and its control nodes are injected, but no GPU. An error leaves nothing
-behind in the container.""",
+Without --device, inject the driver's files and control nodes, but no GPU. A failure leaves the container
+unchanged.""",
 }
 
 EXAMPLES: dict[str, tuple[str, ...]] = {

@@ -27,12 +27,12 @@ COMMON: tuple[Option, ...] = (
 GLOBAL: tuple[Option, ...] = (
     ("debug", "d", VALUE, "FILE", "Log debug information to FILE (/dev/stderr is allowed)"),
     ("load-kmods", "k", FLAG, "", "Load kernel modules and create device nodes first"),
-    ("no-pivot", "n", FLAG, "", "Accepted and without effect: nothing is executed in the container"),
-    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the helper that loads NVML (alone: your own)"),
+    ("no-pivot", "n", FLAG, "", "Accepted without effect: nvc executes nothing in the container"),
+    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the NVML helper (without a value: your own)"),
     ("root", "r", VALUE, "PATH", "Driver root directory (default: as configured, or /)"),
     ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: as configured)"),
     ("no-create-imex-channels", "", FLAG, "", "Do not create IMEX channel device nodes"),
-    ("no-inventory", "", FLAG, "", "Ask the driver again instead of trusting what an earlier run found"),
+    ("no-inventory", "", FLAG, "", "Ask the driver instead of using the inventory of an earlier run"),
     ("timeout", "", VALUE, "SECONDS", "Time limit of each helper process (default: 10)"),
     *COMMON,
 )
@@ -44,9 +44,9 @@ _DRIVER: tuple[Option, ...] = (
     ("mig-config", "", REPEATED, "ID", "MIG devices to configure: only `all`"),
     ("mig-monitor", "", REPEATED, "ID", "MIG devices to monitor: only `all`"),
     ("imex-channel", "", REPEATED, "CHANNEL", "IMEX channels, a comma-separated list of numbers"),
-    ("no-persistenced", "", FLAG, "", "Leave out the socket of nvidia-persistenced"),
-    ("no-fabricmanager", "", FLAG, "", "Leave out the socket of the fabric manager"),
-    ("no-gsp-firmware", "", FLAG, "", "Leave out the GSP firmware"),
+    ("no-persistenced", "", FLAG, "", "Omit the socket of nvidia-persistenced"),
+    ("no-fabricmanager", "", FLAG, "", "Omit the socket of the fabric manager"),
+    ("no-gsp-firmware", "", FLAG, "", "Omit the GSP firmware"),
 )
 
 INFO: tuple[Option, ...] = (
@@ -83,7 +83,7 @@ VGPU: tuple[Option, ...] = (
         "PERCENT[,...]",
         "Cap on the device's time: 25 or 25%; for all devices, or each",
     ),
-    ("vgpu-weight", "", VALUE, "N", "Share of the time by weight (default: 1)"),
+    ("vgpu-weight", "", VALUE, "N", "Weight among slices that compete for time (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
     ("isolation", "", VALUE, "KIND", "mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup"),
     (
@@ -91,17 +91,17 @@ VGPU: tuple[Option, ...] = (
         "",
         FLAG,
         "",
-        "Keep libraries whose memory is not counted (OpenCL, graphics, video)",
+        "Keep libraries that the shim cannot count (OpenCL, graphics, video)",
     ),
 )
 
 CONFIGURE: tuple[Option, ...] = (
     ("pid", "p", VALUE, "PID", "The container's init process"),
-    ("host", "", FLAG, "", "No container: mount in ROOTFS as seen from here, until --undo"),
-    ("undo", "", FLAG, "", "Take back what configure did to ROOTFS on the host"),
+    ("host", "", FLAG, "", "No container: mount in ROOTFS on this host, until --undo"),
+    ("undo", "", FLAG, "", "Undo what configure --host did to ROOTFS"),
     ("device", "d", REPEATED, "ID", "Devices to inject: index, UUID, PCI bus id, GPU:MIG index or `all`"),
     ("require", "r", REPEATED, "EXPR", "Refuse unless the host meets EXPR, such as `cuda>=12.4`"),
-    ("ldconfig", "l", VALUE, "PATH", "Accepted and not executed: nvc writes the loader cache itself"),
+    ("ldconfig", "l", VALUE, "PATH", "Accepted but not executed: nvc writes the loader cache itself"),
     ("compute", "c", FLAG, "", "Add the compute capability"),
     ("utility", "u", FLAG, "", "Add the utility capability"),
     ("video", "v", FLAG, "", "Add the video capability"),
@@ -109,7 +109,7 @@ CONFIGURE: tuple[Option, ...] = (
     ("display", "D", FLAG, "", "Add the display capability"),
     ("ngx", "n", FLAG, "", "Add the ngx capability"),
     ("compat32", "", FLAG, "", "Add 32-bit libraries"),
-    ("no-cgroups", "", FLAG, "", "Leave the device cgroup alone"),
+    ("no-cgroups", "", FLAG, "", "Do not change device rules"),
     ("no-devbind", "", FLAG, "", "Do not bind device nodes"),
     ("no-cntlibs", "", FLAG, "", "The same as --cuda-compat-mode=disabled"),
     ("cuda-compat-mode", "", VALUE, "MODE", "ldconfig (default), mount or disabled"),

@@ -55,31 +55,31 @@ def runtime() -> None:
     "  nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d\n"
     "  nvc-cli runtime configure --engine docker --remove",
 )
-@click.option("--engine", required=True, type=click.Choice(ENGINES), help="Which engine.")
+@click.option("--engine", required=True, type=click.Choice(ENGINES), help="The engine to configure.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option(
     "--remove",
     is_flag=True,
-    help="Undo what this command did; name --hook-link and --hook-dir again to undo them too.",
+    help="Undo an earlier `configure`. Repeat --hook-link and --hook-dir to undo them too.",
 )
 @click.option(
-    "--config", default="", metavar="FILE", help="The engine's configuration, if not the usual one."
+    "--config", default="", metavar="FILE", help="The engine's configuration file, if not the default."
 )
-@click.option("--set-as-default", "default", is_flag=True, help="Use the runtime where none is named.")
+@click.option("--set-as-default", "default", is_flag=True, help="Use the runtime for containers that name none.")
 @click.option(
     "--runtime-name", default="nvc", show_default=True, metavar="NAME", help="Name of the runtime."
 )
 @click.option(
-    "--runtime-path", default="", metavar="PATH", help="nvc-runtime, if not the one beside nvc-cli."
+    "--runtime-path", default="", metavar="PATH", help="Path of nvc-runtime. Default: beside nvc-cli."
 )
 @click.option(
-    "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook there, and no runtime."
+    "--hook-dir", default="", metavar="DIR", help="podman, crio: register the hook in DIR, not the runtime."
 )
 @click.option(
     "--hook-link",
     default="",
     metavar="DIR",
-    help="docker: link nvc-hook there under NVIDIA's name; the packages make such a link.",
+    help="docker: link nvc-hook in DIR under NVIDIA's name, as packages do.",
 )
 @click.option("--cdi", is_flag=True, help="Have the engine read CDI specifications.")
 @click.pass_context
@@ -87,7 +87,7 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
     """Register nvc-runtime, or the hook, in an engine's configuration.
 
     The change is shown as a unified diff. The original file is kept beside it: --remove restores it byte for byte,
-    or removes only these keys if the file has changed since. Files that cannot be parsed are not touched.
+    or removes only these keys if the file has changed since. Files that cannot be parsed are not changed.
     """
     program = program_of(ctx)
     wanted = _wanted(engine, remove, **given)

@@ -65,11 +65,10 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
     "  nvc-cli sim destroy /srv/sim",
 )
 def sim() -> None:
-    """Make, show and remove driver roots of simulated GPUs.
+    """Create, show and remove simulated drivers.
 
-    Such a root has all that a driver installation has, and works as --root of every other command. Programs that
-    use its libraries see GPUs whose memory is counted and whose kernels take their time; nothing is computed on
-    real hardware.
+    A simulated driver is a driver root for --root of every command. Programs that use its libraries see GPUs, whose
+    memory is limited and whose kernels take time but compute nothing.
     """
 
 
@@ -95,9 +94,11 @@ def sim() -> None:
     help="MIG devices of every GPU, or of one: 7x1g.10gb, or 3g.40gb,2x2g.20gb; on: MIG mode without devices.",
 )
 @click.option("--minors", default="", metavar="N,N,...", help="Device minor of each GPU, if not its index.")
-@click.option("--driver-version", default=SimSpec().driver_version, show_default=True, metavar="VERSION")
-@click.option("--cuda-version", default=SimSpec().cuda_version, show_default=True, metavar="MAJOR.MINOR")
-@click.option("--imex-channel", "imex", multiple=True, type=int, metavar="N", help="Make an IMEX channel.")
+@click.option("--driver-version", default=SimSpec().driver_version, show_default=True, metavar="VERSION",
+              help="Version that the driver reports.")  # fmt: skip
+@click.option("--cuda-version", default=SimSpec().cuda_version, show_default=True, metavar="MAJOR.MINOR",
+              help="CUDA version that the driver reports.")  # fmt: skip
+@click.option("--imex-channel", "imex", multiple=True, type=int, metavar="N", help="Create this IMEX channel.")
 @click.option("--no-persistenced", is_flag=True, help="No socket of nvidia-persistenced.")
 @click.option("--fabricmanager", is_flag=True, help="Make the socket of nv-fabricmanager.")
 @click.option("--mps", is_flag=True, help="Make the directory of the MPS control daemon.")
@@ -113,11 +114,11 @@ def sim() -> None:
     "--no-device-nodes", is_flag=True, help="No device nodes, so no root needed; GPUs stay hidden."
 )
 @click.option("--smi-wrapper", is_flag=True, help="Put a shell script before nvidia-smi on the PATH.")
-@click.option("--seed", default="", metavar="TEXT", help="UUIDs and serial numbers follow from it.")
+@click.option("--seed", default="", metavar="TEXT", help="Derive UUIDs and serial numbers from TEXT.")
 def create_command(directory: str, **given: Any) -> None:
-    """Make DIRECTORY the root of a simulated driver.
+    """Create a simulated driver in DIRECTORY.
 
-    It must be missing, empty, or such a root already, which is then made anew. Device nodes need root.
+    DIRECTORY must be missing, empty, or an earlier simulated driver, which is replaced. Device nodes need root.
     """
     create(directory, spec_of(given))
 

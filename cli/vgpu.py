@@ -41,7 +41,7 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_report", "vgpu_watch"]  # the group, an
     help="Devices, as for configure. Default: all.",
 )  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
-@click.option("--name", default="", metavar="NAME", help="Call the slice so. Default: by the program.")
+@click.option("--name", default="", metavar="NAME", help="Name of the slice. Default: the program's.")
 @slice_options
 @ISOLATION
 @click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -55,11 +55,11 @@ def run_command(
     words: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Run a program with a slice, without a container. It ends when this command is killed.
+    """Run a program in a slice, without a container. It is killed when this command is.
 
     It gets the environment and the directory of the caller, but cannot gain privileges (no_new_privs); descriptors
-    other than the standard ones are closed. The driver's other libraries stay usable: what they take (OpenCL,
-    graphics, video) is not counted.
+    other than the standard ones are closed. Other libraries of the driver (OpenCL, graphics, video) stay
+    usable; their memory is not counted.
     """
     from nvc import inventory
     from nvc.discovery import discover
@@ -99,7 +99,7 @@ def run_command(
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
     """Measure the memory that a context takes on each kind of device, and store it for future slices.
 
-    Run this on the host after each change of the driver. Running containers keep the old values.
+    Run this on the host after each driver upgrade. Running containers keep the old values.
     """
     from nvc.discovery import discover
     from nvc.request import Request, SliceRequest
@@ -130,10 +130,10 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 @FORMAT
 @click.pass_context
 def check_command(ctx: click.Context, names: tuple[str, ...], everything: bool, form: str) -> None:
-    """Check the memory maps of processes to confirm that the shim is loaded; name what it does not cover.
+    """Check the memory maps of processes to confirm that the shim is loaded.
 
-    Without an argument, a program is started to see what it would get. The exit code is 1 if something is not
-    covered.
+    Without an argument, check what a new program would load. Files that the shim does not cover are named; the
+    exit code is then 1.
     """
     if names and everything:
         raise click.UsageError("want either processes or --all")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEVICE = click.option(
     "--device", "devices", multiple=True, metavar="ID", shell_complete=completion.devices_of_slice,
-    help="Only this: index or UUID; repeatable.",
+    help="Only this device: index or UUID; repeatable.",
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ DEVICE = click.option(
     "nvc-cli vgpu set 4242 --device 1 --memory 50% --weight 4",
 )
 @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
-@click.option("--unlimited", is_flag=True, help="Lift the limit of memory.")
+@click.option("--unlimited", is_flag=True, help="Remove the memory limit.")
 @DEVICE
 @slice_options
 @click.pass_context
@@ -82,7 +82,7 @@ def _pausing(name: str, summary: str) -> click.Command:
     return pausing
 
 
-_pausing("pause", "Hold back what a slice launches from now on. What runs on the GPU ends first.")
+_pausing("pause", "Hold back new launches of a slice. Work on the GPU still finishes.")
 _pausing("resume", "Let a slice launch again.")
 
 
@@ -103,18 +103,18 @@ _pausing("resume", "Let a slice launch again.")
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
-@click.option("--quantum", default=None, metavar="TIME", help="Length of a lease under nvcd; default: 10ms.")
-@click.option("--reset", is_flag=True, help="Remove the GPU's policy; each slice's own applies.")
+@click.option("--quantum", default=None, metavar="TIME", help="Normal length of a lease; default: 10ms.")
+@click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
 def policy_command(
     ctx: click.Context, gpu: str, name: str | None, max_instances: str | None, total_weight: str | None,
     quantum: str | None, reset: bool, form: str,
 ) -> None:  # fmt: skip
-    """Show or set how a GPU is shared, for running and future slices.
+    """Show or set a GPU's policy, for running and future slices.
 
-    GPU is anything that `configure --device` accepts, also a MIG device. A GPU's policy overrides the policies of
-    its slices; `none` leaves the choice to them. The setting lasts until the host restarts.
+    GPU is anything that `configure --device` accepts, also a MIG device. A device policy overrides the policies of
+    slices; `none` leaves the choice to them. The setting lasts until the host restarts.
     """
     from nvc.discovery import discover
     from nvc.slices.admin.device_policy import (
@@ -160,10 +160,10 @@ def policy_command(
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--gone", is_flag=True, help="Remove every slice without a process.")
-@click.option("--force", is_flag=True, help="Remove slices that run, too; their limits stay as they are.")
+@click.option("--force", is_flag=True, help="Also remove running slices; their limits stay in force.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
-    """Forget slices. Those of containers that are gone are also removed when new ones are made."""
+    """Remove slices. Starting containers also removes slices that have ended."""
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.slices.store import registry

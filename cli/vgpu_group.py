@@ -36,7 +36,7 @@ FORMAT = format_option("table")
     "  nvc-cli vgpu top",
 )
 def vgpu() -> None:
-    """Give programs a part of a GPU's memory and time, and manage these slices.
+    """Run programs in slices of a GPU's memory and time, and manage slices.
 
     Containers get slices by environment variables, CDI devices or `configure --vgpu-memory`; see docs/vgpu.md.
     """
@@ -53,7 +53,7 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say what of a device somebody gets, as `configure` has them."""
     for name, metavar, text in (
         ("policy", "NAME", f"{CHOICES}."),
-        ("weight", "N", "Share of the time by weight; default: 1."),
+        ("weight", "N", "Weight among slices that compete for time; default: 1."),
         (
             "cores",
             "PERCENT[,...]",

@@ -64,28 +64,27 @@ class Progress:
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option(
     "--seconds", default=10.0, show_default=True, type=Seconds(0.2, 86400), metavar="SECONDS",
-    help="How long to look.",
+    help="Duration of the measurement.",
 )  # fmt: skip
 @click.option(
     "--interval", default=0.2, show_default=True, type=Seconds(0.05, 3600), metavar="SECONDS",
     help="Time between two readings.",
 )  # fmt: skip
 @click.option(
-    "--output", "path", default="", metavar="FILE.svg", help="Draw shares over time into this file."
+    "--output", "path", default="", metavar="FILE.svg", help="Draw utilization over time into this file."
 )
 @FORMAT
 @click.pass_context
 def report_command(
     ctx: click.Context, names: tuple[str, ...], seconds: float, interval: float, path: str, form: str
 ) -> None:
-    """Measure what slices receive of their devices' time; without SLICE, all of them.
+    """Measure the utilization of slices; without SLICE, of all slices.
 
-    In the drawing, whole lines are what was received and dashed ones the entitlement when all slices are busy.
-    Ctrl-C ends it early with what was measured until then. Where nothing was, FILE.svg is not written, and the exit
-    code is 1.
+    In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
+    and keeps its results. If nothing was measured, FILE.svg is not written, and the exit code is 1.
     """
     if path and not path.endswith(".svg"):
-        hint = "write it as .svg, and convert that where need be: rsvg-convert shares.svg > shares.png"
+        hint = "name a .svg file, and convert it: rsvg-convert shares.svg > shares.png"
         raise InputError("--output", path, "only SVG is drawn", hint)
     if interval > seconds:
         raise InputError("--interval", f"{interval:g}", f"longer than --seconds {seconds:g}", "ask for less")
@@ -116,12 +115,12 @@ def report_command(
         output.write(output.emphasised(tracks_table(tracks, output.columns())))
     if not tracks:
         why = (
-            "no slice was measured: none has used a device, or all are under native or without a cap or nvcd"
+            "no slice was measured: none used a GPU, or none has a cap or a policy of nvcd"
         )
         output.say(program_of(ctx), f"{why}; {path} is not written" if path else why)
     elif path:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-        title = f"Shares of time received, {looked:g} s until {when}"
+        title = f"Utilization, {looked:g} s until {when}"
         _write(path, plot.svg(title, tuple(track.series for track in tracks), looked))
     if looked < seconds:
         ctx.exit(INTERRUPTED)

@@ -23,7 +23,7 @@ FIRST = 0.25  # seconds until the first table of `top`
 @FORMAT
 @click.pass_context
 def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
-    """List slices: limits, and what their processes say that they use."""
+    """List slices, their limits, and the use that their processes report."""
     found = shown(everybody(ctx, operator_kernel()), everything)
     if form != "table":
         from nvc.slices.store.tenants import document
@@ -100,13 +100,13 @@ def container_lines(tenant: Tenant) -> list[tuple[str, str]]:
 
 
 @command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once", "nvc-cli vgpu top -n 60 --format json > log")
-@click.option("--once", is_flag=True, help="Print tables once and end, on a terminal too.")
+@click.option("--once", is_flag=True, help="Print tables once, also on a terminal.")
 @click.option(
     "--count", "-n", default=0, type=click.IntRange(0, 1 << 31), metavar="N", help="End after N tables."
 )  # fmt: skip
 @click.option(
     "--interval", "-d", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS",
-    help="Time between two of them.",
+    help="Time between two tables.",
 )  # fmt: skip
 @ALL
 @FORMAT
@@ -116,11 +116,11 @@ def top_command(
 ) -> None:
     """Watch GPUs, slices and their processes.
 
-    On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables follow each other as plain
-    text; with --format json, each is one line of JSON.
+    On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables are plain text; with
+    --format json, each is one line of JSON.
 
-    ASKED is the cap or weight of a slice. ENTITLED is the part of the GPU's time that it gets when all are busy,
-    RECEIVED the part that it had since the table before, WAITED how much its launches were held back.
+    ASKED is the cap or weight of a slice, and ENTITLED its entitlement. RECEIVED is its utilization since the
+    previous table. WAITED is how long its launches were held back.
     """
     from nvc.slices.show.live import LiveView, document
     from nvc.slices.show.tables import screen

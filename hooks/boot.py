@@ -20,13 +20,13 @@ IDLE = ("poststart", "poststop")  # nothing is left to do
 USAGE = f"""Usage: nvc-hook [-debug] [-config FILE] COMMAND
        nvc-hook -version
 
-Gives a container the GPUs that its environment asks for. An OCI runtime calls
+Gives a container the GPUs that its variables ask for. An OCI runtime calls
 it with the container's state on standard input. It can also be called
 nvidia-container-runtime-hook.
 
 Commands: {", ".join(WORKING)};
           {" and ".join(IDLE)} do nothing
-  -config FILE   read this file in place of /etc/nvc/config.toml
+  -config FILE   read this file instead of /etc/nvc/config.toml
   -debug         log to standard error
   -version       show the version
 """

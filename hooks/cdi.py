@@ -12,7 +12,7 @@ USAGE = f"""Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTI
 
 An OCI runtime calls it as a createContainer hook (limit-memory: createRuntime),
 with the container's state on standard input. It can also be called
-nvidia-cdi-hook. Unknown hooks are left out with a warning.
+nvidia-cdi-hook. Unknown hooks are skipped with a warning.
 
 Hooks:
   {_HOOKS}

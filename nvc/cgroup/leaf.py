@@ -57,7 +57,7 @@ def leaf_of(kernel: Kernel, proc: int) -> Leaf:
     foreign = owners - {0}
     if foreign:
         raise ContainerError(
-            STEP, path, f"delegated to user {min(foreign)}, who can leave it",
+            STEP, path, f"delegated to user {min(foreign)}, and that user can leave it",
             "start the container as root, without delegating its cgroup",
         )  # fmt: skip
     return Leaf(path, status.st_ino)

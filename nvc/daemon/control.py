@@ -62,7 +62,7 @@ def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]
     if type(key) is not str or type(uuid) is not str or type(percent) is not int or type(memory) is not int:
         return {"error": "want key, uuid, percent and memory"}
     if not _NAME.issuperset(key + uuid) or not key or not uuid or len(key + uuid) > 256:
-        return {"error": "key or uuid is none"}
+        return {"error": "`key` or `uuid` is empty or malformed"}
     try:
         one = daemon.start_mps(key, uuid, percent, memory, now)
     except NvcError as error:

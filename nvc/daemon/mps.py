@@ -299,7 +299,7 @@ class Servers:
             try:
                 self._instruct(one)
             except OSError as error:
-                self._fail(one, f"cannot be told its limits: {error.strerror}", now)
+                self._fail(one, f"its limits cannot be set: {error.strerror}", now)
 
     def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int, go: int = -1) -> int:
         """Run the driver's program in the driver root, once a byte comes from `go`; its process is returned."""

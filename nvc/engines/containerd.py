@@ -131,7 +131,7 @@ def _cdi(state: ContainerdState, plugin: tuple[str, str], path: str) -> list[Key
     """`enable_cdi` where it has a meaning: 1.7 to 2.3; from 2.0 on it is the default."""
     if state.version and state.version < (1, 7):
         raise EngineError(
-            "enable CDI", path, f"containerd {'.'.join(map(str, state.version))} has none, it came with 1.7",
+            "enable CDI", path, f"containerd {'.'.join(map(str, state.version))} has no CDI, which needs 1.7",
             "use the runtime alone",
         )  # fmt: skip
     return [] if state.version >= (2, 4) else [Key((*plugin, "enable_cdi"), True)]

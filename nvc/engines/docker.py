@@ -42,7 +42,7 @@ def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:
     if wanted.cdi:
         if version and version < (25,):
             raise EngineError(
-                "enable CDI", path, f"dockerd {'.'.join(map(str, version))} has none, it came with 25.0",
+                "enable CDI", path, f"dockerd {'.'.join(map(str, version))} has no CDI, which needs 25.0",
                 f"use `docker run --runtime {name}` or --gpus",
             )  # fmt: skip
         keys.append(Key(("features", "cdi"), True))

@@ -108,7 +108,7 @@ class Preparer:
         Raises NvcError, after which nothing is given to anybody.
         """
         if not is_uid(uid) or not _is_name(namespace) or not _is_name(name):
-            where, cause = f"{namespace}/{name}"[:300], f"no name of a claim, or its UID {uid[:80]} is none"
+            where, cause = f"{namespace}/{name}"[:300], f"not a name of a claim, or {uid[:80]} is not a UID"
             raise ClaimError(STEP, where, cause)
         with self.alone():
             facts, devices = self.host.look()

@@ -97,7 +97,7 @@ def test_a_drop_in_that_masks_it(host: Host) -> None:
 
 def test_what_it_cannot_do(host: Host) -> None:
     done = host.sh(f"{CONFIGURE} --cdi", check=False)
-    assert done.returncode == 1 and "containerd 1.6.20 has none, it came with 1.7" in done.stderr
+    assert done.returncode == 1 and "containerd 1.6.20 has no CDI, which needs 1.7" in done.stderr
     host.write("/run/bad.toml", "version = 2\na = [\n")
     done = host.sh(f"{CONFIGURE} --config /run/bad.toml", check=False)
     assert done.returncode == 1 and "(3, 1)" in done.stderr, done.stderr

@@ -178,7 +178,7 @@ def test_servers_that_cannot_be_listed(scratch: str, monkeypatch: pytest.MonkeyP
         ({"percent": 101}, "want 1 to 100 %"),
         ({"memory": 5}, "want 1 to 100 %"),
         ({"uuid": "MIG-00000000-1111-2222-3333-444444444440"}, "isolated already; leave --isolation out"),
-        ({"key": "../x"}, "key or uuid is none"),
+        ({"key": "../x"}, "`key` or `uuid` is empty or malformed"),
         ({"percent": "25"}, "want key, uuid, percent and memory"),
     ],
 )

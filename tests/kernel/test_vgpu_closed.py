@@ -98,7 +98,7 @@ def test_doctor_ends_no_change(programs: Programs, launcher: str) -> None:
     for _ in range(2):
         (said,) = doctor(launcher, programs.root)
         assert said == f"the slice in {entry.directory} is broken: quota: a change of it was never finished"
-    assert "whoever changed it was killed" in cli(launcher, "ls").stderr
+    assert "its writer was killed" in cli(launcher, "ls").stderr
     assert doctor(launcher, programs.root) == []
 
 

@@ -166,7 +166,7 @@ def test_names_of_253_characters(plugin: Plugin, kubelet: Kubelet, api: ApiServe
     assert kubelet.unprepare(made)[uid].error == ""
     # What could leave the directory is the name of nothing.
     made["metadata"]["uid"] = "../../etc/passwd"
-    assert "its UID ../../etc/passwd is none" in kubelet.prepare(made)["../../etc/passwd"].error
+    assert "../../etc/passwd is not a UID" in kubelet.prepare(made)["../../etc/passwd"].error
     made["metadata"].update(uid=uid, name="../nodes")
     assert "no name of a claim" in kubelet.prepare(made)[uid].error
 

@@ -171,7 +171,7 @@ def test_a_dry_run_of_a_link_that_is_not_ours(etc: str, launcher: str) -> None:
 
 
 def test_docker_without_cdi(etc: str) -> None:
-    with pytest.raises(EngineError, match=r"dockerd 20\.10\.24 has none, it came with 25\.0"):
+    with pytest.raises(EngineError, match=r"dockerd 20\.10\.24 has no CDI, which needs 25\.0"):
         docker.registration(wanted(f"{etc}/d", cdi=True), (20, 10, 24))
 
 

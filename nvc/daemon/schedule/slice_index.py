@@ -145,7 +145,7 @@ class SliceIndex:
         except QuotaError:
             if limits.finish(self.kernel, known.quota, LOCK_TIME):
                 key = known.entry.key
-                self.log(f"slice {key}: whoever changed its quota was killed; what it says now holds")
+                self.log(f"slice {key}: a writer of its quota was killed; the current values apply")
             known.read()
 
     def say(self, problem: str) -> None:

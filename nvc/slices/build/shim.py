@@ -77,5 +77,5 @@ def _is_ours(uid: int) -> bool:
 
 def _missing(path: str, error: OSError) -> NvcError:
     return InitializationError.of(
-        "find the vGPU shim", path, error, "this installation has none: reinstall nvc"
+        "find the vGPU shim", path, error, "the installation is incomplete: reinstall nvc"
     )

@@ -33,18 +33,18 @@ STATE_STYLES = {
 HELP = """\
 q Esc Ctrl-C   quit               ? h   this help; any key goes back
 m   order by memory in use        a     show slices that are gone, or hide them
-t   by GPU time received          p     show processes, or hide them
+t   by GPU time                   p     show processes, or hide them
 w   by time that launches waited  r     reverse the order
 n   by name                       s     next order
 g   by GPU                        arrows, j k, Page Up, Page Down, Home, End
 o   by age, the oldest first            scroll
 
-A bar of memory is as long as the slice's limit. A bar of time is all of the
-GPU's time; the mark in it is the part that the slice gets when all are busy.
-In the lines of a GPU, the marks are the sums over its slices.
+A memory bar is as long as the slice's limit. A time bar is all of the GPU's
+time; its mark is the slice's entitlement. In the lines of a GPU, the marks are
+the sums over its slices.
 
 STATE   busy     has the GPU             paused   launches are held back
-        waiting  for its turn            denied   the slice may not use the GPU
+        waiting  for a lease             denied   the slice cannot use the GPU
         capped   has reached its cap     idle     launches nothing
         gone     no process is left      -        time is not measured:
                                                   no cap, no nvcd, or native"""

@@ -116,7 +116,7 @@ def tenants(
 
 def warnings_of(known: Snapshot) -> tuple[str, ...]:
     """What is to be told to whoever lists slices."""
-    ended = (f"{path}: whoever changed it was killed; what it says now holds" for path in known.repaired)
+    ended = (f"{path}: its writer was killed; the current values apply" for path in known.repaired)
     return (*(str(one.error("list slices")) for one in known.broken), *ended)
 
 
