@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nvc.cdi.hooks.arguments import OPTIONS, parse_arguments
-from nvc.cdi.hookspec import LIMIT_STEP
 from nvc.errors import one_line
 
 _HOOKS = "\n  ".join(OPTIONS)
@@ -38,14 +37,17 @@ def main(argv: list[str]) -> int:
         boot.print_out(USAGE)
         return 0 if call.show else boot.MISUSED
     warnings = tuple(f"hook {name} is not known and left out" for name in call.unknown)
-    if any(step.name == LIMIT_STEP for step in call.steps):
-        from nvc.cdi.hooks.limit import limit_memory
+    if call.steps:
+        from nvc.cdi.hookspec import LIMIT_STEP
 
-        limit_memory(call)
-    elif call.steps:
-        from nvc.cdi.hooks.run import run_steps
+        if any(step.name == LIMIT_STEP for step in call.steps):
+            from nvc.cdi.hooks.limit import limit_memory
 
-        warnings += run_steps(call, boot.say)
+            limit_memory(call)
+        else:
+            from nvc.cdi.hooks.run import run_steps
+
+            warnings += run_steps(call, boot.say)
     if not call.quiet:
         for warning in warnings:
             boot.say(f"{PROGRAM}: warning: {one_line(warning)}\n")

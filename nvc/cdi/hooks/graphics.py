@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.cdi.hooks.place import MISSING, kind_at
 from nvc.errors import ContainerError
 from nvc.kernel import O_PATH
 from nvc.plan.proc import profile_ops
@@ -34,14 +33,31 @@ def present(kernel: Kernel, rootfs: int, links: list[Symlink]) -> list[Symlink]:
     if not links or not _has_its_own_dev(kernel, rootfs):
         return []
     found = []
+    listed: dict[str, frozenset[str]] = {}
     for link in links:
         path = clean_path(f"{link.target.rpartition('/')[0]}/{link.text}")
-        try:
-            if kind_at(kernel, rootfs, path) != MISSING:
-                found.append(link)
-        except OSError as error:
-            raise ContainerError.of("create-device-links", path, error) from None
+        directory, _, name = path.rpartition("/")
+        if directory not in listed:
+            listed[directory] = _names(kernel, rootfs, directory or "/")
+        if name in listed[directory]:
+            found.append(link)
     return found
+
+
+def _names(kernel: Kernel, rootfs: int, directory: str) -> frozenset[str]:
+    """What is in a directory of the container; nothing in one that is not there. Raises ContainerError."""
+    try:
+        fd = kernel.open_in_root(rootfs, directory, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    except OSError as error:
+        raise ContainerError.of("create-device-links", directory, error) from None
+    try:
+        return frozenset(os.listdir(fd))
+    except OSError as error:
+        raise ContainerError.of("create-device-links", directory, error) from None
+    finally:
+        os.close(fd)
 
 
 def visible_ops(kernel: Kernel, rootfs: int) -> list[Op]:

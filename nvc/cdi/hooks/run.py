@@ -156,6 +156,7 @@ class _Building:
         self.modes: dict[HookCall, tuple[int, list[str]]] = {}
         self.warnings: list[str] = []
         self.folders: list[str] = []
+        self.foreign: dict[str, bool] = {}  # directories on read-only mounts of the host
 
     def add(self, step: HookCall) -> None:
         """Check a step and take it in. Raises InputError."""
@@ -229,7 +230,9 @@ class _Building:
     def _place(self, link: Symlink) -> None:
         """Take in a link if its place is free or has a link."""
         directory = link.target.rpartition("/")[0] or "/"
-        if is_foreign_readonly(self.kernel, self.target.rootfs, directory):
+        if directory not in self.foreign:  # most links are in one
+            self.foreign[directory] = is_foreign_readonly(self.kernel, self.target.rootfs, directory)
+        if self.foreign[directory]:
             self.warnings.append(f"{link.target}: not made, it is on a read-only mount of the host")
         elif self._kind(link.target) == OTHER:
             self.warnings.append(f"{link.target}: not made, the image has a file there")
