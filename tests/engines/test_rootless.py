@@ -1,0 +1,100 @@
+"""Podman 5.8 without root, by CDI: whole GPUs, slices, and what a session without a runtime directory is told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from support import REPO
+from support.cluster.binaries import cache
+from support.engines import CONFIG_TOML, PODMAN, Host
+
+GENERATIONS = ("sid", "newest")
+UID, HOME = 4000, "/srv/home"
+SIZES = '[[nvc.vgpu]]\nname = "small"\nmemory = "4GiB"\n'
+MEMORY = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+#: The driver's nodes in a /dev of the host's own: runc binds them from there for whoever is not root.
+DEV = """
+mkdir /run/dev
+mount -t tmpfs -o mode=755 tmpfs /run/dev
+cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /srv/sim/dev/nvidia* /run/dev
+mkdir /run/dev/pts /run/dev/shm
+mount -t devpts -o newinstance,ptmxmode=666,mode=620 devpts /run/dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /run/dev/shm
+ln -s pts/ptmx /run/dev/ptmx
+ln -s /proc/self/fd /run/dev/fd
+umount -l /dev
+mount --move /run/dev /dev
+chmod 666 /dev/nvidia*
+"""
+USER = f"""
+echo 'lab:x:{UID}:{UID}::{HOME}:/bin/sh' >> /etc/passwd
+echo 'lab:x:{UID}:' >> /etc/group
+mkdir -p {HOME}/tmp
+cp -a /run/rootfs {HOME}/rootfs
+chown -R {UID}:{UID} {HOME}
+"""
+
+
+def closed(path: str) -> str:
+    """The outermost directory above a path that only its owner may enter, "" where there is none."""
+    above = ""
+    for part in path.strip("/").split("/"):
+        above = f"{above}/{part}"
+        if not os.stat(above).st_mode & stat.S_IXOTH:
+            return above
+    return ""
+
+
+@pytest.fixture(scope="module")
+def user(host: Host) -> Iterator[Host]:
+    """The host with a user, specifications, and nodes in /dev."""
+    paths = (REPO, os.path.realpath(cache()))
+    # What others may not enter: the same paths, in directories of this host's own.
+    for hidden in {closed(path) for path in paths} - {""}:
+        kept = [path for path in paths if closed(path) == hidden]
+        host.sh(
+            "; ".join(f"mkdir -p /run/keep{path}; mount --rbind {path} /run/keep{path}" for path in kept)
+        )
+        host.sh(f"mount -t tmpfs -o mode=755 tmpfs {hidden}")
+        host.sh("; ".join(f"mkdir -p {path}; mount --move /run/keep{path} {path}" for path in kept))
+    host.sh(DEV)
+    host.sh(USER)
+    host.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)
+    host.sh("nvc-cli --root /srv/sim cdi refresh")
+    yield host
+
+
+def podman(host: Host, device: str, script: str, variables: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a shell script in a container of the user's."""
+    limits = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+    options = f"--rm --network host --runtime runc {limits} --device {device} --rootfs {HOME}/rootfs"
+    environment = f"HOME={HOME} TMPDIR={HOME}/tmp PATH=/usr/local/bin:/usr/bin:/bin {variables}"
+    command = f"env -i {environment} podman {PODMAN} run {options} sh -c {shlex.quote(script)}"
+    return host.sh(f"cd {HOME}; setpriv --reuid {UID} --regid {UID} --clear-groups {command}", check=False)
+
+
+def test_a_whole_gpu(user: Host) -> None:
+    done = podman(user, "nvidia.com/gpu=1", "nvidia-smi -L | wc -l; ls /dev | grep nvidia[0-9]")
+    assert done.stdout.split() == ["1", "nvidia1"], done.stderr
+
+
+def test_a_slice_needs_a_directory_of_the_user(user: Host) -> None:
+    """The line names it and what makes it; a directory that XDG_RUNTIME_DIR names is not looked at."""
+    user.sh(f"mkdir -p {HOME}/run; chown {UID}:{UID} {HOME}/run; chmod 700 {HOME}/run")
+    for variables in ("", f"XDG_RUNTIME_DIR={HOME}/run"):
+        done = podman(user, "nvidia.com/vgpu=0:small", "echo started", variables)
+        assert done.returncode != 0 and "started" not in done.stdout
+        assert f"read policies: /run/user/{UID}/nvc/vgpu-policy: cannot be made" in done.stderr
+        assert (
+            f"/run/user/{UID} must be a directory of the user: `loginctl enable-linger USER`" in done.stderr
+        )
+        assert "[NVC-1201: nvc-cli doctor host]" in done.stderr
+    user.sh(f"mkdir -p /run/user/{UID}; chown {UID}:{UID} /run/user/{UID}; chmod 700 /run/user/{UID}")
+    done = podman(user, "nvidia.com/vgpu=0:small", MEMORY, f"XDG_RUNTIME_DIR=/run/user/{UID}")
+    assert done.stdout.split() == ["4096"], done.stderr
+    user.sh(f"rm -rf /run/user/{UID}")
