@@ -237,8 +237,9 @@ def slice_request(container: Container, config: Config) -> SliceRequest | None:
     wanted = _slice(container, config, ())[0]
     if wanted is not None and wanted.fence:
         raise InputError(
-            "NVC_VGPU_ISOLATION", wanted.fence, "CDI assigns the devices, without isolation",
-            "give it devices by NVIDIA_VISIBLE_DEVICES, or a MIG device by CDI",
+            "vgpu-isolation" if config.vgpu_isolation else "NVC_VGPU_ISOLATION", wanted.fence,
+            "CDI assigns the devices, without isolation",
+            "assign a CDI size with isolation, a MIG device, or devices by NVIDIA_VISIBLE_DEVICES",
         )  # fmt: skip
     return wanted
 
@@ -263,7 +264,7 @@ def _slice(
             "the configuration lets containers ask for whole GPUs only",
             "remove it, or change vgpu-variables in [nvc]",
         )  # fmt: skip
-    from nvc.slices.model.variables import library_path, slice_from
+    from nvc.slices.model.variables import isolated, library_path, slice_from
 
     wanted = slice_from(environment) if obeyed else None
     if wanted is not None:
@@ -272,7 +273,7 @@ def _slice(
         wanted = _completed(wanted or SliceRequest(library_path=library_path(environment)), default)
     common = {"uncounted": config.vgpu_uncounted, "label": container.mount_label,
               "require_daemon": config.require_nvcd}  # fmt: skip
-    return wanted and wanted.replace(**common), devices
+    return wanted and isolated(wanted.replace(**common), config.vgpu_isolation), devices
 
 
 def _default_slice(config: Config) -> SliceRequest | None:

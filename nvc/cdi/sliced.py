@@ -52,6 +52,7 @@ def sizes_of(config: Config) -> tuple[SliceSize, ...]:
     for name, text, devices, cores, weight, policy, isolation in config.vgpu_devices:
         memory = parse_size(f"[[nvc.vgpu]] {name}", text)
         number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
+        isolation = isolation or config.vgpu_isolation
         found.append(SliceSize(name, memory, devices, cores, weight, number, isolation=isolation))
     return tuple(found)
 

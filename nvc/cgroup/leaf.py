@@ -14,14 +14,12 @@ from nvc.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.cgroup.find import CgroupMount
-    from nvc.kernel import Kernel
 
 STEP = "isolate by the kernel"
 VERSION_HINT = "the driver limits memory by cgroup v2: boot with it, or use no kernel isolation"
 LEAF_HINT = "limit the container itself: start it without cgroups of its own inside"
 OWN_HINT = "have the engine give the container a cgroup"
 PREFIX = "nvc-run-"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Leaf(Value):
@@ -31,36 +29,40 @@ class Leaf(Value):
     inode: int  # the kernel's number of it: a later one of the same path has another
 
 
-def leaf_of(kernel: Kernel, proc: int) -> Leaf:
+def leaf_of(proc: int) -> Leaf:
     """The cgroup of the process whose directory of /proc is open as `proc`.
 
-    Raises ContainerError where it has none of its own, where it is no leaf, and where it is not root's: whoever
-    owns it can leave it for one that has no limit.
+    Raises ContainerError where it has none of its own, where it is no leaf, and where it or one above it is not
+    root's: who owns that can move a process from there to a cgroup that has no limit.
     """
-    path = directory_of(kernel, proc)
-    if any(mount.point == path for mount in _mounts()):
+    path, top = _place_of(proc)
+    if path == top:
         raise ContainerError(
             STEP, path, "the root of the cgroups: the process has none of its own", OWN_HINT
         )
     try:
-        fd = os.open(path, _DIRECTORY)
-        try:
-            status = os.fstat(fd)
-            owners = {status.st_uid, os.stat("cgroup.procs", dir_fd=fd).st_uid}
-            children = _children(path)
-        finally:
-            os.close(fd)
+        inode, children, foreign = os.stat(path).st_ino, _children(path), _delegated(path, top)
     except OSError as error:
         raise ContainerError.of(STEP, path, error, "has the container ended?") from None
     if children:
         raise ContainerError(STEP, path, f"not a leaf: the cgroup {children[0]} is in it", LEAF_HINT)
-    foreign = owners - {0}
     if foreign:
         raise ContainerError(
-            STEP, path, f"delegated to user {min(foreign)}, and that user can leave it",
-            "start the container as root, without delegating its cgroup",
+            STEP, path, f"{foreign[0]} is delegated to user {foreign[1]}, and that user can leave it",
+            "start the container as root, without delegating cgroups",
         )  # fmt: skip
-    return Leaf(path, status.st_ino)
+    return Leaf(path, inode)
+
+
+def _delegated(path: str, top: str) -> tuple[str, int] | None:
+    """The nearest cgroup from `path` up to `top` that does not belong to root, and its owner. Raises OSError."""
+    while True:
+        owners = {os.stat(path).st_uid, os.stat(f"{path}/cgroup.procs").st_uid} - {0}
+        if owners:
+            return path, min(owners)
+        if path == top:
+            return None
+        path = path.rpartition("/")[0]
 
 
 def check_unchanged(leaf: Leaf) -> None:
@@ -76,8 +78,13 @@ def check_unchanged(leaf: Leaf) -> None:
         raise ContainerError(STEP, leaf.path, f"not a leaf any more: {children[0]} is in it", LEAF_HINT)
 
 
-def directory_of(kernel: Kernel, proc: int) -> str:
+def directory_of(proc: int) -> str:
     """Where the cgroup of a process is mounted here. Raises ContainerError."""
+    return _place_of(proc)[0]
+
+
+def _place_of(proc: int) -> tuple[str, str]:
+    """The same, and where the root of its hierarchy is mounted."""
     try:
         path = memberships(_read("cgroup", proc))[1]
         mounts = _mounts()
@@ -92,7 +99,7 @@ def directory_of(kernel: Kernel, proc: int) -> str:
         found = mount.point.rstrip("/") + (f"/{relative}" if relative else "")
         try:
             if os.stat(found).st_dev == mount.device:
-                return found
+                return found, mount.point
         except OSError:
             continue  # covered by another mount, or gone: another mount may show it
     raise ContainerError(
@@ -101,12 +108,12 @@ def directory_of(kernel: Kernel, proc: int) -> str:
     )  # fmt: skip
 
 
-def make_leaf(kernel: Kernel, proc: int) -> Leaf:
+def make_leaf(proc: int) -> Leaf:
     """A new cgroup inside that of a process, for another process to enter; those of earlier runs are removed.
 
     Raises ContainerError.
     """
-    own = directory_of(kernel, proc)
+    own = directory_of(proc)
     for name in _children(own):
         if name.startswith(PREFIX) and not _runs(name[len(PREFIX) :]):
             remove(f"{own}/{name}")

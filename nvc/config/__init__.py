@@ -102,6 +102,7 @@ class Config(Value):
     vgpu_weight: int = 0  # for containers that ask for none; 0: none
     vgpu_weight_max: int = 0  # more is refused; 0: nothing is
     vgpu_policy: str = ""  # for containers that ask for no share of time
+    vgpu_isolation: str = ""  # kernel: the driver limits the cgroup of every container that has a size
     vgpu_uncounted: bool = False
     require_nvcd: bool = False  # refuse slices whose policy only nvcd enforces, where it does not run
     nvcd_metrics: str = ""  # where nvcd's metrics are had: unix:/path or address:port; "": nowhere

@@ -312,6 +312,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "mode": _one_of(*MODES),
     "compat_mode": _compat_mode,
     "slices": _one_of("obey", "refuse", "ignore"),
+    "isolation": _one_of("", "kernel"),
     "size": _size,
     "cores": _cores,
     "weight": _whole(0, 1 << 16),

@@ -82,6 +82,7 @@ KEYS: dict[str, dict[str, tuple[str, str]]] = {
         "vgpu-weight": ("vgpu_weight", "weight"),
         "vgpu-weight-max": ("vgpu_weight_max", "weight"),
         "vgpu-policy": ("vgpu_policy", "policy"),
+        "vgpu-isolation": ("vgpu_isolation", "isolation"),
         "vgpu-uncounted": ("vgpu_uncounted", "bool"),
         "require-nvcd": ("require_nvcd", "bool"),
         "vgpu": ("vgpu_devices", "vgpus"),

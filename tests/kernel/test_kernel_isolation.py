@@ -69,7 +69,7 @@ def cgroup_of(pid: int) -> str:
     """Where the cgroup of a process is mounted."""
     fd = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return directory_of(LinuxKernel(), fd)
+        return directory_of(fd)
     finally:
         os.close(fd)
 
@@ -142,6 +142,15 @@ def grouped(pid: int) -> Iterator[Group]:
         finally:
             with open(f"{group.mount}/cgroup.procs", "w", encoding="ascii") as procs:
                 procs.write(str(pid))
+
+
+def test_a_container_that_the_operator_isolates(hook: Any, bundle: Bundle, tool: str) -> None:
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
+    made = hook(**DRIVER)
+    made.settle('vgpu-memory = "1GiB"\nvgpu-isolation = "kernel"')
+    made.add(bundle)
+    with unified(bundle, "runc") as container:
+        assert taken(container, tool) == ["0", "0", str(OUT_OF_MEMORY), "0"]
 
 
 @pytest.fixture
@@ -243,8 +252,19 @@ def test_cgroups_that_are_refused(container: Any, driver: str, launcher: str) ->
         os.rmdir(child)
         for owned in (group.path, f"{group.path}/cgroup.procs"):
             os.chown(owned, 1000, 1000)
-            assert "delegated to user 1000" in configure.refusal(made.pid, made.bundle.rootfs, words)
+            assert f"{group.path} is delegated to user 1000" in configure.refusal(
+                made.pid, made.bundle.rootfs, words
+            )
             os.chown(owned, 0, 0)
+        os.mkdir(child)
+        with open(f"{child}/cgroup.procs", "w", encoding="ascii") as procs:
+            procs.write(str(made.pid))
+        os.chown(group.path, 1000, 1000)  # its owner can move processes out of what is below it
+        refusal = configure.refusal(made.pid, made.bundle.rootfs, words)
+        assert f"{child}: {group.path} is delegated to user 1000, and that user can leave it" in refusal
+        os.chown(group.path, 0, 0)
+        group.enter(made.pid)
+        os.rmdir(child)
         configure(made.pid, made.bundle.rootfs, words)
     refusal = configure.refusal(made.pid, made.bundle.rootfs, words)  # in the root
     assert "the root of the cgroups: the process has none of its own" in refusal

@@ -102,6 +102,7 @@ def settings(text: str) -> dict[str, Any]:
             {"vgpu_cores": 25, "vgpu_cores_max": 50, "vgpu_weight": 2, "vgpu_weight_max": 8},
         ),
         ('[nvc]\nvgpu-policy = "4"', {"vgpu_policy": "4"}),
+        ('[nvc]\nvgpu-isolation = "kernel"', {"vgpu_isolation": "kernel"}),
         ('[nvcd]\nmetrics = "unix:/run/metrics"', {"nvcd_metrics": "unix:/run/metrics"}),
         (
             '[nvcd]\nmetrics = "[::1]:9394"\non-bypass = "stop"\non-excess = "stop"',

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvc.config import Config
-from nvc.environment import VOLUMES, request_from
+from nvc.environment import VOLUMES, request_from, slice_request
 from nvc.errors import InputError
 from nvc.oci import Container, Mount
 from nvc.request import Request
@@ -351,6 +351,20 @@ def test_an_image_that_sets_nvidias_variables_is_bounded() -> None:
     ignored = request(variables, Config(vgpu_variables="ignore", vgpu_memory="2GiB")).vgpu
     assert ignored is not None and ignored.memory[0].bytes == 2 << 30
     assert asked(variables) is None  # no GPU, no part of one
+
+
+def test_the_operator_isolates_every_slice_that_has_a_size() -> None:
+    config = Config(vgpu_isolation="kernel")
+    assert request({"NVC_VGPU_MEMORY": "4g"}, config).vgpu.fence == "kernel"  # type: ignore[union-attr]
+    assert request({}, Config(vgpu_isolation="kernel", vgpu_memory="2GiB")).vgpu.fence == "kernel"  # type: ignore[union-attr]
+    assert request({"NVC_VGPU_CORES": "40"}, config).vgpu.fence == ""  # type: ignore[union-attr]
+    assert request({}, config).vgpu is None
+    mine = {"NVC_VGPU_MEMORY": "4g", "NVC_VGPU_ISOLATION": "mig"}
+    assert request(mine, config).vgpu.fence == "mig"  # type: ignore[union-attr]
+    text = refusal({**mine, "NVC_VGPU_ISOLATION": "mps"}, config)
+    assert "NVC_VGPU_ISOLATION: mps: the operator isolates slices by the kernel" in text
+    with pytest.raises(InputError, match="vgpu-isolation: kernel: CDI assigns the devices, without isolation"):
+        slice_request(Container("/rootfs", {"NVC_VGPU_MEMORY": "4g"}), config)
 
 
 def test_bounds_alone_make_no_slice() -> None:

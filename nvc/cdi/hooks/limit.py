@@ -56,7 +56,7 @@ def limit_memory(call: Call) -> None:
     except OSError as error:
         raise ContainerError.of(STEP, f"pid {state.pid}", error, "has the container ended?") from None
     try:
-        leaf = leaf_of(kernel, proc)
+        leaf = leaf_of(proc)
     finally:
         os.close(proc)
     limits = limits_of(facts, tuple(found))

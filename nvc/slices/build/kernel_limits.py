@@ -18,7 +18,6 @@ from nvc.slices.model.slice import HeldCgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.slices.model.slice import SliceDevice
     from nvc.target import Target
@@ -31,9 +30,7 @@ HINT = "the shim limits memory on every driver: leave this isolation out, or use
 _NO_PERMISSION, _NOT_FOUND, _MISSING = 4, 6, (3, 13)
 
 
-def held_cgroup(
-    kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target
-) -> HeldCgroup:
+def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
     """The cgroup for which the driver is to limit the memory of a slice. Nothing is changed.
 
     Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit,
@@ -42,7 +39,7 @@ def held_cgroup(
     check_devices(facts, devices)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if target.proc < 0 else -1
     try:
-        leaf = leaf_of(kernel, own if own >= 0 else target.proc)
+        leaf = leaf_of(own if own >= 0 else target.proc)
     finally:
         if own >= 0:
             os.close(own)

@@ -88,7 +88,7 @@ def run(
     if facts.simulated:
         _find_simulated(facts, environment)
 
-    leaf = _own_leaf(kernel, facts, chosen) if wanted.fence == KERNEL else None
+    leaf = _own_leaf(facts, chosen) if wanted.fence == KERNEL else None
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:
@@ -104,12 +104,12 @@ def run(
             remove(leaf.path)
 
 
-def _own_leaf(kernel: Kernel, facts: HostFacts, devices: tuple[SliceDevice, ...]) -> Leaf:
+def _own_leaf(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> Leaf:
     """A cgroup for the program alone, which the driver can limit. Raises NvcError."""
     check_devices(facts, devices)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return make_leaf(kernel, own)
+        return make_leaf(own)
     finally:
         os.close(own)
 

@@ -68,6 +68,22 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
     )  # fmt: skip
 
 
+def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
+    """`wanted` with the isolation that the operator chose ("": none), where it has a limit of memory.
+
+    A container may be isolated by MIG instead, which keeps more apart. Raises InputError.
+    """
+    limited = wanted.memory or wanted.memory_at or wanted.largest
+    if not operators or not limited or wanted.fence == "mig":
+        return wanted
+    if wanted.fence not in ("", operators):
+        raise InputError(
+            ISOLATION, wanted.fence, f"the operator isolates slices by the {operators}", "leave it out"
+        )
+    found: SliceRequest = wanted.replace(fence=operators)
+    return found
+
+
 def library_path(environment: dict[str, str]) -> tuple[str, ...]:
     """Where the image's programs look for libraries first, as far as its configuration says."""
     items = environment.get("LD_LIBRARY_PATH", "")[:65536].split(":")
