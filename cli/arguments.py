@@ -106,7 +106,7 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
         cores=tuple(parse_cores(f"--{prefix}cores", item) for item in caps),
         weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
-        fence=_isolation(text(values, "isolation")),
+        isolation=_isolation(text(values, "isolation")),
         uncounted=uncounted,
         require_daemon=_requires_daemon(),
     )
@@ -121,9 +121,9 @@ def _requires_daemon() -> bool:
 def _isolation(given: str) -> str:
     if not given:
         return ""
-    from nvc.slices.build.fence import parse_fence
+    from nvc.slices.build.isolation import parse_isolation
 
-    return parse_fence("--isolation", given)
+    return parse_isolation("--isolation", given)
 
 
 def imex_channels(values: Values) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.errors import NvcError
-from nvc.slices.build.fence import FENCES
+from nvc.slices.build.isolation import ISOLATIONS
 from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS
@@ -58,7 +58,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "mig-config": ("all",),
     "mig-monitor": ("all",),
     "vgpu-policy": POLICIES,
-    "isolation": FENCES,
+    "isolation": ISOLATIONS,
 }
 
 
@@ -135,7 +135,7 @@ def policies(ctx: click.Context, parameter: click.Parameter, begun: str) -> Item
 
 def isolations(_: click.Context, __: click.Parameter, begun: str) -> Items:
     """The kinds of isolation."""
-    return _items([(name, "") for name in FENCES], begun)
+    return _items([(name, "") for name in ISOLATIONS], begun)
 
 
 def _tenants() -> tuple[Tenant, ...]:

@@ -234,7 +234,7 @@ def _slice(
         return request, selection, nested_slice(kernel, facts, target)
     refuse_slices(facts)
     key = ""
-    if request.vgpu.fence:
+    if request.vgpu.isolation:
         from nvc.slices.store.registry import key_of
 
         key = key_of(kernel, target)

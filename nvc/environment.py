@@ -235,9 +235,9 @@ def slice_request(container: Container, config: Config) -> SliceRequest | None:
     Raises InputError.
     """
     wanted = _slice(container, config, ())[0]
-    if wanted is not None and wanted.fence:
+    if wanted is not None and wanted.isolation:
         raise InputError(
-            "vgpu-isolation" if config.vgpu_isolation else "NVC_VGPU_ISOLATION", wanted.fence,
+            "vgpu-isolation" if config.vgpu_isolation else "NVC_VGPU_ISOLATION", wanted.isolation,
             "CDI assigns the devices, without isolation",
             "assign a CDI size with isolation, a MIG device, or devices by NVIDIA_VISIBLE_DEVICES",
         )  # fmt: skip

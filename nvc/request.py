@@ -79,7 +79,7 @@ class SliceRequest(Value):
     weight: Share | None = None  # among the containers of a device
     policy: Share | None = None  # its number
     devices: tuple[str, ...] = ()  # only these selectors; (): every device
-    fence: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
+    isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for

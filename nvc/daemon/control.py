@@ -112,7 +112,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
                 "memory": one.memory,
                 "state": one.state,
             }
-            for one in daemon.mps.fenced.values()
+            for one in daemon.mps.servers.values()
         ],
         "clients": len(daemon.server.clients),
         "messages": daemon.server.messages,

@@ -8,7 +8,7 @@ from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import CONTROL, Servers
-from nvc.daemon.mps_records import Fenced
+from nvc.daemon.mps_records import MpsServer
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.schedule.slice_index import SliceIndex
@@ -146,7 +146,7 @@ class Daemon:
             return False
         return True
 
-    def start_mps(self, key: str, uuid: str, percent: int, memory: int, now: int) -> Fenced:
+    def start_mps(self, key: str, uuid: str, percent: int, memory: int, now: int) -> MpsServer:
         """Start an MPS control daemon for a slice. Raises DeviceError."""
         if self.nvml.libraries is None:
             self.search(now)
@@ -158,7 +158,7 @@ class Daemon:
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
-        self._guarded(lambda: self.verifier.look(self.mps.fenced, now))
+        self._guarded(lambda: self.verifier.look(self.mps.servers, now))
         if self.accountant.changed:
             self.accountant.changed = False
             self.slices.apply(now)

@@ -1,4 +1,4 @@
-"""MPS servers of slices that are fenced by MPS: a control daemon of their own for each slice and GPU, with limits.
+"""MPS servers of slices that are isolated by MPS: a control daemon for each slice and GPU, with limits.
 
 The control daemon is the driver's nvidia-cuda-mps-control, which takes its settings from its environment and by
 commands; limits that are set before its first server hold for every client. Its directory is to be bound into the
@@ -21,7 +21,7 @@ from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.mps_answers import is_number, is_size, last_line
-from nvc.daemon.mps_records import GONE, MIB, STARTING, Fenced, ServerRecord
+from nvc.daemon.mps_records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
 from nvc.slices.build.confine import die_with
@@ -56,14 +56,14 @@ class Servers:
         self._ending: set[int] = set()  # told to end, or soon through with their work, and not reaped
         self._removed = 0
         self._said = False
-        self.fenced: dict[tuple[str, str], Fenced] = {}
+        self.servers: dict[tuple[str, str], MpsServer] = {}
         self.problem = ""  # why it is not known which servers there are
         self.binary = ""  # inside `root`
         self.root = "/"
 
-    def start(self, key: str, uuid: str, percent: int, memory: int, mode: int, now: int) -> Fenced:
+    def start(self, key: str, uuid: str, percent: int, memory: int, mode: int, now: int) -> MpsServer:
         """Start one, or tell about the one that was started. Raises DeviceError where that cannot be."""
-        found = self.fenced.get((key, uuid))
+        found = self.servers.get((key, uuid))
         if found is not None and (found.state != FAILED or now - found.since < REMEMBERED):
             return found
         if not 1 <= percent <= 100 or memory < 0 or 0 < memory < MIB:
@@ -82,7 +82,7 @@ class Servers:
                 "isolation by MPS", uuid, "its compute mode forbids it",
                 "`nvidia-smi -c DEFAULT` allows several servers, `-c EXCLUSIVE_PROCESS` one",
             )  # fmt: skip
-        others = [one for one in self.fenced.values() if one.uuid == uuid and one.state != FAILED]
+        others = [one for one in self.servers.values() if one.uuid == uuid and one.state != FAILED]
         if mode == EXCLUSIVE_PROCESS and others:
             raise DeviceError(
                 "isolation by MPS", uuid, f"slice {others[0].key} has its one MPS server",
@@ -91,7 +91,7 @@ class Servers:
         self._say_where()
         directory = f"{_base()}/{key}/{uuid}"
         self._remove(directory)
-        found = Fenced(key, uuid, percent, memory, directory, now)
+        found = MpsServer(key, uuid, percent, memory, directory, now)
         try:
             self._begin(found)
         except OSError as error:  # a container may have filled its directory
@@ -100,14 +100,14 @@ class Servers:
                 self._ending.add(found.pid)
             self._clear(found)
             raise DeviceError.of("isolation by MPS", directory, error, NO_ROOM) from None
-        self.fenced[key, uuid] = found
+        self.servers[key, uuid] = found
         return found
 
     def _refuse_unknown(self, uuid: str) -> None:
         """Raise DeviceError where it is not known which servers a device has."""
         if self.problem:
             raise DeviceError("isolation by MPS", _base(), self.problem, "mend that, and start nvcd again")
-        for one in self.fenced.values():
+        for one in self.servers.values():
             if one.uuid == uuid and one.state == UNKNOWN:
                 raise DeviceError(
                     "isolation by MPS", f"{one.directory}/about", one.problem,
@@ -123,7 +123,7 @@ class Servers:
                 f"{base} has no file system of its own: a container with MPS can fill the host's /run"
             )
 
-    def _begin(self, one: Fenced) -> None:
+    def _begin(self, one: MpsServer) -> None:
         for name in ("pipe", "log"):
             os.makedirs(f"{one.directory}/{name}", mode=0o755)
         go_read, go_write = os.pipe2(os.O_CLOEXEC)
@@ -156,7 +156,7 @@ class Servers:
             found = mps_records.read(directory)
             lives = found is not None and is_here(found.pid, found.start)
         except (OSError, ValueError) as error:
-            one = self.fenced[key, uuid] = Fenced(key, uuid, 0, 0, directory, now)
+            one = self.servers[key, uuid] = MpsServer(key, uuid, 0, 0, directory, now)
             one.state = UNKNOWN
             one.problem = (
                 f"cannot be read, so which MPS server slice {key} has is not known: {one_line(error)}"
@@ -164,21 +164,21 @@ class Servers:
             self.log(f"{directory}/about: {one.problem}")
             return
         if found is not None and lives:
-            one = self.fenced[key, uuid] = Fenced(key, uuid, found.percent, found.memory, directory, now)
+            one = self.servers[key, uuid] = MpsServer(key, uuid, found.percent, found.memory, directory, now)
             one.pid, one.start, one.state = found.pid, found.start, READY
 
     def stop(self, key: str) -> int:
         """End those of a slice; how many there were."""
-        ended = [one for one in self.fenced.values() if one.key == key]
+        ended = [one for one in self.servers.values() if one.key == key]
         for one in ended:
-            del self.fenced[one.key, one.uuid]
+            del self.servers[one.key, one.uuid]
             if one.client:
                 os.kill(one.client, signal.SIGKILL)  # our child, not reaped
             self._end(one)
             self._clear(one)
         return len(ended)
 
-    def _clear(self, one: Fenced) -> None:
+    def _clear(self, one: MpsServer) -> None:
         """Remove what there is of its directory, and that of its slice after the last one."""
         self._remove(one.directory)
         try:
@@ -207,7 +207,7 @@ class Servers:
         finally:
             os._exit(0)
 
-    def _end(self, one: Fenced) -> None:
+    def _end(self, one: MpsServer) -> None:
         try:
             if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
                 if not _is_reaped(one.pid):
@@ -219,7 +219,7 @@ class Servers:
     def look(self, living: set[str], now: int) -> None:
         """Each second: those of slices that are gone end, those that ended by themselves are said."""
         self._ending = {pid for pid in self._ending if not _is_reaped(pid)}
-        for one in tuple(self.fenced.values()):
+        for one in tuple(self.servers.values()):
             over = one.state in (READY, UNKNOWN) or (one.state == FAILED and now - one.since > REMEMBERED)
             if over and one.key not in living:
                 self.stop(one.key)
@@ -227,7 +227,7 @@ class Servers:
                 one.pid = 0
                 self._fail(one, "the control daemon has ended", now)
 
-    def _fail(self, one: Fenced, problem: str, now: int) -> None:
+    def _fail(self, one: MpsServer, problem: str, now: int) -> None:
         """Nobody is to use it."""
         last = last_line(f"{one.directory}/log/control.log")  # it goes with the slice
         one.problem = f"{problem}; its log ends with: {last}" if last else problem
@@ -235,7 +235,7 @@ class Servers:
         self._end(one)
         self.log(f"MPS of slice {one.key} on {one.uuid}: {one.problem}")
 
-    def _instruct(self, one: Fenced) -> None:
+    def _instruct(self, one: MpsServer) -> None:
         """Send the commands through the driver's own program; its answers come back through the loop."""
         ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
         try:
@@ -275,12 +275,12 @@ class Servers:
                 os.kill(one.client, signal.SIGKILL)
                 os.waitpid(one.client, 0)
                 one.client = 0
-            if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING:
+            if self.servers.get((one.key, one.uuid)) is one and one.state == STARTING:
                 self._answered(one, bytes(answer).decode("ascii", "replace"), now)
 
         self.loop.add(reply_read, ready)
 
-    def _answered(self, one: Fenced, text: str, now: int) -> None:
+    def _answered(self, one: MpsServer, text: str, now: int) -> None:
         """Whether the limits are those that were asked for; if it did not listen yet, ask again."""
         numbers = [line.strip() for line in text.splitlines() if line.strip()]
         wanted = 2 if one.memory else 1
@@ -294,14 +294,14 @@ class Servers:
         else:
             self.loop.once(now + RETRY, lambda now: self._again(one, now))
 
-    def _again(self, one: Fenced, now: int) -> None:
-        if self.fenced.get((one.key, one.uuid)) is one and one.state == STARTING and one.pid:
+    def _again(self, one: MpsServer, now: int) -> None:
+        if self.servers.get((one.key, one.uuid)) is one and one.state == STARTING and one.pid:
             try:
                 self._instruct(one)
             except OSError as error:
                 self._fail(one, f"its limits cannot be set: {error.strerror}", now)
 
-    def _execute(self, one: Fenced, words: tuple[str, ...], stdin: int, stdout: int, go: int = -1) -> int:
+    def _execute(self, one: MpsServer, words: tuple[str, ...], stdin: int, stdout: int, go: int = -1) -> int:
         """Run the driver's program in the driver root, once a byte comes from `go`; its process is returned."""
         parent = os.getpid()
         pid = fork()
@@ -342,7 +342,7 @@ def _is_reaped(pid: int) -> bool:
         return True
 
 
-def _lives(one: Fenced) -> bool:
+def _lives(one: MpsServer) -> bool:
     try:
         if os.waitpid(one.pid, os.WNOHANG)[0]:
             return False

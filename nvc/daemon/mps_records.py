@@ -18,7 +18,7 @@ MIB = 1 << 20
 GONE = ".gone-"  # begins the name of a directory that is being removed
 
 
-class Fenced:
+class MpsServer:
     """One control daemon."""
 
     __slots__ = (

@@ -112,7 +112,7 @@ def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: Slice
         )
         holds = " ".join(sorted(part.hold for part in parts))
         isolation = parts[0].isolation if len({part.isolation for part in parts}) == 1 else ""
-        claims.hold(kernel, Slice(devices, "", (), "", holds=holds, fence=isolation), libs_dir, claim)
+        claims.hold(kernel, Slice(devices, "", (), "", holds=holds, isolation=isolation), libs_dir, claim)
 
 
 def _part(allocation: Allocation, place: int) -> Part:

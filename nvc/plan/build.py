@@ -136,7 +136,7 @@ def _name(path: str) -> str:
 
 
 def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
-    own_server = request.vgpu is not None and request.vgpu.fence == "mps"
+    own_server = request.vgpu is not None and request.vgpu.isolation == "mps"
     wanted = {
         "persistenced": request.persistenced,
         "fabricmanager": request.fabricmanager,

@@ -213,9 +213,9 @@ def mps(bench: Bench) -> None:
         together(bench, "nvc, fixed, 30 and 70 %, full GPU", two, {"a": 0.3, "b": 0.7}, work=FULL)
     if program:
         clients("MPS, 30 and 70 %, full GPU", {"a": 30, "b": 70})
-        fence = {"tenant": ["--isolation=mps", "--cores=50"]}
+        isolation = {"tenant": ["--isolation=mps", "--cores=50"]}
         with daemon([bench.gpu], "none"):
-            together(bench, "nvc with --isolation mps, 50 %, full GPU", fence, {"tenant": 0.5}, work=FULL)
+            together(bench, "nvc with --isolation mps, 50 %, full GPU", isolation, {"tenant": 0.5}, work=FULL)
 
 
 SCENARIOS: dict[str, Callable[[Bench], None]] = {

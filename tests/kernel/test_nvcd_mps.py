@@ -1,4 +1,4 @@
-"""MPS servers for slices that are fenced, with a program that speaks the command language of the driver's."""
+"""MPS servers for isolated slices, with a program that speaks the command language of the driver's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.rootfs import LIBS
 from nvc.daemon import mps_records
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import Servers
-from nvc.daemon.mps_records import Fenced
+from nvc.daemon.mps_records import MpsServer
 from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 from nvc.slices.store.process_info import start_of
@@ -47,17 +47,17 @@ def started(place: Place, speaks: bool = True, server: str = "") -> str:
     return GPU.format(0)
 
 
-def fence(place: Place, key: str, uuid: str, percent: int = 25, memory: int = 4 * GIB) -> Any:
+def mps_start(place: Place, key: str, uuid: str, percent: int = 25, memory: int = 4 * GIB) -> Any:
     return ask(place, "mps-start", key=key, uuid=uuid, percent=percent, memory=memory)
 
 
 def test_a_slice_has_a_server_with_its_limits(place: Place) -> None:
     uuid = started(place)
     key = place.tenant().key
-    first = fence(place, key, uuid)
+    first = mps_start(place, key, uuid)
     assert first["state"] == "starting" and first["place"] == "/tmp/nvidia-mps"
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
-    assert fence(place, key, uuid)["directory"] == f"/run/nvc/mps/{key}/{uuid}/pipe"
+    assert mps_start(place, key, uuid)["directory"] == f"/run/nvc/mps/{key}/{uuid}/pipe"
     with open(f"{place.root}/run/nvc/mps/{key}/{uuid}/log/control.log", encoding="ascii") as log:
         assert log.read() == f"devices {uuid}\n"
     assert os.stat(f"{place.root}{first['directory']}/control").st_mode & 0o666 == 0o666
@@ -74,7 +74,7 @@ def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
         f"{driver}/usr/bin/nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", env=libraries
     ).stdout.strip()
     key = place.tenant(uuids=(uuid,)).key
-    fence(place, key, uuid)
+    mps_start(place, key, uuid)
     eventually(place, lambda s: s["nvml"]["devices"] == 1 and s["mps"][0]["state"] == "ready")
     libraries = f"{place.driver}{LIBS}"  # type: ignore[attr-defined]
     with subprocess.Popen(
@@ -98,7 +98,7 @@ def test_its_server_is_no_stranger(place: Place, tool: str) -> None:
 def test_it_outlives_nvcd_and_ends_with_its_slice(place: Place) -> None:
     uuid = started(place)
     tenant = place.tenant()
-    fence(place, tenant.key, uuid)
+    mps_start(place, tenant.key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     assert place.daemon is not None
     place.daemon.kill()
@@ -114,7 +114,7 @@ def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: st
     """Which limits the server has that runs there is not known, until its slice is gone."""
     uuid = started(place)
     tenant, other = place.tenant(), place.tenant()
-    fence(place, tenant.key, uuid)
+    mps_start(place, tenant.key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     assert place.daemon is not None
     place.daemon.kill()
@@ -125,7 +125,7 @@ def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: st
     daemon = place.start(f"--root={place.driver}")  # type: ignore[attr-defined]
     assert f"{path}: cannot be read" in daemon.said()
     for key in (tenant.key, other.key):
-        answer = fence(place, key, uuid)
+        answer = mps_start(place, key, uuid)
         assert answer.get("state") == "unknown" or f"{path}: cannot be read" in answer["error"], answer
         assert f"stop the container of slice {tenant.key}" in answer.get("hint", "stop the container of "
                                                                          f"slice {tenant.key}")  # fmt: skip
@@ -133,7 +133,7 @@ def test_a_record_that_cannot_be_read_denies_the_device(place: Place, damage: st
     tenant.kill()
     place.tenants.remove(tenant)
     eventually(place, lambda s: not s["mps"])
-    fence(place, other.key, uuid)
+    mps_start(place, other.key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
 
 
@@ -144,7 +144,7 @@ def test_no_server_runs_without_a_record(scratch: str, monkeypatch: pytest.Monke
         script.write(f"#!/bin/sh\necho $$ > {scratch}/ran\n")
     os.chmod(f"{scratch}/control", 0o755)
     servers.binary = f"{scratch}/control"
-    started = Fenced("1-2-3-4", GPU.format(0), 25, 0, f"{scratch}/one", 0)
+    started = MpsServer("1-2-3-4", GPU.format(0), 25, 0, f"{scratch}/one", 0)
 
     def killed(*_: object) -> None:
         raise OSError("as if it had ended here")
@@ -193,14 +193,14 @@ def test_refused(place: Place, words: dict[str, Any], cause: str) -> None:
 def test_a_driver_without_it(place: Place) -> None:
     os.unlink(f"{place.driver}/usr/bin/nvidia-cuda-mps-control")  # type: ignore[attr-defined]
     uuid = started(place, False)
-    assert "has no nvidia-cuda-mps-control" in fence(place, "1-2-3-4", uuid)["error"]
+    assert "has no nvidia-cuda-mps-control" in mps_start(place, "1-2-3-4", uuid)["error"]
 
 
 def test_a_program_that_does_not_do_it(place: Place) -> None:
     """The simulated driver's own stands for one that ends at once."""
     uuid = started(place, False)
     key = place.tenant().key
-    fence(place, key, uuid)
+    mps_start(place, key, uuid)
     found = eventually(place, lambda s: s["mps"][0]["state"] == "failed")
     assert found["mps"][0]["key"] == key
 
@@ -209,10 +209,10 @@ def test_limits_that_were_not_taken(place: Place) -> None:
     """The server ends, and who asked hears why, again and again; nothing is started anew meanwhile."""
     uuid = started(place)
     key = place.tenant().key
-    fence(place, key, uuid, memory=3 << 20)
+    mps_start(place, key, uuid, memory=3 << 20)
     (one,) = eventually(place, lambda s: s["mps"][0]["state"] == "failed")["mps"]
     for _ in range(2):
-        problem = fence(place, key, uuid, memory=3 << 20)["problem"]
+        problem = mps_start(place, key, uuid, memory=3 << 20)["problem"]
         assert problem == f"took another limit of memory: 1G; its log ends with: devices {uuid}"
     with open(f"{place.root}/run/nvc/mps/{key}/{uuid}/about", encoding="ascii") as about:
         pid = int(about.read().split()[0])
@@ -267,9 +267,9 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
         start = start_of(f"/proc/{process.pid}")
         servers = Servers(Loop(), LinuxKernel(), print)
         for began in (start - 1, start):
-            one = Fenced("1-2-3-4", GPU.format(0), 25, 0, scratch + "/gone", 0)
+            one = MpsServer("1-2-3-4", GPU.format(0), 25, 0, scratch + "/gone", 0)
             one.pid, one.start, one.state = process.pid, began, "ready"
-            servers.fenced["1-2-3-4", GPU.format(0)] = one
+            servers.servers["1-2-3-4", GPU.format(0)] = one
             assert process.poll() is None and servers.stop("1-2-3-4") == 1
         assert process.wait(timeout=PATIENCE) == -signal.SIGTERM
 
@@ -278,7 +278,7 @@ def test_what_a_container_left_behind(place: Place) -> None:
     """Removing it may take long, and keeps nobody waiting: it is out of the way at once."""
     uuid = started(place)
     key = place.tenant().key
-    fence(place, key, uuid)
+    mps_start(place, key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     base = f"{place.run}/mps"
     os.makedirs(f"{base}/{key}/{uuid}/pipe/left/behind")
@@ -290,7 +290,7 @@ def test_what_a_container_left_behind(place: Place) -> None:
 def test_servers_that_ended_are_no_zombies(place: Place) -> None:
     uuid = started(place)
     key = place.tenant().key
-    fence(place, key, uuid)
+    mps_start(place, key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     ask(place, "mps-stop", key=key)
     try:
@@ -316,7 +316,7 @@ def test_no_room_for_another_server(place: Place) -> None:
     uuid = started(place)
     key, other = place.tenant().key, place.tenant().key
     run(*place.enter("mount", "-t", "tmpfs", "-o", "mode=711,nr_inodes=16,size=64k", "none", "/run/nvc/mps"))
-    fence(place, key, uuid)
+    mps_start(place, key, uuid)
     eventually(place, lambda s: s["mps"][0]["state"] == "ready")
     pipe = f"{place.run}/mps/{key}/{uuid}/pipe"
     names = [f"{pipe}/{number}" for number in range(os.statvfs(pipe).f_ffree)]
@@ -325,14 +325,14 @@ def test_no_room_for_another_server(place: Place) -> None:
     for name in names[
         :5
     ]:  # nvcd makes four directories and a file; there is room for none of them, one, two ...
-        answer = fence(place, other, uuid)
+        answer = mps_start(place, other, uuid)
         assert "no space left on device" in answer["error"] and "see who fills it" in answer["hint"]
         eventually(place, lambda _: os.listdir(f"{place.run}/mps") == [key])
         os.rmdir(name)
     assert [one["key"] for one in ask(place)["mps"]] == [key]
     for name in names[5:]:
         os.rmdir(name)
-    fence(place, other, uuid)
+    mps_start(place, other, uuid)
     eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
 
 
@@ -371,7 +371,7 @@ def test_a_container_fills_no_more_than_the_file_system_of_such_servers(
 def test_where_there_is_none_the_log_says_so(place: Place) -> None:
     uuid = started(place)
     for _ in range(2):
-        fence(place, place.tenant().key, uuid)
+        mps_start(place, place.tenant().key, uuid)
     eventually(place, lambda s: [one["state"] for one in s["mps"]] == ["ready"] * 2)
     assert place.daemon is not None
     assert place.daemon.said().count("/run/nvc/mps has no file system of its own") == 1

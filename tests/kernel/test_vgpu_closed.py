@@ -18,7 +18,7 @@ from nvc.sim.report import report
 from nvc.slices.model import layout, quota
 from nvc.slices.policy import policies
 
-#: One GPU with a single MIG device, which a fenced slice has for itself, and one that policies bound.
+#: One GPU with a single MIG device, which an isolated slice has for itself, and one that policies bound.
 pytestmark = [pytest.mark.usefixtures("shim"), pytest.mark.driver(gpus=2, mig=("7g.80gb", ""))]
 
 
@@ -48,23 +48,23 @@ def test_of_a_slice(
     programs: Programs, bounded: str, launcher: str, name: str, damages: dict[str, Callable[[str], None]]
 ) -> None:
     """One that lives may have any device where its own cannot be told; without a doubt it has no others."""
-    fenced = f"{entry_of(programs.start('--device=0', '--isolation=mig', '--memory=4g')).directory}/{name}"
-    with open(fenced, "rb") as file:
+    isolated = f"{entry_of(programs.start('--device=0', '--isolation=mig', '--memory=4g')).directory}/{name}"
+    with open(isolated, "rb") as file:
         content = file.read()
     for how, damage in damages.items():
         entry = entry_of(
             programs.start("--device=1", "--memory=1g")
         )  # the one before denies nothing any more
         bound = f"{entry.directory}/{name}"
-        for path in (fenced, bound):
+        for path in (isolated, bound):
             damage(path)
         for words in (("--device=0", "--isolation=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
             said = programs.refused(*words)
-            assert any(f"{path}: " in said for path in (fenced, bound)), f"{how}: {said}"
+            assert any(f"{path}: " in said for path in (isolated, bound)), f"{how}: {said}"
             assert "`nvc-cli vgpu rm --force " in said, how
         done = run(launcher, f"--root={programs.root}", "vgpu", "policy", "1", "fair", check=False)
         assert done.returncode == 1 and f"/{name}: " in done.stderr, how
-        restore(fenced, content)
+        restore(isolated, content)
         if os.path.lexists(f"{bound}.away"):
             os.unlink(f"{bound}.away")
         cli(launcher, "rm", "--force", entry.key)
@@ -110,13 +110,13 @@ def doctor(launcher: str, root: str) -> list[str]:
 
 
 def test_a_change_whose_writer_was_killed_is_ended_by_who_is_next(programs: Programs, bounded: str) -> None:
-    fenced = entry_of(programs.start("--device=0", "--isolation=mig", "--memory=4g"))
+    isolated = entry_of(programs.start("--device=0", "--isolation=mig", "--memory=4g"))
     bound = entry_of(programs.start("--device=1", "--memory=1g"))
-    for entry in (fenced, bound):
+    for entry in (isolated, bound):
         overwrite(entry.quota, layout.SEQUENCE_OFFSET, layout.SEQUENCE.pack(7))
     assert "0 are too small, 1 are taken" in programs.refused("--device=0", "--isolation=mig", "--memory=4g")
     programs.start("--device=1", "--memory=1g")
-    for entry in (fenced, bound):
+    for entry in (isolated, bound):
         fd = os.open(entry.quota, os.O_RDONLY)
         assert quota.read(fd)
         os.close(fd)

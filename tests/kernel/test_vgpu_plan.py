@@ -111,9 +111,9 @@ def test_the_plan_says_what_isolation_chose(runc_bundle: Any, debian: str, drive
     bundle = runc_bundle(debian)
     with bundle.created("runc") as container, nvc.Driver(nvc.DriverOptions(root=driver)) as found:
         held = nvc.Container(container.pid, bundle.rootfs)
-        plan = found.plan(held, asked(fence="mig"))
+        plan = found.plan(held, asked(isolation="mig"))
         assert "isolated by MIG: the smallest free MIG device that fits" in " ".join(describe(plan).split())
-        found.configure(held, asked(fence="mig"))
+        found.configure(held, asked(isolation="mig"))
         (device,) = read_quota(entry_of(container.pid))
     assert plan.slice is not None
     assert [device.uuid] == [one.uuid for one in plan.slice.devices] and device.memory_limit == 4 * GIB

@@ -355,12 +355,12 @@ def test_an_image_that_sets_nvidias_variables_is_bounded() -> None:
 
 def test_the_operator_isolates_every_slice_that_has_a_size() -> None:
     config = Config(vgpu_isolation="kernel")
-    assert request({"NVC_VGPU_MEMORY": "4g"}, config).vgpu.fence == "kernel"  # type: ignore[union-attr]
-    assert request({}, Config(vgpu_isolation="kernel", vgpu_memory="2GiB")).vgpu.fence == "kernel"  # type: ignore[union-attr]
-    assert request({"NVC_VGPU_CORES": "40"}, config).vgpu.fence == ""  # type: ignore[union-attr]
+    assert request({"NVC_VGPU_MEMORY": "4g"}, config).vgpu.isolation == "kernel"  # type: ignore[union-attr]
+    assert request({}, Config(vgpu_isolation="kernel", vgpu_memory="2GiB")).vgpu.isolation == "kernel"  # type: ignore[union-attr]
+    assert request({"NVC_VGPU_CORES": "40"}, config).vgpu.isolation == ""  # type: ignore[union-attr]
     assert request({}, config).vgpu is None
     mine = {"NVC_VGPU_MEMORY": "4g", "NVC_VGPU_ISOLATION": "mig"}
-    assert request(mine, config).vgpu.fence == "mig"  # type: ignore[union-attr]
+    assert request(mine, config).vgpu.isolation == "mig"  # type: ignore[union-attr]
     text = refusal({**mine, "NVC_VGPU_ISOLATION": "mps"}, config)
     assert "NVC_VGPU_ISOLATION: mps: the operator isolates slices by the kernel" in text
     with pytest.raises(InputError, match="vgpu-isolation: kernel: CDI assigns the devices, without isolation"):

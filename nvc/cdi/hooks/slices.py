@@ -129,7 +129,7 @@ def limits(kernel: Kernel, target: Target, asked: Asked) -> Limits | None:
         return None
     slice = build_slice(kernel, facts, devices, target, libs_dir, asked.wanted, asked.compat)
     if any(part.isolation for part in asked.wanted.parts):  # by a hook of its own, before this one
-        slice = slice.replace(fence=asked.wanted.parts[0].isolation)
+        slice = slice.replace(isolation=asked.wanted.parts[0].isolation)
     ops, hidden = _ops(kernel, target, facts, slice, libs_dir)
     return Limits(facts, slice, libs_dir, tuple(ops), beside_shims(slice), hidden)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from nvc.daemon.audit.accountant import Accountant
     from nvc.daemon.audit.overuse import Verdict
-    from nvc.daemon.mps_records import Fenced
+    from nvc.daemon.mps_records import MpsServer
     from nvc.daemon.schedule.gang import Board
     from nvc.daemon.schedule.slice_index import IndexedSlice
     from nvc.slices.model.quota import QuotaDevice
@@ -116,12 +116,12 @@ class Verifier:
                 found.setdefault((one.key, one.uuid.lower()), one)
         return found
 
-    def look(self, fenced: Mapping[tuple[str, str], Fenced], now: int) -> None:
-        """After each answer of NVML. Of slices and devices in `fenced` the kernels run in a process of MPS."""
+    def look(self, servers: Mapping[tuple[str, str], MpsServer], now: int) -> None:
+        """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS."""
         if self.accountant.use_is_new:
-            self._hold_use(fenced, now)
+            self._hold_use(servers, now)
         found = self._bypasses() | self._excesses() | self._overuses() | self._overcounts(now)
-        found |= self._strangers({one.pid for one in fenced.values() if one.pid})
+        found |= self._strangers({one.pid for one in servers.values() if one.pid})
         self._since = {offence: self._since.get(offence, now) for offence in found}
         for offence, since in self._since.items():
             if offence in self.ongoing:
@@ -156,7 +156,7 @@ class Verifier:
 
     # Utilisation
 
-    def _hold_use(self, fenced: Container[tuple[str, str]], now: int) -> None:
+    def _hold_use(self, servers: Container[tuple[str, str]], now: int) -> None:
         """Hold what NVML told of utilisation against caps, turns and ledgers."""
         use: dict[tuple[str, str], int] = {}
         for one in self.accountant.use:
@@ -167,7 +167,7 @@ class Verifier:
                 if (
                     not device.memory_limit
                     or not policy_of(device.policy).leases
-                    or (key, device.uuid) in fenced
+                    or (key, device.uuid) in servers
                 ):
                     continue
                 uuid = device.uuid.lower()

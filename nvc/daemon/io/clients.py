@@ -70,4 +70,4 @@ class Client:
         self.greeted = False
         self.tokens = 0  # messages that it may send before the meters are asked again
         self.doomed = 0  # an errno: to be closed
-        self.living = -1  # descriptor of the process; see living_peer.py
+        self.living = -1  # descriptor of the process; see peer_exit.py

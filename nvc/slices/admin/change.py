@@ -57,7 +57,7 @@ def set_limits(
             "change limits", tenant.name, f"its limits are those of the claim {tenant.entry.claim}",
             "the scheduler counts them: make another claim, or `pause` the slice",
         )  # fmt: skip
-    if tenant.entry.fence == "kernel" and (wanted.memory or unlimited):
+    if tenant.entry.isolation == "kernel" and (wanted.memory or unlimited):
         raise InputError(
             "change limits", tenant.name, "the driver limits the memory of its cgroup as well",
             "start it again with another size; caps, weights and policies can be changed",

@@ -50,10 +50,10 @@ def choose_devices(
     Isolation by MIG chooses one MIG device of those selected; for the slice with this `key`, the one that it has.
     Raises InputError, DeviceError, RegistryError for a slice that cannot be read.
     """
-    if request.vgpu is not None and request.vgpu.fence == "mig":
-        from nvc.slices.build.fence import fenced
+    if request.vgpu is not None and request.vgpu.isolation == "mig":
+        from nvc.slices.build.isolation import take_mig_device
 
-        request, selection = fenced(kernel, facts, selection, request, key)
+        request, selection = take_mig_device(kernel, facts, selection, request, key)
     assert request.vgpu is not None
     return request, selection, resolve(facts, selection, request.vgpu)
 
@@ -90,10 +90,10 @@ def build_slice(
         held = registry.held(holds)
         key, ledger = (held.key, f"{held.directory}/{registry.LEDGER}") if held else (key, "")
     mps, percent = "", 100
-    if wanted.fence == "mps":
+    if wanted.isolation == "mps":
         devices, mps, percent = _by_mps(devices, key)
     isolated = None
-    if wanted.fence == "kernel":
+    if wanted.isolation == "kernel":
         from nvc.slices.build.kernel_limits import held_cgroup
 
         isolated = held_cgroup(facts, devices, target)
@@ -108,7 +108,7 @@ def build_slice(
         links=found.links,
         hidden=found.hidden,
         uncounted=wanted.uncounted,
-        fence=wanted.fence,
+        isolation=wanted.isolation,
         mps=mps,
         mps_percent=percent,
         held=isolated,
@@ -193,14 +193,14 @@ def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevi
     """
     from nvc.slices.client import mps
 
-    fenced = mps.only_device(devices)
+    own = mps.only_device(devices)
     found = tuple(
         device.replace(cores=CORES_UNCAPPED, policy=POLICY_NATIVE, asked_policy=POLICY_NATIVE)
-        if device.uuid == fenced.uuid
+        if device.uuid == own.uuid
         else device
         for device in devices
     )
-    return found, mps.directory(key, fenced.uuid), fenced.cores or 100
+    return found, mps.directory(key, own.uuid), own.cores or 100
 
 
 def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:

@@ -20,7 +20,7 @@ from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
-from nvc.slices.build.fence import KERNEL
+from nvc.slices.build.isolation import KERNEL
 from nvc.slices.build.kernel_limits import check_devices
 from nvc.slices.model import layout
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
@@ -88,7 +88,7 @@ def run(
     if facts.simulated:
         _find_simulated(facts, environment)
 
-    leaf = _own_leaf(facts, chosen) if wanted.fence == KERNEL else None
+    leaf = _own_leaf(facts, chosen) if wanted.isolation == KERNEL else None
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:

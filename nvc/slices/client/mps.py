@@ -1,4 +1,4 @@
-"""A slice fenced by MPS: nvcd starts a server of its own for it, with limits that the driver keeps."""
+"""Isolation by MPS: nvcd starts a server for one slice, whose limits the driver enforces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def directory(key: str, uuid: str) -> str:
 
 
 def only_device(devices: tuple[SliceDevice, ...]) -> SliceDevice:
-    """The one device that can be fenced. Raises DeviceError."""
+    """The one device that the slice may use. Raises DeviceError for another number of devices."""
     usable = [device for device in devices if not device.hidden]
     if len(usable) != 1:
         raise DeviceError(STEP, cause=f"{len(usable)} devices", hint="an MPS server has one: ask for one")

@@ -48,7 +48,7 @@ class Entry(Value):
     libs_dir: str  # in the container
     created: int  # seconds since the epoch
     devices: tuple[EntryDevice, ...]
-    fence: str = ""  # of SliceRequest.fence
+    isolation: str = ""  # of SliceRequest.isolation
     container: str = ""  # id of its runtime, where that said it
     bundle: str = ""  # directory of its OCI configuration, likewise
     cgroup: str = ""  # path of its process's, where no id was said
@@ -74,7 +74,7 @@ def text_of(entry: Entry) -> str:
     """An entry as its file `about`."""
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
-    lines += [f"fence {entry.fence}"] if entry.fence else []
+    lines += [f"fence {entry.isolation}"] if entry.isolation else []
     lines += [f"mounts {entry.mounts}"] if entry.mounts else []
     more = {name: getattr(entry, name) for name in _NAMES}
     lines += [f"{name} {_quoted(value)}" for name, value in more.items() if value]

@@ -87,7 +87,7 @@ class Slice(Value):
     hidden: tuple[str, ...] = ()  # directories of CUDA forward-compatibility libraries
     uncounted: bool = False  # libraries that the shim does not see were asked for
     left_out: tuple[str, ...] = ()  # names of such libraries that are not given
-    fence: str = ""  # of SliceRequest.fence
+    isolation: str = ""  # of SliceRequest.isolation
     mps: str = ""  # directory on the host with the pipes of its own MPS server
     mps_percent: int = 100  # of the device's threads
     not_enforced: str = ""  # why its policies are not, where they need nvcd
@@ -111,11 +111,11 @@ class Slice(Value):
             lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
         elif self.uncounted:
             lines.append("with libraries whose memory is not counted, as asked for")
-        if self.fence == "mig":
+        if self.isolation == "mig":
             lines.append("isolated by MIG: the smallest free MIG device that fits, chosen when the plan was made")
         if self.held is not None:
             lines.append(f"memory is limited by the kernel, too, for the cgroup {self.held.path}")
-        if self.fence == "mps":
+        if self.isolation == "mps":
             lines.append(f"isolated by an MPS server of its own, with {self.mps_percent}% of the threads")
         return lines
 
@@ -138,7 +138,7 @@ class Slice(Value):
             "shim": self.shim_directory,
             "uncounted": self.uncounted,
             "shared": self.outer is not None,
-            "isolation": self.fence or None,
+            "isolation": self.isolation or None,
             "leftOut": list(self.left_out),
         }
 

@@ -59,11 +59,11 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
     cores, cores_at = _cores(environment)
     weight = _weight(environment, cgpu)
     policy = environment.get(POLICY, "")
-    fence = _fence(environment.get(ISOLATION, ""))
-    if not (memory or at or cores or cores_at or weight or policy or fence):
+    isolation = _isolation(environment.get(ISOLATION, ""))
+    if not (memory or at or cores or cores_at or weight or policy or isolation):
         return None
     return SliceRequest(
-        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, fence,
+        memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, isolation,
         library_path=library_path(environment),
     )  # fmt: skip
 
@@ -74,13 +74,13 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
     A container may be isolated by MIG instead, which keeps more apart. Raises InputError.
     """
     limited = wanted.memory or wanted.memory_at or wanted.largest
-    if not operators or not limited or wanted.fence == "mig":
+    if not operators or not limited or wanted.isolation == "mig":
         return wanted
-    if wanted.fence not in ("", operators):
+    if wanted.isolation not in ("", operators):
         raise InputError(
-            ISOLATION, wanted.fence, f"the operator isolates slices by the {operators}", "leave it out"
+            ISOLATION, wanted.isolation, f"the operator isolates slices by the {operators}", "leave it out"
         )
-    found: SliceRequest = wanted.replace(fence=operators)
+    found: SliceRequest = wanted.replace(isolation=operators)
     return found
 
 
@@ -198,7 +198,7 @@ def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
     return found if found is not None and found.value > 1 else None
 
 
-def _fence(text: str) -> str:
+def _isolation(text: str) -> str:
     if text not in ("", "mig", "mps", "kernel"):
         raise InputError(ISOLATION, text, "want mig, mps or kernel")
     return text

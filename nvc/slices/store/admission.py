@@ -26,7 +26,7 @@ class Sharer(Value):
     key: str
     cores: int
     weight: int
-    fence: str = ""
+    isolation: str = ""
 
 
 def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
@@ -36,7 +36,7 @@ def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Share
     """
     known.check(step, uuid, but)
     return tuple(
-        Sharer(entry.key, share.cores, share.weight, entry.fence)
+        Sharer(entry.key, share.cores, share.weight, entry.isolation)
         for entry, shares in known.living
         for share in shares
         # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
@@ -60,8 +60,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
         if known is None:
             known = snapshot(kernel, locked=True)
         others = sharers(known, device.uuid, "make a slice", key)
-        alone = slice.fence in EXCLUSIVE
-        if alone and others or any(one.fence in EXCLUSIVE for one in others):
+        alone = slice.isolation in EXCLUSIVE
+        if alone and others or any(one.isolation in EXCLUSIVE for one in others):
             raise RegistryError(
                 "make a slice", device.uuid, "it is reserved for one slice, and another has it",
                 "start it again, or ask for another device",

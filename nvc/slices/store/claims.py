@@ -38,7 +38,7 @@ def key_of(holds: str) -> str:
 def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
     """Make the slice with the holds `slice.holds`, or bring what is there up to date: it may be in use.
 
-    Of `slice` devices, fence and holds count. Raises RegistryError, PolicyError, InitializationError.
+    Of `slice` only devices, isolation and holds are used. Raises RegistryError, PolicyError, InitializationError.
     """
     base, key = registry.base_directory(), key_of(slice.holds)
     path = f"{base}/{key}"
@@ -59,7 +59,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
             libs_dir,
             int(time.time()),
             devices,
-            slice.fence,
+            slice.isolation,
             claim=claim,
             holds=slice.holds,
         )

@@ -121,7 +121,7 @@ def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
     """Refuse a slice that its devices have no room for, or whose plan is outdated. The caller holds the lock."""
     if slice.holds:
         _check_holds(kernel, base, key, slice.holds)
-    # A MIG device may be fenced off for another slice.
+    # Another slice may have a MIG device for itself.
     if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
         from nvc.slices.store.admission import admit
 
@@ -233,7 +233,7 @@ def _change(
 ) -> Callable[[], None]:
     """A container that runs is asked to get something else, or the same again."""
     old_entry = read_entry(path)
-    if old_entry.fence == "kernel" != slice.fence:
+    if old_entry.isolation == "kernel" != slice.isolation:
         raise RegistryError(
             "make a slice", old_entry.key, "the driver limits the memory of its cgroup, which would stay as it is",
             "ask for isolation by the kernel again (--isolation kernel)",
@@ -256,7 +256,7 @@ def _change(
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
         entry = old_entry.replace(
             devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
-            fence=slice.fence if slice.fence == "kernel" else old_entry.fence,
+            isolation=slice.isolation if slice.isolation == "kernel" else old_entry.isolation,
         )
         write_about(path, text_of(entry))
         announce(path)
@@ -291,7 +291,7 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             libs_dir,
             int(time.time()),
             tuple(entry_device(device) for device in slice.devices),
-            slice.fence,
+            slice.isolation,
             target.id,
             target.bundle,
             "" if target.id or target.proc < 0 else cgroup_of(target.proc),

@@ -85,11 +85,11 @@ class Tenant(Value):
 
     def keepers(self, device: TenantDevice) -> tuple[str, ...]:
         """What keeps the limit of memory on a device: shim, kernel, MPS, MIG. () where there is no limit."""
-        limited, fence = device.limit != NO_LIMIT, self.entry.fence
+        limited, isolation = device.limit != NO_LIMIT, self.entry.isolation
         found = (
             ("shim", limited),
-            ("kernel", limited and fence == "kernel"),
-            ("MPS", limited and fence == "mps"),
+            ("kernel", limited and isolation == "kernel"),
+            ("MPS", limited and isolation == "mps"),
             ("MIG", ":" in device.index),
         )
         return tuple(name for name, holds in found if holds)

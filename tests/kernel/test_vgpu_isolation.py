@@ -1,4 +1,4 @@
-"""Slices with a hard fence: a MIG device for each, the smallest that will do, and never one that is in use."""
+"""Slices isolated by MIG: a device for each, the smallest that will do, and never one that is in use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nobody_else_gets_in(programs: Programs, mig: list[str]) -> None:
     for _ in range(2):
         programs.start(
             f"--device={mig[1]}", "--memory=4g"
-        )  # without a fence a MIG device is shared like any other
+        )  # without isolation a MIG device is shared like any other
 
 
 def test_a_container_keeps_its_own(runc_bundle: Any, launcher: str, driver: str, mig: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Fences by MIG on request: a device of one's own, where the hardware keeps memory and time apart."""
+"""Isolation of slices: its kinds, and the choice of a MIG device where one is asked for."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from nvc.selection import Selection
 
 MIG, MPS, KERNEL = "mig", "mps", "kernel"
-FENCES = (MIG, MPS, KERNEL)
+ISOLATIONS = (MIG, MPS, KERNEL)
 MIB = 1 << 20
 
 
-def parse_fence(name: str, text: str) -> str:
-    """The fence that `text` names. Raises InputError."""
-    if text not in FENCES:
-        raise InputError(name, text, f"want {', '.join(FENCES[:-1])} or {FENCES[-1]}")
+def parse_isolation(name: str, text: str) -> str:
+    """The kind of isolation that `text` names. Raises InputError."""
+    if text not in ISOLATIONS:
+        raise InputError(name, text, f"want {', '.join(ISOLATIONS[:-1])} or {ISOLATIONS[-1]}")
     return text
 
 
-def fenced(
+def take_mig_device(
     kernel: Kernel, facts: HostFacts, selection: Selection, request: Request, key: str
 ) -> tuple[Request, Selection]:
     """The request for one MIG device in place of what `selection` has, and that device.
