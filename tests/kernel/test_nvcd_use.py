@@ -1,4 +1,4 @@
-"""nvcd and what NVML says of utilisation: programs that use the simulated GPU, through the shim and around it."""
+"""nvcd and what NVML says of utilization: programs that use the simulated GPU, through the shim and around it."""
 
 from __future__ import annotations
 

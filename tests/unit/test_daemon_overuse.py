@@ -1,4 +1,4 @@
-"""What is held against utilisation, and who is accused."""
+"""What is held against utilization, and who is accused."""
 
 from __future__ import annotations
 

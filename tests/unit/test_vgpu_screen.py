@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import GIB
 
 from nvc.slices.model.ledger import Account
-from nvc.slices.policy.utilisation import Received
+from nvc.slices.policy.utilization import Received
 from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline, text_of
 from nvc.slices.show.screen import KEYS, body_length, frame
 from nvc.slices.show.view import SORTS, Picture, View, pressed

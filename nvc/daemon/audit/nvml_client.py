@@ -23,7 +23,7 @@ AGAIN = 30 * SECOND  # after it failed
 ANSWER_MAX = 4 << 20
 LINES_MAX = 1 << 16
 NUMBER_MAX = 1 << 63
-USE_PERIOD = 2 * SECOND  # between two questions for utilisation: what NVML tells is the mean of that time
+USE_PERIOD = 2 * SECOND  # between two questions for utilization: what NVML tells is the mean of that time
 NOT_ASKED = -1
 HANG_MAX = 4  # processes that were killed and cannot die; no more are begun until one has
 
@@ -38,7 +38,7 @@ class DeviceSeen(Value):
     memory_busy: int
     mode: int  # nvmlComputeMode_t
     processes: tuple[tuple[int, int], ...]  # number on the host, bytes
-    sampled: int = NOT_ASKED  # for utilisation; 0: NVML told of it, else nvmlReturn_t
+    sampled: int = NOT_ASKED  # for utilization; 0: NVML told of it, else nvmlReturn_t
     use: tuple[tuple[int, int], ...] = ()  # number on the host, percent of the time since it last told
 
 
@@ -105,7 +105,7 @@ class NvmlClient:
         self._socket: socket.socket | None = None
         self._asked = 0  # when; 0: nothing is under way
         self._not_before = 0
-        self._use_asked = 0  # when utilisation was last asked for
+        self._use_asked = 0  # when utilization was last asked for
         self._data = b""
         self._problem = ""
         self._unreaped: list[int] = []

@@ -1,11 +1,11 @@
 """The process that asks NVML for nvcd: the vendor's library runs there, without rights, and may hang or die.
 
-Asked by a byte on its socket, which says whether utilisation is wanted too, it answers with lines of text behind
+Asked by a byte on its socket, which says whether utilization is wanted too, it answers with lines of text behind
 their length (four bytes, little-endian):
 
     device UUID MEMORY USED GPU-PERCENT MEMORY-PERCENT COMPUTE-MODE    bytes; -1: not told
     process UUID PID BYTES                                             of the device above; -1: not told
-    sampled UUID ERROR                                                 whether NVML told of utilisation; 0: it did
+    sampled UUID ERROR                                                 whether NVML told of utilization; 0: it did
     busy UUID PID PERCENT                                              of the time since it was last asked for
     problem TEXT
 """

@@ -14,7 +14,7 @@ corrected. What was acted on is shown until it is over, and its end is logged.
 Slices that keep to their limits are never reported, whatever NVML shows. A process that ends has its memory until
 the driver lets go of it, and none in the ledger: the accountant leaves it out meanwhile. NVML sees a new process
 before it has claimed its slot in the ledger: PERSIST. An estimate, such as that of a context, may be wrong by
-TOLERANCE; allocations are in the ledger before they are made. NVML's utilisation is a sample, which overuse.py
+TOLERANCE; allocations are in the ledger before they are made. NVML's utilization is a sample, which overuse.py
 allows for.
 """
 
@@ -100,7 +100,7 @@ class Verifier:
         self.events: list[Event] = []
         self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT), 0)
         self.overuse = Overuse()
-        self.untold: dict[str, int] = {}  # devices whose utilisation NVML does not tell, and its error
+        self.untold: dict[str, int] = {}  # devices whose utilization NVML does not tell, and its error
         self.stale = StaleAccountFinder(accountant)
         #: What goes on of that which was acted on.
         self.ongoing: dict[Offence, Violation] = {}
@@ -154,10 +154,10 @@ class Verifier:
             and balance.truth > balance.limit + max(TOLERANCE, balance.limit // 100)
         }
 
-    # Utilisation
+    # Utilization
 
     def _hold_use(self, servers: Container[tuple[str, str]], now: int) -> None:
-        """Hold what NVML told of utilisation against caps, turns and ledgers."""
+        """Hold what NVML told of utilization against caps, turns and ledgers."""
         use: dict[tuple[str, str], int] = {}
         for one in self.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nvc.slices.policy.utilisation import Reading, received
+from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.liveness import budgets_of
 from nvc.slices.store.tenants import tenants

@@ -6,14 +6,14 @@ import time
 from collections import deque
 
 from nvc.containers.lookup import Lookup
-from nvc.slices.policy.utilisation import reading, received
+from nvc.slices.policy.utilization import reading, received
 from nvc.slices.show.view import Picture
 from nvc.slices.store.tenants import tenants, with_enforcement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.policy.utilisation import Received
+    from nvc.slices.policy.utilization import Received
     from nvc.slices.store.tenants import Tenant
 
 KEPT = 240  # looks
@@ -56,7 +56,7 @@ class LiveView:
 
 def document(picture: Picture) -> dict[str, object]:
     """A picture for programs, each slice as `ls` has it; shares are parts of the time since the look before."""
-    from nvc.slices.policy.utilisation import state
+    from nvc.slices.policy.utilization import state
     from nvc.slices.store.tenants import document as of_tenant
 
     slices = []

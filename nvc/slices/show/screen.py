@@ -6,7 +6,7 @@ import time
 
 from nvc.slices.model.layout import NO_LIMIT, POLICY_NATIVE
 from nvc.slices.model.policy import policy_of
-from nvc.slices.policy.utilisation import percent
+from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
 from nvc.slices.show.tables import age_text, asked_text, enforcement, policy_text, processes_text
 from nvc.slices.show.view import Row, rows_of

@@ -9,7 +9,7 @@ from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.shares import enforced_text, share_text
 from nvc.slices.model.sizes import size_text
-from nvc.slices.policy.utilisation import Received, percent, state
+from nvc.slices.policy.utilization import Received, percent, state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

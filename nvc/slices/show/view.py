@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.policy.utilisation import state
+from nvc.slices.policy.utilization import state
 from nvc.slices.show.bars import ASCII, short_size
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.policy.utilisation import Received
+    from nvc.slices.policy.utilization import Received
     from nvc.slices.show.bars import Characters
     from nvc.slices.store.tenants import Tenant, TenantDevice
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nvc.columns import fitted
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
-from nvc.slices.policy.utilisation import MOST, Reading, Received, received, state
+from nvc.slices.policy.utilization import MOST, Reading, Received, received, state
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import received_text, screen
 from nvc.slices.store.registry import Entry
