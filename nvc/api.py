@@ -88,13 +88,13 @@ class Container:
         return self._target.layout
 
     def open(self) -> Target:
-        """A target of the caller's own, who closes it. Raises as entering does."""
+        """A new target, which the caller closes. Raises the same errors as entering."""
         if self._target is not None:
             return self._target.duplicate()
         return opener(self._kernel, self.pid, self.rootfs, host=self.host)()
 
     def undo(self, timeout: float = 10.0) -> bool:
-        """Take back what `Driver.configure` did with `host`; whether there was anything.
+        """Undo what `Driver.configure` did with `host`. Returns whether there was anything to undo.
 
         Only what still is as it was made is touched. May be called again, as after a call that was killed. Waits up
         to `timeout` seconds for a run that is at work. Raises ContainerError.
@@ -103,7 +103,7 @@ class Container:
 
 
 class Driver:
-    """The NVIDIA driver of a driver root. Nothing is looked at before the first question."""
+    """The NVIDIA driver of a driver root. It is inspected when the first method is called."""
 
     def __init__(
         self, options: DriverOptions | None = None, kernel: Kernel | None = None, log: Log | None = None
@@ -194,8 +194,8 @@ class Driver:
     ) -> Outcome:
         """Give a container what a request asks for: all of it, or nothing. Needs root.
 
-        `oci_devices` is linux.resources.devices of its OCI configuration, where the caller has it. Whoever calls
-        again with the same request changes nothing. With `last`, SIGINT stays blocked after success: for a program
+        `oci_devices` is linux.resources.devices of its OCI configuration, if the caller has it. A second call
+        with the same request changes nothing. With `last`, SIGINT stays blocked after success: for a program
         that ends by telling the outcome, which a Ctrl-C that comes too late must not turn into a failure.
         """
         kernel, options = self._kernel, self.options

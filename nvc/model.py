@@ -88,7 +88,7 @@ class Gpu(Value):
     brand: str
     architecture: str  # compute capability, "9.0"
     node: DeviceNode
-    proc_dir: str  # /proc/driver/nvidia/gpus/<bus id as the kernel writes it>, "" where there is none
+    proc_dir: str  # /proc/driver/nvidia/gpus/<bus id as the kernel writes it>, or ""
     mig_capable: bool = False
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()

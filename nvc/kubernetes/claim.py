@@ -80,7 +80,7 @@ def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[st
     allocated = _table(_table(status.get("allocation")).get("devices"))
     results = [one for one in _list(allocated.get("results")) if one.get("driver") == driver]
     if not results:
-        raise ClaimError(STEP, path, f"nothing of {driver} is allocated to it")
+        raise ClaimError(STEP, path, f"no device of {driver} is allocated to it")
     if len(results) > RESULTS_MAX:
         raise ClaimError(STEP, path, f"{len(results)} devices, at most {RESULTS_MAX}")
     requests = _requests(claim)

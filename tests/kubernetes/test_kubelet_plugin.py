@@ -176,7 +176,7 @@ def test_another_claim_of_the_same_name(plugin: Plugin, kubelet: Kubelet, api: A
     old = {"metadata": {**made["metadata"], "uid": "0b2e2f0e-0000-4000-8000-000000000000"}}
     assert "its UID is" in kubelet.prepare(old)[old["metadata"]["uid"]].error
     del made["status"]
-    assert "nothing of gpu.nvc.dev is allocated" in kubelet.prepare(made)[made["metadata"]["uid"]].error
+    assert "no device of gpu.nvc.dev is allocated" in kubelet.prepare(made)[made["metadata"]["uid"]].error
 
 
 def test_32_requests_and_two_of_one_device(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:

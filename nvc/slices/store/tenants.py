@@ -55,7 +55,7 @@ class TenantDevice(Value):
 
     @property
     def hidden(self) -> bool:
-        """Whether nothing of it may be used: it is there for who looks behind CUDA_VISIBLE_DEVICES."""
+        """Whether the slice cannot use it: it is listed because CUDA_VISIBLE_DEVICES alone does not deny it."""
         return self.limit == 0
 
 
@@ -70,7 +70,7 @@ class Tenant(Value):
     problem: str = ""  # why `used` is not known
     name: str = ""  # for people and for the command line; no other slice has it
     container: ContainerName = ContainerName()  # as its engine knows it; all "" for a program
-    doubt: str = ""  # without a process that is seen: why it counts as living all the same
+    doubt: str = ""  # if no process is seen: why the slice still counts as living
 
     @property
     def alive(self) -> bool:
