@@ -60,7 +60,12 @@ def set_command(
 
     kernel = operator_kernel()
     tenant = find(everybody(ctx, kernel), slice_name)
-    told = set_limits(kernel, tenant, wanted or SliceRequest(), devices, unlimited)
+    facts = None
+    if tenant.entry.isolation == "kernel" and (unlimited or given["memory"] is not None):
+        from nvc.discovery import discover
+
+        facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))
+    told = set_limits(kernel, tenant, wanted or SliceRequest(), devices, unlimited, facts)
     output.warn(program_of(ctx), (*told, *gone(tenant)))
 
 

@@ -228,8 +228,6 @@ def test_configure_again_and_what_it_says(
         said = f"slice memory is limited by the kernel, too, for the cgroup {group.path}"
         assert said in " ".join(planned.split())
         assert get_limits(driver, uuids[0], group.path)[:2] == (0, GIB)
-        refused = cli(launcher, "set", str(made.pid), "--memory=2g", check=False).stderr
-        assert "the driver limits the memory of its cgroup as well; start it again" in refused
         cli(launcher, "set", str(made.pid), "--cores=50")
         found = json.loads(cli(launcher, "show", str(made.pid), "--format=json").stdout)
         assert found["devices"][0]["limitedBy"] == ["shim", "kernel"]
@@ -239,6 +237,15 @@ def test_configure_again_and_what_it_says(
             made.pid, made.bundle.rootfs, more
         )
         assert limits_of(made.pid) == [GIB]
+        change = (launcher, f"--root={driver}", "vgpu", "set", str(made.pid))
+        for word, size in (("--memory=2g", 2 * GIB), ("--unlimited", NO_LIMIT), ("--memory=1g", GIB)):
+            run(*change, word)
+            assert limits_of(made.pid) == [size] and get_limits(driver, uuids[0], group.path)[1] == size
+        inside = f"{group.path}/inside"
+        os.mkdir(inside)
+        assert "not a leaf" in run(*change, "--memory=2g", check=False).stderr
+        os.rmdir(inside)
+        assert limits_of(made.pid) == [GIB] and get_limits(driver, uuids[0], group.path)[1] == GIB
 
 
 def test_cgroups_that_are_refused(container: Any, driver: str, launcher: str) -> None:

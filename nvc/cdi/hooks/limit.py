@@ -5,12 +5,9 @@ A createRuntime hook: in the container's own cgroup namespace no path would name
 
 from __future__ import annotations
 
-import os
-
 from nvc.cdi.hooks.slices import driver_of
 from nvc.cdi.hookspec import LIMIT_STEP, OPTION
 from nvc.cdi.sliced import parsed
-from nvc.cgroup.leaf import STEP, leaf_of
 from nvc.config import load
 from nvc.discovery import discover
 from nvc.errors import ContainerError, DeviceError, InputError
@@ -19,8 +16,8 @@ from nvc.oci import read_state
 from nvc.privileges import reduce
 from nvc.request import Request
 from nvc.selection import select
-from nvc.slices.build.kernel_limits import check_devices, library_of, limits_of, set_limits
-from nvc.slices.model.slice import HeldCgroup, devices_of
+from nvc.slices.build.kernel_limits import check_devices, held_process, set_limits
+from nvc.slices.model.slice import devices_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,13 +48,5 @@ def limit_memory(call: Call) -> None:
     if missing:
         raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
     check_devices(facts, tuple(found))
-    try:
-        proc = os.open(f"/proc/{state.pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ContainerError.of(STEP, f"pid {state.pid}", error, "has the container ended?") from None
-    try:
-        leaf = leaf_of(proc)
-    finally:
-        os.close(proc)
-    limits = limits_of(facts, tuple(found))
-    set_limits(HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits), config.timeout)
+    held = held_process(facts, state.pid, {device.uuid: device.limit for device in found})
+    set_limits(held, config.timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from nvc.errors import InputError
@@ -24,15 +25,17 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     from nvc.kernel import Kernel
+    from nvc.model import HostFacts
     from nvc.slices.store.tenants import Tenant, TenantDevice
 
     T = TypeVar("T", Size, Share)
 
 
+DRIVER_PATIENCE = 10.0  # seconds
 LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
@@ -44,23 +47,24 @@ class DeviceShare(Value):
 
 
 def set_limits(
-    kernel: Kernel, tenant: Tenant, wanted: SliceRequest, devices: tuple[str, ...], unlimited: bool = False
+    kernel: Kernel,
+    tenant: Tenant,
+    wanted: SliceRequest,
+    devices: tuple[str, ...],
+    unlimited: bool = False,
+    facts: HostFacts | None = None,
 ) -> tuple[str, ...]:
     """Give the devices of a slice other limits: all that it may use, or those named by index or UUID.
 
     `wanted` has one size and one cap, or one for each device; `unlimited` lifts the limit of memory. What is
-    returned is to be told: limits below what is in use, policies that do not hold now. Raises InputError,
-    RegistryError, PolicyError.
+    returned is to be told: limits below what is in use, policies that do not hold now. `facts` are needed for other
+    sizes of a slice with isolation by the kernel, whose cgroup the driver limits. Raises InputError, RegistryError,
+    PolicyError, and what `kernel_limits.set_limits` raises.
     """
     if tenant.entry.claim:
         raise InputError(
             "change limits", tenant.name, f"its limits are those of the claim {tenant.entry.claim}",
             "the scheduler counts them: make another claim, or `pause` the slice",
-        )  # fmt: skip
-    if tenant.entry.isolation == "kernel" and (wanted.memory or unlimited):
-        raise InputError(
-            "change limits", tenant.name, "the driver limits the memory of its cgroup as well",
-            "start it again with another size; caps, weights and policies can be changed",
         )  # fmt: skip
     chosen = _chosen(tenant, devices)
     for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
@@ -77,13 +81,37 @@ def set_limits(
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
         return _shared(kernel, tenant, DeviceShare(share, old.asked), wanted, _nth(wanted.cores, number), told)
 
-    new = _edited(kernel, tenant, chosen, change)
+    sizes = dict.fromkeys(chosen, NO_LIMIT) if unlimited else {
+        place: amount(size, _plain(tenant.devices[place]))
+        for number, place in enumerate(chosen) if (size := _nth(wanted.memory, number)) is not None
+    }  # fmt: skip
+    if sizes and tenant.entry.isolation == "kernel":
+        with _held(tenant, sizes, facts):
+            new = _edited(kernel, tenant, chosen, change)
+    else:
+        new = _edited(kernel, tenant, chosen, change)
     timed = wanted.cores or wanted.weight or wanted.policy
     return (
         *told,
         *(_shortage(tenant, new) if wanted.memory else ()),
         *(_not_enforced(tuple(new.values())) if timed else ()),
     )
+
+
+@contextlib.contextmanager
+def _held(tenant: Tenant, sizes: dict[int, int], facts: HostFacts | None) -> Iterator[None]:
+    """The driver limits the cgroup of a slice to these sizes, by place; as before if what follows fails."""
+    from nvc.slices.build import kernel_limits
+
+    if facts is None or not tenant.pids:
+        raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")
+    limits = {tenant.devices[place].uuid: size for place, size in sizes.items()}
+    before = kernel_limits.set_limits(kernel_limits.held_process(facts, tenant.pids[0], limits), DRIVER_PATIENCE)
+    try:
+        yield
+    except BaseException:
+        kernel_limits.put_back(before, DRIVER_PATIENCE)
+        raise
 
 
 def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:

@@ -46,6 +46,20 @@ def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Targ
     return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices))
 
 
+def held_process(facts: HostFacts, pid: int, limits: dict[str, int]) -> HeldCgroup:
+    """The cgroup of a process, and limits for it in bytes by UUID. Raises ContainerError, DeviceError."""
+    try:
+        proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ContainerError.of(STEP, f"pid {pid}", error, "has the container ended?") from None
+    try:
+        leaf = leaf_of(proc)
+    finally:
+        os.close(proc)
+    told = tuple(MemoryLimit(uuid, 0, max(limit, LEAST)) for uuid, limit in limits.items())
+    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), told)
+
+
 def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
     """Raise DeviceError, InputError where the driver cannot limit the memory of these devices."""
     major = facts.driver_version.partition(".")[0]
