@@ -168,6 +168,8 @@ CALL_WITH(COPY_IN, cuMemcpyBatchAsync, BATCH, true)
 CALL_WITH(COPY_IN, cuMemcpyBatchAsync_v2, BATCH_2, true)
 CALL_WITH(COPY_IN, cuMemcpy3DBatchAsync, BATCH_3D, true)
 CALL_WITH(COPY_IN, cuMemcpy3DBatchAsync_v2, BATCH_3D_2, true)
+COPY_IN(cuMemBatchDecompressAsync, (void *parameters, size_t count, unsigned int flags, size_t *failed),
+        (parameters, count, flags, failed), true)
 COPY_IN(cuMemcpyWithAttributesAsync, (CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes),
         (to, from, size, attributes), on_device(to) && on_device(from))
 COPY_IN(cuMemcpy3DWithAttributesAsync, (void *operation, unsigned long long flags), (operation, flags), true)

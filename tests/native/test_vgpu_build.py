@@ -57,6 +57,13 @@ def test_the_shim_has_what_the_table_wraps_and_nothing_else(shims: str) -> None:
     assert nvml and all(name.startswith("nvml") for name in nvml)
 
 
+def test_what_the_device_works_on_is_wrapped() -> None:
+    """But for copies from and to the host, which multiprocessors do not make."""
+    work = re.compile(r"cu(Launch(?!HostFunc)|GraphLaunch|Memset|MemBatch|Memcpy(?!HtoD|HtoA|AtoH|DtoHAsync))")
+    passed = {name for name, kind in classified().items() if kind == "PASS"}
+    assert not [name for name in passed if work.match(name)]
+
+
 #: What entries that take memory are called, and others that are called so and take none of a device.
 TAKES = re.compile(
     r"Alloc(?!ationProp|ationGran)|Create|Load|Import|Map(?!ped)|OpenMem|Retain|Launch|Upload|Instantiate|Prefetch"
