@@ -72,7 +72,7 @@ void used(double us)
         ;
 }
 
-static void report(void)
+void report(void)
 {
     double end = now();
     printf("%.3f %.3f %.6f %.6f %s\n", all->used_us / 1e3, (end - all->start) * 1e3, all->start, end,
@@ -114,7 +114,7 @@ Handle function_of(Handle module)
     return found;
 }
 
-void launch(Handle stream, double us)
+static CUresult try_launch(Handle stream, double us)
 {
     static CUresult(*plain) LAUNCH;
     uint64_t rounds = (uint64_t)(us * rounds_a_us);
@@ -123,9 +123,21 @@ void launch(Handle stream, double us)
         *(void **)&plain = entry("cuLaunchKernel");
     CUresult result =
         (launcher ? launcher : plain)(function, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, values, NULL);
+    if (!result)
+        used(us);
+    return result;
+}
+
+void launch(Handle stream, double us)
+{
+    CUresult result = try_launch(stream, us);
     if (result)
         failed("a launch", result);
-    used(us);
+}
+
+bool may_launch(Handle stream, double us)
+{
+    return !try_launch(stream, us);
 }
 
 Handle new_stream(void)

@@ -38,6 +38,8 @@ bool more(void);
 void used(double us);                           /* GPU time, of all processes together */
 void failed(const char *name, CUresult result); /* ends the program */
 void launch(Handle stream, double us);
+bool may_launch(Handle stream, double us); /* false: the launch was refused */
+void report(void);                         /* ends the program */
 Handle new_module(void);
 Handle function_of(Handle module);
 Handle new_stream(void);

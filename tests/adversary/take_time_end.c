@@ -101,16 +101,23 @@ static void dying(void)
     } while (more() || begun < STEPS);
 }
 
+/* Where a process takes long to start, or waits for credit, fewer come. */
 static void storm(void)
 {
-    int begun = 0;
-    do {
-        if (new_child() == 0)
-            die_after(begun % STEPS);
-        pause_for(5000);
-        if (++begun >= STORM)
-            wait(NULL);
-    } while (more() || begun < STORM);
+    pid_t alive[STORM] = {0};
+    for (int begun = 0; more(); pause_for(5000))
+        for (int i = 0; i < STORM; i++) {
+            if (alive[i] && waitpid(alive[i], NULL, WNOHANG) == 0)
+                continue;
+            alive[i] = new_child();
+            if (alive[i] == 0)
+                die_after(begun % STEPS);
+            begun++;
+            break;
+        }
+    for (int i = 0; i < STORM; i++)
+        if (alive[i] > 0 && kill(alive[i], SIGKILL) == 0)
+            waitpid(alive[i], NULL, 0);
 }
 
 static void *launch_on(void *stream)

@@ -68,12 +68,19 @@ static void lack_all(void)
 {
     static const int limits[] = {RLIMIT_NPROC, RLIMIT_STACK, RLIMIT_MEMLOCK,
                                  RLIMIT_DATA,  RLIMIT_LOCKS, RLIMIT_SIGPENDING};
-    for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
-        setrlimit((unsigned)limits[i], &(struct rlimit){0, 0});
-    honest();
+    Handle stream = new_stream();
+    for (size_t i = 0; more(); i++) {
+        struct rlimit before;
+        bool left = i < sizeof(limits) / sizeof(limits[0]);
+        if (left && getrlimit((unsigned)limits[i], &before) == 0)
+            setrlimit((unsigned)limits[i], &(struct rlimit){0, before.rlim_max});
+        if (!may_launch(stream, 1000) && left)
+            setrlimit((unsigned)limits[i], &before); /* the driver itself cannot go on without */
+        wait_for(stream);
+    }
 }
 
-/* Every other limit of the system is the least there is. */
+/* Every other limit of the system is the least there is, but for those that the driver cannot do without. */
 static void without_anything(void)
 {
     in_child(lack_all);
@@ -116,10 +123,12 @@ static void unmap_ledger(void)
     }
 }
 
-/* The shim's own map of the slice's account is gone. */
+/* The shim's own map of the slice's account is gone, of which the process dies; then of the next one. */
 static void unmapped(void)
 {
-    in_child(unmap_ledger);
+    do
+        in_child(unmap_ledger);
+    while (more());
 }
 
 static void cut_ledger(void)
@@ -136,10 +145,12 @@ static void cut_ledger(void)
     }
 }
 
-/* The file of the account is cut short. */
+/* The file of the account is cut short, of which the process dies. None of the slice gets a context then, this one neither. */
 static void cut_short(void)
 {
-    in_child(cut_ledger);
+    for (; more(); pause_for(20000))
+        in_child(cut_ledger);
+    report();
 }
 
 static void copy_file(const char *from, const char *to)
@@ -190,9 +201,10 @@ static void use_copies(bool lone)
     if (!loaded)
         _exit(6);
     *(void **)&second = dlsym(loaded, "cuLaunchKernel");
+    bool refused = false;
     for (int i = 0; more(); i++) {
-        launcher = i % 2 ? second : NULL;
-        launch(stream, 3000);
+        launcher = i % 2 && !refused ? second : NULL;
+        refused |= !may_launch(stream, 3000);
         if (i == 1 && !lone)
             remove_copies(&copies);
         if (i % 4 == 3)
@@ -216,7 +228,7 @@ static void use_lone(void)
     use_copies(true);
 }
 
-/* The second finds no quota. */
+/* The second finds no quota, and refuses; the first goes on. */
 static void lone(void)
 {
     in_child(use_lone);

@@ -84,9 +84,12 @@ def test_the_quota_stays_the_hosts(sliced: Container, tool: str) -> None:
     inside.end()
 
 
-@pytest.mark.parametrize("limit", ["ulimit -n 8", "ulimit -v 1048576", "ulimit -u 3", "ulimit -f 0"])
+MPS = "export CUDA_MPS_PIPE_DIRECTORY=/tmp CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G CUDA_MPS_CLIENT_PRIORITY=0"
+
+
+@pytest.mark.parametrize("limit", ["ulimit -n 8", "ulimit -v 1048576", "ulimit -u 3", "ulimit -f 0", MPS])
 def test_limits_of_the_system(sliced: Container, tool: str, limit: str) -> None:
-    """A program with next to nothing of a resource gets no more of the GPU than another."""
+    """A program with next to nothing of a resource, or variables of MPS, gets no more of the GPU than another."""
     with open(f"{sliced.bundle.rootfs}/tmp/few", "w", encoding="ascii") as script:
         script.write(f"#!/bin/sh\n{limit}\nexec /tmp/vgpu_tool\n")
     os.chmod(script.name, 0o755)

@@ -62,3 +62,14 @@ def test_starting_over_is_of_no_use(
         process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
         world.finish(process)
     assert device_time(slice_.root).total <= 0.1 * (world.now - began) + 0.2 + 0.01
+
+
+@pytest.mark.parametrize("way", [way.name for way in WAYS if way.copies])
+def test_what_memory_takes_counts_as_it_does_in_a_queue(
+    world: World, capped: Callable[..., Capped], take_time: str, way: str
+) -> None:
+    """By the program's own count, which is all that a real GPU has of it: no more than its slice is charged."""
+    slice_ = capped(program=take_time)
+    slice_.cap(50)
+    used = float(world.output([take_time, way, "0.1", "1000"], slice_.environment()).split()[0])
+    assert 0.3 <= used / (1000 * slice_.charged()) <= 1.02

@@ -61,6 +61,22 @@ def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
     assert other.ask("receive")[0] == FREE
 
 
+def test_a_connection_in_the_hands_of_another_slice(place: Place) -> None:
+    """Whoever sends by it, it is the slice's that made it, and ends with the process that did."""
+    daemon = place.start()
+    one, other = place.tenant(), place.tenant()
+    one.ask("connect")
+    other.ask("take", one.pid, one.ask("descriptor"))
+    other.ask("send", WANT, 0, 0, 0, 0)
+    assert other.ask("receive")[0] == FREE
+    (found,) = [tenant for tenant in ask(place)["devices"][0]["tenants"] if tenant["wants"]]
+    assert found["key"] == one.key
+    one.kill()
+    place.tenants.remove(one)
+    assert other.ask("receive")[0] == 0
+    assert daemon.process.poll() is None
+
+
 @pytest.mark.nightly
 def test_the_death_of_a_holder_whose_child_lives_on(place: Place) -> None:
     """The child has its connection, and keeps it: nobody waits until the dead one has drained."""

@@ -248,6 +248,18 @@ RIGHTS = (
         "kernel/test_nvcd.py::test_who_never_gives_back_loses_its_turn",
     ),
     Right(
+        "a connection in other hands",
+        "a process gives its connection with nvcd to one of another slice (SCM_RIGHTS)",
+        "turns are those of the slice that made it, and end with the process that did",
+        "kernel/test_nvcd.py::test_a_connection_in_the_hands_of_another_slice",
+    ),
+    Right(
+        "variables of MPS",
+        "the container sets CUDA_MPS_PIPE_DIRECTORY, memory limits and priorities of its own",
+        "its limit",
+        "adversary/test_rights.py::test_limits_of_the_system",
+    ),
+    Right(
         "a killed holder",
         "the holder of a lease is killed, a child of it lives on",
         "the next one begins",

@@ -122,13 +122,17 @@ WAYS = (
     Way("no-descriptors", "no descriptor is open, and none can be opened", least=0, gpu=False),
     Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),
     Way("no-memory", "no memory can be had", least=0, gpu=False),
-    Way("no-limits", "most resource limits are 0", least=0),
-    Way("unmapped-ledger", "the slice's account is unmapped while kernels run", least=0),
-    Way("cut-ledger", "the file of the account is cut short while kernels run", least=0),
+    Way("no-limits", "all resource limits are 0 that the driver itself does not need"),
+    Way("unmapped-ledger", "processes unmap the slice's account while kernels run, and die of it", least=0),
+    Way(
+        "cut-ledger",
+        "a process cuts the file of the account short while kernels run, and dies of it: no other gets a context",
+        least=0,
+    ),
     Way(
         "copied-shim", "two copies of the shim in a process, each knows half of the launches", 0.012, least=0
     ),
-    Way("lone-shim", "the same, and the second finds no quota", 0.012, least=0),
+    Way("lone-shim", "the same; the second finds no quota and refuses, the first goes on", 0.012),
 )
 
 

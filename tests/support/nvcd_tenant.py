@@ -5,6 +5,7 @@ It is what the shim is to nvcd: a process whose mount namespace shows the quota 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -17,6 +18,7 @@ from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEA
 from support.locks import lock
 
 LIBRARIES = "/mnt/lib"
+PIDFD_GETFD = 438
 
 
 def make_slice(devices: list[dict[str, object]]) -> str:
@@ -207,6 +209,14 @@ def main() -> None:
         elif command == "connect":
             kept.append(connect())
             answer(receive(kept[-1])[0])
+        elif command == "descriptor":  # of the last connection
+            answer(kept[-1].fileno())
+        elif command == "take":  # another process's connection: its pid and descriptor
+            process = os.pidfd_open(words[0])
+            kept.append(socket.socket(fileno=ctypes.CDLL(None).syscall(PIDFD_GETFD, process, words[1], 0)))
+            os.close(process)
+            kept[-1].settimeout(20)
+            answer(None)
         elif command == "connections":  # so many; how many were welcomed, and not
             kinds = []
             for _ in range(words[0]):
