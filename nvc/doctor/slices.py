@@ -8,11 +8,13 @@ import re
 import socket
 import stat
 
+from nvc.cgroup.find import cgroup_mounts
 from nvc.discovery.elf import read_elf, section
 from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
 from nvc.doctor.context import Context
 from nvc.errors import NvcError
 from nvc.slices.build import calibration, shim
+from nvc.slices.build.kernel_limits import SINCE
 from nvc.slices.client.nvcd import ask
 from nvc.slices.model import layout
 from nvc.slices.model.elfnote import layouts_of
@@ -206,6 +208,38 @@ def measured(context: Context) -> Iterator[Finding]:
         )
 
 
+def isolation(context: Context) -> Iterator[Finding]:
+    """Whether the driver can limit cgroups, where the configuration asks for that."""
+    config = context.config
+    sizes = [f"[[nvc.vgpu]] {size[0]}" for size in config.vgpu_devices if size[-1]]
+    asking = ["vgpu-isolation"] if config.vgpu_isolation else sizes
+    if not asking:
+        return
+    facts = context.facts
+    major = facts.driver_version.partition(".")[0]
+    if not major.isdigit() or int(major) < SINCE:
+        yield failed(
+            f"{asking[0]}: driver {facts.driver_label} has no memory limits by cgroup",
+            "containers with such a slice do not start",
+            advice=f"install driver {SINCE} or newer, or remove that setting from {config.path}",
+        )
+        return
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            unified = any(mount.version == 2 for mount in cgroup_mounts(mounts.read()))
+    except OSError as error:
+        yield unknown(f"/proc/self/mountinfo: {(error.strerror or '').lower()}", advice=AS_ROOT)
+        return
+    if not unified:
+        yield failed(
+            f"{asking[0]}: no cgroup2 hierarchy is mounted",
+            "containers with such a slice do not start",
+            advice="boot the host with cgroup v2",
+        )
+    else:
+        yield ok(f"driver {facts.driver_label} limits the memory of cgroups")
+
+
 def device_policy(context: Context) -> Iterator[Finding]:
     """Whether device policies can be read: while one cannot, no slice of that device is made."""
     base = f"{context.runtime_directory}/vgpu-policy"
@@ -297,6 +331,7 @@ CHECKS = (
     Check("vgpu.leftovers", "slices of containers that have ended", leftovers),
     Check("vgpu.coverage", "whether every process of a slice has the shim", coverage),
     Check("vgpu.calibration", "whether every device is calibrated", measured),
+    Check("vgpu.isolation", "whether the driver can isolate what the configuration isolates", isolation),
     Check("vgpu.policies", "device policies", device_policy),
     Check("vgpu.daemon", "whether nvcd answers", daemon),
 )

@@ -116,6 +116,9 @@ LIBS = f"{DRIVER}/usr/lib/{os.uname().machine}-linux-gnu"
 SHIM = "/usr/local/lib/nvc/vgpu/current"
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 SHIMS = (
+    Case("vgpu.isolation", "cp /etc/nvc/config.toml /run; "
+         "printf '[nvc]\\nvgpu-isolation = \"kernel\"\\n' >> /etc/nvc/config.toml",
+         "has no memory limits by cgroup", "mv /run/config.toml /etc/nvc"),
     Case("vgpu.policies", f"mkdir -pm 700 /run/nvc/vgpu-policy; echo x > /run/nvc/vgpu-policy/{UUID}",
          f"the policy of {UUID} cannot be read"),
     Case("vgpu.shim", f"mv {SHIM} /usr/local/lib/nvc/vgpu/away", "no slices can be made",
