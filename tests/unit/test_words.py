@@ -32,7 +32,7 @@ LOST = (
     (r"\bare all \w+ed\b", "An engine that leaves hooks out gives a container whose allocations are all denied"),
     (r"(?:^|[.;:] )Of (?:\w+ )", "Of one GPU a container can have one size"),
     (r"\b(?:for|to|of|by|with|from|than|lets?) who\b", "have no memory for who uses them anyway"),
-    (r"\bcomes last\b", "the driver says \"out of memory\" to those that comes last"),
+    (r"\bcomes last\b", "the driver says out of memory to whoever comes last"),
     (r"\b(?:by|at) what (?!the )", "proves by what processes have mapped that the shim is active"),
     (r"\bas there may be\b|\bleaves is left\b", "one of as many as there may be; time that one leaves is left"),
     (r"(?:^|[.;:,] )[Ww]ho (?!is |are |else)(?![^.]*\?)", "Who names no policy has `fixed` with a cap"),
