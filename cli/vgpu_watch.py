@@ -119,7 +119,7 @@ def top_command(
     On a terminal, `q` quits and `?` lists the keys. Elsewhere, and with --once, tables are plain text; with
     --format json, each is one line of JSON.
 
-    ASKED is the cap or weight of a slice, and ENTITLED its entitlement. RECEIVED is its utilization since the
+    ASKED is the cap or weight of a slice, and ENTITLED its entitlement. UTILIZED is its utilization since the
     previous table. WAITED is how long its launches were held back.
     """
     from nvc.slices.show.live import LiveView, document

@@ -147,7 +147,7 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
         "quantumNs": arbiter.quantum,
         "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
         "free": lease is not None and not lease.end,
-        "turns": arbiter.turns,
+        "leases": arbiter.turns,
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
@@ -168,7 +168,7 @@ def tenant(arbiter: Arbiter, one: ScheduledSlice, entitled: float | None) -> dic
         "processes": len(one.members),
         "heldNs": one.held,
         "waitedNs": one.waited,
-        "turns": one.grants,
+        "leases": one.grants,
         "late": one.lates,
     }
 

@@ -138,11 +138,11 @@ class Exporter:
         yield from (ours, theirs)
 
     def _time(self) -> Iterator[Metric]:
-        held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice had a device", labels=SLICE)
-        waited = CounterMetricFamily("nvc_slice_waited_seconds", "Time that it waited for it", labels=SLICE)
-        turns = CounterMetricFamily("nvc_slice_turns", "Turns that it had", labels=SLICE)
-        late = CounterMetricFamily("nvc_slice_late_turns", "Turns that it did not end in time", labels=SLICE)
-        entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Part of the time that a slice is due",
+        held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice held leases", labels=SLICE)
+        waited = CounterMetricFamily("nvc_slice_waited_seconds", "Time that it waited for leases", labels=SLICE)
+        leases = CounterMetricFamily("nvc_slice_leases", "Leases that it had", labels=SLICE)
+        late = CounterMetricFamily("nvc_slice_late_leases", "Leases that it did not end in time", labels=SLICE)
+        entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Entitlement of a slice",
                                         labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
@@ -155,14 +155,14 @@ class Exporter:
                 labels = (tenant.key, *self._named(tenant.key), uuid)
                 held.add_metric(labels, tenant.held / 1e9)
                 waited.add_metric(labels, tenant.waited / 1e9)
-                turns.add_metric(labels, tenant.grants)
+                leases.add_metric(labels, tenant.grants)
                 late.add_metric(labels, tenant.lates)
                 if tenant.key in entitled:
                     entitlement.add_metric(labels, entitled[tenant.key])
-        yield from (held, waited, turns, late, entitlement, policy)
+        yield from (held, waited, leases, late, entitlement, policy)
 
     def _own(self) -> Iterator[Metric]:
-        found = CounterMetricFamily("nvc_found", "What verification found", labels=("kind",))
+        found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))
         for kind, count in self.daemon.verifier.counts.items():
             found.add_metric((kind,), count)
         denied = GaugeMetricFamily("nvc_slice_denied", "1 while a slice has no more of a device",

@@ -66,11 +66,11 @@ def test_an_nvcd_that_stands_still(place: Place, driver: str, busy: Callable[...
             at, kernels = worker.progress()
         assert kernels > began[1]
     os.kill(daemon.pid, signal.SIGCONT)
-    before = {one["key"]: one["turns"] for one in ask(place)["devices"][0]["tenants"]}
+    before = {one["key"]: one["leases"] for one in ask(place)["devices"][0]["tenants"]}
 
     def go_on(state: Any) -> bool:
         tenants = state["devices"][0]["tenants"]
-        return all(one["processes"] and one["turns"] > before[one["key"]] + 5 for one in tenants)
+        return all(one["processes"] and one["leases"] > before[one["key"]] + 5 for one in tenants)
 
     eventually(place, go_on)
     assert all(worker.stop().kernels for worker in workers)

@@ -25,7 +25,7 @@ def test_they_share_and_come_back(place: Place, driver: str, container: Any, wor
         worker.started()
 
     def held(state: Any) -> dict[int, int]:
-        return {one["weight"]: one["heldNs"] for one in state["devices"][0]["tenants"] if one["turns"] > 3}
+        return {one["weight"]: one["heldNs"] for one in state["devices"][0]["tenants"] if one["leases"] > 3}
 
     for _ in range(2):
         first = held(eventually(place, lambda state: bool(state["devices"]) and len(held(state)) == 2))
@@ -59,7 +59,7 @@ def test_turns_on_two_devices_at_once(place: Place, driver: str, container: Any,
     def often(state: Any) -> bool:
         """Each has had several turns on each of the two devices."""
         tenants = [one for device in state["devices"] for one in device["tenants"]]
-        return len(tenants) == 4 and all(one["turns"] > 5 for one in tenants)
+        return len(tenants) == 4 and all(one["leases"] > 5 for one in tenants)
 
     try:
         found = eventually(place, often)

@@ -186,7 +186,7 @@ def test_tables_where_there_is_no_terminal(launcher: str, programs: Named) -> No
     found = [json.loads(line) for line in lines]
     assert [[one["name"] for one in picture["slices"]] for picture in found] == [[alive], [alive]]
     (device,) = found[1]["slices"][0]["devices"]
-    assert (device["state"], device["entitlement"], device["received"]) == ("idle", 0.4, None)
+    assert (device["state"], device["entitlement"], device["utilization"]) == ("idle", 0.4, None)
     assert found[0]["time"] < found[1]["time"]
 
 

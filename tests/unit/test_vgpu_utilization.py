@@ -35,10 +35,10 @@ def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **mo
 def test_a_clock_that_was_set_back_after_it_was_made() -> None:
     (device,) = tenant("a").devices
     device = device.replace(budget=Budget(5 * SECOND, 0, 9))
-    part = "50.0% of the time since it was made"
-    assert received_text(device, 10) == f"received 5.000 s, {part}; 9 launches, held back 0.000 s"
+    part = "50.0% of the time since its start"
+    assert received_text(device, 10) == f"used 5.000 s, {part}; 9 launches, held back for 0.000 s"
     for seconds in (-3600, 0, 4):
-        assert received_text(device, seconds) == "received 5.000 s; 9 launches, held back 0.000 s"
+        assert received_text(device, seconds) == "used 5.000 s; 9 launches, held back for 0.000 s"
 
 
 def test_what_was_received() -> None:
@@ -99,7 +99,7 @@ def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
         "f000015a",
         "ASKED",
         "30%",
-        "RECEIVED",
+        "UTILIZED",
         "29.9%",
         "WAITED",
         "70.0%",

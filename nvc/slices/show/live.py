@@ -67,7 +67,7 @@ def document(picture: Picture) -> dict[str, object]:
             had = picture.received.get(place)
             shown["state"] = state(tenant, device, had)
             shown["entitlement"] = device.entitlement
-            shown["received"] = had.share if had else None
+            shown["utilization"] = had.share if had else None
             shown["waited"] = had.waited if had else None
         slices.append(found)
     return {"time": round(picture.now, 3), "slices": slices}

@@ -83,7 +83,7 @@ def screen(
 def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
-        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "ENTITLED", "RECEIVED")
+        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "ENTITLED", "UTILIZED")
     ]
     shown: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
     for tenant in everybody:
@@ -116,7 +116,7 @@ def sharing(
 ) -> str:
     """One line for each device of each slice: what it asks for, its entitlement, and what it received."""
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "DEVICE", "ASKED", "ENTITLED", "RECEIVED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
+        ("SLICE", "DEVICE", "ASKED", "ENTITLED", "UTILIZED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
          "PROCESSES", "AGE", "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
@@ -233,12 +233,12 @@ def time_text(device: TenantDevice) -> str:
 def received_text(device: TenantDevice, seconds: float) -> str:
     """What the slice has had of the device's time since it was made, as its processes say."""
     if device.budget is None:
-        return "received: not known"
+        return "utilization unknown"
     budget = device.budget
     had = budget.charged / 1e9
     # Files tell when it was made: not where the clock was set back after that.
-    part = f", {percent(had / seconds)} of the time since it was made" if seconds > max(had, 1e-3) else ""
-    return f"received {had:.3f} s{part}; {budget.launches} launches, held back {budget.waited / 1e9:.3f} s"
+    part = f", {percent(had / seconds)} of the time since its start" if seconds > max(had, 1e-3) else ""
+    return f"used {had:.3f} s{part}; {budget.launches} launches, held back for {budget.waited / 1e9:.3f} s"
 
 
 def used_text(tenant: Tenant, device: TenantDevice) -> str:
