@@ -39,5 +39,5 @@ def test_messages_are_those_of_the_header(tmp_path: object) -> None:
 
 def test_every_kind_is_known_here() -> None:
     with open(os.path.join(REPO, "native/vgpu/protocol.h"), encoding="ascii") as header:
-        kinds = set(re.findall(r"^\s+NVCD_(\w+) = \d+,", header.read(), re.M))
+        kinds = set(re.findall(r"^\s+NVCD_(\w+) =\s+\d+,", header.read(), re.M))
     assert kinds == set(NAMES) - {"VERSION"}
