@@ -46,6 +46,14 @@ class Firmware(Value):
     identity: Identity
 
 
+class Manifest(Value):
+    """A file by which programs find `library`, or that this reads: an ICD of OpenCL or Vulkan, and the like."""
+
+    path: str
+    library: str  # its name up to `.so`
+    identity: Identity
+
+
 class Ipc(Value):
     """A socket, or the directory of the MPS control daemon (`is_directory`)."""
 
@@ -146,6 +154,7 @@ class HostFacts(Value):
     system_root: str = "/"  # where /proc and /sys are read: the driver root of a simulated driver, else `/`
     device_root: str = "/"  # where device nodes are: the driver root if it has a /dev/nvidiactl, else `/`
     outer: OuterSlice | None = None  # where libcuda is a shim
+    manifests: tuple[Manifest, ...] = ()
 
     @property
     def driver_label(self) -> str:

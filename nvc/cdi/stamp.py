@@ -54,6 +54,7 @@ def stamp_of_facts(facts: HostFacts) -> Stamp:
         tuple((library.path, library.soname, library.arch) for library in facts.libraries + facts.libraries32),
         tuple(binary.path for binary in facts.binaries),
         tuple(firmware.path for firmware in facts.firmwares),
+        tuple(manifest.path for manifest in facts.manifests),
         _node(facts.control) + _node(facts.modeset),
         tuple(tuple(node) for node in facts.uvm),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from nvc.discovery.binaries import find_binaries, search_directories
 from nvc.discovery.firmware import find_firmwares, firmware_directories
 from nvc.discovery.gpus import find_gpus
 from nvc.discovery.libraries import find_libraries, read_cache
+from nvc.discovery.manifests import find_manifests
 from nvc.discovery.mig import MigCapabilities
 from nvc.discovery.nodes import control_nodes, majors_of_nodes
 from nvc.discovery.outer import outer_slice
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from nvc.discovery.proc import ProcGpu
     from nvc.discovery.wire import ProbeReply
     from nvc.kernel.probe import Probe
-    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, OuterSlice
+    from nvc.model import Binary, DeviceNode, Firmware, Gpu, Library, Manifest, OuterSlice
     from nvc.request import DriverOptions
 
 
@@ -42,6 +43,7 @@ class DriverFiles(Value):
     directories: tuple[str, ...]
     warnings: tuple[str, ...]
     outer: OuterSlice | None = None
+    manifests: tuple[Manifest, ...] = ()
 
 
 class Shown(Value):
@@ -136,7 +138,8 @@ def _files(
     binaries, binary_warnings = find_binaries(host.driver, options.search_path, arch, native.directory)
     places = firmware_directories(host.system, version)
     firmwares, firmware_warnings = find_firmwares(host.driver, places)
-    rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path)]
+    manifests, theirs, manifest_warnings = find_manifests(host.driver)
+    rested_on = [native.directory, compat.directory, *places, *search_directories(options.search_path), *theirs]
     if not native.directory or not entries:
         rested_on += [*hints, *DIRECTORIES[arch], *DIRECTORIES[COMPAT[arch]]]
     return DriverFiles(
@@ -145,8 +148,9 @@ def _files(
         binaries,
         firmwares,
         tuple(dict.fromkeys(path for path in rested_on if path)),
-        native.warnings + compat.warnings + binary_warnings + firmware_warnings,
+        native.warnings + compat.warnings + binary_warnings + firmware_warnings + manifest_warnings,
         outer_slice(host.driver, native.shims),
+        manifests,
     )
 
 
@@ -218,4 +222,5 @@ def _assemble(
         system_root=host.system.path,
         device_root=host.devices.path,
         outer=files.outer,
+        manifests=files.manifests,
     )

@@ -12,6 +12,7 @@ from nvc.model import (
     Identity,
     Ipc,
     Library,
+    Manifest,
     MigDevice,
     OuterSlice,
     ProcFile,
@@ -57,6 +58,7 @@ def unpack(packed: tuple[Any, ...], ipcs: tuple[Ipc, ...], proc_files: tuple[Pro
         mig_monitor=_node(values["mig_monitor"]),
         proc_files=proc_files,
         outer=_outer(values["outer"]),
+        manifests=_files(Manifest, values["manifests"]),
     )
     return HostFacts(**values)
 

@@ -64,6 +64,10 @@ def build_plan(
     if request.gsp_firmware:
         for firmware in facts.firmwares:
             ops.append(BindFile(firmware.path, firmware.path, firmware.identity))
+    given = {_name(library.path).partition(".so")[0] for library, _ in placed}
+    for manifest in facts.manifests:
+        if manifest.library in given:
+            ops.append(BindFile(manifest.path, manifest.path, manifest.identity, noexec=True))
     ops += _ipc_ops(facts, request)
     ops += device_ops(facts, selection, request)
     for library, directory in placed:

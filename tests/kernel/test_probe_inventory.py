@@ -32,7 +32,9 @@ def keep(scratch: str) -> str:
 def tree(scratch: str, stage: str) -> DriverTree:
     """A simulated driver root with MIG; `stage` brings its libraries."""
     create(f"{scratch}/sim", SimSpec(gpus=2, mig=("", "2x3g.40gb"), mps=True))
-    return DriverTree(f"{scratch}/sim")
+    made = DriverTree(f"{scratch}/sim")
+    made.file("/etc/OpenCL/vendors/nvidia.icd", b"libnvidia-opencl.so.1\n")
+    return made
 
 
 class Counted:
@@ -134,6 +136,7 @@ CHANGES: dict[str, Callable[[DriverTree], None]] = {
     "control node gone": remake_node,
     "library added beside libcuda": add_file(f"/usr/lib/{os.uname().machine}-linux-gnu/libnvidia-new.so"),
     "program installed": add_file("/usr/local/bin/nvidia-new"),
+    "manifest installed": add_file("/etc/OpenCL/vendors/nvidia-new.icd"),
     "firmware installed": add_file("/lib/firmware/nvidia/580.159.04/gsp_new.bin"),
 }
 
