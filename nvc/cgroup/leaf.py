@@ -84,7 +84,7 @@ def directory_of(proc: int) -> str:
 
 
 def _place_of(proc: int) -> tuple[str, str]:
-    """The cgroup of a process as /proc names it, and where the root of its hierarchy is mounted."""
+    """Where the cgroup of a process is mounted here, and where the root of its hierarchy is mounted."""
     try:
         path = memberships(_read("cgroup", proc))[1]
         mounts = _mounts()
