@@ -10,9 +10,10 @@ from support import REPO
 from support.engines import PODMAN, Host
 
 GENERATIONS = ("debian", "sid", "newest")
-PAGES = ("docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
+PAGES = ("cli", "docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
 #: What must be seen in a page's output, each at least that many times.
 SEEN = {
+    "cli": {'"version": ': 1, "slices": 1, "GPU-": 2, "libcuda.so.": 1, "NVC-1201": 1},
     "docker": {"GPU 0: ": 5, "runtimeArgs": 2},
     "podman": {"GPU 0: ": 3},
     "containerd": {"GPU 0: ": 1},

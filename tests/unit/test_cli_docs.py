@@ -21,7 +21,7 @@ from nvc_cli.main import LAZY
 from nvc_cli.options import GLOBAL, HOT
 
 with open(os.path.join(REPO, "docs/cli.md"), encoding="utf-8") as file:
-    TEXT = file.read()
+    TEXT = re.sub(r"^```.*?^```$", "", file.read(), flags=re.MULTILINE | re.DOTALL)
 #: Every word between backquotes, and the parts of dotted ones.
 CODE = {part for code in re.findall(r"`([^`]+)`", TEXT) for part in re.split(r"[^A-Za-z0-9_-]+", code)}
 

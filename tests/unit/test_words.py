@@ -147,9 +147,9 @@ def test_every_abbreviation_is_common_or_in_the_glossary(page: str) -> None:
 
 def test_the_glossary_is_used() -> None:
     """Each term on another page, and those of nvc's own in the code."""
-    others = " ".join(plain(CODE.sub(" ", read(page))) for page in pages() if page != "docs/architecture.md")
+    others = " ".join(" ".join(prose(page)) for page in pages() if page != "docs/architecture.md").lower()
     code = " ".join(read(path) for path in sources("cli", "nvc")).lower()
     terms = list(glossary())
     assert len(terms) == len(set(terms)) and len(terms) >= 20
-    assert [term for term in terms if term.lower() not in others.lower()] == []
+    assert [term for term in terms if term.lower().removesuffix("y") not in others] == []
     assert [term for term in terms[:20] if term not in code] == []
