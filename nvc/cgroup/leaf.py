@@ -114,11 +114,11 @@ def make_leaf(proc: int) -> Leaf:
     Raises ContainerError.
     """
     own = directory_of(proc)
-    for name in _children(own):
-        if name.startswith(PREFIX) and not _runs(name[len(PREFIX) :]):
-            remove(f"{own}/{name}")
     path = f"{own}/{PREFIX}{os.getpid()}"
     try:
+        for name in _children(own):
+            if name.startswith(PREFIX) and not _runs(name[len(PREFIX) :]):
+                remove(f"{own}/{name}")
         os.mkdir(path, 0o755)
         return Leaf(path, os.stat(path).st_ino)
     except OSError as error:

@@ -32,7 +32,7 @@ from nvc.kernel.probe import MemoryLimit
 from nvc.request import DriverOptions, Request
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.sim.report import report
-from nvc.slices.build import builder
+from nvc.slices.build import builder, kernel_limits
 from nvc.slices.build.kernel_limits import put_back
 from nvc.slices.build.kernel_limits import set_limits as limit
 from nvc.slices.build.shim import installed
@@ -294,6 +294,28 @@ def test_a_cgroup_that_vanishes_or_is_another(driver: str, uuids: list[str]) -> 
             with pytest.raises(ContainerError, match="another cgroup is there now"):
                 limit(held, 10.0)
         assert get_limits(driver, uuids[0], again.path)[1] == NO_LIMIT
+
+
+def test_a_cgroup_that_is_divided_meanwhile_is_as_before(
+    driver: str, uuids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a leaf when the driver was told."""
+    with Group.make(2) as group:
+        real = kernel_limits.parse_limits
+
+        def divided(data: bytes, uuids: tuple[str, ...]) -> Any:
+            if not os.path.exists(f"{group.path}/inside"):
+                assert get_limits(driver, uuids[0], group.path)[1] == GIB
+                os.mkdir(f"{group.path}/inside")
+            return real(data, uuids)
+
+        monkeypatch.setattr(kernel_limits, "parse_limits", divided)
+        library = f"{driver}{LIBS}/libnvidia-ml.so.1"
+        wanted = (MemoryLimit(uuids[0], 0, GIB),)
+        with pytest.raises(ContainerError, match="not a leaf any more: inside is in it"):
+            limit(HeldCgroup(group.path, os.stat(group.path).st_ino, library, wanted), 10.0)
+        assert get_limits(driver, uuids[0], group.path)[:2] == (0, NO_LIMIT)
+        os.rmdir(f"{group.path}/inside")
 
 
 def test_what_fails_later_puts_the_limit_back(driver: str, uuids: list[str]) -> None:

@@ -104,6 +104,17 @@ def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
     """
     leaf = Leaf(held.path, held.inode)
     check_unchanged(leaf)
+    undone = _tell(held, timeout)
+    try:
+        check_unchanged(leaf)  # else what was limited is another cgroup, or one that processes can leave
+    except NvcError:
+        put_back(undone, timeout)
+        raise
+    return undone
+
+
+def _tell(held: HeldCgroup, timeout: float) -> HeldCgroup:
+    """Tell the driver the limits of a cgroup; what undoes that is returned. Raises what `set_limits` raises."""
     probe = start_probe(-1, IDS_KEEP, 0, 0, (held.library,), timeout, held.path, held.limits)
     try:
         before = parse_limits(probe.result(), tuple(limit.uuid for limit in held.limits))
@@ -111,17 +122,17 @@ def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
         raise _refusal(held, error) from None
     finally:
         probe.close()
-    check_unchanged(leaf)  # else what was limited is another cgroup, or none
     old = tuple(limit.replace(soft=soft, hard=hard) for limit, (soft, hard) in zip(held.limits, before))
     undone: HeldCgroup = held.replace(limits=old)
     return undone
 
 
 def put_back(before: HeldCgroup, timeout: float) -> None:
-    """Restore the limits of a cgroup. One that is gone has none: its container did not come to be."""
+    """Restore the limits of a cgroup, leaf or not. One that is gone, or another one by now, has none of ours."""
     try:
-        set_limits(before, timeout)
-    except NvcError:
+        if os.stat(before.path).st_ino == before.inode:
+            _tell(before, timeout)
+    except (OSError, NvcError):
         pass
 
 
