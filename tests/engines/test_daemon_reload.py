@@ -17,7 +17,8 @@ from support.rootfs import make_rootfs
 
 pytestmark = pytest.mark.engines
 DRIVER = "/srv/driver"
-PROGRAMS = ("containerd", "containerd-shim-runc-v2", "docker", "dockerd", "runc")
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "docker", "dockerd", "runc")
+CTR = "ctr --address /run/docker/containerd/containerd.sock"
 DAEMON_JSON = '{"bridge": "none", "iptables": false, "userland-proxy": false, "storage-driver": "vfs"}'
 UNIT = """[Unit]
 Description=Docker
@@ -88,3 +89,25 @@ def test_gpus_survive(host: Booted, way: str) -> None:
 def test_the_driver_is_systemd(host: Booted) -> None:
     info = host.sh("docker info --format '{{.CgroupDriver}} {{.CgroupVersion}}'").stdout
     assert info.split() == ["systemd", "2"]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "--runc-binary /usr/bin/nvc-runtime --env NVIDIA_VISIBLE_DEVICES=0",
+        "--runc-binary /usr/local/bin/runc --device nvidia.com/gpu=0",
+    ],
+)
+def test_containerd(host: Booted, way: str) -> None:
+    """By its own client, with systemd's scopes."""
+    group = "--cpu-shares 0 --runc-systemd-cgroup --cgroup machine.slice:ctr:kept"
+    host.sh(f"{CTR} run -d {group} {way} --rootfs /srv/rootfs kept /bin/sleep 600")
+    try:
+        host.sh("systemctl daemon-reload")
+        opened = [
+            host.sh(f"{CTR} task exec --exec-id e{n} kept /bin/cat /dev/nvidia{n}", check=False).stderr
+            for n in (0, 1)
+        ]
+        assert OPENED in opened[0] and "No such file" in opened[1]
+    finally:
+        host.sh(f"{CTR} task kill -s KILL kept; {CTR} task delete kept; {CTR} c rm kept", check=False)
