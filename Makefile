@@ -157,6 +157,10 @@ test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine
 
 test-engines: $(BUILD)/.packages-test stage ## engines newer than the distribution's: Debian sid's, unpacked, and others that are built the first time; wants Go
 	$(PYTEST) -m engines tests/engines
+	for generation in sid newest; do \
+	    tools=$$(cd tests && ../$(RUN) -m support.generations $$generation) && \
+	    NVC_TOOLS="$$tools" $(PYTEST) tests/kernel -k "runc or crun" || exit 1; \
+	done
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED
 	@$(MAKE) -s --no-print-directory -C native/fuzz OUT=../../$(BUILD)/fuzz

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 import tempfile
 
-from . import run
+from . import REPO, run
 from .cluster.binaries import cache, go, kept
 from .sid import programs as sid_programs
 
@@ -68,3 +69,20 @@ def programs(generation: str) -> dict[str, str]:
         found |= {name: built(name) for name in GO}
         found["pinns"] = os.path.join(os.path.dirname(found["crio"]), "pinns")
     return found
+
+
+def tools(generation: str) -> str:
+    """A directory with a generation's runc and crun alone, which NVC_TOOLS may name for tests of runtimes."""
+    directory = os.path.join(REPO, "build/engines", generation)
+    os.makedirs(directory, exist_ok=True)
+    found = programs(generation)
+    for name in ("crun", "runc"):
+        path = os.path.join(directory, name)
+        if os.path.lexists(path):
+            os.unlink(path)
+        os.symlink(found[name], path)
+    return directory
+
+
+if __name__ == "__main__":
+    print(tools(sys.argv[1]))
