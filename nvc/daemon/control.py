@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
     from nvc.daemon.schedule.arbiter import Arbiter
-    from nvc.daemon.schedule.turns import ScheduledSlice
+    from nvc.daemon.schedule.leases import ScheduledSlice
 
 EVENTS_SHOWN = 64
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")

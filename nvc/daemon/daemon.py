@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nvc.config import Config
     from nvc.daemon.audit.nvml_client import DeviceSeen
-    from nvc.daemon.schedule.turns import Member
+    from nvc.daemon.schedule.leases import Member
     from nvc.kernel import Kernel
 
 CENSUS = 5 * SECOND  # between two looks at which slices still have processes

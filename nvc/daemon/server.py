@@ -25,7 +25,7 @@ from nvc.daemon.io.wire import (
     WANT,
     WELCOME,
 )  # fmt: skip
-from nvc.daemon.schedule.turns import Member
+from nvc.daemon.schedule.leases import Member
 from nvc.slices.store.process_view import CpuLimit
 
 TYPE_CHECKING = False

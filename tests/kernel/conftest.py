@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, run
-from support.books import around, held, sliced  # noqa: F401
 from support.bundle import Bundle, Container
 from support.configure import BASIC, Configure
 from support.hook import Hook
 from support.nvcd import Place
+from support.nvcd_programs import around, held, sliced  # noqa: F401
 from support.programs import Programs
 from support.rootfs import LIBS, as_debian
 from support.vgpu import ensure_shim

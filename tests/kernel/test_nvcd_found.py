@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support import CLEAN_ENV, GIB, PATIENCE, run
-from support.books import METRICS, get, one, pid_of_slice, started, told, violation
 from support.nvcd import Place, ask, eventually
+from support.nvcd_programs import METRICS, get, one, pid_of_slice, started, told, violation
 from support.rootfs import LIBS
 
 pytestmark = pytest.mark.driver(gpus=1)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support import CLEAN_ENV, run
-from support.books import METRICS, Program, one, started
 from support.nvcd import Place, ask, eventually
+from support.nvcd_programs import METRICS, Program, one, started
 from support.rootfs import LIBS
 
 pytestmark = pytest.mark.driver(gpus=1)

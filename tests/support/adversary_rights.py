@@ -190,7 +190,7 @@ RIGHTS = (
         "the driver's own library, for memory",
         "a process of the slice opens it",
         'the slice is given no more; with `on-bypass = "stop"` the process is killed',
-        "kernel/test_nvcd_books.py::test_what_is_taken_around_the_shim_counts",
+        "kernel/test_nvcd_ledger.py::test_what_is_taken_around_the_shim_counts",
     ),
     Right(
         "a quota of its own",
@@ -269,7 +269,7 @@ RIGHTS = (
         "nvcd's questions",
         "somebody who is not root asks for its state",
         "refused",
-        "kernel/test_nvcd_books.py::test_nobody_else_may_ask",
+        "kernel/test_nvcd_ledger.py::test_nobody_else_may_ask",
     ),
     # NVML's process.
     Right(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.gang import Board
-from nvc.daemon.schedule.turns import Member
+from nvc.daemon.schedule.leases import Member
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.entitlement import Claim, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy

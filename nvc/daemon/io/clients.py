@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import socket
 
     from nvc.daemon.io.identity import Peer
+    from nvc.daemon.schedule.leases import Member
     from nvc.daemon.schedule.slice_index import IndexedSlice
-    from nvc.daemon.schedule.turns import Member
 
 #: Messages that a process may send, in a second and at once. One that has work for a millisecond at a time needs
 #: that many.

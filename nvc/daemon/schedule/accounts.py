@@ -11,7 +11,7 @@ from nvc.slices.model.policy import EQUAL, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.turns import Lease, ScheduledSlice
+    from nvc.daemon.schedule.leases import Lease, ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight

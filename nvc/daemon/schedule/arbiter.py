@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.accounts import UNIT
+from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
-from nvc.daemon.schedule.turns import Lease, Member, ScheduledSlice
 from nvc.slices.model.policy import EQUAL
 
 TYPE_CHECKING = False

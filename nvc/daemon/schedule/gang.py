@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nvc.daemon.schedule.leases import Member, ScheduledSlice
     from nvc.daemon.schedule.order import Order
-    from nvc.daemon.schedule.turns import Member, ScheduledSlice
 
 
 class Board:

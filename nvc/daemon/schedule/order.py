@@ -9,7 +9,7 @@ from nvc.daemon.schedule.accounts import Accounts
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
-    from nvc.daemon.schedule.turns import ScheduledSlice
+    from nvc.daemon.schedule.leases import ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
 BY_ACCOUNT = attrgetter("account")

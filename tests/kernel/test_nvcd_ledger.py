@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support import GIB, MIB, PATIENCE, REPO, run, until
-from support.books import get, one, pid_of_slice, started
 from support.nvcd import Place, ask, eventually
+from support.nvcd_programs import get, one, pid_of_slice, started
 from support.rootfs import LIBS
 
 from nvc.daemon.io.identity import parent_of

@@ -48,7 +48,7 @@ def test_answers_that_make_no_sense(text: str) -> None:
         parse(text)
 
 
-def test_utilisation_is_told_or_not() -> None:
+def test_utilization_is_told_or_not() -> None:
     device = f"device {UUID} 1 2 3 4 0"
     (plain,) = parse(device)
     (told,) = parse(f"{device}\nsampled {UUID} 0\nbusy {UUID} 7 40\nbusy {UUID} 8 100")
