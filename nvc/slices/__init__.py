@@ -1,10 +1,10 @@
-"""Slices of GPUs: a limit on memory that the container's own libcuda, the shim, keeps. See docs/vgpu.md.
+"""Slices of GPUs: limits of memory and time, which the shim enforces in each process. See docs/vgpu.md.
 
 Each package imports only from those before it:
     model: values and file formats
-    policy: what is set for a device and what follows from it; client: what is asked of nvcd
+    policy: device policies, and the entitlements that follow; client: questions to nvcd
     store: the slices of this host
-    build: how a container or a program gets a slice
-    admin: how slices are changed and checked
-    show: how slices are shown
+    build: makes slices for containers and programs
+    admin: changes and checks slices
+    show: tables, the interactive `top`, drawings
 """

@@ -1,1 +1,1 @@
-"""What an operator does with slices: change limits, configure devices, check that programs are limited."""
+"""For operators: change limits, set device policies, check that programs are limited."""

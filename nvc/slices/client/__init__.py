@@ -1,1 +1,1 @@
-"""What is asked of nvcd: whether it runs, control questions, an MPS server for a slice."""
+"""Questions to nvcd: whether it runs, its state, and an MPS server for a slice."""

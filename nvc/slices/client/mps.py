@@ -21,7 +21,7 @@ ANSWER_TIME = 10.0  # seconds for one answer
 
 
 def directory(key: str, uuid: str) -> str:
-    """Where the pipes of the server are that nvcd starts for a slice."""
+    """The directory with the pipes of the server that nvcd starts for a slice."""
     return f"{runtime_directory()}/mps/{key}/{uuid}/pipe"
 
 
@@ -34,7 +34,7 @@ def only_device(devices: tuple[SliceDevice, ...]) -> SliceDevice:
 
 
 def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
-    """Have a server started for a slice, and wait until it has its limits. Raises DeviceError."""
+    """Have nvcd start a server for a slice, and wait up to `timeout` seconds for its limits. Raises DeviceError."""
     memory = 0 if device.limit == NO_LIMIT else device.limit
     end = time.monotonic() + timeout
     while True:
@@ -50,7 +50,7 @@ def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
 
 
 def stop(key: str) -> None:
-    """End the server of a slice that did not come to be; without nvcd there is none."""
+    """End the server of a slice that could not be started. Does nothing if nvcd does not answer."""
     try:
         _ask("mps-stop", key, key=key)
     except DeviceError:

@@ -1,4 +1,4 @@
-"""What root asks nvcd: one question, one answer, and neither the answer nor the wait is without a bound."""
+"""Questions of root to nvcd. Answers and waits are bounded."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PART = 1 << 16
 
 
 def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
-    """The answer to a question of nvc/daemon/control.py, which comes in full within so many seconds.
+    """Ask nvcd one of the questions of nvc/daemon/control.py, and wait up to `seconds` for the whole answer.
 
-    Raises InitializationError where nobody answers, or something else does.
+    Raises InitializationError if there is no answer, or not one of nvcd's.
     """
     import json  # 7 ms: only where nvcd is asked
 
@@ -43,7 +43,7 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
 
 
 def silence(seconds: float = PATIENCE) -> str:
-    """Why nobody enforces policies that need nvcd: it does not run, or does not answer in time; else ""."""
+    """Why policies that need nvcd are not enforced: it does not run, or does not answer; "" if it answers."""
     cause = absence()
     if cause:
         return cause
@@ -55,14 +55,14 @@ def silence(seconds: float = PATIENCE) -> str:
 
 
 class Findings(Value):
-    """What nvcd has found of one slice, for people."""
+    """The violations of one slice that nvcd has found, for people."""
 
     ongoing: tuple[tuple[str, str], ...]  # UUID in lower case, and what goes on
     past: tuple[str, ...]  # the last, each with its time
     problem: str = ""  # why nvcd tells nothing
 
     def lines(self, uuid: str, denied: bool) -> list[str]:
-        """What goes on on one device; `denied` is what the slice's quota says of it."""
+        """The ongoing violations on one device; `denied` is the flag in the slice's quota."""
         found = [text for where, text in self.ongoing if where == uuid.lower()]
         if denied and not any(text.startswith(DENIED) for text in found):
             until = f" until nvcd runs and finds the cause over: {self.problem}" if self.problem else ""
@@ -71,7 +71,7 @@ class Findings(Value):
 
 
 def findings(key: str) -> Findings:
-    """What nvcd has found of a slice. Does not raise: without nvcd there is nothing."""
+    """The violations of a slice. Never raises: `problem` says why nvcd does not answer."""
     try:
         state = ask("state", PATIENCE)
     except InitializationError as error:

@@ -1,4 +1,4 @@
-"""Whether nvcd runs, for slices whose policy only nvcd enforces. A start asks by one connect, and never waits."""
+"""Whether nvcd runs. A container start asks by one connect, and never waits."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DaemonError(NvcError):
 
 
 def socket_path() -> str:
-    """Where nvcd is asked by root."""
+    """The path of nvcd's socket for root."""
     return f"{runtime_directory()}/nvcd/nvcd.sock"
 
 
 def absence() -> str:
-    """Why nobody can be asked; "" where somebody listens, who may still hang."""
+    """Why nvcd cannot be reached; "" if something listens on its socket, which may still hang."""
     import _socket  # `socket` itself costs a container start 5 ms
 
     with_flags = _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
@@ -51,7 +51,7 @@ def absence() -> str:
 
 
 def not_enforced(devices: tuple[SliceDevice, ...], required: bool) -> str:
-    """Why the policies of a slice that is to be made are not enforced; "" where they are, or need no daemon.
+    """Why the policies of a new slice are not enforced; "" if they are, or do not need nvcd.
 
     Raises DaemonError where `required`.
     """

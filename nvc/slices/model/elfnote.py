@@ -1,4 +1,4 @@
-"""How a shim is told from the library that it stands for: by an ELF note (native/vgpu/note.c)."""
+"""The ELF note that tells a shim from the driver's library (native/vgpu/note.c)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTENT = struct.Struct("<II")  # version of the layouts, which library
 
 
 def layouts_of(elf: Elf) -> int:
-    """The version of quota and ledger that a shim understands; 0: it is no shim."""
+    """The version of the quota and ledger formats that a shim reads; 0 if the file is not a shim."""
     for owner, kind, content in elf.notes:
         if owner == OWNER and kind == TYPE and len(content) >= _CONTENT.size:
             return int(_CONTENT.unpack_from(content)[0])

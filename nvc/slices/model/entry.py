@@ -1,4 +1,4 @@
-"""One slice in the registry: the file `about` of its entry, which is lines of `name value`."""
+"""The registry's record of one slice: the file `about` in its directory, lines of `name value`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegistryError(NvcError):
 
 
 class EntryDevice(Value):
-    """What does not change of a device of a slice."""
+    """The facts about a device of a slice that never change."""
 
     uuid: str
     index: str
@@ -38,7 +38,7 @@ class EntryDevice(Value):
 
 
 class Entry(Value):
-    """One slice as it was made."""
+    """A slice as it was made."""
 
     key: str
     directory: str  # of the entry, on the host
@@ -71,7 +71,7 @@ class Entry(Value):
 
 
 def text_of(entry: Entry) -> str:
-    """An entry as its file `about`."""
+    """The content of the file `about` of an entry."""
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
     lines += [f"fence {entry.isolation}"] if entry.isolation else []
@@ -88,9 +88,10 @@ def text_of(entry: Entry) -> str:
 
 
 def open_own(path: str, flags: int = os.O_RDONLY, seconds: float = LEASE_TIME) -> int:
-    """Open a file of the registry, which nobody else can have written. Raises OSError.
+    """Open a file of the registry, and check that only this user can have written it. Raises OSError.
 
-    A lease that a process of the slice holds on it is waited for so long; the error then names the process.
+    Waits up to `seconds` for the end of a lease that a process of the slice holds on the file. The error then names
+    that process.
     """
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,14 +114,14 @@ def _checked(fd: int, path: str) -> int:
 def announce(directory: str) -> None:
     """Wake nvcd, which watches the registry, after a slice was changed in place. Raises OSError.
 
-    The kernel reports a change of mode even to the same mode. The time of the directory stays as it was, by which
-    nvcd knows that the files in it are the ones that it has open.
+    The kernel reports even a change to the same mode. The directory's mtime does not change, which tells nvcd that
+    the files it has open are still the right ones.
     """
     os.chmod(directory, MODE)
 
 
 def create(path: str, mode: int) -> int:
-    """Make a file of the registry. Raises OSError."""
+    """Create a file of the registry and return its descriptor. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     os.fchmod(fd, mode)
     return fd
@@ -144,7 +145,7 @@ def write_about(directory: str, text: str) -> None:
 
 
 def read_entry(path: str) -> Entry:
-    """The entry in the directory `path`. Raises RegistryError for one that is not sound."""
+    """Read the entry in the directory `path`. Raises RegistryError if it is incomplete or malformed."""
     fields = {
         "pid": "0",
         "start": "0",
@@ -191,7 +192,7 @@ def read_entry(path: str) -> Entry:
 
 
 def _quoted(text: str) -> str:
-    """One line of ASCII for any name, file names with foreign bytes too: other bytes as %xx."""
+    """Any name as one line of ASCII; other bytes become %xx."""
     raw = text.encode("utf-8", "surrogateescape")
     return "".join(chr(byte) if 0x20 <= byte < 0x7F and byte != 0x25 else f"%{byte:02x}" for byte in raw)
 

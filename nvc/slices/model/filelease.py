@@ -1,8 +1,8 @@
-"""Opening a file of a slice although a process of the slice holds a lease on it (fcntl(2), F_SETLEASE).
+"""Opens a file of a slice on which a process of the slice holds a lease (fcntl(2), F_SETLEASE).
 
-Such a lease makes an open that does not wait fail, and its holder may take it again at once. An open that waits
-makes the kernel end the lease, after fs.lease-break-time at the latest, and while it waits nobody gets another
-one. So a thread waits for it, and whoever wants the file waits only as long as they can.
+With such a lease, an open with O_NONBLOCK fails, and the holder may take the lease again at once. A blocking open
+makes the kernel end the lease within fs.lease-break-time, and nobody gets a new one meanwhile. So a thread does the
+blocking open, and callers wait for the thread no longer than they can.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _openings: dict[tuple[int, int, int], _Opening] = {}
 
 
 def opened(fd: int, path: str, flags: int, seconds: float) -> int:
-    """Open the regular file that `fd`, a descriptor of O_PATH, is of; `fd` is closed in the end.
+    """Open the regular file behind `fd`, an O_PATH descriptor, which is closed in the end. Returns the descriptor.
 
-    Raises OSError, of EAGAIN where the lease does not end within `seconds`: the next call goes on waiting for it.
+    Raises OSError; its number is EAGAIN if the lease does not end within `seconds`. The next call goes on waiting.
     """
     for key in [key for key, one in _openings.items() if one.fd >= 0 and not os.fstat(one.fd).st_nlink]:
         os.close(_openings.pop(key).fd)  # its slice has been removed
@@ -62,7 +62,7 @@ def opened(fd: int, path: str, flags: int, seconds: float) -> int:
 
 
 def holder(device: int, inode: int) -> int:
-    """The process that holds a lease on a file, by /proc/locks (proc(5)); 0: none that can be named."""
+    """The number of the process that holds a lease on a file, from /proc/locks (proc(5)); 0 if unknown."""
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
     with open("/proc/locks", encoding="ascii") as lines:
         for line in lines.read(_LOCKS_MAX).splitlines():

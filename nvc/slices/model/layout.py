@@ -1,4 +1,4 @@
-"""What native/vgpu/layout.h says, for Python: offsets and formats of the quota and of the ledger.
+"""The binary formats of quota and ledger: the Python side of native/vgpu/layout.h.
 
 tests/unit/test_vgpu_layout.py compares every number here with what a C compiler makes of the header.
 """

@@ -1,5 +1,6 @@
-"""The ledger of a container, read from outside. The container can write whatever it likes there: nothing that is
-read here is believed beyond "this is what the tenant says".
+"""Reads a slice's ledger from the host.
+
+The tenant can write anything to it. So its figures are never trusted: they are what the tenant claims.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nvc.value import Value
 
 
 class LedgerError(NvcError):
-    """A container's ledger is no ledger (any more)."""
+    """A ledger is malformed or cannot be used."""
 
     code = "NVC-2103"
     doctor = "vgpu"
@@ -21,7 +22,7 @@ class LedgerError(NvcError):
 
 
 class Account(Value):
-    """What one process says that it holds."""
+    """The memory that one process records in the ledger."""
 
     slot: int
     pid: int  # in the container's pid namespace
@@ -30,7 +31,7 @@ class Account(Value):
 
 
 class Budget(Value):
-    """What the processes of a container together say of their time on one device; nanoseconds in all."""
+    """Time on one device that the processes of a slice record together; totals in nanoseconds."""
 
     charged: int = 0  # that they used the device
     waited: int = 0  # that launches were held back
@@ -47,7 +48,7 @@ def header() -> bytes:
 def parse(data: bytes, devices: int, live: frozenset[int] | None = None) -> tuple[Account, ...]:
     """The accounts of used slots, for the first `devices` devices. Raises LedgerError.
 
-    `live` are the slots whose lock is held; those of the dead do not count. None: all count.
+    `live` are the slots whose lock is held; other slots belong to dead processes and do not count. None: all count.
     """
     if len(data) < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", f"{len(data)} bytes, not {layout.LEDGER_SIZE}")
@@ -83,7 +84,7 @@ def parse_slots(data: bytes, devices: int, live: frozenset[int] | None = None) -
 
 
 def is_exported(fd: int, slot: int) -> bool:
-    """Whether others have imported something that the process in this slot exported. Raises OSError."""
+    """Whether other processes have imported memory that the process in this slot exported. Raises OSError."""
     data = os.pread(fd, layout.SHARES * layout.SHARE_SIZE, layout.SHARES_OFFSET)
     whole = len(data) - len(data) % layout.SHARE_SIZE
     shares = layout.SHARE.iter_unpack(data[:whole])
@@ -93,7 +94,7 @@ def is_exported(fd: int, slot: int) -> bool:
 
 
 def void(fd: int, account: Account, position: int) -> None:
-    """Take an account's bytes of the device at `position` out of an open ledger. Raises OSError, LedgerError."""
+    """Clear an account's bytes for the device at `position` in an open ledger. Raises OSError, LedgerError."""
     header = layout.LEDGER_HEADER.size + account.slot * layout.SLOT_HEADER.size
     place = layout.AMOUNTS_OFFSET + (position * layout.SLOTS + account.slot) * layout.AMOUNT.size
     slot = os.pread(fd, layout.SLOT_HEADER.size, header)
@@ -107,12 +108,15 @@ def void(fd: int, account: Account, position: int) -> None:
 
 
 def slots_size(devices: int) -> int:
-    """How much of a ledger has the accounts of the first devices, in bytes."""
+    """The size in bytes of the part of a ledger with the accounts of the first `devices` devices."""
     return layout.AMOUNTS_OFFSET + min(devices, layout.DEVICES) * layout.SLOTS * layout.AMOUNT.size
 
 
 def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
-    """The budgets of the first devices, from what lies at layout.BUDGETS_OFFSET of a ledger. Raises LedgerError."""
+    """The budgets of the first `devices` devices from `data`, a ledger's bytes from layout.BUDGETS_OFFSET on.
+
+    Raises LedgerError.
+    """
     if len(data) < devices * layout.BUDGET.size:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
@@ -125,5 +129,5 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
 
 
 def totals(accounts: tuple[Account, ...], devices: int) -> tuple[int, ...]:
-    """Bytes that all accounts hold together, for each device."""
+    """The sum of all accounts for each device, in bytes."""
     return tuple(sum(account.used[device] for account in accounts) for device in range(devices))

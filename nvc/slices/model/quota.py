@@ -1,5 +1,6 @@
-"""Quota files: what the host lets each process of a container take. Written in place, so that a file that is
-bound into a running container says something new without being another file.
+"""Quota files: the limits of a slice for each device.
+
+They are written in place: the file is bound into running containers, which must see the change.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _ATTEMPTS = 1000
 
 
 class QuotaError(NvcError):
-    """A quota file is not one of ours."""
+    """A quota file is malformed."""
 
     code = "NVC-2102"
     doctor = "vgpu"
@@ -55,7 +56,7 @@ def uuid_text(raw: bytes, kind: str = "GPU") -> str:
 
 
 def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
-    """The whole file. Raises QuotaError for more devices than it has room for."""
+    """The content of a quota file. Raises QuotaError for more than layout.DEVICES devices."""
     if len(devices) > layout.DEVICES:
         raise QuotaError(
             "make a slice", "", f"{len(devices)} devices, at most {layout.DEVICES}", "ask for fewer"
@@ -75,7 +76,10 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[int, tuple[QuotaDevice, ...]]:
-    """Sequence and devices. The kind of a device is not in the file: all are called GPU-. Raises QuotaError."""
+    """The sequence number and the devices of a quota file. Raises QuotaError.
+
+    UUIDs begin with `GPU-` also for MIG devices: the file does not say which kind a device is.
+    """
     if len(data) != layout.QUOTA_SIZE:
         raise QuotaError("read quota", "", f"{len(data)} bytes, not {layout.QUOTA_SIZE}")
     magic, version, size, sequence, count, _ = layout.QUOTA_HEADER.unpack_from(data)
@@ -92,7 +96,7 @@ def unpack(data: bytes) -> tuple[int, tuple[QuotaDevice, ...]]:
 
 
 def read(fd: int) -> tuple[QuotaDevice, ...]:
-    """The devices of an open quota file, all of one moment. Raises QuotaError, OSError."""
+    """A consistent copy of the devices in an open quota file. Raises QuotaError, OSError."""
     for _ in range(_ATTEMPTS):
         data = os.pread(fd, layout.QUOTA_SIZE + 1, 0)
         sequence, devices = unpack(data)
@@ -105,9 +109,10 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
 
 
 def finish(fd: int) -> bool:
-    """End the change of a writer that was killed, if there is one to end; the caller holds the lock on it.
+    """End the unfinished change of a writer that was killed, and return whether there was one.
 
-    What the file says then is what it says: of before the change, or of after it. Raises QuotaError, OSError.
+    The caller holds the lock. The file keeps the values that are in it, from before the change or after
+    it. Raises QuotaError, OSError.
     """
     data = os.pread(fd, layout.QUOTA_SIZE + 1, 0)
     sequence, _ = unpack(data)
@@ -119,10 +124,10 @@ def finish(fd: int) -> bool:
 
 
 def write(fd: int, devices: tuple[QuotaDevice, ...]) -> None:
-    """Replace what an open quota file says; a new, empty file becomes one. The caller holds the lock on it.
+    """Write the devices to an open quota file, which may be empty. The caller holds the lock. Raises OSError.
 
-    The sequence is odd while the rest changes, so that no reader takes a mixture. A writer that was killed
-    leaves it odd: the next one goes on from there. Raises OSError.
+    The sequence is odd while the rest changes, so that readers detect a mixture and retry. A writer that is killed
+    leaves it odd, and the next writer continues from there.
     """
     old = os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET)
     sequence = layout.SEQUENCE.unpack(old)[0] if len(old) == layout.SEQUENCE.size else 0

@@ -1,6 +1,6 @@
-"""Shares of a device's time as people and other systems write them: a cap, a weight, a policy. Pure.
+"""Parses caps, weights and policies as people and other systems write them. Pure.
 
-What is not plainly one is an error that names where it stands, like a size.
+Anything malformed is an error that names the option or variable.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ ALL = 100  # percent
 
 
 def parse_cores(name: str, text: str) -> Share:
-    """A cap on a device's time, `25` or `25%`; 100 is none, for which the value is 0. Raises InputError."""
+    """Parse a cap, `25` or `25%`. The value is in percent; 100 means no cap and gives 0. Raises InputError."""
     return Share(name, text, parse_number(name, text, 1, ALL, "%") % ALL)
 
 
 def parse_weight(name: str, text: str) -> Share:
-    """A weight among the containers of a device; who says nothing has 1. Raises InputError."""
+    """Parse a weight, from 1 to WEIGHT_MAX. Raises InputError."""
     return Share(name, text, parse_number(name, text, 1, WEIGHT_MAX))
 
 
 def parse_policy(name: str, text: str) -> Share:
-    """How a device's time is shared: a policy's name, or its number, which is the value. Raises InputError."""
+    """Parse a policy, by name or number. The value is its number. Raises InputError."""
     if text in POLICIES:
         return Share(name, text, POLICIES.index(text))
     if len(text) == 1 and text in "0123456789"[: len(POLICIES)]:
@@ -37,14 +37,14 @@ def parse_policy(name: str, text: str) -> Share:
 
 
 def default_policy(cores: int, weighted: bool) -> int:
-    """The policy of a slice for which none is named."""
+    """The number of the policy of a slice that asks for none."""
     if cores:
         return POLICY_FIXED
     return POLICY_WEIGHT if weighted else POLICY_NATIVE
 
 
 def check_together(cores: int, policy: int, name: str, text: str, where: str) -> None:
-    """Refuse a cap that nobody would keep, and a policy of caps without one. Raises InputError naming `name`."""
+    """Refuse a cap that the policy ignores, and a policy of caps without a cap. Raises InputError naming `name`."""
     row = policy_of(policy)
     if cores and not row.leases:
         raise InputError(name, text, f"policy {row.name} ignores caps, but {where} sets {cores} %",
@@ -56,13 +56,13 @@ def check_together(cores: int, policy: int, name: str, text: str, where: str) ->
 
 
 def enforced_text(policy: int, cause: str) -> str:
-    """A policy's name for people, and the cause why it is not enforced, if it is not."""
+    """A policy's name for people; with `cause`, also that it is not enforced and why."""
     row = policy_of(policy)
     return f"{row.name} (not enforced: {cause})" if cause and row.needs_nvcd else row.name
 
 
 def share_text(cores: int, weight: int, policy: int) -> str:
-    """What somebody gets of a device's time, for people."""
+    """A slice's policy, cap and weight for people."""
     row = policy_of(policy)
     parts = [row.name]
     if cores:

@@ -1,5 +1,6 @@
-"""Sizes as people and other systems write them. Everything that is not plainly a size is an error that names
-where it stands: a limit that was misread is no limit.
+"""Parses amounts of memory as people and other systems write them.
+
+Anything ambiguous is an error that names the option or variable: a misread limit would be no limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HINT = "write 10GiB, 512MiB, a number of bytes, or 25% of the device"
 
 
 def parse_size(name: str, text: str) -> Size:
-    """The size that `text` says; `name` is the option or variable that it was given in.
+    """Parse a size; `name` is the option or variable, for messages.
 
     A whole number, then nothing (bytes), one of K, M, G, T with or without `i` or `iB`, or `%`. Case does not
     matter and units are binary. Raises InputError for anything else: `10GB` may mean either kind of gigabyte.
@@ -42,7 +43,7 @@ def parse_size(name: str, text: str) -> Size:
 
 
 def in_bytes(name: str, text: str, count: int) -> Size:
-    """The size of `count` bytes, held against what any device could have. Raises InputError."""
+    """The size of `count` bytes. Raises InputError for less than 1 MiB or more than any device has."""
     if count == 0:
         raise InputError(name, text, "no memory at all", "leave it out to limit nothing")
     if count < SMALLEST:
@@ -53,7 +54,7 @@ def in_bytes(name: str, text: str, count: int) -> Size:
 
 
 def parse_gibibytes(name: str, text: str) -> Size:
-    """A plain number of GiB, as cGPU's variables have it. Raises InputError."""
+    """Parse a plain number of GiB, the form of cGPU's variables. Raises InputError."""
     return in_bytes(name, text, _number(name, text, text) << 30)
 
 
@@ -69,7 +70,7 @@ def parse_mebibytes(name: str, text: str) -> Size:
 
 
 def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
-    """The part `text`/`whole_text` of a device, as cGPU's pair of variables says it. Raises InputError."""
+    """Parse the fraction `text`/`whole_text` of a device, the form of cGPU's two variables. Raises InputError."""
     part, whole = _number(name, text, text), _number(whole_name, whole_text, whole_text)
     if whole == 0:
         raise InputError(whole_name, whole_text, "no memory at all")
@@ -79,7 +80,7 @@ def parse_part(name: str, text: str, whole_name: str, whole_text: str) -> Size:
 
 
 def parse_number(name: str, text: str, low: int, high: int, unit: str = "") -> int:
-    """A whole number from `low` to `high`, which `unit` may follow. Raises InputError."""
+    """Parse a whole number from `low` to `high`; `unit` may follow it. Raises InputError."""
     digits = text.removesuffix(unit)
     sound = (
         digits and DIGITS.issuperset(digits) and len(digits) <= 18 and (digits == "0" or digits[0] != "0")

@@ -1,4 +1,4 @@
-"""From what was asked for to what each device of one container may be used for. Pure."""
+"""Resolves a request for a slice to limits for each device of the container. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 class SliceDevice(Value):
-    """One device of a container and what of its memory it may use; amounts in bytes."""
+    """One device of a slice and its limits; amounts in bytes."""
 
     uuid: str
     index: str  # on the host: `0`, or `0:1` of a MIG device
@@ -47,11 +47,11 @@ class SliceDevice(Value):
 
     @property
     def hidden(self) -> bool:
-        """Whether nothing of it may be used: it is in the quota for who looks behind CUDA_VISIBLE_DEVICES."""
+        """Whether the slice may use nothing of it: the quota denies programs that change CUDA_VISIBLE_DEVICES."""
         return self.limit == 0
 
     def text(self) -> str:
-        """The device and its limit, for people."""
+        """The device and its limits, for people."""
         of = f" of {size_text(self.memory)}" if self.memory else ""
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
         if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
@@ -76,7 +76,7 @@ class HeldCgroup(Value):
 
 
 class Slice(Value):
-    """What a plan needs to know of a slice."""
+    """A slice as the plan needs it: devices with limits, and files on the host and in the image."""
 
     devices: tuple[SliceDevice, ...]
     shim_directory: str
@@ -100,7 +100,7 @@ class Slice(Value):
     ledger: str = ""  # directory on the host: the slice was made for a claim, before its containers
 
     def lines(self) -> list[str]:
-        """For people, one fact a line."""
+        """The facts about the slice for people, one a line."""
         lines = [device.text() for device in self.devices]
         for library in self.compat:
             if library.soname == "libcuda.so.1":
@@ -144,10 +144,10 @@ class Slice(Value):
 
 
 def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
-    """The devices of a container in the order in which they were asked for, each with its limit and its share.
+    """The devices of a container in the order of the request, each with its limits.
 
-    A device for which nothing is given is given whole, as far as the operator grants that. This is the one place
-    where the operator's bounds are applied.
+    A device without limits in the request is given whole, within the operator's maxima. Only this function applies
+    those maxima.
 
     Raises InputError, which names the option, variable or device, for a value that does not suit its device or that
     the operator does not grant. Raises DeviceError for a selector of `wanted.devices` that matches nothing, and for
@@ -176,7 +176,7 @@ def _placed(
     sliced: list[int],
     what: str,
 ) -> dict[int, T]:
-    """What was given for each place that something was given for."""
+    """The value for each device that has one, by the device's place in the request."""
     if len(given) > 1 and len(given) != len(sliced):
         raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(sliced)} devices")
     for place, value in given_at:
@@ -191,7 +191,7 @@ def _placed(
 
 
 def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
-    """Bytes that a device's slice has."""
+    """The memory limit of the slice on a device, in bytes."""
     most = granted(wanted.largest, device)
     if asked is None:
         return most  # whole, but nobody gets more than the operator grants
@@ -203,7 +203,7 @@ def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int
 
 
 def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> SliceDevice:
-    """The device with what is given of its time."""
+    """The device with cap, weight and policy."""
     cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
     if (cores or ALL) > most:
         assert asked is not None
@@ -225,7 +225,7 @@ def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> S
 
 
 def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevice:
-    """The device with a part of it. Raises InputError for more than the operator grants in `wanted`."""
+    """The device with the limits of `part`. Raises InputError for more than the operator grants in `wanted`."""
     if part.limit > granted(wanted.largest, device):
         allowed = wanted.largest.text if wanted.largest else ""
         raise _too_much(device, "all of it" if part.limit == NO_LIMIT else size_text(part.limit), allowed)
@@ -250,14 +250,14 @@ def _too_much(device: SliceDevice, what: str, allowed: str) -> InputError:
 
 
 def granted(largest: Size | None, device: SliceDevice) -> int:
-    """What the operator lets anybody have of a device: NO_LIMIT, or bytes that it has."""
+    """The operator's maximum for a device, in bytes; NO_LIMIT where it does not limit the device."""
     if largest is None or not largest.part and device.memory and largest.bytes >= device.memory:
         return NO_LIMIT
     return amount(largest, device)
 
 
 def amount(size: Size, device: SliceDevice) -> int:
-    """Bytes of `device` that `size` is, at least a MiB. Raises InputError when it has not as many."""
+    """`size` in bytes of `device`, at least 1 MiB. Raises InputError for more than the device has."""
     if not size.part:
         if device.memory and size.bytes > device.memory:
             raise InputError(
@@ -272,7 +272,7 @@ def amount(size: Size, device: SliceDevice) -> int:
 
 
 def shared_slice(facts: HostFacts) -> Slice:
-    """What a container gets that is nested in one with a slice: that slice, never more."""
+    """The slice of a container inside one that has a slice: the outer slice, shared."""
     assert facts.outer is not None
     root = facts.driver_root.rstrip("/")
     sonames = {library.soname for library in facts.outer.real}
@@ -289,7 +289,7 @@ def shared_slice(facts: HostFacts) -> Slice:
 
 
 def library_directory(facts: HostFacts) -> str:
-    """Where the driver root has libcuda, or libnvidia-ml where it has no libcuda; "" where it has neither."""
+    """The directory of libcuda in the driver root, else of libnvidia-ml; "" without either."""
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         for library in facts.libraries:
             if library.soname == soname:
@@ -298,7 +298,7 @@ def library_directory(facts: HostFacts) -> str:
 
 
 def devices_of(selection: Selection) -> list[SliceDevice]:
-    """Whole GPUs, and MIG devices in place of the GPU that they are a part of."""
+    """The devices of a selection, unlimited: whole GPUs, or the MIG devices of a GPU in its place."""
     found = []
     for gpu in selection.gpus:
         parts = [mig for parent, mig in selection.mig if parent.index == gpu.index]

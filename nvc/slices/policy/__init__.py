@@ -1,1 +1,1 @@
-"""How slices share the time of a device: the operator's settings for each device, and each slice's entitlement."""
+"""How slices share a device's time: device policies, entitlements, and measured utilization."""

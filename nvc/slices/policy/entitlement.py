@@ -1,7 +1,7 @@
-"""What is in force on a device, and the part of its time that each slice is entitled to. Pure.
+"""The policy in force on a device, and the entitlement of each slice. Pure.
 
-Slices may ask for different policies; a device has one at a time. nvcd schedules by what `in_force` says, and
-`vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
+Slices may ask for different policies, but a device has one at a time: `in_force` decides which. nvcd schedules by
+it; `vgpu top`, `vgpu show`, the metrics and `nvcd --state` print it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUANTUM = 10 * MS  # nanoseconds
 
 
 class Claim(Value):
-    """What a slice that lives has of one device, by its quota."""
+    """What the quota of a living slice says of its time on one device."""
 
     key: str
     policy: int = POLICY_NATIVE
@@ -33,7 +33,7 @@ class Claim(Value):
 
 
 class Terms(Value):
-    """What the policy in force makes of a claim."""
+    """How one slice is scheduled under the policy in force."""
 
     claim: Claim
     leased: bool = True  # the slice takes leases; else its processes use the device at any time
@@ -42,17 +42,17 @@ class Terms(Value):
 
     @property
     def key(self) -> str:
-        """The slice's."""
+        """The key of the slice."""
         return self.claim.key
 
     @property
     def cap(self) -> float:
-        """The part of the time that the shim holds it to."""
+        """The fraction of the time to which the shim limits it; 1.0: no cap."""
         return self.claim.cores / 100 or 1.0
 
 
 class InForce(Value):
-    """What holds for one device."""
+    """The policy in force on one device, with the terms of its slices."""
 
     policy: Policy = TABLE[POLICY_NATIVE]
     quantum: int = QUANTUM  # nanoseconds
@@ -60,7 +60,7 @@ class InForce(Value):
 
 
 def in_force(device_policy: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
-    """What holds on a device with these slices.
+    """The policy in force on a device with these slices.
 
     The policy is the operator's for the device, else that of the oldest slice that takes leases.
     """
@@ -102,7 +102,7 @@ def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str
 
 
 def filled(whole: float, caps: list[float], weights: list[int]) -> list[float]:
-    """The part of `whole` for each by its weight. What a cap keeps from one goes to the others."""
+    """Divide `whole` by weight, each part up to its cap. What a cap cuts off goes to the others."""
     parts = [*caps]
     left, rest = whole, list(range(len(caps)))
     while rest:

@@ -1,10 +1,11 @@
-"""Device policies: what the operator sets for a device and all its slices. That is a policy, the maximum number of
-slices and the sum of their weights, and the quantum of their leases.
+"""Device policies: an operator's settings for a device and all its slices.
+
+They are a policy, the maximum number of slices, the maximum sum of their weights, and the quantum of their leases.
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
-nvcd reads these files too. A device without one has no policy of its own: each slice's holds. A file that makes no
-sense is an error, never "no policy".
+nvcd reads these files too. On a device without one, each slice's own policy counts. A malformed file is an error,
+never "no policy".
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class PolicyError(NvcError):
 
 
 class DevicePolicy(Value):
-    """What the operator has set for one device."""
+    """The operator's settings for one device."""
 
     policy: int = NONE  # place in policy.TABLE; NONE: each slice's own
     max_instances: int = 0  # 0: any number
@@ -51,12 +52,12 @@ class DevicePolicy(Value):
     quantum_us: int = 0  # microseconds; 0: as nvcd has it
 
     def effective(self, asked: int) -> int:
-        """The policy of a slice that asks for `asked`."""
+        """The number of the policy for a slice that asks for the policy with the number `asked`."""
         return asked if self.policy == NONE else self.policy
 
     @property
     def bounds(self) -> bool:
-        """Whether there may be too many slices."""
+        """Whether it limits the number of slices or the sum of their weights."""
         return bool(self.max_instances or self.total_weight)
 
     def text(self) -> str:
@@ -72,12 +73,12 @@ class DevicePolicy(Value):
 
 
 def directory() -> str:
-    """Where the files are; made if need be. Raises InitializationError where there is no such place."""
+    """The directory of the files, made if need be. Raises InitializationError if it cannot be made."""
     return needed_directory("read policies", "vgpu-policy")
 
 
 def parse(text: str) -> DevicePolicy:
-    """What the content of a file says. Raises InputError."""
+    """Parse the content of a file. Raises InputError."""
     found = DevicePolicy()
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -95,7 +96,7 @@ def parse(text: str) -> DevicePolicy:
 
 
 def read(uuid: str) -> DevicePolicy:
-    """The policy of a device. Raises PolicyError."""
+    """Read the settings of a device; the defaults without a file. Raises PolicyError."""
     path = _path(uuid)
     try:
         fd = open_own(path)
@@ -114,9 +115,9 @@ def read(uuid: str) -> DevicePolicy:
 
 
 def write(uuid: str, policy: DevicePolicy) -> None:
-    """Lay it down; the file is another one then, or none. The caller holds the registry's lock.
+    """Write the settings of a device to a new file, or remove the file if they are the defaults.
 
-    Raises PolicyError.
+    The caller holds the registry's lock. Raises PolicyError.
     """
     path = _path(uuid)
     temporary = f"{path}.new"
@@ -136,7 +137,7 @@ def write(uuid: str, policy: DevicePolicy) -> None:
 
 
 def with_policies(devices: tuple[SliceDevice, ...]) -> tuple[SliceDevice, ...]:
-    """The devices of a slice, each with the policy that holds for it. Raises PolicyError."""
+    """The devices of a slice with their device policies applied. Raises PolicyError."""
     found = []
     for device in devices:
         own = DevicePolicy() if device.hidden else read(device.uuid)

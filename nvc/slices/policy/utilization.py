@@ -1,4 +1,4 @@
-"""What slices received of their devices' time, from two readings of budgets. Pure."""
+"""The utilization of devices by slices, from two readings of their budgets. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST = 9.99
 
 
 class Reading(Value):
-    """Every budget at one moment."""
+    """The budgets of all slices at one moment."""
 
     at: int  # nanoseconds of CLOCK_MONOTONIC
     budgets: dict[tuple[str, str], Budget]  # by the slice's key and the device's UUID
 
 
 class Received(Value):
-    """What a slice had of one device between two readings, as parts of the time that passed."""
+    """What a slice used of one device between two readings, as fractions of the time that passed."""
 
     share: float  # the device was used
     waited: float  # launches were held back; of several threads together, so it may be more than 1
@@ -29,7 +29,7 @@ class Received(Value):
 
 
 def reading(everybody: tuple[Tenant, ...], at: int) -> Reading:
-    """The budgets of slices as they were looked up at `at`."""
+    """The budgets of slices as read at `at`, nanoseconds of CLOCK_MONOTONIC."""
     return Reading(
         at,
         {
@@ -42,7 +42,7 @@ def reading(everybody: tuple[Tenant, ...], at: int) -> Reading:
 
 
 def received(old: Reading, new: Reading) -> dict[tuple[str, str], Received]:
-    """For each slice and device that is in both readings. Who has never been measured is not there."""
+    """The use of each slice and device in both readings; those that were never measured are left out."""
     passed = max(new.at - old.at, 1)
     found = {}
     for place, budget in new.budgets.items():
@@ -61,7 +61,7 @@ def _part(amount: int, passed: int) -> float:
 
 
 def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:
-    """One word for what the slice does on a device."""
+    """The state of a slice on a device in one word, for people."""
     if not tenant.alive:
         return "gone"
     if device.hidden:
@@ -80,5 +80,5 @@ def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:
 
 
 def percent(part: float | None) -> str:
-    """A part for people; `-` where there is none."""
+    """A fraction as a percentage; `-` for None."""
     return "-" if part is None else f"{part * 100:.1f}%"

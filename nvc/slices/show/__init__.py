@@ -1,1 +1,1 @@
-"""How slices are shown: tables, the interactive `top`, its history, and drawings."""
+"""Shows slices: tables, the interactive `top`, its history, and drawings."""

@@ -1,1 +1,1 @@
-"""The slices of this host: their directories below /run/nvc, whose they are, which live, and what they use."""
+"""The slices of this host: the registry below /run/nvc, which slices live, and what they use."""

@@ -1,4 +1,4 @@
-"""Who shares each device now, and whether the device's policy admits one more."""
+"""Admission of slices: which slices share a device, and whether its policy admits one more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXCLUSIVE = ("mig", "mps")
 
 
 class Sharer(Value):
-    """One slice on one device."""
+    """A slice on one device, as admission sees it."""
 
     key: str
     cores: int
@@ -30,9 +30,9 @@ class Sharer(Value):
 
 
 def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
-    """Who shares a device, apart from the slice with the key `but`.
+    """The living slices on a device, except the one with the key `but`.
 
-    Raises RegistryError, for this `step`, where that is not known of some slice.
+    Raises RegistryError, for this `step`, if a slice that may use the device cannot be read.
     """
     known.check(step, uuid, but)
     return tuple(
@@ -45,7 +45,7 @@ def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Share
 
 
 def admit(kernel: Kernel, key: str, slice: Slice) -> None:
-    """Refuse a slice that is one too many, or too heavy, for one of its devices. The caller holds the lock.
+    """Refuse a slice for which one of its devices has no room. The caller holds the registry's lock.
 
     Raises RegistryError, PolicyError.
     """
@@ -76,7 +76,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
 
 
 def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sharer, ...]) -> None:
-    """Refuse a weight that is more than what is free of a device's total. Raises RegistryError."""
+    """Refuse a weight above what is free of a device's maximum sum. Raises RegistryError."""
     free = max(total - sum(one.weight for one in others), 0)
     if total and weight > free:
         raise RegistryError(

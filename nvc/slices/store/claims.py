@@ -1,6 +1,6 @@
-"""Slices that are made before their containers: for claims of Kubernetes, whose containers share one.
+"""Slices for claims of Kubernetes: made before their containers, which share one slice.
 
-Such a slice has a ledger on the host, a small file system of its own, and lives until it is released.
+Such a slice has a ledger on the host, in a small file system of its own, and lives until it is released.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def held_uids() -> set[str]:
 
 
 def _readable(path: str) -> Entry | None:
-    """None: nobody knows whose it is, and `nvc-cli vgpu ls` names it."""
+    """The entry, or None if it cannot be read: `nvc-cli vgpu ls` then names it."""
     try:
         return read_entry(path)
     except RegistryError:
@@ -113,7 +113,7 @@ def _readable(path: str) -> Entry | None:
 
 
 def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
-    """Limits may be others after an update of nvc or of the device's policy. Containers keep the file they see."""
+    """Update limits after a change of nvc or of the device policy. Containers keep the file that they see."""
     old = read_entry(path)
     fd = open_own(f"{path}/quota", os.O_RDWR)
     try:
@@ -135,7 +135,7 @@ def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
 
 
 def _mount(path: str) -> None:
-    """A file system with room for the ledger and for nothing else, unless it is there and whole. Raises OSError."""
+    """Mount a file system with room for the ledger alone, unless a whole one is there. Raises OSError."""
     ready = f"{os.path.dirname(path)}/{READY}"
     try:
         os.mkdir(path, 0o755)
@@ -163,7 +163,7 @@ def _mount(path: str) -> None:
 
 
 def _is_there(path: str) -> bool:
-    """Raises OSError where that cannot be told."""
+    """Whether something is at `path`. Raises OSError if that cannot be told."""
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def _is_mount(path: str) -> bool:
 
 
 def unmount(path: str) -> None:
-    """Remove the file system of a ledger, and its place. Containers that have it bound keep it. Raises OSError."""
+    """Unmount the file system of a ledger and remove its directory. Containers keep theirs. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     while libc.umount2(os.fsencode(path), _DETACH | _NOFOLLOW) == 0:
         pass

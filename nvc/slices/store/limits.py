@@ -1,4 +1,4 @@
-"""The limits of one slice as they are now: read, and changed while its processes run."""
+"""Reads and changes the limits of one slice while its processes run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCK_TIME = 0.2  # seconds
 
 
 def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
-    """The limits of now, devices named as the registry has them. Raises QuotaError, OSError."""
+    """Read the current limits of a slice, with the registry's UUIDs. Raises QuotaError, OSError."""
     fd = open_own(entry.quota)
     try:
         return named(quota.read(fd), entry)
@@ -27,9 +27,9 @@ def read_quota(entry: Entry) -> tuple[QuotaDevice, ...]:
 
 
 def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ...]:
-    """Devices of a quota with the names that the registry has for them. Raises QuotaError where it has others.
+    """The devices of a quota with the registry's UUIDs. Raises QuotaError if the devices differ.
 
-    What the registry does not have yet, while a slice gets one more, keeps the name that the quota gives it.
+    A device that is being added, which the registry does not have yet, keeps the UUID of the quota.
     """
     renamed = []
     for place, limit in enumerate(found):
@@ -41,10 +41,10 @@ def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ..
 
 
 def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[QuotaDevice, ...], bool]:
-    """The limits of now, and whether a change whose writer was killed had to be ended for that.
+    """Read the current limits, and end the unfinished change of a writer that was killed; whether there was one.
 
-    `locked`: the caller holds the registry's lock; else it is waited for a little. This is the one place where a
-    quota is repaired. Raises QuotaError for one that cannot be, OSError.
+    `locked`: the caller holds the registry's lock; otherwise this waits up to LOCK_TIME for it. Quotas are repaired
+    only here. Raises QuotaError for a quota that cannot be repaired, OSError.
     """
     try:
         return read_quota(entry), False
@@ -59,10 +59,10 @@ def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[Quota
 
 
 def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
-    """End the change of an open quota whose writer was killed; whether there was one.
+    """End the unfinished change of an open quota; whether there was one.
 
-    Under the lock there is no other writer: it is waited for so long, and nothing is done without it. 0: the caller
-    holds it.
+    Waits up to `seconds` for the registry's lock, which excludes other writers, and returns False without it. 0:
+    the caller holds the lock.
     """
     try:
         lock = registry.locked(kernel, seconds) if seconds else -1
@@ -78,7 +78,7 @@ def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
 
 
 def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...]) -> Entry:
-    """Write other limits of a slice, and the policies that it asks for. The caller holds the lock.
+    """Write new limits of a slice, and the policies that it asks for. The caller holds the lock.
 
     Raises OSError.
     """

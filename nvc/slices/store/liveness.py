@@ -1,14 +1,14 @@
-"""Whether a slice lives, which processes it has, and what they say that they hold: by /proc, from the host.
+"""Which slices live, which processes they have, and what their ledgers say: from /proc of the host.
 
-A slice lives as long as the host holds something of it, whatever its processes do to what they see:
+A slice lives while one of these holds, whatever its processes do to what they see:
 
-- the process that it was made for, the container's first, is there (its number with the time at which it began);
-- a process is in the mount namespace that it was made for;
-- the list of mounts of a process has the slice's very quota, wherever that lies by now;
+- its first process, the container's first, exists: same number, same start time;
+- a process is in its mount namespace;
+- a process has the slice's quota among its mounts, at any path;
 - it was made for a claim that is prepared.
 
-Nothing is looked up by a path in the container. What cannot be told counts as living: a slice that is wrongly kept
-denies somebody a start, one that is wrongly dropped gives its share away a second time.
+No path is looked up in the container. In doubt a slice lives: one that is kept by mistake denies somebody a start,
+but one that is dropped by mistake gives its share away twice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Life(Value):
 
 
 class LedgerReading(Value):
-    """What the processes of a slice hold at one moment."""
+    """What a slice's ledger says at one moment."""
 
     accounts: tuple[Account, ...]
     budgets: tuple[Budget, ...] = ()  # by position of the device in the quota
@@ -58,7 +58,7 @@ class LedgerReading(Value):
 
 
 def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
-    """The slices that live, by key. All processes of the host are gone through."""
+    """The living slices by key, each with all of its processes. Examines every process of the host."""
     host = _Host(kernel)
     found = {}
     for entry in entries:
@@ -69,10 +69,10 @@ def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
 
 
 def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
-    """The slices that live, by key, with at least one process of each.
+    """The living slices by key, each with at least one of its processes.
 
-    All processes of the host are gone through where the one that a slice was made for has ended, and not otherwise:
-    of some thousand that takes longer than others should wait for a turn.
+    Examines every process of the host only if the first process of a slice has ended: with thousands of processes
+    that takes longer than others should wait for a lease.
     """
     found = {entry.key: Life((entry.pid,)) for entry in entries if is_here(entry.pid, entry.start)}
     found |= {entry.key: _prepared(entry) for entry in entries if entry.claim}
@@ -86,7 +86,7 @@ def _prepared(entry: Entry) -> Life:
 
 
 class _Host:
-    """The processes of this host by their mount namespaces, at one moment."""
+    """The processes of this host by mount namespace, at one moment."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -110,7 +110,7 @@ class _Host:
             pids.sort()
 
     def life_of(self, entry: Entry) -> Life | None:
-        """Why the slice lives; None: it does not."""
+        """Why the slice lives; None if it does not."""
         own = tuple(self.pids.get(entry.namespace, ()))
         try:
             device = os.stat(entry.quota).st_dev
@@ -207,7 +207,7 @@ class _Host:
 
 
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
-    """What the slice's processes say that they hold of its `devices` devices, and have used of their time."""
+    """Memory and time of the slice's first `devices` devices, as its ledger says. Never raises: see `problem`."""
 
     def whole(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)

@@ -1,4 +1,4 @@
-"""For whom a slice is made: the first process of its container, and its mount namespace, as the host knows them."""
+"""Facts about processes from /proc of the host: start time, mount namespace, cgroup, a container's first one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PF_EXITING = 4  # of a process's flags (linux/sched.h)
 
 
 def first_process(target: Target) -> tuple[int, int]:
-    """Number and start, as /proc has them, of the process that lives as long as the container does.
+    """The number and start time of the process that lives as long as the container.
 
-    A hook that runs in the container's namespaces ends at once. It was started by the container's first process:
-    the farthest of its ancestors that is in the same mount namespace. Raises OSError.
+    A hook in the container's namespaces ends soon. The container's first process started it: its farthest ancestor
+    in the same mount namespace. Raises OSError.
     """
     if target.proc < 0:
         return os.getpid(), start_of("/proc/self")
@@ -50,7 +50,7 @@ def _farthest(pid: int) -> int:
 
 
 def namespace_id(fd: int) -> int:
-    """What tells an open mount namespace from every other there ever was; 0 where the kernel does not say."""
+    """The number of an open mount namespace, never given again; 0 if the kernel does not say (before 6.11)."""
     buffer = bytearray(8)
     try:
         fcntl.ioctl(fd, NS_GET_MNTNS_ID, buffer)
@@ -69,14 +69,14 @@ def namespace_id_of(pid: str) -> int:
 
 
 def namespace_of(target: Target) -> int:
-    """Tells the mount namespace of a container from every other; 0: that of the host, or not known."""
+    """The number of a container's mount namespace, never given again; 0: the host's, or unknown."""
     if target.mount_namespace >= 0:
         return namespace_id(target.mount_namespace)
     return 0 if target.host else namespace_id_of("self")  # the host's outlives every slice
 
 
 def cgroup_of(proc: int) -> str:
-    """A cgroup of the process with this directory of /proc that is not the root; "" where there is none."""
+    """A cgroup of the process whose /proc directory is open as `proc`; "" if it is in root cgroups alone."""
     try:
         fd = os.open("cgroup", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     except OSError:
@@ -92,7 +92,7 @@ def cgroup_of(proc: int) -> str:
 
 
 def is_here(pid: int, start: int) -> bool:
-    """Whether the process that began then still lives; where that cannot be told it does."""
+    """Whether the process with this number and start time lives; True if that cannot be told."""
     if pid <= 0:
         return False
     try:
@@ -104,7 +104,7 @@ def is_here(pid: int, start: int) -> bool:
 
 
 def namespace_link(pid: int) -> tuple[str, int]:
-    """`mnt:[4026531841]` of a process, and the thread of it that has that: the first one may have ended.
+    """The mount namespace of a process, such as `mnt:[4026531841]`, and a thread in it: the first may have ended.
 
     Raises OSError.
     """
@@ -120,7 +120,7 @@ def namespace_link(pid: int) -> tuple[str, int]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has begun to end, with all of its threads. Raises OSError."""
+    """Whether all threads of a process have begun to exit. Raises OSError."""
     if not _ends(f"/proc/{pid}"):
         return False
     for name in os.listdir(f"/proc/{pid}/task"):  # the first thread may have ended alone
@@ -138,12 +138,12 @@ def _ends(directory: str) -> bool:
 
 
 def start_of(directory: str) -> int:
-    """When the process of a directory of /proc began, in clock ticks since boot (proc(5)). Raises OSError."""
+    """The start time of the process with this /proc directory, in clock ticks since boot. Raises OSError."""
     return int(_stat(directory)[19])
 
 
 def _stat(directory: str) -> list[bytes]:
-    """The fields from the third on: state, parent, ... Raises OSError."""
+    """The fields of `stat` from the third on: state, parent, ... Raises OSError."""
     fd = os.open(f"{directory}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
         # The name may have blanks and parentheses; what follows its last one does not.

@@ -1,11 +1,11 @@
-"""What a process of a slice sees of the slice's files, looked at from the host without waiting for anybody.
+"""What a process of a slice sees of the slice's files, read from the host without blocking.
 
-A tenant may mount a file system over its own files whose server never answers (FUSE, or one over a network). Who
-looks up a name there, or asks for a file's attributes, waits without end. So names are looked up only where the
-kernel has them in its cache, as it has each place that something is mounted on; what was found is compared by what
-the kernel remembers of it; and it is opened when it lies in a tmpfs. Where a name is not in the cache, or is a
-link in an overlay, which is never taken from there, the kernel's list of mounts says where the quota is bound.
-Where the cache knows that there is nothing it says so too: what the cache happens to know must make no difference.
+A tenant may mount a file system over its own files whose server never answers (FUSE, or one over a network). A
+lookup of a name there, or of a file's attributes, would block for ever. So names are looked up only in the kernel's
+cache, which has every mount point. What was found is compared by what the kernel remembers of it, and is opened
+only if it lies in a tmpfs. Where a name is not in the cache, or is a link in an overlay, which is never taken from
+there, the kernel's list of mounts says where the quota is bound. Where the cache knows that there is nothing it
+says so too: what the cache happens to know must make no difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of programs that have a slice without a container."""
+"""Names of slices of programs without a container."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_NAME = _LETTERS | frozenset("_.-")
 
 
 def check_name(name: str) -> None:
-    """Raises InputError for a name that no slice can have: a number would be the id of a process."""
+    """Check a name for a slice. Raises InputError; a number is refused, since it would mean a process."""
     sound = name[:1] in _LETTERS and name and _IN_NAME.issuperset(name) and not name.isdigit()
     if not sound or len(name) > NAME_MAX:
         raise InputError(
@@ -28,9 +28,9 @@ def check_name(name: str) -> None:
 
 
 def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
-    """Call the entry with this key `name`, or by its command: its file name, with a number where that is taken.
+    """Name the entry with this key `name`, or else after its command, with a number if that name is taken.
 
-    Raises InputError where a slice that lives is called `name` already, RegistryError, OSError.
+    Raises InputError if a living slice has the name, RegistryError, OSError.
     """
     lock = registry.locked(kernel)
     try:

@@ -1,4 +1,4 @@
-"""The slices of this host: for each container a directory with its quota and what is needed to find it again.
+"""The registry of slices: a directory for each, with its quota and what identifies it.
 
     /run/nvc/vgpu/<key>/quota    bound into the container; changed in place
     /run/nvc/vgpu/<key>/about    lines of `name value`
@@ -58,7 +58,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def base_directory() -> str:
-    """Where entries are; made if need be. Raises InitializationError where there is no such place."""
+    """The registry's directory, made if need be. Raises InitializationError."""
     return needed_directory("make a slice", "vgpu")
 
 
@@ -108,7 +108,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
 
 
 def check(kernel: Kernel, target: Target, slice: Slice) -> None:
-    """Raise what `enter` would raise for this slice. Nothing is made."""
+    """Raise what `enter` would raise for this slice, and change nothing."""
     base = base_directory()
     lock = locked(kernel)
     try:
@@ -118,7 +118,7 @@ def check(kernel: Kernel, target: Target, slice: Slice) -> None:
 
 
 def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
-    """Refuse a slice that its devices have no room for, or whose plan is outdated. The caller holds the lock."""
+    """Refuse a slice for which its devices have no room, or whose plan is outdated. The caller holds the lock."""
     if slice.holds:
         _check_holds(kernel, base, key, slice.holds)
     # Another slice may have a MIG device for itself.
@@ -132,7 +132,7 @@ def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
 
 
 def held(holds: str) -> Entry | None:
-    """The slice that was made for a claim and has just these holds. Raises RegistryError."""
+    """The slice that was made for a claim with exactly these holds. Raises RegistryError."""
     for entry in _all(base_directory()):
         if entry.claim and entry.holds == holds:
             return entry
@@ -140,7 +140,7 @@ def held(holds: str) -> Entry | None:
 
 
 def _all(base: str) -> Iterator[Entry]:
-    """All entries but what removals have left that were killed. Raises RegistryError for one that is not sound."""
+    """All entries, without the remains of interrupted removals. Raises RegistryError for a malformed entry."""
     for name in entry_names(base):
         try:
             yield read_entry(f"{base}/{name}")
@@ -170,7 +170,7 @@ def join(kernel: Kernel, target: Target, slice: Slice) -> None:
 
 
 def _check_holds(kernel: Kernel, base: str, key: str, holds: str) -> None:
-    """Refuse what another slice has that lives: two would have twice what the claim was given.
+    """Refuse holds that another living slice has: two slices would have twice what the claim was given.
 
     The caller holds the lock. Raises RegistryError.
     """
@@ -212,7 +212,7 @@ def is_bound(kernel: Kernel, rootfs: int, libs_dir: str, path: str) -> bool:
 
 
 def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
-    """Make an entry, all of it at once; the caller holds the lock. Raises OSError."""
+    """Make an entry atomically; the caller holds the lock. Raises OSError."""
     temporary = (
         f"{path.rpartition('/')[0]}/.new"  # one name, under the lock: what a killed run leaves is reused
     )
@@ -231,7 +231,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
 def _change(
     path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
 ) -> Callable[[], None]:
-    """A container that runs is asked to get something else, or the same again."""
+    """Change the entry of a running container. Returns what takes that back."""
     old_entry = read_entry(path)
     if old_entry.isolation == "kernel" != slice.isolation:
         raise RegistryError(
@@ -276,7 +276,7 @@ def _change(
 
 
 def entry_device(device: SliceDevice) -> EntryDevice:
-    """What the registry keeps of a device."""
+    """The entry's record of a device."""
     return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
 
 
@@ -302,7 +302,7 @@ def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
 
 
 def entry_names(base: str) -> list[str]:
-    """The keys of all entries."""
+    """The keys of all entries, sorted. Raises OSError."""
     return sorted(name for name in os.listdir(base) if _is_key(name))
 
 
@@ -312,10 +312,10 @@ def _is_key(name: str) -> bool:
 
 
 def prune(kernel: Kernel, base: str) -> list[str]:
-    """Remove the entries of containers that are gone, and what a removal left that was killed.
+    """Remove entries of containers that are gone, and the remains of interrupted removals. Returns their keys.
 
-    Their keys are returned. An entry whose file `about` cannot be read stays: a container may have its quota bound.
-    The caller holds the lock.
+    An entry whose file `about` cannot be read stays: a container may have its quota bound. The caller holds the
+    lock.
     """
     from nvc.slices.store.snapshot import snapshot
 
@@ -329,12 +329,12 @@ def prune(kernel: Kernel, base: str) -> list[str]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry. A container that still has it bound keeps the file, with the limits of now."""
+    """Remove an entry. A container that has the quota bound keeps the file with its current limits."""
     _remove(entry.directory)
 
 
 def _remove(path: str) -> None:
-    """What is known of a slice goes last: a removal that was killed can be made again."""
+    """Remove an entry's files, `about` last, so that an interrupted removal can be repeated."""
     try:
         os.rmdir(f"{path}/{LEDGER}")
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""One look at all slices of this host: those that can be read, and those that cannot.
+"""A snapshot of all slices of this host: sound ones, and broken ones that cannot be read.
 
-Whoever decides about slices, lists, checks or removes them starts here. A slice that cannot be read denies what
-depends on it: `Snapshot.check` comes before every decision about a device.
+Admission, listing, checks and removal start here. A broken slice denies what depends on it: `Snapshot.check` comes
+before every decision about a device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SliceRecord(Value):
-    """One slice."""
+    """A slice that can be read."""
 
     entry: Entry
     limits: tuple[QuotaDevice, ...]  # of now
@@ -28,7 +28,7 @@ class SliceRecord(Value):
 
 
 class Broken(Value):
-    """One slice of which something cannot be read."""
+    """A slice of which something cannot be read."""
 
     entry: Entry  # only its key and directory, where the file `about` cannot be read
     uuids: frozenset[bytes]  # its devices; none: it may have any
@@ -38,7 +38,7 @@ class Broken(Value):
     torn: bool = False  # a change of its quota was never finished
 
     def error(self, step: str) -> RegistryError:
-        """Why this `step` is denied."""
+        """The error that denies `step`."""
         key = self.entry.key
         hint = f"stop its container, then `nvc-cli vgpu rm --force {key}`" if self.life else ""
         return RegistryError(
@@ -60,14 +60,14 @@ class Snapshot(Value):
         return tuple((one.entry, one.limits) for one in self.slices if one.life)
 
     def broken_on(self, uuid: str, but: str = "") -> Broken | None:
-        """One that cannot be read, may live, and may have this device; `but` is a key that does not count."""
+        """A broken slice that may live and may have this device, except the one with the key `but`."""
         for one in self.broken:
             if one.life and one.entry.key != but and (not one.uuids or uuid_bytes(uuid) in one.uuids):
                 return one
         return None
 
     def check(self, step: str, uuid: str, but: str = "") -> None:
-        """Raise RegistryError, for this `step`, where not everything is known of who has this device."""
+        """Raise RegistryError, for this `step`, if a broken slice may have this device."""
         one = self.broken_on(uuid, but)
         if one is not None:
             raise one.error(step)
@@ -79,8 +79,8 @@ def snapshot(
     """Read all slices below `base`, by default the registry.
 
     `locked`: the caller holds the registry's lock. With `processes`, each life has all processes of its slice,
-    which takes a look at every process of the host. With `repair`, a change of a quota is ended whose writer was
-    killed; without the lock that waits for it a little. The remains of a removal that was killed are no slice.
+    which takes examining every process of the host. With `repair`, the unfinished change of a quota is ended;
+    without the lock this waits for it a little. Remains of interrupted removals are not slices.
 
     Raises OSError for the registry itself.
     """

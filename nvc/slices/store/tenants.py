@@ -1,7 +1,7 @@
-"""The slices of this host as they are now: what was asked for, who is in them, and what those say they hold.
+"""The slices of this host as users see them: names, limits, processes, and what these use.
 
-A slice is called as users know it: by what an engine calls its container, by the program of `vgpu run`. Of several
-that would be called the same, the one that lives has the name, and otherwise each its id.
+A slice has the name that an engine gives its container, or that of the program of `vgpu run`. Of several with the
+same name, the living one has it, and the others go by their ids.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Tenant(Value):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Everything that a user may call it, apart from beginnings and processes."""
+        """All names by which a user may call it, apart from prefixes of ids and process numbers."""
         own = (self.name, self.short, self.entry.key, self.entry.program, *self.container.aliases)
         return tuple(alias for alias in own if alias)
 
@@ -115,7 +115,7 @@ def tenants(
 
 
 def warnings_of(known: Snapshot) -> tuple[str, ...]:
-    """What is to be told to whoever lists slices."""
+    """Warnings for lists of slices: broken ones, and quotas that were repaired."""
     ended = (f"{path}: its writer was killed; the current values apply" for path in known.repaired)
     return (*(str(one.error("list slices")) for one in known.broken), *ended)
 
@@ -211,7 +211,7 @@ def _needs(tenant: Tenant, device: TenantDevice) -> bool:
 
 
 def container_of(entry: Entry, names: Lookup) -> ContainerName:
-    """What the container of a slice is called. Never raises."""
+    """The names of a slice's container. Never raises."""
     if entry.claim and not entry.container:
         return ContainerName("kubernetes", name=entry.claim)
     if entry.program or not (entry.container or entry.cgroup):
@@ -239,7 +239,7 @@ def _tenant(
 
 
 def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
-    """The slice that `name` means. Raises InputError, which lists the candidates where there are several.
+    """The slice that `name` means. Raises InputError, with the candidates if there are several.
 
     That is its name or one that an engine has for its container, a process in it, or the beginning of its key or of
     the container's id. Of several that have had the same name, the one that lives is meant.
@@ -273,7 +273,7 @@ def _candidates(found: list[Tenant]) -> str:
 
 
 def gone(tenant: Tenant) -> tuple[str, ...]:
-    """What is to be told to who changes a slice that nobody has any more."""
+    """A warning for changes of a slice whose container is gone."""
     return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
 
 
@@ -333,7 +333,7 @@ def container_document(container: ContainerName) -> dict[str, str | None] | None
 
 
 def _time(device: TenantDevice) -> dict[str, Any] | None:
-    """What the slice has had of a device's time, in all; None: not known."""
+    """The slice's total use of a device's time, for programs; None: unknown."""
     if device.budget is None:
         return None
     budget = device.budget
