@@ -1,4 +1,4 @@
-"""What the daemon tells an operator: one line of JSON is asked, one line of JSON answered, by root alone.
+"""Answers questions of root on nvcd's control socket: one line of JSON each way.
 
 {"ask": "state"}    devices, slices, what was found, the daemon itself
 {"ask": "alive"}    the version: whether anybody answers
@@ -34,7 +34,7 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
-    """The answer to one line."""
+    """The answer to one question, a line of JSON."""
     try:
         asked = json.loads(question)
         ask = asked["ask"]
@@ -77,7 +77,7 @@ def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]
 
 
 def state(daemon: Daemon, now: int) -> dict[str, Any]:
-    """Everything that is known; times in nanoseconds, amounts in bytes."""
+    """nvcd's whole state; times in nanoseconds, amounts in bytes."""
     return {
         "version": nvc.__version__,
         "now": now,
@@ -129,7 +129,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
 
 
 def finding(one: Violation) -> dict[str, Any]:
-    """Something that verification found and that goes on."""
+    """An ongoing violation."""
     return {name: getattr(one, name) for name in one._fields if name != "acted"}
 
 

@@ -1,4 +1,4 @@
-"""The parts of nvcd, and what each is told by the others."""
+"""Connects the parts of nvcd: scheduling, audit, sockets, MPS servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOON = SECOND // 20  # after something was told by the kernel: it may be told mo
 
 
 class Daemon:
-    """Everything together."""
+    """nvcd, without its sockets for operators."""
 
     def __init__(self, config: Config, kernel: Kernel, now: int, log: Callable[[str], None]) -> None:
         self.config = config
@@ -65,16 +65,16 @@ class Daemon:
         self.loop.after = self.server.after
 
     def watch(self, pid: int, channel: socket.socket) -> None:
-        """Listen to the process that watches."""
+        """Take news from the helper process that watches the kernel."""
         self.watcher = Watcher(self.loop, pid, channel, self.happened, self.log)
 
     def half(self, now: int) -> None:
-        """What is done twice a second: what NVML shows is to bind within one."""
+        """Ask NVML, twice a second: violations must be found within one."""
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
 
     def second(self, now: int) -> None:
-        """What is done once a second."""
+        """Do what is due once a second: registry, clients, MPS servers, processes to watch."""
         census = now - self._census >= CENSUS
         if census:
             self._census = now
@@ -113,7 +113,7 @@ class Daemon:
             self.log(problem)
 
     def look(self, now: int) -> bool:
-        """Ask NVML, if there are slices and nothing is under way; whether it was asked."""
+        """Ask NVML unless it is being asked. Returns whether it was asked."""
         if self.nvml.libraries is None and not self.search(now):
             return False
         if not self.nvml.ask(now):
@@ -164,7 +164,7 @@ class Daemon:
             self.slices.apply(now)
 
     def happened(self, word: str, now: int) -> None:
-        """The kernel tells something: look, but not for each of many at once."""
+        """Handle news from the kernel: read slices again and ask NVML, once for many news."""
         if word == "device":
             self.nvml.libraries = None  # the driver may be another one
             self.nvml.close()
@@ -179,6 +179,6 @@ class Daemon:
         self._guarded(lambda: self.look(now))
 
     def close(self) -> None:
-        """End the helpers, and what lasts only while somebody verifies."""
+        """End the helper processes, and clear denials."""
         self._guarded(self.verifier.release)
         self.nvml.close()

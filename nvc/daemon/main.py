@@ -1,4 +1,4 @@
-"""nvcd's life: what it needs is opened, rights are given up, the loop runs until a signal ends it."""
+"""Runs nvcd: opens sockets, drops privileges, and runs the loop until a signal ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver's nvidia-cuda-mps-control says, in answers and in its log. Nothing of it is trusted."""
+"""Parses answers and logs of the driver's nvidia-cuda-mps-control. Nothing in them is trusted."""
 
 from __future__ import annotations
 

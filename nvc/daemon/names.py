@@ -1,4 +1,4 @@
-"""What slices are called, for metrics and for who asks: looked up once, and again after a while where not found."""
+"""Names of slices for metrics and answers: looked up once, and again after a while if not found."""
 
 from __future__ import annotations
 

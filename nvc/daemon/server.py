@@ -1,7 +1,7 @@
-"""The socket that processes of slices connect to, and the talk of native/vgpu/protocol.h.
+"""The socket for processes of slices, with the protocol of native/vgpu/protocol.h.
 
-A client costs bounded memory (a socket, a few objects) and bounded time: what it may send is metered, and one that
-does not read is closed. Nothing it says is believed beyond "I want" and "I give back".
+A client costs bounded memory (a socket, a few objects) and bounded time: its messages are rate-limited, and a
+client that does not read is closed. Only requests and releases of leases are believed.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 def room_for_one(clients: int) -> int:
-    """How many connections one slice may have when there are so many in all: a quarter of what is left."""
+    """The maximum number of connections of one slice when there are `clients` in all: a quarter of the rest."""
     return min(PER_SLICE_MAX, (CLIENTS_MAX - clients) // 4)
 
 
 class Server:
-    """All connections of processes."""
+    """The connections of all processes."""
 
     def __init__(self, loop: Loop, board: Board, slices: SliceIndex, log: Callable[[str], None]) -> None:
         self.loop = loop
@@ -88,7 +88,7 @@ class Server:
             self.doom(client, error.errno or errno.EPIPE)
 
     def doom(self, client: Client, code: int) -> None:
-        """Close it once whoever called is through with its tenant."""
+        """Close the client at the end of this round, when no caller uses its slice any more."""
         if not client.doomed:
             client.doomed = code
             self._doomed.append(client)
@@ -116,7 +116,7 @@ class Server:
                 _refuse(connection, code)
 
     def _admit(self, connection: socket.socket, now: int) -> int:
-        """Make it a client. Returned is 0, or an errno that says why it is none."""
+        """Make a connection a client. Returns 0, or the errno that refuses it."""
         if len(self.clients) >= CLIENTS_MAX:
             return errno.EMFILE
         peer = peer_of(self.slices.kernel, connection, self.slices.entries())
@@ -165,7 +165,7 @@ class Server:
             self.doom(client, code)
 
     def _afford(self, client: Client, now: int) -> bool:
-        """Whether the client may send more; if not, it is not looked at for a while."""
+        """Whether the client may send more; if not, its messages are left unread for a while."""
         if client.bucket.take(now, GRAB) and self._meter(client.known).take(now, GRAB):
             client.tokens = GRAB - 1
             return True
@@ -231,7 +231,7 @@ class Server:
     # The end
 
     def after(self, now: int) -> None:
-        """Close those that were found to be of no use in this round."""
+        """Close the clients that were doomed in this round."""
         while self._doomed:
             client = self._doomed.pop()
             self._count(errno.errorcode.get(client.doomed, str(client.doomed)))
@@ -260,14 +260,14 @@ class Server:
     # Now and then
 
     def _resume(self, now: int) -> None:
-        """Look again at those that had sent too much."""
+        """Read again from clients that had sent too much."""
         waiting, self._paused = self._paused, []
         for client in waiting:
             if self.clients.get(client.fd) is client:
                 self.loop.pause(client.fd, False)
 
     def housekeeping(self, now: int) -> None:
-        """Each second: who waits hears that we live; who keeps us waiting is closed."""
+        """Each second: tell waiting clients that nvcd runs, and close clients that are overdue."""
         hello = MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0)
         for client in tuple(self.clients.values()):
             if not client.known.alive:

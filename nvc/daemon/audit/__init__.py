@@ -1,1 +1,1 @@
-"""Whether slices use what they may: NVML's view of processes against ledgers, quotas and shares of time."""
+"""Detects violations: compares NVML's figures with ledgers, quotas and leases."""

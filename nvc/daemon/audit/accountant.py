@@ -1,7 +1,7 @@
-"""What slices take according to NVML, held against what their ledgers say and what their quotas allow.
+"""Compares the memory that NVML shows for slices with their ledgers, and corrects their quotas.
 
-The truth of a slice on a device is the sum of what NVML shows for its processes. Where that is more than the ledger
-has, the difference goes into the quota, so that the shim counts with it.
+A slice's `truth` on a device is the sum of what NVML shows for its processes; `model` is what its ledger says.
+Where the truth is more, the difference goes into the quota, so that the shim counts it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
 
 class User(Value):
-    """A process that NVML sees on a device."""
+    """A process that NVML shows on a device."""
 
     pid: int
     start: int  # clock ticks since boot
@@ -47,7 +47,7 @@ class User(Value):
 
 
 class Balance(Value):
-    """One slice on one device. Bytes."""
+    """The memory of one slice on one device, in bytes."""
 
     key: str
     uuid: str
@@ -59,7 +59,7 @@ class Balance(Value):
 
 
 class ProcessUse(Value):
-    """What part of the time a process had kernels on a device."""
+    """The percentage of the time with kernels of a process on a device."""
 
     pid: int
     start: int  # clock ticks since boot
@@ -79,7 +79,7 @@ def _cause(error: OSError | LedgerError | _NotShown) -> str:
 
 
 class Accountant:
-    """Keeps the last balances."""
+    """Keeps the balance of each slice and device as of NVML's last answer."""
 
     def __init__(self, slices: SliceIndex, log: Callable[[str], None]) -> None:
         self.slices = slices
@@ -103,12 +103,12 @@ class Accountant:
         self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
 
     def before(self) -> None:
-        """Read the ledgers before NVML is asked: what is freed meanwhile is not to look like a difference."""
+        """Read the ledgers before NVML is asked: memory that is freed meanwhile must not look like a difference."""
         self.unread.clear()
         self._before = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
-        """What NVML says: find out whose processes those are, and write what is missing in the ledgers."""
+        """Take in an answer of NVML: assign processes to slices, make balances, and correct quotas."""
         self.devices, self._now = devices, now
         searched = frozenset(entry.key for entry in self.slices.living())
         if (
@@ -196,7 +196,7 @@ class Accountant:
     # Ledgers
 
     def budgets(self, key: str) -> tuple[Budget, ...]:
-        """What the slice's ledger says of its time, by position of the device; empty: not known."""
+        """The time that the slice's ledger records, by position of the device; () if unknown."""
         fd = self._ledgers.get(key, -1)
         if fd < 0:
             return ()
@@ -208,7 +208,7 @@ class Accountant:
             return ()
 
     def _model(self, known: IndexedSlice) -> tuple[int, ...]:
-        """What the slice's processes say that they hold, by position of the device."""
+        """The bytes that the slice's ledger records, by position of the device; zeros if it cannot be read."""
         key = known.entry.key
         self.accounts.pop(key, None)
         if key in self.unread:
@@ -229,7 +229,7 @@ class Accountant:
         return ledger.totals(accounts, len(known.devices))
 
     def _open(self, known: IndexedSlice, before: int = -1) -> int:
-        """The ledger as a process of the slice sees it, maybe that of `before`.
+        """Open the ledger through a process of the slice; returns `before` if that is the same file.
 
         Raises OSError, LedgerError, and _NotShown where no process can be asked.
         """
@@ -255,14 +255,14 @@ class Accountant:
         return self._ledgers.get(key, -1)
 
     def forget(self, key: str) -> None:
-        """Open the ledger anew next time."""
+        """Close the slice's ledger, which is then opened again when it is needed."""
         self._stamps.pop(key, None)
         fd = self._ledgers.pop(key, -1)
         if fd >= 0:
             os.close(fd)
 
     def open_again(self) -> None:
-        """Now and then: a slice may have put another ledger in its place. The same one is not opened again."""
+        """Check that the open ledgers are still those of their slices, and open the others again."""
         for key, fd in tuple(self._ledgers.items()):
             try:
                 found = self._open(self.slices.by_key[key], fd)
@@ -277,7 +277,7 @@ class Accountant:
     # Quotas
 
     def _correct(self) -> None:
-        """Write the differences, under the lock that every other writer of quotas takes."""
+        """Write the differences into the quotas, under the registry's lock."""
         wanted: dict[str, dict[str, int]] = {}
         for balance in self.balances:
             if balance.truth < 0:

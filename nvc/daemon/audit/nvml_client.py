@@ -1,4 +1,4 @@
-"""NVML's view of devices and processes, once a second, from a process that may hang (nvml_process.py)."""
+"""Asks NVML about devices and processes, through a helper process that may hang (nvml_process.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HANG_MAX = 4  # processes that were killed and cannot die; no more are begun unt
 
 
 class DeviceSeen(Value):
-    """A GPU or MIG device as NVML sees it. Bytes and percent; -1: not told."""
+    """A GPU or MIG device as NVML shows it. Bytes and percent; -1: unknown."""
 
     uuid: str
     memory: int
@@ -43,7 +43,7 @@ class DeviceSeen(Value):
 
 
 def parse(text: str) -> tuple[DeviceSeen, ...]:
-    """An answer of nvml_process.py, which ran the vendor's code: ValueError for anything but what it should be."""
+    """Parse an answer of nvml_process.py, which is untrusted: it ran the vendor's code. Raises ValueError."""
     found: dict[str, list[int]] = {}
     processes: dict[str, dict[int, int]] = {}
     sampled: dict[str, int] = {}
@@ -91,7 +91,7 @@ def parse(text: str) -> tuple[DeviceSeen, ...]:
 
 
 class NvmlClient:
-    """Calls `told` with each answer, and when that came."""
+    """Asks the helper process, and calls `told` with each answer and its time."""
 
     def __init__(
         self, loop: Loop, told: Callable[[tuple[DeviceSeen, ...], int], None], log: Callable[[str], None]
@@ -111,7 +111,7 @@ class NvmlClient:
         self._unreaped: list[int] = []
 
     def ask(self, now: int) -> bool:
-        """Ask, unless an answer is awaited; whether it was asked now."""
+        """Send a question, unless one is unanswered. Returns whether it was sent."""
         if self._asked:
             if now - self._asked > DEADLINE:
                 self._fail(f"no answer within {DEADLINE // SECOND} s", now)
@@ -162,7 +162,7 @@ class NvmlClient:
             self.told(found, now)
 
     def _fail(self, problem: str, now: int) -> None:
-        """Begin anew with another process, later."""
+        """End the helper process; the next question after AGAIN starts another."""
         self.failures += 1
         self._not_before = now + AGAIN
         if problem != self._problem:
@@ -171,7 +171,7 @@ class NvmlClient:
         self.close()
 
     def close(self) -> None:
-        """End the process, and wait for no answer."""
+        """Kill the helper process, and expect no answer."""
         self._asked, self._data = 0, b""
         if self._socket is not None:
             self.loop.remove(self._socket.fileno())

@@ -63,7 +63,7 @@ Offence = tuple[str, str, str, int, int]
 
 
 class Event(Value):
-    """Something that was found."""
+    """A violation as the log and `nvcd --state` show it."""
 
     time: float  # seconds since the epoch
     kind: str
@@ -75,7 +75,7 @@ class Event(Value):
 
 
 class Violation(Value):
-    """Something that goes on, and what was done about it."""
+    """An ongoing violation, and what was done about it."""
 
     key: str  # of the slice; "": none
     uuid: str
@@ -88,7 +88,7 @@ class Violation(Value):
 
 
 class Verifier:
-    """Looks at each balance."""
+    """Detects violations after each answer of NVML, and acts on them."""
 
     def __init__(
         self, accountant: Accountant, board: Board, actions: dict[str, str], log: Callable[[str], None]
@@ -109,7 +109,7 @@ class Verifier:
 
     @property
     def denied(self) -> dict[tuple[str, str], Violation]:
-        """What was found of those who are denied something now, by key and UUID in lower case."""
+        """The violations for which slices are denied a device now, by key and UUID in lower case."""
         found: dict[tuple[str, str], Violation] = {}
         for one in self.ongoing.values():
             if one.key and one.action == DENY:
@@ -219,7 +219,7 @@ class Verifier:
         }
 
     def _strangers(self, servers: set[int]) -> dict[Offence, str]:
-        """Who is in no slice, and no server of MPS that `servers` have started for one."""
+        """Processes on shared devices that are in no slice, nor children of an MPS server of `servers`."""
         slices = self.accountant.slices
         shared = {
             device.uuid
@@ -268,7 +268,7 @@ class Verifier:
         self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
 
     def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
-        """Kill the process, of a slice's the one with the most memory or use. Returned is what was done."""
+        """Kill the process, or the process of the slice with the most memory or use. Returns what was done."""
         if not pid:
             users = (
                 [(one.percent, one.pid, one.start, one.key, one.uuid) for one in self.accountant.use]
@@ -288,7 +288,7 @@ class Verifier:
         return f"stopped process {pid}"
 
     def _end(self, found: dict[Offence, str]) -> None:
-        """Tell what is over."""
+        """Log the violations that are over, and forget them."""
         over = [self.ongoing.pop(offence) for offence in tuple(self.ongoing) if offence not in found]
         denied = self.denied
         for one in over:
@@ -300,7 +300,7 @@ class Verifier:
             )
 
     def _mark(self) -> None:
-        """Write into the quotas what is denied now."""
+        """Set the flag DENIED in the quotas of the slices that are denied a device, and clear it in others."""
         denied = self.denied
         for key, known in self.accountant.slices.by_key.items():
             values = {device.uuid: int((key, device.uuid.lower()) in denied) for device in known.devices}
@@ -308,7 +308,7 @@ class Verifier:
                 self.accountant.change(key, _denied, values)
 
     def release(self) -> None:
-        """Deny nobody anything any more: when nvcd ends, nobody sees whether the cause does."""
+        """Clear all denials: after nvcd has ended, nobody notices that a violation is over."""
         self.ongoing = {}
         self._mark()
 
@@ -327,7 +327,7 @@ class Verifier:
 
 
 def _patience(offence: Offence) -> int:
-    """Nanoseconds that it is seen before it counts."""
+    """How long an offence must last before it counts, in nanoseconds."""
     kind, _, _, pid, _ = offence
     return UNREAD if kind == BYPASS and not pid else PERSIST[kind]
 

@@ -1,4 +1,4 @@
-"""Changes what slices may have while their containers run."""
+"""Changes limits of slices, and pauses them, while their containers run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on
 
 
 class DeviceShare(Value):
-    """What one device of a slice has, and the policy that the slice asks for."""
+    """The limits of one device of a slice, and the number of the policy that the slice asks for."""
 
     share: QuotaDevice
     asked: int
@@ -56,10 +56,10 @@ def set_limits(
 ) -> tuple[str, ...]:
     """Give the devices of a slice other limits: all that it may use, or those named by index or UUID.
 
-    `wanted` has one size and one cap, or one for each device; `unlimited` lifts the limit of memory. What is
-    returned is to be told: limits below what is in use, policies that do not hold now. `facts` are needed for other
-    sizes of a slice with isolation by the kernel, whose cgroup the driver limits. Raises InputError, RegistryError,
-    PolicyError, and what `kernel_limits.set_limits` raises.
+    `wanted` has one size and one cap, or one for each device; `unlimited` lifts the limit of memory. Returns
+    warnings: limits below what is in use, policies that are not in force or not enforced. `facts` are needed for
+    other sizes of a slice with isolation by the kernel, whose cgroup the driver limits. Raises InputError,
+    RegistryError, PolicyError, and what `kernel_limits.set_limits` raises.
     """
     if tenant.entry.claim:
         raise InputError(
@@ -123,7 +123,7 @@ def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
 
 
 def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool) -> None:
-    """Hold back every launch on the devices of a slice, or let them go on. Raises InputError, RegistryError."""
+    """Pause or resume all launches of a slice on its devices. Raises InputError, RegistryError."""
 
     def change(_: int, old: DeviceShare) -> DeviceShare:
         flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
@@ -168,7 +168,7 @@ def _edited_locked(
 def _shared(
     kernel: Kernel, tenant: Tenant, old: DeviceShare, wanted: SliceRequest, cap: Share | None, told: list[str]
 ) -> DeviceShare:
-    """The state with what is wanted of the device's time."""
+    """The limits of a device with the wanted cap, weight and policy. Appends warnings to `told`."""
     if cap is None and wanted.weight is None and wanted.policy is None:
         return old
     share = old.share
@@ -215,7 +215,7 @@ def _plain(device: TenantDevice) -> SliceDevice:
 
 
 def _chosen(tenant: Tenant, devices: tuple[str, ...]) -> list[int]:
-    """The places of the named devices; without a name, of all that the slice may use."""
+    """The places of the named devices, or of all that the slice may use without a name. Raises InputError."""
     if not devices:
         return [place for place, device in enumerate(tenant.devices) if device.limit]
     chosen = []

@@ -1,4 +1,4 @@
-"""Whether the hooks are active in a process, and what is not covered: by what it has mapped, not what it says."""
+"""Checks from a process's memory maps whether the shim is loaded, and what it does not cover."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTIVE, IDLE, AROUND_IT = "active", "not loaded", "not covered"
 
 
 class CheckReport(Value):
-    """What was found of one process."""
+    """The result for one process."""
 
     pid: int
     name: str
@@ -36,7 +36,7 @@ class CheckReport(Value):
 
 
 def check_process(kernel: Kernel, pid: int) -> CheckReport:
-    """Which of its mapped files are shims, and which are the driver's without one. Raises ContainerError."""
+    """Check which mapped files are shims, and which are driver libraries without one. Raises ContainerError."""
     try:
         mapped = _mapped(pid)
         root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -81,7 +81,7 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
 
 
 def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
-    """Inodes of the driver's libraries that lie beside the shims that a process has mapped.
+    """The inodes of the driver's libraries beside the shims that a process has mapped.
 
     Of an overlay on an overlay the kernel shows mapped files by their path in the lower one, which is not mounted.
     """
@@ -101,7 +101,7 @@ def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
 
 
 def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
-    """Copies of the driver's libraries below `root` that a loader would find and that no shim covers."""
+    """Paths of shadow libraries below `root` that a loader would find and that no shim covers."""
     found = find_shadow_libraries(kernel, root, libs_dir)
     uncovered = []
     for shadow in found.shadows:
@@ -112,7 +112,7 @@ def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
 
 
 def _mapped(pid: int) -> dict[tuple[int, int], str]:
-    """The files that a process has mapped: device and inode, and the path as it sees it."""
+    """The files that a process has mapped: device and inode, and the path in its mount namespace."""
     fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
     data = b""
     try:
@@ -158,9 +158,9 @@ def _first_line(path: str) -> str:
 
 
 def check_loading(kernel: Kernel, environment: dict[str, str]) -> CheckReport:
-    """What a program that is started here and opens libcuda and libnvidia-ml by name would get.
+    """Check what a program started here gets when it opens libcuda and libnvidia-ml by name.
 
-    A helper does just that, with the caller's LD_LIBRARY_PATH, and is looked at while it waits.
+    A helper opens them, with the caller's LD_LIBRARY_PATH, and is checked while it waits.
     """
     import subprocess
     import sys

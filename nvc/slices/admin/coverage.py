@@ -1,4 +1,4 @@
-"""Checks whole slices: their processes, and the files that these could come to load."""
+"""Checks whole slices: their processes, and the libraries that these could load."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Survey(Value):
-    """What was found."""
+    """The results for processes and slices."""
 
     reports: tuple[CheckReport, ...]
     files: tuple[str, ...] = ()  # not covered, should a program load it
 
     @property
     def covered(self) -> bool:
-        """Whether nothing was found that the shim does not cover."""
+        """Whether the shim covers everything that was found."""
         return not self.files and not any(report.uncovered for report in self.reports)
 
     def text(self) -> str:
@@ -62,7 +62,7 @@ class Survey(Value):
 def survey(kernel: Kernel, everybody: tuple[Tenant, ...], names: tuple[str, ...]) -> Survey:
     """Check the processes and slices that `names` mean, without names every slice that runs.
 
-    Raises InputError for a name that means nothing, ContainerError for a process that cannot be looked at.
+    Raises InputError for an unknown name, ContainerError for a process that cannot be examined.
     """
     wanted = [int(name) for name in names if _is_process(name)]
     chosen = [find(everybody, name) for name in names if not _is_process(name)]

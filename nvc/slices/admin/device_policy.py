@@ -1,4 +1,4 @@
-"""Devices and the slices that share them, for the operator: their policies, shown and changed."""
+"""Shows and changes device policies, for `nvc-cli vgpu policy`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNITS = (("us", 1), ("ms", 1000), ("s", 1_000_000))
 
 
 class SharedDevice(Value):
-    """One device of the host."""
+    """One device of the host, with its policy and the slices on it."""
 
     uuid: str
     index: str
@@ -50,7 +50,7 @@ class SharedDevice(Value):
 
     @property
     def free_weight(self) -> int | None:
-        """What is left of the total; None: there is no total."""
+        """What is free of the maximum sum of weights; None if there is no maximum."""
         total = self.own.total_weight
         return max(total - self.weight, 0) if total else None
 

@@ -1,4 +1,4 @@
-"""Builds slices: the one way from what was asked to what a plan needs, for `configure`, hooks, CDI and `vgpu run`.
+"""Builds slices from requests, for `configure`, hooks, CDI and `vgpu run` alike.
 
     request, selection, devices = choose_devices(kernel, facts, selection, request, key)
     slice = build_slice(kernel, facts, devices, target, libs_dir, wanted)
@@ -178,7 +178,7 @@ def _held(held: HeldCgroup, timeout: float, apply: Callable[[], T]) -> T:
 
 
 def _has_selinux() -> bool:
-    """Whether the kernel knows labels: one without refuses them as a mount option."""
+    """Whether the kernel has SELinux: one without it refuses labels as a mount option."""
     try:
         os.stat(SELINUX)
     except OSError:
@@ -204,7 +204,7 @@ def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevi
 
 
 def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice, ...]:
-    """The devices with what a context takes of each, measured or assumed."""
+    """The devices with the memory that a context takes on each, measured or assumed. Raises CalibrationError."""
     known = calibration.load()
     found = []
     for device in devices:
@@ -222,7 +222,7 @@ def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice
 
 
 def empty_file() -> tuple[str, Identity]:
-    """A file without content that covers libraries which a container is not to have; made if need be.
+    """The path and identity of an empty file that covers libraries a container must not use; made if need be.
 
     Raises InitializationError, OSError.
     """

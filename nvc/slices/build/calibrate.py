@@ -1,7 +1,7 @@
-"""Measures what a context takes of a device: a process makes one, another asks NVML what that took.
+"""Measures the memory of a CUDA context: one process makes a context, another asks NVML what that process has.
 
-Both are forked, without rights, and in the driver root. What else uses the device does not matter as long as there
-is room: what is read is the figure of the one process.
+Both are forked, have no rights, and are chrooted to the driver root. Other users of the device do not matter as
+long as there is room: only the figure of the one process is read.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def libraries_of(facts: HostFacts) -> Libraries:
 
 
 def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
-    """Bytes of a context, and those that the first module adds."""
+    """The bytes of a context, and the bytes that the first module adds. Raises CalibrationError."""
     ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
     reply_read, reply_write = os.pipe2(os.O_CLOEXEC)
     holder = _fork(
@@ -106,7 +106,7 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
 
 
 def _fork(work: Callable[[], None], root: str, *close: int) -> int:
-    """Run `work` in a process without rights, in the driver root; its id is returned."""
+    """Run `work` in a process without rights, chrooted to `root`; returns its number."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

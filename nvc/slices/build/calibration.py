@@ -1,4 +1,4 @@
-"""What a context takes on this host, as `nvc-cli vgpu calibrate` measured it; one line for each kind of device.
+"""The measured memory of CUDA contexts on this host: the file of `nvc-cli vgpu calibrate`, a line for each device kind.
 
 driver 580.159.04  context 543162368  module 0  device NVIDIA H100 80GB HBM3
 driver 580.159.04  context 201326592  module 0  memory 10176  device NVIDIA H100 80GB HBM3
@@ -21,7 +21,7 @@ AGAIN = "`nvc-cli vgpu calibrate` measures it again"
 
 
 class CalibrationError(NvcError):
-    """The measurements cannot be made or kept."""
+    """Measurements cannot be made, kept or read."""
 
     code = "NVC-2104"
     stage = "vgpu"
@@ -47,7 +47,7 @@ class Measurement(Value):
 
 
 def load(path: str = PATH) -> tuple[Measurement, ...]:
-    """What is kept; nothing where nothing was measured. Raises CalibrationError for a file that cannot be read."""
+    """Read the measurements; () without a file. Raises CalibrationError for a file that cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def load(path: str = PATH) -> tuple[Measurement, ...]:
 
 
 def parse_line(line: str) -> Measurement | None:
-    """One line of the file."""
+    """The measurement in one line of the file, or None if the line is malformed."""
     head, found, device = line.partition("  device ")
     words = head.split()
     fields = dict(zip(words[::2], words[1::2]))
@@ -100,7 +100,7 @@ def find(known: tuple[Measurement, ...], driver: str, device: str, memory: int) 
 
 
 def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
-    """Keep measurements beside those of other drivers and devices, which are lost where they cannot be read.
+    """Add measurements to the file. Those of other drivers and devices are kept if the file can be read.
 
     Raises CalibrationError.
     """

@@ -1,5 +1,8 @@
-"""What a process that runs somebody else's code is bound to. By python-prctl, or by the system call where the
-host's Python lacks it: there are no wheels of it, so a bundle has it for one version only."""
+"""Confines processes that run foreign code: no rights, no new privileges, an end with their parent.
+
+Uses python-prctl, or the system call where that is not installed: it has no wheels, so a bundle has it for one
+version of Python only.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ PRCTL = _load()
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent ends; at once where `parent` is not its parent any more.
+    """Have this process killed when its parent ends; end at once if `parent` is no longer its parent.
 
-    A change of ids forgets that (prctl(2)): to be called again after one.
+    A change of ids clears this (prctl(2)): call it again after one.
     """
     if PRCTL is not None:
         PRCTL.set_pdeathsig(signal.SIGKILL)
@@ -44,7 +47,7 @@ def die_with(parent: int) -> None:
 
 
 def become_nobody(root: str, parent: int) -> None:
-    """Give up every right, in the directory `root`, before the vendor's code is loaded; end with `parent`."""
+    """Chroot to `root`, become nobody, and end with `parent`: call this before loading the vendor's code."""
     if root != "/":
         os.chroot(root)
     os.chdir("/")
@@ -56,7 +59,7 @@ def become_nobody(root: str, parent: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """No program that this process executes gains rights: a set-user-id one could take mounts away."""
+    """Forbid set-user-id programs to gain rights: one could unmount the shim."""
     if PRCTL is not None:
         PRCTL.set_no_new_privs(1)
     else:

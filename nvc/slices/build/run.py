@@ -1,4 +1,4 @@
-"""A slice for a plain process: a mount namespace of its own, in which the shim lies over the driver's files."""
+"""Slices for programs without a container: a mount namespace in which the shim covers the driver's files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
 
 
 class Command(Value):
-    """What is to be run, and as whom."""
+    """The program to run, and its user."""
 
     words: tuple[str, ...]
     environment: dict[str, str]

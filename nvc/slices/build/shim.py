@@ -1,7 +1,7 @@
-"""Where the shim's files are: PREFIX/lib/nvc/vgpu/<version>, the newest one named by the link `current`.
+"""Finds the installed shim: PREFIX/lib/nvc/vgpu/<version>, with the link `current` to the newest version.
 
-A version's files are never changed: an upgrade brings another directory, running containers keep theirs. pip
-installs no links: there `current` is the directory itself, whose files an upgrade replaces.
+A version's files never change: an upgrade adds a directory, and running containers keep theirs. pip installs no
+links: there `current` is a directory, and an upgrade replaces its files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shim(Value):
 
 
 def directory() -> str:
-    """Where versions are installed. Links stay unresolved, as a staged tree links to the sources."""
+    """The directory of all versions. Links stay unresolved, since a staged tree links to the sources."""
     package = nvc.__file__.rpartition("/")[0]
     return package.rpartition("/")[0].rpartition("/")[0] + "/vgpu"
 

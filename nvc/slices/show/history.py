@@ -1,4 +1,4 @@
-"""What slices received of their devices' time over some seconds: readings, and what they come to."""
+"""Measures the utilization of devices by slices over some seconds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def watch(
     interval: float,
     tell: Callable[[float, int], None],
 ) -> tuple[tuple[Track, ...], float]:
-    """Look at the slices with these keys, or at all, for so long; what they received in each interval.
+    """Measure the slices with these keys, or all, for a time; their utilization in each interval.
 
     Slices that come are taken in with the next second, since finding them costs more than asking them. Who
     interrupts it has what was read until then: the seconds that were looked come back too. `tell` is called after

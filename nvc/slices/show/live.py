@@ -1,4 +1,4 @@
-"""Slices again and again, for `top`: what each received since the look before, and in the minutes before."""
+"""Repeated readings of slices for `top`: utilization since the last reading, and its history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT = 240  # looks
 
 
 class LiveView:
-    """One who looks. The first picture has no shares: those are of the time between two looks."""
+    """Reads slices repeatedly. The first picture has no utilization: that takes two readings."""
 
     def __init__(self, kernel: Kernel, interval: float) -> None:
         self._kernel = kernel

@@ -1,4 +1,4 @@
-"""Shares of time over time as a drawing: lines in SVG, written by hand since they are few. Pure."""
+"""Draws utilization over time as SVG. Pure."""
 
 from __future__ import annotations
 

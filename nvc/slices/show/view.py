@@ -1,4 +1,4 @@
-"""What the interactive `top` looks at, and what keys change of that. Pure."""
+"""The state of the interactive `top`, and how keys change it. Pure."""
 
 from __future__ import annotations
 
