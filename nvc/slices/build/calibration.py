@@ -1,4 +1,4 @@
-"""The measured memory of CUDA contexts on this host: the file of `nvc-cli vgpu calibrate`, a line for each device kind.
+"""Measured memory of CUDA contexts on this host: the file of `nvc-cli vgpu calibrate`, a line for each device kind.
 
 driver 580.159.04  context 543162368  module 0  device NVIDIA H100 80GB HBM3
 driver 580.159.04  context 201326592  module 0  memory 10176  device NVIDIA H100 80GB HBM3
