@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc_cli.parse import Values
 
-MAX_REQUIREMENTS = 32  # as the peers
+MAX_REQUIREMENTS = 32  # as nvidia-container-cli
 MAX_IMEX_CHANNEL = 1 << 20
 MAX_TIMEOUT = 3600.0
 SLICE_OPTIONS = ("memory", "cores", "weight", "policy")

@@ -163,7 +163,7 @@ def _run_hot(program: str, line: CommandLine) -> int:
 
 
 def _open_log(line: CommandLine) -> RunLog:
-    """The log that --debug asks for, or else NVC_DEBUG_FILE, as the peers take it."""
+    """The log that --debug asks for, or else NVC_DEBUG_FILE, as nvidia-container-cli does."""
     path = line.globals.values.get("debug")
     if path is None:
         path = posix.environ.get(b"NVC_DEBUG_FILE", b"").decode("utf-8", "surrogateescape")

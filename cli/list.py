@@ -40,6 +40,6 @@ def run(session: Session) -> None:
 
 
 def asks_for_everything(words: Words) -> bool:
-    """No options, or just `--imex-channel=N` in one word (the peers' rule); --format does not count."""
+    """No options, or just `--imex-channel=N` in one word (nvidia-container-cli's rule); --format does not count."""
     given = [(name, count) for name, count in words.given if name != "format"]
     return not given or given == [("imex_channel", 1)]

@@ -28,7 +28,7 @@ GLOBAL: tuple[Option, ...] = (
     ("debug", "d", VALUE, "FILE", "Log debug information to FILE (/dev/stderr is allowed)"),
     ("load-kmods", "k", FLAG, "", "Load kernel modules and create device nodes first"),
     ("no-pivot", "n", FLAG, "", "Accepted without effect: nvc executes nothing in the container"),
-    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the NVML helper (without a value: your own)"),
+    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the probe, which loads NVML (alone: your own)"),
     ("root", "r", VALUE, "PATH", "Driver root directory (default: as configured, or /)"),
     ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: as configured)"),
     ("no-create-imex-channels", "", FLAG, "", "Do not create IMEX channel device nodes"),

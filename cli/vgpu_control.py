@@ -164,7 +164,7 @@ def policy_command(
 
 @command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
-@click.option("--gone", is_flag=True, help="Remove every slice without a process.")
+@click.option("--gone", is_flag=True, help="Remove every slice that has ended.")
 @click.option("--force", is_flag=True, help="Also remove running slices; their limits stay in force.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:

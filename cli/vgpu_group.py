@@ -67,7 +67,7 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices without a process.")
+ALL = click.option("--all", "-a", "everything", is_flag=True, help="Also slices that have ended.")
 
 ISOLATION = click.option(
     "--isolation",

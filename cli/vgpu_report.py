@@ -81,7 +81,8 @@ def report_command(
     """Measure the utilization of slices; without SLICE, of all slices.
 
     In the drawing, solid lines are utilization, and dashed lines the entitlement. Ctrl-C ends the measurement early
-    and keeps its results. If nothing was measured, FILE.svg is not written, and the exit code is 1.
+    and keeps its results. With --output, if nothing was measured, no file is written and the exit code
+    is 1.
     """
     if path and not path.endswith(".svg"):
         hint = "name a .svg file, and convert it: rsvg-convert shares.svg > shares.png"

@@ -163,7 +163,7 @@ def dev_char(context: Context) -> Iterator[Finding]:
 CHECKS = (
     Check("nodes.control", "/dev/nvidiactl and the device nodes of UVM", control),
     Check("nodes.gpus", "/dev/nvidiaN of each GPU", gpus),
-    Check("nodes.capabilities", "device nodes of MIG devices", capabilities),
+    Check("nodes.capabilities", "MIG capability nodes", capabilities),
     Check("nodes.permissions", "whether all users can open the device nodes", permissions),
     Check("nodes.dev-char", "links in /dev/char, which systemd needs", dev_char),
 )

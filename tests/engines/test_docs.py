@@ -74,6 +74,7 @@ def test_the_quick_start(host: Host) -> None:
     output = host.sh(block).stdout
     host.sh(f"rm {link}")
     assert output.count("GPU 0: ") == output.count("GPU 1: ") == 1, output
+    assert output.count("/ 40779MiB") == 1, output  # half of an H100's memory
     host.sh("systemctl stop docker containerd; rm -f /etc/docker/key.json")
 
 

@@ -36,7 +36,7 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "1/n each, n being the maximum number of instances; idle time is not redistributed",
+    Policy(0, "fair", "1/n each, n being the maximum number of slices; idle time is not redistributed",
            EQUAL),
     Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time"),
     Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the holder's weight"
