@@ -58,7 +58,7 @@ def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
         tenant.ask("send", WANT, 0, 0, 0, 0)
     one.kill()
     place.tenants.remove(one)
-    assert other.ask("receive")[0] == FREE
+    assert other.ask("receive")[0] in (FREE, GRANT)  # the second if it was late before it was killed
 
 
 def test_a_connection_in_the_hands_of_another_slice(place: Place) -> None:
