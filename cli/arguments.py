@@ -112,6 +112,18 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     )
 
 
+def with_reservation(wanted: SliceRequest, given: str) -> SliceRequest:
+    """The request with the memory that the driver is to reserve ("": none). Raises InputError."""
+    if not given:
+        return wanted
+    if wanted.isolation != "kernel":
+        raise InputError("--memory-request", given, "only the driver can reserve memory", "add --isolation kernel")
+    from nvc.slices.model.sizes import parse_size
+
+    reserving: SliceRequest = wanted.replace(reserved=parse_size("--memory-request", given))
+    return reserving
+
+
 def _requires_daemon() -> bool:
     from nvc.config import load
 

@@ -13,6 +13,8 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvc.cgroup.find import CgroupMount
 
 STEP = "isolate by the kernel"
@@ -108,21 +110,29 @@ def _place_of(proc: int) -> tuple[str, str]:
     )  # fmt: skip
 
 
-def make_leaf(proc: int) -> Leaf:
-    """A new cgroup inside that of a process, for another process to enter; those of earlier runs are removed.
+def make_leaf(proc: int, release: Callable[[Leaf], object]) -> Leaf:
+    """A new cgroup inside that of a process, for another process to enter.
 
-    Raises ContainerError.
+    Those of earlier runs that nobody is in are removed, after `release` for each. Raises ContainerError.
     """
     own = directory_of(proc)
     path = f"{own}/{PREFIX}{os.getpid()}"
     try:
         for name in _children(own):
             if name.startswith(PREFIX) and not _runs(name[len(PREFIX) :]):
-                remove(f"{own}/{name}")
+                _remove_empty(f"{own}/{name}", release)
         os.mkdir(path, 0o755)
         return Leaf(path, os.stat(path).st_ino)
     except OSError as error:
         raise ContainerError.of(STEP, path, error, "mount cgroup2 writable") from None
+
+
+def _remove_empty(path: str, release: Callable[[Leaf], object]) -> None:
+    """Raises OSError."""
+    fd = os.open(f"{path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+    if b"populated 0" in read_all(fd):
+        release(Leaf(path, os.stat(path).st_ino))
+        remove(path)
 
 
 def _runs(pid: str) -> bool:

@@ -74,6 +74,12 @@ def cgroup_of(pid: int) -> str:
         os.close(fd)
 
 
+def move_to(path: str) -> None:
+    """Have this process in another cgroup."""
+    with open(f"{path}/cgroup.procs", "w", encoding="ascii") as procs:
+        procs.write(str(os.getpid()))
+
+
 def test_a_program_around_the_shim_is_held(around: Callable[..., list[int]]) -> None:
     assert around(TAKE, "--device=0", "--memory=1g") == [0, 0, 0, 0]
     assert around(TAKE, "--device=0", "--memory=1g", "--isolation=kernel") == [0, 0, OUT_OF_MEMORY, 0]
@@ -101,6 +107,30 @@ def test_programs_end_with_their_cgroup(programs: Programs, driver: str, uuids: 
     assert os.path.exists(path)
     programs.start("--device=0", "--memory=1g", "--isolation=kernel")
     assert not os.path.exists(path)  # removed by the next one
+
+
+def test_a_reservation_ends_before_its_cgroup(programs: Programs, driver: str, uuids: list[str]) -> None:
+    """What the cgroups above have is the sum of the reservations in them; it would stay."""
+    words = ("--device=0", "--memory=2g", "--isolation=kernel", "--memory-request=1g")
+    own = cgroup_of(os.getpid())
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(Group.make(2, f"nvc-limits-{os.getpid()}-{next(_serial)}"))
+        stack.callback(move_to, own)
+        group.enter(os.getpid())
+        path = cgroup_of(programs.start(*words))
+        assert path.startswith(f"{group.path}/")
+        assert get_limits(driver, uuids[0], path)[:2] == (GIB, 2 * GIB)
+        assert get_limits(driver, uuids[1], path)[:2] == (0, MIB)
+        assert get_limits(driver, uuids[0], group.path)[0] == GIB
+        programs.end_last()
+        assert get_limits(driver, uuids[0], group.path)[0] == 0
+        programs.start(*words)
+        programs.kill(0)
+        programs.processes[0].wait()
+        assert get_limits(driver, uuids[0], group.path)[0] == GIB  # nobody could end it
+        programs.start("--device=1", "--memory=2g", "--isolation=kernel")
+        assert get_limits(driver, uuids[0], group.path)[0] == 0
+        programs.end_last()
 
 
 @contextlib.contextmanager
@@ -346,6 +376,8 @@ def test_one_of_several_limits_that_fails_leaves_none(driver: str, uuids: list[s
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
+        (("--memory=1g", "--memory-request=1g"), "only the driver can reserve memory; add --isolation kernel"),
+        (("--isolation=kernel", "--memory=1g", "--memory-request=2g"), "--memory-request: 2g: more than the limit"),
         (("--isolation=kernel", "--cores=50"), "no limit of memory is asked for; ask for a size, like 10GiB"),
     ],
 )

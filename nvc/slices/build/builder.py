@@ -96,7 +96,7 @@ def build_slice(
     if wanted.isolation == "kernel":
         from nvc.slices.build.kernel_limits import held_cgroup
 
-        isolated = held_cgroup(facts, devices, target)
+        isolated = held_cgroup(facts, devices, target, wanted.reserved)
     ruled = with_policies(devices)
     return Slice(
         devices=measured(ruled, facts.driver_label),

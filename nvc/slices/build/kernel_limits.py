@@ -1,7 +1,7 @@
 """Isolation by the kernel: from driver 615 on it limits memory for a cgroup, whatever library a program loads.
 
-The shim keeps the limit as well, and shows it. No memory is reserved: the driver leaks the reservation of a cgroup
-that is removed before it is told, as engines do.
+The shim keeps the limit as well, and shows it. For containers no memory is reserved: the driver leaks the
+reservation of a cgroup that is removed before it is told, as engines do.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from nvc.errors import ContainerError, DeviceError, InputError, NvcError
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
 from nvc.rundir import in_user_namespace
 from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.model.slice import HeldCgroup
+from nvc.slices.model.sizes import size_text
+from nvc.slices.model.slice import HeldCgroup, amount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.model import HostFacts
+    from nvc.request import Size
     from nvc.slices.model.slice import SliceDevice
     from nvc.target import Target
 
@@ -30,11 +32,13 @@ HINT = "the shim limits memory on every driver: leave this isolation out, or use
 _NO_PERMISSION, _NOT_FOUND, _MISSING = 4, 6, (3, 13)
 
 
-def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
+def held_cgroup(
+    facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target, reserved: Size | None
+) -> HeldCgroup:
     """The cgroup for which the driver is to limit the memory of a slice. Nothing is changed.
 
-    Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit,
-    ContainerError for a cgroup that the driver cannot limit.
+    Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit, or
+    one has less than is `reserved`, ContainerError for a cgroup that the driver cannot limit.
     """
     check_devices(facts, devices)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if target.proc < 0 else -1
@@ -43,7 +47,7 @@ def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Targ
     finally:
         if own >= 0:
             os.close(own)
-    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices))
+    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices, reserved))
 
 
 def held_process(facts: HostFacts, pid: int, limits: dict[str, int]) -> HeldCgroup:
@@ -79,14 +83,38 @@ def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
         )
 
 
-def limits_of(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> tuple[MemoryLimit, ...]:
-    """What the driver is to be told of each GPU. Pure."""
+def limits_of(
+    facts: HostFacts, devices: tuple[SliceDevice, ...], reserved: Size | None = None
+) -> tuple[MemoryLimit, ...]:
+    """What the driver is to be told of each GPU. Pure. Raises InputError."""
     whole = {gpu.uuid for gpu in facts.gpus if not gpu.mig_enabled}
     return tuple(
-        MemoryLimit(device.uuid, 0, max(device.limit, LEAST))
+        MemoryLimit(device.uuid, _soft(device, reserved), max(device.limit, LEAST))
         for device in devices
         if device.limit != NO_LIMIT and device.uuid in whole
     )
+
+
+def _soft(device: SliceDevice, reserved: Size | None) -> int:
+    """Bytes that are kept for a slice on one device."""
+    if reserved is None or device.hidden:
+        return 0
+    soft = amount(reserved, device)
+    if soft > device.limit:
+        limit = size_text(device.limit)
+        cause = f"more than the limit of {device.uuid}, {limit}"
+        raise InputError(reserved.name, reserved.text, cause, "ask for less")
+    return soft
+
+
+def release(facts: HostFacts, leaf: Leaf, limits: tuple[MemoryLimit, ...], timeout: float) -> str:
+    """End the reservation of a cgroup before it is removed: the driver would keep it. The problem; "": none."""
+    told = tuple(limit.replace(soft=0) for limit in limits)
+    try:
+        _tell(HeldCgroup(leaf.path, leaf.inode, library_of(facts), told), timeout)
+    except NvcError as error:
+        return f"the driver goes on reserving memory for the cgroup {leaf.path}: {error}"
+    return ""
 
 
 def library_of(facts: HostFacts) -> str:

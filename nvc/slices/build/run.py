@@ -12,6 +12,7 @@ from nvc.cgroup.leaf import Leaf, enter, make_leaf, remove
 from nvc.discovery.outer import refuse_slices
 from nvc.errors import ContainerError, InputError, MountError, NvcError, PermissionDenied, SourceChanged
 from nvc.kernel import O_PATH, ApplyTarget, private_mounts, strerror, writable_over
+from nvc.kernel.probe import MemoryLimit
 from nvc.model import HostFacts
 from nvc.plan.ops import Plan
 from nvc.plan.slices import is_shimmed, not_enforced, shim_ops
@@ -21,7 +22,7 @@ from nvc.slices.build import shim
 from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
 from nvc.slices.build.isolation import KERNEL
-from nvc.slices.build.kernel_limits import check_devices
+from nvc.slices.build.kernel_limits import check_devices, limits_of, release
 from nvc.slices.model import layout
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 IGNORED = (signal.SIGINT, signal.SIGQUIT)
 _MESSAGE_MAX = 4096
+RELEASE_TIME = 10.0  # seconds for the driver to end what a killed run had reserved
 _CHANGED = "\1"  # begins the message of a SourceChanged
 MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
 
@@ -101,15 +103,19 @@ def run(
         return _wait(kernel, pid, read, warn)
     finally:
         if leaf is not None:
+            if wanted.reserved is not None:
+                problem = release(facts, leaf, limits_of(facts, chosen), program.timeout)
+                warn((problem,) if problem else ())
             remove(leaf.path)
 
 
 def _own_leaf(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> Leaf:
     """A cgroup for the program alone, which the driver can limit. Raises NvcError."""
     check_devices(facts, devices)
+    every = tuple(MemoryLimit(gpu.uuid, 0, layout.NO_LIMIT) for gpu in facts.gpus if not gpu.mig_enabled)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return make_leaf(own)
+        return make_leaf(own, lambda leaf: release(facts, leaf, every, RELEASE_TIME))
     finally:
         os.close(own)
 
