@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from nvc.config import Config
     from nvc.nri.main import Settings
 
 USAGE = """Usage: nvc-nri [options]
@@ -63,10 +64,13 @@ def _run(words: list[str]) -> int:
     from nvc.config import load
     from nvc.request import place
 
-    config = load(values.get("config", ""))
-    if values.get("root"):
-        root, ldcache = place(values["root"], "")
-        config = config.replace(root=root, ldcache=ldcache)
+    def configured() -> Config:
+        config = load(values.get("config", ""))
+        if values.get("root"):
+            root, ldcache = place(values["root"], "")
+            config = config.replace(root=root, ldcache=ldcache)
+        return config
+
     try:
         from nvc.nri.main import run
     except ImportError as error:
@@ -75,7 +79,7 @@ def _run(words: list[str]) -> int:
         raise InitializationError(
             "load protobuf", error.name or "", error.msg, "install the Python package protobuf"
         ) from None
-    run(settings_of(values), config)
+    run(settings_of(values), configured)
     return 0
 
 

@@ -11,7 +11,7 @@ import nvc
 from nvc.cdi.generate import installed_hook
 from nvc.config import driver_options
 from nvc.discovery import discover
-from nvc.errors import InputError, NvcError, PermissionDenied, one_line
+from nvc.errors import InitializationError, InputError, NvcError, PermissionDenied, one_line
 from nvc.kernel import LinuxKernel
 from nvc.nri.adjust import adjustment, given
 from nvc.nri.annotations import asked, named, request_of
@@ -22,6 +22,7 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from nvc.config import Config
@@ -49,23 +50,41 @@ def log(text: str) -> None:
 class Giver:
     """Gives containers what the annotations of their pods ask for."""
 
-    def __init__(self, settings: Settings, config: Config) -> None:
+    def __init__(
+        self, settings: Settings, configured: Callable[[], Config], let_go: Callable[[], None]
+    ) -> None:
+        """`configured` reads the settings of now. `let_go` is called in a child, to let go of the runtime."""
         self._namespaces = settings.namespaces
         self._hook_path = settings.hook_path or installed_hook()
-        self._config = config
+        self._configured = configured
+        self._let_go = let_go
         self._kernel = LinuxKernel()
-        self._options = driver_options(config).replace(load_kmods=False)
-        self._in_time = self._options.replace(timeout=min(config.timeout, ANSWER))
+        self._child = 0
 
     def look(self) -> None:
         """Have the driver looked at, so that the first container does not wait for it."""
         try:
-            facts = discover(self._kernel, self._options)
+            facts = discover(self._kernel, driver_options(self._configured()).replace(load_kmods=False))
         except (NvcError, OSError) as error:
             # Not the end: without the plugin, pods that ask for GPUs would start without them.
             log(f"pods that ask for GPUs are refused: {error}")
             return
         log(f"driver {facts.driver_label}, {len(facts.gpus)} GPUs")
+
+    def _look_again(self) -> None:
+        """Look at the driver in a child, which has more time than the runtime gives for an answer.
+
+        The inventory has what it finds; until then, containers that ask are refused.
+        """
+        if self._child and os.waitpid(self._child, os.WNOHANG) == (0, 0):
+            return
+        self._child = os.fork()
+        if not self._child:
+            try:
+                self._let_go()
+                self.look()
+            finally:
+                os._exit(0)
 
     def adjust(self, pod: Any, container: Any) -> Any:
         """The adjustment of one container, None where it asks for nothing. Raises NvcError."""
@@ -76,25 +95,33 @@ class Giver:
         if self._namespaces and pod.namespace not in self._namespaces:
             cause = "pods of this namespace may not ask for GPUs by annotations"
             raise InputError("namespace", pod.namespace, cause, "see --namespaces of nvc-nri(8)")
+        config = self._configured()
+        options = driver_options(config).replace(load_kmods=False, timeout=min(config.timeout, ANSWER))
         try:
-            request = request_of(wanted, container.env, self._config)
-            found = given(self._kernel, self._in_time, self._config, request, self._hook_path)
+            request = request_of(wanted, container.env, config)
+            found = given(self._kernel, options, config, request, self._hook_path)
         except InputError as error:
             raise named(error) from None
+        except InitializationError:  # the driver is not there, or takes its time
+            self._look_again()
+            raise
         own = any(namespace.type == "user" for namespace in container.linux.namespaces)
         made = adjustment(found.edits, own)
         log(f"{name}: {', '.join(found.devices) or 'the driver, no GPU'}")
         return made
 
 
-def run(settings: Settings, config: Config) -> None:
-    """Be the plugin until SIGTERM, SIGINT or the runtime's shutdown. Raises NvcError."""
+def run(settings: Settings, configured: Callable[[], Config]) -> None:
+    """Be the plugin until SIGTERM, SIGINT or the runtime's shutdown; `configured` reads the settings of now.
+
+    Raises NvcError.
+    """
     if os.geteuid() != 0:
         raise PermissionDenied("start nvc-nri", cause="only root can")
     signal.signal(signal.SIGTERM, _end)
-    giver = Giver(settings, config)
-    giver.look()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+        giver = Giver(settings, configured, connected.close)
+        giver.look()
         try:
             connected.connect(settings.socket)
         except OSError as error:

@@ -20,6 +20,7 @@
 enum trouble {
     NONE,
     HANG,         /* never returns */
+    LATE,         /* returns after a second, as without persistence */
     HANG_SIGNALS, /* the same, with every signal blocked */
     CRASH,        /* writes to address 0 */
     ABORT,        /* raises SIGABRT */
@@ -95,6 +96,9 @@ EXPORT int nvmlInit_v2(void)
     pthread_t thread;
 
     switch (TROUBLE) {
+    case LATE:
+        sleep(1);
+        break;
     case HANG_SIGNALS: {
         sigset_t all;
         sigfillset(&all);
