@@ -25,24 +25,36 @@ Settings of hooks, runtime and daemon; see
 .BR nvc-cli-config (1).
 .TP
 .I /run/nvc
-What was found on this host, the slices of containers, and the daemon's sockets.
+The inventory, the slices, and the sockets of nvcd.
 """
 RUNTIME = """Usage: nvc-runtime [OPTION...] COMMAND [ARG...]
 
 Runs containers as runc does, and gives them the GPUs that they ask for.
-It takes runc's options and commands, --help included, and hands all of them on
-to the first of `runtimes` in /etc/nvc/config.toml that is found (runc, else
-crun). --version adds a line with nvc's version to what that one prints. Before
-`create` and `run` it puts devices, files, hooks and rules into the config.json
-of the bundle, as the container's variables, annotations and CDI devices ask.
+It takes the options and commands of runc, and passes them on to the first of
+`runtimes` in /etc/nvc/config.toml that is installed (runc, crun). Before
+`create` and `run`, it adds devices, files, hooks and rules to config.json of the
+bundle, as the container's variables, annotations and CDI devices ask. To the
+output of --version, it adds a line with nvc's version.
 
 Register it with an engine: nvc-cli runtime configure --engine NAME
 Errors go to standard error, and to the log that the engine names with --log.
-More is in the file that `debug` of [nvidia-container-runtime] names.
+For a log of nvc-runtime, set `debug` in [nvidia-container-runtime].
 """
 STATUS = """.SH EXIT STATUS
-0 if all went well, 1 after an error, which is one line on standard error; 64 for a wrong call. Where a command
-says otherwise, its text does.
+.TP
+0
+done
+.TP
+1
+failed, also for wrong arguments: standard error has one line
+.TP
+70
+a bug in nvc; a traceback follows
+.TP
+130, 141
+interrupted; the reader of the output has closed it
+.PP
+If a command has other exit codes, its description says so.
 """
 
 

@@ -66,3 +66,12 @@ def test_every_option_is_there(made: str) -> None:
 def test_completion_scripts(made: str, launcher: str, shell: str, name: str) -> None:
     with open(f"{made}/completions/{shell}/{name}", encoding="utf-8") as script:
         assert script.read() == run(launcher, "completion", shell).stdout
+
+
+def test_exit_codes_are_those_of_the_documentation(made: str) -> None:
+    with open(os.path.join(REPO, "docs/cli.md"), encoding="utf-8") as file:
+        rows = file.read().split("| exit code | |\n| --- | --- |\n")[1].split("\n\n")[0].splitlines()
+    documented = [row.split("|")[1].strip() for row in rows]
+    shown = typeset(f"{made}/man/nvc-cli.1").split("EXIT STATUS")[1].split("FILES")[0]
+    assert documented == ["0", "1", "70", "130, 141"]
+    assert [code for code in documented if f"\n       {code}" not in shown] == []
