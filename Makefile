@@ -152,8 +152,8 @@ image: stage ## build/kubernetes/nvc.tar: the OCI image for Kubernetes nodes, wi
 chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nvc.yaml, which HELM makes (helm)
 	$(RUN) packaging/chart.py $(BUILD)/kubernetes $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--image "$(IMAGE)") $(if $(HELM),--helm "$(HELM)")
 
-test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time
-	$(PYTEST) tests/kubernetes
+test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time; PODS=200
+	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) tests/kubernetes
 
 test-engines: $(BUILD)/.packages-test stage ## engines newer than the distribution's: Debian sid's, unpacked, and others that are built the first time; wants Go
 	$(PYTEST) -m engines tests/engines

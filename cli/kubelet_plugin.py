@@ -58,7 +58,9 @@ PATHS = (
 #: With the most digits before the point.
 SECONDS = {"health-quiet": 6, "health-interval": 2}
 DEFAULTS = {"health-quiet": "300", "health-interval": "10"}
-OPTIONS = ("node-name", "instance", "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
+#: Of a process that the plugin starts itself.
+WORKER = "worker"
+OPTIONS = ("node-name", "instance", WORKER, "mode", "driver-name", "metrics-listen", "placement", *SECONDS, *PATHS)
 NAME_MAX, DRIVER_MAX = 253, 63
 _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
@@ -83,6 +85,10 @@ def _run(words: list[str]) -> int:
     settings = settings_of(values)
     config = configuration(values.get("config", ""), values.get("root", ""))
     try:
+        if "worker" not in values:
+            from nvc.kubernetes.front import Front
+
+            return Front(settings.places, settings.state_dir).run()
         from nvc.kubernetes.main import run
     except ImportError as error:
         from nvc.errors import InitializationError
@@ -140,11 +146,14 @@ def settings_of(values: dict[str, str]) -> Settings:
     listen = values.get("metrics-listen", "")
     if listen and not (listen.rpartition(":")[0] and listen.rpartition(":")[2].isdigit()):
         raise InputError("--metrics-listen", listen, "want ADDR:PORT")
-    apart = ("root", "config", "mode", "dcgm-metrics", *SECONDS)
+    apart = ("root", "config", "mode", "dcgm-metrics", WORKER, *SECONDS)
+    front, _, ready = values.get(WORKER, "0,-1").partition(",")
     known = {name.replace("-", "_"): value for name, value in values.items() if name not in apart}
     return Settings(
         **known,
         mode=modes,
+        front=int(front),
+        ready=int(ready),
         dcgm_metrics="dcgm-metrics" in values,
         health_quiet=_seconds(values, "health-quiet"),
         health_interval=_seconds(values, "health-interval"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -29,6 +28,7 @@ TYPE = "DRAPlugin"
 SERVICES = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 HEALTH_SERVICE = "v1alpha1.DRAResourceHealth"
+REGISTRATION_SERVICE = "pluginregistration.Registration"
 #: Seconds after which kubelet takes a device's health to be unknown, and between two messages.
 HEALTH_TIMEOUT, HEALTH_AGAIN = 120, 30.0
 _MESSAGE_MAX = 1024
@@ -58,39 +58,32 @@ class Driver:
         self.counts = counts
         self.log = log
         self.registered = registered
-        self._sockets: list[Socket] = []
+        self._socket: Socket | None = None
 
     def start(self, at: Places) -> None:
-        """Serve, then register: kubelet calls at once. Raises InitializationError, OSError."""
-        with self.preparer.alone():
-            for path in at.dead():
-                os.unlink(path)  # of a plugin that was killed; kubelet would try to reach it for ever
-            self._serve(at)
-
-    def _serve(self, at: Places) -> None:
-        endpoint = at.endpoint
+        """Serve what the front passes on from the kubelet's sockets. Raises InitializationError."""
         methods = (
             Method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
             Method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
         )
         watch = Method("NodeWatchResources", health_pb2.NodeWatchResourcesRequest, self.watch, stream=True)
-        self._sockets.append(Socket(endpoint, {SERVICE: methods, HEALTH_SERVICE: (watch,)}))
 
         def info(_: object, __: object) -> registration_pb2.PluginInfo:
             return registration_pb2.PluginInfo(
-                type=TYPE, name=self.name, endpoint=endpoint, supported_versions=SERVICES
+                type=TYPE, name=self.name, endpoint=at.endpoint, supported_versions=SERVICES
             )
 
         registration = (
             Method("GetInfo", registration_pb2.InfoRequest, info),
             Method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
         )
-        self._sockets.append(Socket(at.registration, {"pluginregistration.Registration": registration}))
+        services = {SERVICE: methods, HEALTH_SERVICE: (watch,), REGISTRATION_SERVICE: registration}
+        self._socket = Socket(at.inner, services)
 
     def stop(self) -> None:
-        """Unregister, then end the services."""
-        while self._sockets:
-            self._sockets.pop().stop()
+        """End the services."""
+        if self._socket is not None:
+            self._socket.stop()
 
     def told(
         self, status: registration_pb2.RegistrationStatus, _: object

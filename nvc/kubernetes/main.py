@@ -32,11 +32,11 @@ from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.record import Recorder
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
-from nvc.kubernetes.sockets import places_of
 from nvc.kubernetes.topology import places
 from nvc.kubernetes.wake import Wake
 from nvc.kubernetes.web import Web
 from nvc.slices.build.calibrate import libraries_of
+from nvc.slices.build.confine import die_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -245,11 +245,10 @@ class Plugin:
         self.recorder.note(modes=self.served, shares=self.preparer.shares)
         self.look()
         if DRA in self.served:
-            at = places_of(
-                settings.driver_name, settings.kubelet_plugins_dir, settings.registry_dir, settings.instance
-            )
+            at = settings.places
             self.recorder.note(endpoint=at.endpoint, registration=at.registration)
             self.driver.start(at)
+            os.write(self.settings.ready, b"ready")
         lead(settings.state_dir, self._lead)
 
     def _lead(self) -> None:
@@ -297,7 +296,11 @@ class Plugin:
 
 
 def run(settings: Settings, config: Config, environment: dict[str, str]) -> None:
-    """Be the plugin until SIGTERM or SIGINT. Raises NvcError when it cannot begin."""
+    """Be the worker of the front that has started this process, until SIGTERM or SIGINT.
+
+    Raises NvcError when it cannot begin.
+    """
+    die_with(settings.front)
     if os.geteuid() != 0:
         raise PermissionDenied("start nvc-kubelet-plugin", cause="only root can")
     if not settings.node_name:

@@ -49,6 +49,11 @@ def _weight(value: object) -> int:
 
 
 def _isolation(value: object) -> str:
+    if value == "mps":
+        raise ValueError(
+            "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods; "
+            "use mig, or leave it out"
+        )
     if value not in ISOLATIONS:
         raise ValueError(f"want one of {', '.join(ISOLATIONS)}")
     return str(value)

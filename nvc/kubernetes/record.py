@@ -38,6 +38,7 @@ class Record(Value):
     endpoint: str  # the DRA driver's socket, and the one that it registers at; "": it is not served
     registration: str
     kubeconfig: str
+    front: int = 0  # the process that the kubelet talks to
     shares: bool = True  # slices are made on the host, before containers start
     registered: bool = False  # the kubelet has said so
     refused: str = ""  # why it has not
@@ -77,8 +78,14 @@ class Recorder:
         self._now = Record(
             nvc.__version__, settings.node_name, settings.driver_name, (), root, settings.cdi_dir, hook_path,
             settings.kubelet_plugins_dir, settings.registry_dir, settings.device_plugin_dir, "", "",
-            settings.kubeconfig,
+            settings.kubeconfig, settings.front,
         )  # fmt: skip
+        try:
+            before = read(self.state)
+        except CheckpointError:
+            before = None
+        if before is not None and before.front == settings.front:  # a worker before this one has heard it
+            self._now = self._now.replace(registered=before.registered, refused=before.refused)
 
     def note(self, **changes: object) -> None:
         """Keep these fields. A file that cannot be written is no reason to serve nobody: it is logged."""

@@ -50,8 +50,13 @@ class Method:
 class Socket:
     """A server at a path, in place of whatever socket an earlier process has left there."""
 
-    def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
-        """Serves from here on. Raises InitializationError, which names the path."""
+    def __init__(
+        self,
+        path: str,
+        services: dict[str, tuple[Method, ...]],
+        rest: grpc.GenericRpcHandler | None = None,
+    ) -> None:
+        """Serves from here on; `rest` answers what no service does. Raises InitializationError with the path."""
         if len(os.fsencode(path)) > PATH_MAX:
             raise InitializationError(
                 "open socket", path, f"longer than {PATH_MAX} characters", "choose a shorter directory"
@@ -68,6 +73,8 @@ class Socket:
         for name, methods in services.items():
             handlers = {method.name: method.handler for method in methods}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        if rest is not None:
+            self._server.add_generic_rpc_handlers((rest,))
         before = os.umask(0o077)
         try:
             self._server.add_insecure_port(f"unix:{path}")

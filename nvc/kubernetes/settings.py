@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.kubernetes.names import DRIVER
+from nvc.kubernetes.sockets import Places, places_of
 from nvc.value import Value
 
 DRA, DEVICE_PLUGIN = "dra", "device-plugin"
@@ -17,6 +18,8 @@ class Settings(Value):
     health_quiet: float  # seconds without an Xid after which a GPU is well again
     health_interval: float  # seconds from one look at all GPUs to the next
     instance: str = ""  # tells plugins of one node apart, such as the UID of the pod
+    front: int = 0  # of a worker: its parent, and the descriptor to write to when it serves claims
+    ready: int = -1
     kubeconfig: str = ""  # "": the account of the pod
     driver_name: str = DRIVER
     kubelet_plugins_dir: str = "/var/lib/kubelet/plugins"
@@ -29,3 +32,10 @@ class Settings(Value):
     hook_path: str = ""  # "": beside this program
     dcgm_metrics: bool = False
     placement: str = "packed"  # of slices of the device plugin; or distributed
+
+    @property
+    def places(self) -> Places:
+        """Its sockets."""
+        return places_of(
+            self.driver_name, self.kubelet_plugins_dir, self.registry_dir, self.state_dir, self.instance
+        )

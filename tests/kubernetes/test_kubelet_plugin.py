@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support import run, until
-from support.apiserver import CLOSE, HANG, ApiServer, claim, parameters, result
+from support import PATIENCE, run, until
+from support.apiserver import CLAIMS, CLOSE, HANG, ApiServer, claim, parameters, result
 from support.cdi import schema_problems
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add
 
 from nvc.cdi.store import read_spec
+from nvc.kubernetes import record
 
 UUID_AND_PLACE = "k8s.gpu.nvc.dev/{}={}-{}"
 
@@ -133,6 +136,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown parameter", {"config": {"polcy": "fair"}}, "polcy: no such field of SliceParameters"),
     ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
     ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a number from 1 to 65536"),
+    ("MPS", {"config": {"isolation": "mps"}}, "isolation: mps: not for claims: the MPS server would be in nvcd's"),
     ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
     (
         "a cap that nobody keeps",
@@ -346,3 +350,32 @@ def test_an_update_without_a_gap(
         assert len(os.listdir(kubelet.registry)) == len(os.listdir(f"{kubelet.plugins}/{DRIVER}")) == 1
     finally:
         newer.close()
+
+
+def test_a_worker_that_is_killed_while_it_prepares(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """The kubelet notices nothing: its call takes longer, and it need not register the driver again."""
+    made = add(api, claim("part", [result("gpu", "gpu-0", "4Gi", "25")]))
+    asked = f"GET {CLAIMS.format('ml')}/part"
+    api.fail(asked, HANG)
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(kubelet.prepare, made)
+        api.wait(lambda: asked in api.requests)
+        os.kill(plugin.worker(), signal.SIGKILL)
+        api.fail("", 0)
+        entry = reply.result()[made["metadata"]["uid"]]
+    assert entry.error == "" and len(entry.devices) == 1 and len(plugin.files()) == 1
+    assert "ended by signal 9 and is started again" in plugin.said("started again")
+    os.kill(plugin.worker(), signal.SIGKILL)
+    assert kubelet.unprepare(made)[made["metadata"]["uid"]].error == "" and plugin.claims() == []
+    found = record.read(plugin.state)
+    assert found is not None and found.registered
+    assert plugin.close() == 0
+
+
+def test_a_worker_that_cannot_begin(plugin: Plugin) -> None:
+    """Is not started again and again: its exit code is the plugin's, whose container shows why."""
+    plugin.close()
+    plugin.start("--metrics-listen=192.0.2.1:1")
+    assert plugin.process is not None and plugin.process.wait(PATIENCE) == 1
+    with open(plugin.log, encoding="utf-8") as file:
+        assert "serve metrics: 192.0.2.1:1" in file.read()

@@ -85,7 +85,7 @@ class Kubelet:
 
     def register(self, instance: str = "", refusal: str = "") -> registration_pb2.PluginInfo:
         """Find the driver's registration, as kubelet does at its start and when the socket comes."""
-        path = places_of(DRIVER, self.plugins, self.registry, instance).registration
+        path = places_of(DRIVER, self.plugins, self.registry, "", instance).registration
         until(lambda: os.path.exists(path), lambda: f"no {path}")
         service = "/pluginregistration.Registration"
         info: registration_pb2.PluginInfo = self.call(
@@ -270,6 +270,13 @@ class Plugin:
             return data if text in data else ""
 
         return until(found, lambda: f"never said: {text}")
+
+    def worker(self) -> int:
+        """The process behind the one that the kubelet talks to."""
+        assert self.process is not None
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as file:
+            (pid,) = map(int, file.read().split())
+        return pid
 
     def kill(self) -> None:
         """End it at once."""
