@@ -183,7 +183,7 @@ def test_a_change_that_was_never_finished(sliced: Any, launcher: str) -> None:
     with open(path, "r+b") as file:
         file.seek(layout.SEQUENCE_OFFSET)
         file.write(layout.SEQUENCE.pack(7))
-    assert "whoever changed it was killed" in cli(launcher, "set", str(container.pid), "--cores=30").stderr
+    assert "its writer was killed" in cli(launcher, "set", str(container.pid), "--cores=30").stderr
     assert cli(launcher, "ls").stderr == "" and limits_of(container.pid) == [GIB]
 
 
