@@ -83,14 +83,14 @@ def test_wrong_values_are_refused(made: str, values: str) -> None:
 
 
 def test_the_configuration_is_one_that_nvc_reads(made: str, scratch: str) -> None:
-    sizes = "sizes[0].name=small,sizes[0].memory=10GiB,sizes[0].cores=25"
+    sizes = "sizes[0].name=small,sizes[0].memory=10GiB,sizes[0].cores=25,sizes[0].isolation=kernel"
     more = "config.nvc.timeout=20,config.nvc.require-nvcd=true,config.nvcd.on-excess=stop"
     (found,) = of_kind(rendered(made, DRA, f"--set={sizes},{more}"), "ConfigMap")
     path = os.path.join(scratch, "config.toml")
     with open(path, "w", encoding="utf-8") as out:
         out.write(found["data"]["config.toml"])  # type: ignore[index]
     config = load(path)
-    assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, "", ""),)
+    assert config.vgpu_devices == (("small", "10GiB", ("all",), 25, 1, "", "kernel"),)
     assert (config.timeout, config.require_nvcd, config.nvcd_metrics) == (20, True, "0.0.0.0:9394")
 
 
