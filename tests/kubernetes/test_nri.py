@@ -182,10 +182,9 @@ def test_a_plugin_that_is_not_there(containerd: Containerd, driver: str) -> None
 
 def test_the_runtime_ends(stage: str, driver: str) -> None:
     """The plugin ends with a line that says so; systemd starts it again."""
-    directory = tempfile.mkdtemp(prefix="nvc-nri-", dir="/var/tmp")
-    made = Containerd(f"{directory}/c", stage)
-    with made.running(), made.plugin(f"--root={driver}") as plugin:
-        made.end()
-        assert plugin.stderr is not None and "the runtime has closed the socket" in plugin.stderr.read()
-        assert plugin.wait(30) == 1
-    shutil.rmtree(directory)
+    with tempfile.TemporaryDirectory(prefix="nvc-nri-", dir="/var/tmp") as directory:
+        made = Containerd(f"{directory}/c", stage)
+        with made.running(), made.plugin(f"--root={driver}") as plugin:
+            made.end()
+            assert plugin.stderr is not None and "the runtime has closed the socket" in plugin.stderr.read()
+            assert plugin.wait(30) == 1
