@@ -22,7 +22,7 @@ PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUI
 HARDEN := -fstack-protector-strong -D_FORTIFY_SOURCE=2 -Wl,-z,noexecstack
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart test-kubernetes test-engines fuzz faults stress clean
+.PHONY: help setup build native stubs stage man simdriver shim install uninstall demo test test-fresh nightly nightly-shares nightly-builds nightly-packages nightly-explore nightly-faults bench bundle packages image chart tables test-kubernetes test-engines fuzz faults stress clean
 
 # What cannot be made, for lack of rights, is said before anything is built.
 WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
@@ -148,6 +148,11 @@ packages: stage man ## build/packages: deb and rpm for this machine; ARCH=all: f
 
 image: stage ## build/kubernetes/nvc.tar: the OCI image for Kubernetes nodes, without a container engine; IMAGE=registry.example/nvc
 	$(RUN) packaging/image.py $(BUILD)/kubernetes/nvc.tar $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--name "$(IMAGE)")
+
+tables: native ## write what is made from the code: docs/errors.md and docs/api.md, tables of docs, and the chart's schema
+	$(RUN) packaging/tables.py
+	$(RUN) packaging/apidoc.py > $(BUILD)/api.md
+	mv $(BUILD)/api.md docs/api.md
 
 chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nvc.yaml, which HELM makes (helm)
 	$(RUN) packaging/chart.py $(BUILD)/kubernetes $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--image "$(IMAGE)") $(if $(HELM),--helm "$(HELM)")

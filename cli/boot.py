@@ -6,7 +6,7 @@ import gc
 import posix
 import sys
 
-from nvc.errors import NvcError, UsageError, one_line
+from nvc.errors import InternalError, NvcError, UsageError, one_line
 from nvc.value import Value
 from nvc_cli.options import HOT
 from nvc_cli.parse import parse_line
@@ -153,8 +153,10 @@ def _run_hot(program: str, line: CommandLine) -> int:
             from nvc_cli.configure import run as command
         elif line.command == "list":
             from nvc_cli.list import run as command
-        else:
+        elif line.command == "info":
             from nvc_cli.info import run as command
+        else:
+            raise InternalError(f"no program for the command {line.command}")
         command(session)
     except Exception as error:
         log.error(str(error) if isinstance(error, NvcError) else repr(error))

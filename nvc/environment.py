@@ -363,19 +363,20 @@ class Variable(Value):
     field: str = ""  # of Request; "": of several fields, or none
     read: Callable[[Container, Config, list[str]], Any] | None = None  # the value of that field
     cdi: bool = True  # CDI edits can give what it asks for
+    need: bool = False  # says what the image needs, not what it gets: counts with annotations too (nvc/nri)
 
 
-#: The hook, nvc-runtime, the doctor and docs/hooks.md (packaging/doctordoc.py) follow this table. Rows are read in
-#: this order; `request_from` itself reads those without `read`.
+#: The hook, nvc-runtime, nvc/nri, the doctor and docs/hooks.md (packaging/tables.py) follow this table. Rows are
+#: read in this order; `request_from` itself reads those without `read`.
 VARIABLES = (
     Variable(VISIBLE, "which GPUs: see the next table"),
     Variable(CAPABILITIES, "driver capabilities: `compute`, `utility`, `video`, `graphics`, `display`, `ngx`,"
              " `compat32`, or `all` supported ones. Unset or empty: `compute,utility`. Unset in a legacy image:"
-             " all. Other values are errors", "capabilities", _capabilities),
+             " all. Other values are errors", "capabilities", _capabilities, need=True),
     Variable(f"{REQUIRE}*", "requirements that the host must meet, such as `cuda>=12.4 brand=tesla,driver>=535`."
-             " `NVIDIA_REQUIRE_JETPACK*` is ignored", "requirements", _requirements),
-    Variable(CUDA_VERSION, "in a legacy image: the CUDA version that the host must support"),
-    Variable(DISABLE_REQUIRE, "`1`, `t`, `true`: ignore all requirements"),
+             " `NVIDIA_REQUIRE_JETPACK*` is ignored", "requirements", _requirements, need=True),
+    Variable(CUDA_VERSION, "in a legacy image: the CUDA version that the host must support", need=True),
+    Variable(DISABLE_REQUIRE, "`1`, `t`, `true`: ignore all requirements", need=True),
     Variable(MIG_CONFIG, "`all`: the right to configure MIG. An error in a container without CAP_SYS_ADMIN",
              "mig_config", lambda container, *_: _mig(container, MIG_CONFIG), cdi=False),
     Variable(MIG_MONITOR, "`all`: the right to monitor MIG. An error in a container without CAP_SYS_ADMIN",
@@ -387,7 +388,13 @@ VARIABLES = (
 
 def is_known(name: str) -> bool:
     """Whether a variable of this name is in the table, or asks for a slice."""
-    return name.startswith(SLICES) or any(
-        name == row.name or row.name[-1] == "*" and name.startswith(row.name[:-1])
-        for row in VARIABLES
-    )
+    return name.startswith(SLICES) or any(_names(row, name) for row in VARIABLES)
+
+
+def is_need(name: str) -> bool:
+    """Whether a variable of this name says what an image needs of the host or the driver."""
+    return any(row.need and _names(row, name) for row in VARIABLES)
+
+
+def _names(row: Variable, name: str) -> bool:
+    return name == row.name or row.name[-1] == "*" and name.startswith(row.name[:-1])

@@ -157,12 +157,12 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
 
 def tenant(arbiter: Arbiter, one: ScheduledSlice, entitled: float | None) -> dict[str, Any]:
     """One slice on a device."""
-    claim = one.terms.claim
+    demand = one.terms.demand
     return {
         "key": one.key,
-        "weight": claim.weight,
-        "cores": claim.cores or None,
-        "paused": claim.paused,
+        "weight": demand.weight,
+        "cores": demand.cores or None,
+        "paused": demand.paused,
         "entitlement": entitled,
         "wants": one.key in arbiter.wanting,
         "processes": len(one.members),

@@ -69,7 +69,7 @@ class Daemon:
         self.watcher = Watcher(self.loop, pid, channel, self.happened, self.log)
 
     def half(self, now: int) -> None:
-        """Ask NVML, twice a second: violations must be found within one."""
+        """Ask NVML. Runs twice a second, so that NVML's figures take effect within a second."""
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
 
@@ -101,7 +101,7 @@ class Daemon:
         self._guarded(lambda: self.slices.refresh(now, False))
 
     def _guarded(self, work: Callable[[], object]) -> None:
-        """Do some work, and log a failure: turns go on, and the work is tried again later."""
+        """Do some work, and log a failure: leases go on, and the work is tried again later."""
         try:
             work()
         except (OSError, NvcError) as error:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _CAPABILITIES = PROC + "/capabilities"
+_TABLE = nvc.__file__.rpartition("/")[0] + "/discovery/library_table.py"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -33,6 +34,7 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
     root = os.fstat(driver.fd)
     return (
         nvc.__version__,
+        _table_state(),
         (HostFacts._fields, Gpu._fields, MigDevice._fields, Library._fields),
         extra,
         _boot_id(),
@@ -55,6 +57,15 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
         tuple(system.entries(GPUS)),
         _mig_tree(system),
     )
+
+
+def _table_state() -> tuple[int, ...]:
+    """The file of library_table.py: a row that is added in a checkout must be seen."""
+    try:
+        status = os.stat(_TABLE)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _boot_id() -> bytes:

@@ -43,7 +43,7 @@ def outer_slice(root: HostRoot, shims: tuple[Library, ...]) -> OuterSlice | None
 
 
 def refuse_slices(facts: HostFacts) -> None:
-    """Raise InputError where this container has a slice itself: there are none of parts."""
+    """Raise InputError if this container has a slice itself: a slice cannot be divided again."""
     if facts.outer is not None:
         raise InputError(
             "make a slice", cause="this container has a slice itself, which nested ones share",

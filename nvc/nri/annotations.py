@@ -6,7 +6,7 @@ nri.nvc.dev/memory.main: 10GiB      for the container `main`; one that has annot
 
 from __future__ import annotations
 
-from nvc.environment import CAPABILITIES, CUDA_VERSION, DISABLE_REQUIRE, REQUIRE, VISIBLE, request_from
+from nvc.environment import CAPABILITIES, VISIBLE, is_need, request_from
 from nvc.errors import InputError, one_line
 from nvc.oci import Container
 
@@ -30,8 +30,6 @@ NAMES = {
 }
 _VALUE_MAX = 4096
 _SHOWN = 80
-#: Variables of an image that say what it needs, never what it gets.
-_NEEDS = (DISABLE_REQUIRE, CUDA_VERSION, CAPABILITIES)
 
 
 def asked(annotations: Mapping[str, str], container: str) -> dict[str, str] | None:
@@ -66,7 +64,7 @@ def request_of(wanted: Mapping[str, str], environment: Iterable[str], config: Co
     if DEVICES not in wanted:
         raise InputError(f"annotation {DOMAIN}{DEVICES}", cause="is missing", hint='write "0", or "all"')
     pairs = (entry.partition("=") for entry in environment)
-    variables = {name: value for name, _, value in pairs if name in _NEEDS or name.startswith(REQUIRE)}
+    variables = {name: value for name, _, value in pairs if is_need(name)}
     variables |= {NAMES[name]: value for name, value in wanted.items()}
     config = config.replace(
         accept_environment_unprivileged=True, accept_volume_mounts=False, swarm_resource=(), vgpu_variables="obey"

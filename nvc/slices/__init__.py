@@ -1,4 +1,4 @@
-"""Slices of GPUs: limits of memory and time, which the shim enforces in each process. See docs/vgpu.md.
+"""Slices of GPUs: limits on memory and GPU time, which the shim in the container enforces. See docs/vgpu.md.
 
 Each package imports only from those before it:
     model: values and file formats

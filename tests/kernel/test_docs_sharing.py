@@ -51,7 +51,7 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
 
 
 def test_every_policy_and_state_is_explained() -> None:
-    assert table() in TEXT, "run packaging/doctordoc.py"
+    assert table() in TEXT, "run packaging/tables.py"
     for word in ("busy", "idle", "capped", "waiting", "paused", "denied", "gone"):
         assert f"`{word}`" in TEXT
 

@@ -119,7 +119,7 @@ def test_who_has_no_turns(place: Place, busy: Any, around: Any) -> None:
     wrong = around(one["pids"][0])
     state = eventually(place, lambda s: s["found"]["overuse"])
     event = next(event for event in state["events"] if event["kind"] == "overuse")
-    assert event["key"] == one["key"] and event["text"].endswith("and had turns for 0 %")
+    assert event["key"] == one["key"] and event["text"].endswith("and had leases for 0 %")
     assert wrong.process.wait(timeout=20) == -9
 
 

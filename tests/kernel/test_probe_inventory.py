@@ -173,6 +173,20 @@ def test_a_reboot_is_noticed(counted: Counted, monkeypatch: pytest.MonkeyPatch) 
     assert counted.probes == before + 1
 
 
+def test_a_new_row_of_the_table_of_libraries_is_noticed(
+    counted: Counted, scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = shutil.copy(key_module._TABLE, f"{scratch}/library_table.py")
+    monkeypatch.setattr(key_module, "_TABLE", table)
+    counted()
+    counted()
+    before = counted.probes
+    with open(table, "a", encoding="utf-8") as out:
+        out.write("#\n")
+    counted()
+    assert counted.probes == before + 1
+
+
 def test_options_that_matter_are_part_of_the_key(counted: Counted) -> None:
     counted()
     for options in (

@@ -9,7 +9,7 @@ from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.schedule.leases import Member
 from nvc.slices.model.policy import MS
-from nvc.slices.policy.entitlement import Claim, InForce, in_force
+from nvc.slices.policy.entitlement import Demand, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 
 SECOND = 1000 * MS
@@ -69,7 +69,7 @@ class World:
 
     def __init__(self, policy: DevicePolicy, devices: int = 1) -> None:
         self.policy = policy
-        self.claims: dict[bytes, dict[str, Claim]] = {}
+        self.claims: dict[bytes, dict[str, Demand]] = {}
         self.force: dict[bytes, InForce] = {}
         self.now = SECOND
         self.board = Board(self._send)
@@ -89,7 +89,7 @@ class World:
                 if key in self.claims[uuid]
                 else (self.now, len(self.claims[uuid]))
             )
-            made = Claim(key, PREEMPT, cores, weight, age=age)
+            made = Demand(key, PREEMPT, cores, weight, age=age)
             self.claims[uuid][key] = made.replace(**more)
             self._enforce(uuid)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvc.daemon.audit.overuse import CAP, LEDGER, MARGIN, PATIENCE, SECOND, TURNS, Overuse, UsageFigures
+from nvc.daemon.audit.overuse import CAP, LEASES, LEDGER, MARGIN, PATIENCE, SECOND, Overuse, UsageFigures
 
 PLACE = ("key", "GPU-1")
 STEP = 2 * SECOND
@@ -46,8 +46,8 @@ def look(
         (CAP, {"used": 1.0, "cap": 0.25, "charged": 0.25, "launches": 10_000_000}),  # a ledger that lies
         (CAP, {"used": 1.0, "cap": 0.25, "charged": 1.0, "launches": 10_000_000}),
         (CAP, {"used": 1.0, "cap": 0.25, "charged": -1.0}),  # no ledger
-        (TURNS, {"used": 0.5, "held": 0.0}),
-        (TURNS, {"used": 0.5, "cap": 0.9, "charged": 0.5, "held": 0.1}),
+        (LEASES, {"used": 0.5, "held": 0.0}),
+        (LEASES, {"used": 0.5, "cap": 0.9, "charged": 0.5, "held": 0.1}),
         (LEDGER, {"used": 0.5, "cap": 0.9, "charged": 0.0}),
         (LEDGER, {"used": 0.6, "charged": 0.1, "held": 0.48}),  # another process, in its turns
         (None, {"used": 0.6, "charged": 0.1, "launches": 100_000, "held": 0.6}),  # kernels of 1 us

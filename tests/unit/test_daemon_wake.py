@@ -58,7 +58,7 @@ def run_until(made: Host, condition: Callable[[], bool]) -> None:
 def claim(made: Host) -> Any:
     """What nvcd knows of the first slice."""
     (force,) = made.daemon.slices.force.values()
-    return force.terms[0].claim
+    return force.terms[0].demand
 
 
 def first() -> Tenant:

@@ -13,7 +13,7 @@ from nvc.doctor import Check, Result, document, ok
 from nvc.doctor.catalog import CHECKS, table
 from nvc_cli.doctor import doctor
 
-REGENERATE = "run packaging/doctordoc.py"
+REGENERATE = "run packaging/tables.py"
 
 with open(os.path.join(REPO, "docs/doctor.md"), encoding="utf-8") as file:
     TEXT = file.read()

@@ -19,7 +19,7 @@ def test_the_docs_have_every_row() -> None:
     with open(os.path.join(REPO, "docs/hooks.md"), encoding="utf-8") as file:
         text = file.read()
     missing = [row.name for row in VARIABLES if f"| `{row.name}` | {row.text} |\n" not in text]
-    assert not missing, "run packaging/doctordoc.py"
+    assert not missing, "run packaging/tables.py"
 
 
 def test_a_variable_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

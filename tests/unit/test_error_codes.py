@@ -16,7 +16,7 @@ from nvc.doctor.catalog import choose
 from nvc.doctor.codes import BY_CODE, EXPLANATIONS, explain, page, text_of
 from nvc.errors import InputError, MountError, NvcError
 
-REGENERATE = "run packaging/doctordoc.py"
+REGENERATE = "run packaging/tables.py"
 
 
 def classes() -> list[type[NvcError]]:

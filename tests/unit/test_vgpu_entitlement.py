@@ -17,16 +17,16 @@ from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Pr
 from nvc.slices.model import layout
 from nvc.slices.model.policy import CAP, MS, POLICIES, TABLE, policy_of
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Claim, entitlements, filled, in_force
+from nvc.slices.policy.entitlement import Demand, entitlements, filled, in_force
 from nvc.slices.policy.policies import NONE, DevicePolicy
 
 
-def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Claim:
+def claim(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Demand:
     """The slice `key`, and those with a lesser key are older."""
-    return Claim(key, policy, cores, weight, **more)
+    return Demand(key, policy, cores, weight, **more)
 
 
-def parts(*claims: Claim, policy: int = NONE, maximum: int = 0, idle: str = "") -> list[float | None]:
+def parts(*claims: Demand, policy: int = NONE, maximum: int = 0, idle: str = "") -> list[float | None]:
     found = entitlements(in_force(DevicePolicy(policy, maximum), claims), frozenset(idle))
     return [round(found[one.key], 3) if one.key in found else None for one in claims]
 
@@ -41,7 +41,7 @@ def test_the_table_is_sound() -> None:
 def test_the_chart_knows_every_policy() -> None:
     with open(os.path.join(REPO, "packaging/kubernetes/chart/values.schema.json"), encoding="utf-8") as file:
         found = re.findall(r'"policy": \{\s*"enum": (\[[^]]*\])', file.read())
-    assert [json.loads(names) for names in found] == [[*POLICIES]] * 2, "run packaging/doctordoc.py"
+    assert [json.loads(names) for names in found] == [[*POLICIES]] * 2, "run packaging/tables.py"
 
 
 def test_what_each_policy_entitles_to() -> None:
@@ -135,7 +135,7 @@ def test_the_arbiter_gives_what_slices_are_entitled_to(
         (force,) = world.force.values()
         if not force.policy.leases:
             return
-        if force.policy.bound != CAP and any(terms.claim.cores for terms in force.terms):
+        if force.policy.bound != CAP and any(terms.demand.cores for terms in force.terms):
             return
         world.run(2 * SECOND)
         before = world.held()

@@ -3,8 +3,8 @@
 What is held against it, in nanoseconds of each stretch between two samples:
 
     cap    what the cap allows; for slices that have one
-    turns  how long the slice held its lease, by nvcd's own clock; where turns are handed out and others share it
-    ledger what the slice's ledger was charged; for slices with a cap or turns, since others are not charged
+    leases how long the slice held its lease, by nvcd's own clock; where leases are handed out and others share it
+    ledger what the slice's ledger was charged; for slices with a cap or leases, since others are not charged
 
 NVML tells the percentage of the time in which a kernel of the process was on the multiprocessors. That is sampled,
 a kernel that runs cannot be interrupted, and the pauses between kernels that follow each other count as use. So a
@@ -12,7 +12,7 @@ slice may have a quarter more than is explained, and a tenth of the device. It m
 launch that its ledger counts, at most as much again as its cap. What is beyond that adds up, and what is below is
 taken off again. Only a sum of several seconds counts: no single kernel that is shorter makes one.
 
-A tenant can write what it likes to its ledger. So the ledger explains nothing that its cap or its turns do not.
+A tenant can write what it likes to its ledger. So the ledger explains nothing that its cap or its leases do not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FACTOR = 1.25
 MARGIN = 0.1  # of the device
 PAUSE = 10_000  # nanoseconds behind each launch
 LONGEST = 5 * SECOND  # between two samples; of a longer time nothing is known
-CAP, TURNS, LEDGER = "cap", "turns", "ledger"
+CAP, LEASES, LEDGER = "cap", "leases", "ledger"
 #: Nanoseconds beyond what is explained. A ledger is charged when work has ended: late for a long kernel.
-PATIENCE = {CAP: 6 * SECOND, TURNS: 6 * SECOND, LEDGER: 20 * SECOND}
+PATIENCE = {CAP: 6 * SECOND, LEASES: 6 * SECOND, LEDGER: 20 * SECOND}
 BACK = SECOND  # it is over when so much less was used than was explained, at most
 
 
@@ -37,7 +37,7 @@ class UsageFigures(Value):
     cap: float  # a part of the device's time; 0: none
     charged: int  # by its ledger; -1: that cannot be read
     launches: int  # likewise, a number
-    held: int  # its leases; -1: there are no turns
+    held: int  # its leases; -1: there are no leases
 
 
 class Verdict(Value):
@@ -102,7 +102,7 @@ class Overuse:
         """The slices that use too much, by key and UUID, each with the first rule that it breaks."""
         verdicts = {}
         for place, sums in self.sums.items():
-            for rule in (CAP, TURNS, LEDGER):
+            for rule in (CAP, LEASES, LEDGER):
                 one = sums.get(rule)
                 if one is not None and one.beyond > PATIENCE[rule]:
                     verdicts[place] = Verdict(rule, one.used / one.time, one.explained / one.time)
@@ -114,13 +114,13 @@ def _explained(old: UsageFigures, new: UsageFigures, time: int) -> list[tuple[st
     """For each rule that holds, what explains use in this time, and what is allowed on top of it."""
     found = []
     cap = max(old.cap, new.cap) * time if old.cap and new.cap else 0.0  # it may have been changed meanwhile
-    turns = old.held >= 0 and new.held >= old.held
+    leases = old.held >= 0 and new.held >= old.held
     ledger = old.charged >= 0 and new.charged >= 0
     pauses = float(max(new.launches - old.launches, 0) * PAUSE) if ledger else cap
     if cap:
         found.append((CAP, cap, min(pauses, cap)))
-    if turns:
-        found.append((TURNS, float(new.held - old.held), 0.0))
-    if ledger and (cap or turns):
+    if leases:
+        found.append((LEASES, float(new.held - old.held), 0.0))
+    if ledger and (cap or leases):
         found.append((LEDGER, float(max(new.charged - old.charged, 0)), min(pauses, float(time))))
     return found

@@ -4,7 +4,7 @@
     excess     a slice has more memory than its limit
     overuse    a slice has more of a device's time than it may (overuse.py)
     stranger   a process that is in no slice uses a shared device
-    late       a slice keeps the device after its turns
+    late       a slice keeps the device after its leases
     overcount  a ledger has what no process owns (stale_accounts.py)
 
 `report` logs and counts it. `deny` also denies the slice more of the device for as long as it goes on. `stop`
@@ -23,7 +23,7 @@ from __future__ import annotations
 import signal
 import time
 
-from nvc.daemon.audit.overuse import LEDGER, SECOND, TURNS, Overuse, UsageFigures
+from nvc.daemon.audit.overuse import LEASES, LEDGER, SECOND, Overuse, UsageFigures
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
 from nvc.slices.model.layout import DENIED, NO_LIMIT
@@ -55,7 +55,7 @@ AGAIN = (
 )  # after a process was killed: so long the driver has to take its memory back, and a little more
 EVENTS = 256
 TOLERANCE = 64 << 20  # bytes above a limit that an estimate may be wrong by; 1 % where that is more
-LATES = 10  # turns that were handed on, for one report
+LATES = 10  # leases that were handed on, for one report
 
 
 #: Kind, key of the slice, UUID of the device, number and start of the process; 0: the slice as a whole.
@@ -157,7 +157,7 @@ class Verifier:
     # Utilization
 
     def _hold_use(self, servers: Container[tuple[str, str]], now: int) -> None:
-        """Hold what NVML told of utilization against caps, turns and ledgers."""
+        """Hold what NVML told of utilization against caps, leases and ledgers."""
         use: dict[tuple[str, str], int] = {}
         for one in self.accountant.use:
             use[one.key, one.uuid] = use.get((one.key, one.uuid), 0) + one.percent
@@ -318,7 +318,7 @@ class Verifier:
                 if tenant.lates >= self._lates.get((raw, key), 0) + LATES:
                     self._lates[raw, key] = tenant.lates
                     uuid = self.accountant.slices.names.get(raw, raw.hex())
-                    self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} turns", REPORT)
+                    self._note(LATE, key, uuid, 0, f"kept the device after {tenant.lates} leases", REPORT)
         self._lates = {
             (raw, key): count
             for (raw, key), count in self._lates.items()
@@ -339,8 +339,8 @@ def _denied(device: QuotaDevice, denied: int) -> QuotaDevice:
 
 def _text(verdict: Verdict) -> str:
     used, explained = round(verdict.used * 100), round(verdict.explained * 100)
-    if verdict.rule == TURNS:
-        return f"used {used} % of its time, and had turns for {explained} %"
+    if verdict.rule == LEASES:
+        return f"used {used} % of its time, and had leases for {explained} %"
     if verdict.rule == LEDGER:
         return f"used {used} % of its time, and its ledger says {explained} %"
     return f"used {used} % of its time, and may have {explained} %"

@@ -1,1 +1,1 @@
-"""Whose turn it is on each device: the index of slices, accounts, one arbiter for each device, and gangs."""
+"""Which slice has the lease of each device: an index of slices, accounts, an arbiter for each device, and gangs."""

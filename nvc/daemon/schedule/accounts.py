@@ -64,8 +64,8 @@ class Accounts:
     def settle(self, now: int) -> None:
         """Charge those who use the device for the time since they were last charged.
 
-        Who is late shares it with the one whose turn it is, as the hardware shares it out. It pays for that when
-        it gives its lease back, or when its next turn begins: debts that grow while it waits would put that off
+        Who is late shares it with the one that has the lease, as the hardware shares it out. It pays for that when
+        it gives its lease back, or when its next lease begins: debts that grow while it waits would put that off
         for ever.
         """
         since = self.settled

@@ -1,4 +1,4 @@
-"""Whose turn it is on one device. Pure: time is passed in, messages leave through a function.
+"""Which slice has the lease of one device. Pure: time is passed in, messages leave through a function.
 
 Turns go round by deficit (accounts.py). All times are nanoseconds of a monotonic clock.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
     from nvc.slices.policy.entitlement import InForce, Terms
 
-SPARE = 4  # quanta, of a turn that nobody else waits for
+SPARE = 4  # quanta, of a lease that nobody else waits for
 
 
 class Arbiter(Order):
@@ -52,7 +52,7 @@ class Arbiter(Order):
             self._wanting_changed(found, now)
             if not self.policy.leases:
                 self._free_all(found)
-            elif terms.claim.paused and self.lease is not None and self.lease.tenant is found:
+            elif terms.demand.paused and self.lease is not None and self.lease.tenant is found:
                 self.drop(now)
             self._look_again(now)
         return found
@@ -104,7 +104,7 @@ class Arbiter(Order):
 
     def _free_all(self, tenant: ScheduledSlice) -> None:
         for member in tenant.members:
-            if member.wants and not member.round and not tenant.terms.claim.paused:
+            if member.wants and not member.round and not tenant.terms.demand.paused:
                 self._hand(member, self.new_round(), FREE, 0)
 
     def want(self, member: Member, now: int, round: int = 0) -> None:
@@ -120,7 +120,7 @@ class Arbiter(Order):
         if repeated or member in tenant.late:
             return  # it has asked before, or has a lease to give back first
         self._wanting_changed(tenant, now)
-        if not tenant.terms.claim.paused:
+        if not tenant.terms.demand.paused:
             self._wants(member, now)
 
     def _stuck(self, member: Member, round: int, now: int) -> None:
@@ -130,7 +130,7 @@ class Arbiter(Order):
         if member in tenant.late:
             member.stuck = True
             self._wanting_changed(tenant, now)
-            if not tenant.terms.claim.paused:
+            if not tenant.terms.demand.paused:
                 self._wants(member, now)
         elif lease is not None and member in lease.holders and (lease.end or lease.dropped):
             member.stuck = True
@@ -184,7 +184,7 @@ class Arbiter(Order):
         if member in tenant.late:
             self._end_lateness(member, now)
             self._wanting_changed(tenant, now)
-            if more and not tenant.terms.claim.paused:
+            if more and not tenant.terms.demand.paused:
                 self._wants(member, now)
             return True
         lease = self.lease
@@ -237,7 +237,7 @@ class Arbiter(Order):
     # Leases
 
     def drop(self, now: int) -> None:
-        """Tell the holders that their lease is over; they have a slice's time to drain."""
+        """Tell the holders that their lease is over; they have one quantum to finish and give it back."""
         lease = self.lease
         if lease is None or lease.dropped:
             return
@@ -311,7 +311,7 @@ class Arbiter(Order):
         self.settle(now)
         self.reserved = None
         kind = GRANT if length else FREE
-        # Beside late ones alone it is not made to drain at the end of each turn: they would have the device then.
+        # Beside late ones alone it is not made to drain at the end of each lease: they would have the device then.
         spare = (
             self.quantum * SPARE if length and len(self.wanting) == 1 and self.policy.bound != EQUAL else 0
         )
@@ -344,7 +344,7 @@ class Arbiter(Order):
 
     def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
         """Keep `wanting` right after a member or the terms changed."""
-        wants = not tenant.terms.claim.paused and any(member.waits() for member in tenant.members)
+        wants = not tenant.terms.demand.paused and any(member.waits() for member in tenant.members)
         if wants == (tenant.key in self.wanting):
             return
         if not wants:

@@ -1,8 +1,8 @@
-"""The devices of a host together: a container that wants several that others want too has its turn on all at once.
+"""The devices of a host together: a container that wants several that others want too has its lease on all at once.
 
 Devices are taken in the order of their UUIDs, so that no two containers wait for each other: the first one decides
-when it is the container's turn, and the others are then freed for it. A device that nobody else wants is no part of
-it. Pure, like the arbiters.
+when the container gets its lease, and the others are then freed for it. A device that nobody else wants is no part
+of it. Pure, like the arbiters.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Board:
         return not self.single and len(self._gang(key)) > 1
 
     def may_lead(self, arbiter: Order, tenant: ScheduledSlice, now: int) -> bool:
-        """Whether a turn of the tenant may begin on this device."""
+        """Whether a lease of the tenant may begin on this device."""
         gang = self._gang(tenant.key)
         if len(gang) < 2:
             return True
@@ -87,7 +87,7 @@ class Board:
         return all(_is_due(other, tenant.key, now) for other in gang[1:])
 
     def gather(self, key: str, now: int) -> None:
-        """Go on with taking the devices of a gang; with all of them its turn begins."""
+        """Go on with taking the devices of a gang; with all of them its lease begins."""
         reserved = [arbiter for arbiter in self.ordered if _has(arbiter.reserved, key)]
         # Only what comes after them: one that others have come to want meanwhile might be kept by who waits for us.
         missing = [arbiter for arbiter in self._gang(key) if arbiter.uuid > reserved[-1].uuid]
@@ -118,7 +118,7 @@ class Board:
             arbiter.dispatch(now)
 
     def drop(self, key: str, now: int) -> None:
-        """The turn of a gang ends on all its devices."""
+        """The lease of a gang ends on all its devices."""
         for arbiter in self.ordered:
             lease = arbiter.lease
             if lease is not None and lease.gang and _has(lease.tenant, key):
@@ -130,7 +130,7 @@ def _has(tenant: ScheduledSlice | None, key: str) -> bool:
 
 
 def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
-    """Whether a tenant is at most a turn ahead of the others on a device."""
+    """Whether a tenant is at most a lease ahead of the others on a device."""
     tenant = arbiter.tenants[key]
     if tenant.rate:
         return arbiter.budget(tenant, now) > 0

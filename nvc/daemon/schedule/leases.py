@@ -17,13 +17,13 @@ class Member:
         self.client = client  # the arbiter does not look at it
         self.uuid = uuid
         self.wants = False
-        self.stuck = False  # what it launched before its turn ended waits for what it is yet to launch
+        self.stuck = False  # what it launched before its lease ended waits for what it is yet to launch
         self.round = 0  # of the lease that it holds; 0: none
         self.since = 0  # late
         tenant.members.add(self)
 
     def waits(self) -> bool:
-        """Whether it is to have a turn. One that is late gives its lease back first, unless it is stuck."""
+        """Whether it is to have a lease. One that is late gives its lease back first, unless it is stuck."""
         return self.wants and (self.stuck or self not in self.tenant.late)
 
 
@@ -46,8 +46,8 @@ class ScheduledSlice:
         self.refilled = now
         self.held = 0  # in all
         self.unpaid = 0  # of that, while it was late
-        self.shared = 0  # of its turn, what late ones had: its processes are yet to be told
-        self.waited = 0  # in all, for a turn
+        self.shared = 0  # of its lease, what late ones had: its processes are yet to be told
+        self.waited = 0  # in all, for a lease
         self.since = 0  # waiting; 0: it is not
         self.grants = 0
         self.lates = 0
@@ -67,18 +67,18 @@ class ScheduledSlice:
 
 
 class Lease:
-    """A turn on a device."""
+    """The lease of a device."""
 
     __slots__ = ("tenant", "round", "began", "end", "due", "holders", "dropped", "gang")
 
     def __init__(
         self, tenant: ScheduledSlice | None, round: int, began: int, end: int, holders: set[Member]
     ) -> None:
-        self.tenant = tenant  # None: everybody's, from before there were turns
+        self.tenant = tenant  # None: everybody's, from before there were leases
         self.round = round
         self.began = began
         self.end = end  # 0: until another tenant wants the device
-        self.due = end  # when it is another one's turn, if one wants it
+        self.due = end  # when another one may have the device, if one wants it
         self.holders = holders  # who has not given it back
         self.dropped = False
         self.gang = False

@@ -24,7 +24,7 @@ class Order(Accounts):
         self.deadline: int | None = None
 
     def choose(self, now: int) -> ScheduledSlice | None:
-        """Whose turn it is. Bounded tenants that are due come first; None: nobody is, `deadline` says when."""
+        """Who gets the next lease. Bounded tenants that are due come first; None: nobody yet, see `deadline`."""
         if not self.bounded and self.board.single:
             best = min(self.wanting.values(), key=BY_ACCOUNT)
             self.account = max(self.account, best.account)
@@ -52,7 +52,7 @@ class Order(Accounts):
                 half = halves[rate] = self.length(tenant) // 2
             self.refill(tenant, now)
             budget = tenant.budget
-            # Half a turn at least: what the shim's own cap leaves of less would be many tiny turns.
+            # Half a lease at least: what the shim's own cap leaves of less would be many tiny leases.
             missing = half - budget
             if missing >= rate:
                 soonest = min(soonest or int(missing / rate), int(missing / rate))

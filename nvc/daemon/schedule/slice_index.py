@@ -11,7 +11,7 @@ from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Claim, InForce, in_force
+from nvc.slices.policy.entitlement import Demand, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import Terms
     from nvc.slices.store.registry import Entry
 
-LOCK_TIME = 0.05  # seconds: turns must not wait for a command; the next look tries again
+LOCK_TIME = 0.05  # seconds: leases must not wait for a command; the next look tries again
 AGAIN = 60_000_000_000  # nanoseconds between two looks at whether slices have processes again that had none
 
 
@@ -41,7 +41,7 @@ class IndexedSlice:
         self.stamp = stamp  # of its directory: another one when `about` was replaced
         # Once and for both: a tenant with CAP_SYS_ADMIN can hold up whoever opens it later (fanotify(7)).
         try:
-            self.quota = open_own(entry.quota, os.O_RDWR, 0)  # turns do not wait
+            self.quota = open_own(entry.quota, os.O_RDWR, 0)  # leases do not wait
         except OSError as error:
             raise RegistryError.of("read slice", entry.quota, error) from None
         self.sequence: bytes | None = None  # of the quota when it was last read; None: not yet
@@ -75,7 +75,7 @@ class SliceIndex:
         self.log = log
         self.base = registry.base_directory()
         self.by_key: dict[str, IndexedSlice] = {}
-        #: Why slices cannot be read. One that could be before keeps what it had; another one gets no turn.
+        #: Why slices cannot be read. One that could be before keeps what it had; another one gets no lease.
         self.broken: dict[str, str] = {}
         self.device_policy: dict[str, DevicePolicy] = {}  # by UUID
         self.force: dict[bytes, InForce] = {}  # by the bytes of the UUID
@@ -179,8 +179,8 @@ class SliceIndex:
                 self.device_policy[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
                 self.say(str(error))
-            claims = tuple(claim_of(known.entry, device) for known, device in found)
-            self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), claims)
+            demands = tuple(demand_of(known.entry, device) for known, device in found)
+            self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), demands)
             self.board.enforce(raw, self.force[raw], now)
         for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
             for key in tuple(self.board.arbiters[raw].tenants):
@@ -189,11 +189,11 @@ class SliceIndex:
             del self.force[raw]
 
 
-def claim_of(entry: Entry, device: QuotaDevice) -> Claim:
+def demand_of(entry: Entry, device: QuotaDevice) -> Demand:
     """What a quota promises."""
     paused = bool(device.flags & (layout.PAUSED | layout.DENIED))
     age = entry.created, entry.start
-    return Claim(entry.key, device.policy, device.cores, device.weight, paused, age)
+    return Demand(entry.key, device.policy, device.cores, device.weight, paused, age)
 
 
 def raw_uuid(uuid: str) -> bytes:

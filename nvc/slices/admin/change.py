@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 DRIVER_PATIENCE = 10.0  # seconds
-LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
+FILE_LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
 class DeviceShare(Value):
@@ -138,7 +138,7 @@ def _edited(
     """Change the chosen devices, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
     try:
-        kept = open_own(tenant.entry.quota, os.O_RDWR, LEASE_PATIENCE)
+        kept = open_own(tenant.entry.quota, os.O_RDWR, FILE_LEASE_PATIENCE)
     except OSError as error:
         raise RegistryError.of("change limits", tenant.entry.quota, error) from None
     try:

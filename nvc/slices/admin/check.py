@@ -1,4 +1,4 @@
-"""Checks from a process's memory maps whether the shim is loaded, and what it does not cover."""
+"""Whether a process has loaded the shim, and which files it does not cover."""
 
 from __future__ import annotations
 

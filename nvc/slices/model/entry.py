@@ -12,7 +12,7 @@ from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
-LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
+FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry that are text: from most of them its name follows; tenants.named says how.
@@ -87,7 +87,7 @@ def text_of(entry: Entry) -> str:
     return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
 
 
-def open_own(path: str, flags: int = os.O_RDONLY, seconds: float = LEASE_TIME) -> int:
+def open_own(path: str, flags: int = os.O_RDONLY, seconds: float = FILE_LEASE_TIME) -> int:
     """Open a file of the registry, and check that only this user can have written it. Raises OSError.
 
     Waits up to `seconds` for the end of a lease that a process of the slice holds on the file. The error then names

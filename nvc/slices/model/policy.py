@@ -1,7 +1,7 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 This table is the only place that knows one policy from another: parsing, nvcd's arbiter, entitlements, help, shell
-completion and docs/sharing.md (packaging/doctordoc.py) follow it. Of the shim only VGPU_POLICY_NATIVE in
+completion and docs/sharing.md (packaging/tables.py) follow it. Of the shim only VGPU_POLICY_NATIVE in
 native/vgpu/layout.h does, for the row without leases. A row's number is its place.
 """
 
@@ -43,7 +43,7 @@ TABLE = (
            " does not wait for the end of the holder's lease", weighs=True, preempts=8),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
     Policy(4, "soft", "by weight, in leases of four quanta: fewer changes, longer waits", weighs=True, quanta=4,
-           reclaim=100 * MS),
+           reclaim=100 * MS),  # never waited in full: at the default quantum four quanta, 40 ms, are less
     Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
 )  # fmt: skip
 POLICIES = tuple(row.name for row in TABLE)
@@ -66,7 +66,7 @@ HEAD = (
 
 
 def table() -> str:
-    """The table of docs/sharing.md, which packaging/doctordoc.py puts there."""
+    """The table of docs/sharing.md, which packaging/tables.py puts there."""
     lines = [HEAD]
     for row in TABLE:
         cap, weight = "enforced" if row.leases else "ignored", "used" if row.weighs else "ignored"

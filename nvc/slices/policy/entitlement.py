@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUANTUM = 10 * MS  # nanoseconds
 
 
-class Claim(Value):
+class Demand(Value):
     """What the quota of a living slice says of its time on one device."""
 
     key: str
@@ -35,7 +35,7 @@ class Claim(Value):
 class Terms(Value):
     """How one slice is scheduled under the policy in force."""
 
-    claim: Claim
+    demand: Demand
     leased: bool = True  # the slice takes leases; else its processes use the device at any time
     weight: int = 1  # its part of the time is in proportion to this
     bound: float = 0.0  # the part of the time that nvcd holds it to; 0: none
@@ -43,12 +43,12 @@ class Terms(Value):
     @property
     def key(self) -> str:
         """The key of the slice."""
-        return self.claim.key
+        return self.demand.key
 
     @property
     def cap(self) -> float:
         """The fraction of the time to which the shim limits it; 1.0: no cap."""
-        return self.claim.cores / 100 or 1.0
+        return self.demand.cores / 100 or 1.0
 
 
 class InForce(Value):
@@ -56,16 +56,16 @@ class InForce(Value):
 
     policy: Policy = TABLE[POLICY_NATIVE]
     quantum: int = QUANTUM  # nanoseconds
-    terms: tuple[Terms, ...] = ()  # of all claims, the oldest first
+    terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
 
 
-def in_force(device_policy: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
+def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForce:
     """The policy in force on a device with these slices.
 
     The policy is the operator's for the device, else that of the oldest slice that takes leases.
     """
-    claims = tuple(sorted(claims, key=lambda claim: (claim.age, claim.key)))
-    leased = [claim for claim in claims if policy_of(claim.policy).leases]
+    demands = tuple(sorted(demands, key=lambda demand: (demand.age, demand.key)))
+    leased = [demand for demand in demands if policy_of(demand.policy).leases]
     number = device_policy.policy
     if number == NONE:
         number = leased[0].policy if leased else POLICY_NATIVE
@@ -73,12 +73,12 @@ def in_force(device_policy: DevicePolicy, claims: tuple[Claim, ...]) -> InForce:
     part = 1 / max(len(leased), device_policy.max_instances, 1)
     terms = tuple(
         Terms(
-            claim,
-            policy_of(claim.policy).leases,
-            max(claim.weight, 1) if policy.weighs else 1,
-            {EQUAL: part, CAP: claim.cores / 100}.get(policy.bound, 0.0),
+            demand,
+            policy_of(demand.policy).leases,
+            max(demand.weight, 1) if policy.weighs else 1,
+            {EQUAL: part, CAP: demand.cores / 100}.get(policy.bound, 0.0),
         )
-        for claim in claims
+        for demand in demands
     )
     return InForce(policy, device_policy.quantum_us * 1000 or QUANTUM, terms)
 
@@ -89,7 +89,7 @@ def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str
     Slices without leases are left out: the driver decides what they get.
     """
     sharing = [terms for terms in force.terms if terms.leased and force.policy.leases]
-    active = [terms for terms in sharing if not terms.claim.paused and terms.key not in idle]
+    active = [terms for terms in sharing if not terms.demand.paused and terms.key not in idle]
     bounded = [terms for terms in active if terms.bound]
     others = [terms for terms in active if not terms.bound]
     promised = sum(terms.bound for terms in bounded)

@@ -111,7 +111,7 @@ def _nothing(picture: Picture) -> str:
 
 
 def _devices(picture: Picture, view: View, width: int, room: int) -> list[Line]:
-    """Two lines for each GPU with a slice that lives, one where that is too much, and none where that is."""
+    """Two lines for each GPU with a living slice; one if space is short; none if there is no space."""
     sharing: dict[str, list[Row]] = {}
     for row in rows_of(picture, view.replace(sort="GPU", reverse=False, gone=False)):
         sharing.setdefault(row.device.uuid, []).append(row)

@@ -17,7 +17,7 @@ from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, PO
 from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Claim, entitlements, in_force
+from nvc.slices.policy.entitlement import Demand, entitlements, in_force
 from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
@@ -141,14 +141,14 @@ def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, 
     Where the device's policy or one of its slices cannot be read, each slice's own policy is shown, and no
     entitlement.
     """
-    claims: dict[str, list[Claim]] = {}
+    demands: dict[str, list[Demand]] = {}
     for tenant in found:
         for device in tenant.devices:
             if tenant.alive and not device.hidden:
-                claims.setdefault(device.uuid, []).append(_claim(tenant, device))
+                demands.setdefault(device.uuid, []).append(_demand(tenant, device))
     holds: dict[tuple[str, str], tuple[int, float | None]] = {}
     warnings = []
-    for uuid, sharing in claims.items():
+    for uuid, sharing in demands.items():
         try:
             if known.broken_on(uuid) is not None:
                 continue  # warnings_of() tells
@@ -170,9 +170,9 @@ def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, 
     return tuple(made), tuple(warnings)
 
 
-def _claim(tenant: Tenant, device: TenantDevice) -> Claim:
+def _demand(tenant: Tenant, device: TenantDevice) -> Demand:
     entry, paused = tenant.entry, device.paused or device.denied
-    return Claim(entry.key, device.policy, device.cores, device.weight, paused, (entry.created, entry.start))
+    return Demand(entry.key, device.policy, device.cores, device.weight, paused, (entry.created, entry.start))
 
 
 def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
