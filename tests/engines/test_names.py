@@ -137,7 +137,7 @@ def test_containerd(host: Host) -> None:
             assert name in both.stderr and shown(host, name)["name"] == name
     finally:
         for realm in ("default", "lab"):
-            host.sh(f"ctr -n {realm} task kill -s KILL c1; ctr -n {realm} task delete c1; "
+            host.sh(f"ctr -n {realm} task delete -f c1; "
                     f"ctr -n {realm} c rm c1", check=False)  # fmt: skip
         host.sh("nvc-cli vgpu rm --gone")
 
@@ -168,7 +168,7 @@ def test_a_pod_of_containerd(host: Host) -> None:
         text = host.sh("nvc-cli vgpu show trainer").stdout
         assert "containerd k8s.io" in text and "ml/job-0" in text
     finally:
-        host.sh(f"ctr -n k8s.io task kill -s KILL {id}; ctr -n k8s.io task delete {id}; "
+        host.sh(f"ctr -n k8s.io task delete -f {id}; "
                 f"ctr -n k8s.io c rm {id}", check=False)  # fmt: skip
         host.sh("nvc-cli vgpu rm --gone")
 
