@@ -47,7 +47,7 @@ def _run(words: list[str]) -> int:
             return 0
         if name == "--state":
             if rest or equals or len(words) > 1:
-                raise InputError("--state", cause="stands alone", hint="`nvcd --help` shows what there is")
+                raise InputError("--state", cause="stands alone", hint="`nvcd --help` lists the options")
             write(_state())
             return 0
         if name == "--version":
@@ -59,7 +59,7 @@ def _run(words: list[str]) -> int:
             wait = True
             continue
         if name not in ("--config", "--root"):
-            raise InputError("unknown argument", cause=name, hint="`nvcd --help` shows what there is")
+            raise InputError("unknown argument", cause=name, hint="`nvcd --help` lists the options")
         if not equals:
             if not rest:
                 raise InputError(name, cause="wants a value")

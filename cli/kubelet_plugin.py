@@ -112,7 +112,7 @@ def parsed(words: list[str]) -> dict[str, str]:
             continue
         if not word.startswith("--") or name not in OPTIONS:
             raise InputError(
-                "unknown argument", cause=word, hint="`nvc-kubelet-plugin --help` shows what there is"
+                "unknown argument", cause=word, hint="`nvc-kubelet-plugin --help` lists the options"
             )
         if not equals:
             if not rest:

@@ -237,7 +237,7 @@ class Seconds(click.FloatRange):
         """Parse a number of seconds. Raises click.BadParameter."""
         found = float(super().convert(value, param, ctx))
         if found != found:
-            self.fail(f"{value} is no number of seconds", param, ctx)
+            self.fail(f"{value} is not a number of seconds", param, ctx)
         return found
 
 

@@ -91,7 +91,7 @@ def parsed(words: list[str]) -> dict[str, str]:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or name not in OPTIONS:
-            raise InputError("unknown argument", cause=word, hint="`nvc-nri --help` shows what there is")
+            raise InputError("unknown argument", cause=word, hint="`nvc-nri --help` lists the options")
         if not equals:
             if not rest:
                 raise InputError(f"--{name}", cause="wants a value")

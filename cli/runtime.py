@@ -129,7 +129,7 @@ def _wanted(engine: str, remove: bool, **given: Any) -> Wanted:
     programs = _programs()
     path = given.pop("runtime_path") or f"{programs}/{RUNTIME}"
     if not remove and not os.access(path, os.X_OK):
-        raise InputError("--runtime-path", path, "is no program", "install nvc, or name its nvc-runtime")
+        raise InputError("--runtime-path", path, "is not a program", "install nvc, or name its nvc-runtime")
     return Wanted(runtime_path=path, hook_path=f"{programs}/nvc-hook", **given)
 
 

@@ -90,7 +90,7 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
     """
     found = tuple(item for value in given for item in value.split(",") if item)
     if given and not found:
-        raise InputError(name, cause="names no device", hint="leave it out for all of them")
+        raise InputError(name, cause="names no device", hint="omit it for all devices")
     return found
 
 

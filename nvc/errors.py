@@ -115,7 +115,7 @@ class SourceChanged(DetectionError):
     """What a plan rests on has changed: a file is not the one that discovery found, or a device's policy."""
 
     code = "NVC-1402"
-    hint = "the driver was changed meanwhile; run again, or with --no-inventory"
+    hint = "the driver changed meanwhile; try again, or add --no-inventory"
     doctor = "inventory"
 
 

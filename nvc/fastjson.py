@@ -107,7 +107,7 @@ def _integer(text: str) -> int:
 
 
 def _constant(name: str) -> NoReturn:
-    raise JsonError(f"{name} is no number of JSON")
+    raise JsonError(f"{name} is not a number of JSON")
 
 
 class _Context:

@@ -144,7 +144,7 @@ def _environment(process: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in _typed(process, "env", list, "process.env") or ():
         if type(entry) is not str:
-            raise Malformed("process.env has an entry that is no string")
+            raise Malformed("process.env has an entry that is not a string")
         name, equals, value = entry.partition("=")
         if equals:
             found[name] = value
@@ -167,7 +167,7 @@ def _mounts(document: dict[str, Any]) -> list[Mount]:
     found = []
     for entry in _typed(document, "mounts", list, "mounts") or ():
         if type(entry) is not dict:
-            raise Malformed("mounts has an entry that is no object")
+            raise Malformed("mounts has an entry that is not an object")
         source = _typed(entry, "source", str, "a mount's source") or ""
         destination = _typed(entry, "destination", str, "a mount's destination") or ""
         found.append(Mount(source, destination))
@@ -177,14 +177,14 @@ def _mounts(document: dict[str, Any]) -> list[Mount]:
 def _devices(resources: dict[str, Any]) -> list[dict[str, object]] | None:
     devices = _typed(resources, "devices", list, "linux.resources.devices")
     if devices is not None and not all(type(entry) is dict for entry in devices):
-        raise Malformed("linux.resources.devices has an entry that is no object")
+        raise Malformed("linux.resources.devices has an entry that is not an object")
     return devices  # type: ignore[no-any-return]
 
 
 def _annotations(document: dict[str, Any]) -> dict[str, str]:
     found = _table(document, "annotations", "annotations")
     if not all(type(value) is str for value in found.values()):
-        raise Malformed("annotations has a value that is no string")
+        raise Malformed("annotations has a value that is not a string")
     return found
 
 

@@ -200,7 +200,7 @@ def _open_rootfs(kernel: Kernel, target: Target) -> int:
             raise InputError("invalid rootfs directory", target.rootfs_path, "leads to /")
         if target.mount_namespace >= 0 and not kernel.is_mount_root(rootfs):
             os.close(rootfs)
-            raise _not_its_rootfs(target, "is no mount of its namespace")
+            raise _not_its_rootfs(target, "is not a mount of its namespace")
         return rootfs
     try:
         same = _same(os.stat(root), os.stat(target.rootfs_path))

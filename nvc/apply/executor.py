@@ -202,7 +202,7 @@ def _failure(report: ApplyReport, program: Program) -> NvcError:
 
 
 _REPAIR = "repair an interrupted run"
-_REPAIR_HINT = "remove what is mounted there, or make the container anew"
+_REPAIR_HINT = "remove what is mounted there, or create the container again"
 _NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
 _SHARED = "the volume there is shared with the host: what is mounted on it would appear on the host"
 _SHARED_HINT = "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)"

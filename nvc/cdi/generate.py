@@ -151,7 +151,7 @@ def _all_edits(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _gone(edits: dict[str, Any]) -> Iterator[str]:
     for mount in edits.get("mounts") or ():
         if not os.path.exists(mount["hostPath"]):
-            yield f"mounts {mount['hostPath']}, which is not there"
+            yield f"mounts {mount['hostPath']}, which does not exist"
     for hook in edits.get("hooks") or ():
         if not os.access(hook["path"], os.X_OK):
             yield f"calls {hook['path']}, which cannot be executed"
@@ -162,7 +162,7 @@ def _gone(edits: dict[str, Any]) -> Iterator[str]:
             status = os.stat(path)
         except OSError:
             if None in number:
-                yield f"names the device {path}, which is not there"
+                yield f"names the device {path}, which does not exist"
             continue
         if None not in number and (os.major(status.st_rdev), os.minor(status.st_rdev)) != number:
             yield f"has {path} as {number[0]}:{number[1]}, which is another device now"

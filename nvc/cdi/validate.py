@@ -53,23 +53,23 @@ def _document(document: Any) -> Iterator[str]:
             name = device.get("name") if isinstance(device, dict) else None
             if isinstance(name, str):
                 if name in names:
-                    yield f"devices[{at}].name: {name} is there twice"
+                    yield f"devices[{at}].name: {name} occurs twice"
                 names.add(name)
 
 
 def _version(value: Any, where: str) -> Iterator[str]:
     if not isinstance(value, str) or order(value) < 0:
-        yield f"{where}: {value!r} is no version of the specification; known are {', '.join(KNOWN)}"
+        yield f"{where}: {value!r} is not a version of the specification; known are {', '.join(KNOWN)}"
 
 
 def _kind(value: Any, where: str) -> Iterator[str]:
-    problem = kind_problem(value) if isinstance(value, str) else "is no string"
+    problem = kind_problem(value) if isinstance(value, str) else "is not a string"
     if problem:
         yield f"{where}: {value!r} {problem}"
 
 
 def _device_name(value: Any, where: str) -> Iterator[str]:
-    problem = device_problem(value) if isinstance(value, str) else "is no string"
+    problem = device_problem(value) if isinstance(value, str) else "is not a string"
     if problem:
         yield f"{where}: {value!r} {problem}"
 
@@ -87,12 +87,12 @@ def _edits(value: Any, where: str) -> Iterator[str]:
         for key in ("hostInterfaceName", "name"):
             given = [str(net.get(key)) for net in nets if isinstance(net, dict)]
             if len(set(given)) != len(given):
-                yield f"{where}.netDevices: a {key} is there twice"
+                yield f"{where}.netDevices: a {key} occurs twice"
 
 
 def _object(value: Any, where: str, members: dict[str, Check], required: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{where}: is no object"
+        yield f"{where}: is not an object"
         return
     prefix = "" if where == "document" else where + "."
     for key in required:
@@ -100,7 +100,7 @@ def _object(value: Any, where: str, members: dict[str, Check], required: tuple[s
             yield f"{prefix}{key}: is missing"
     for key, member in value.items():
         if key not in members:
-            yield f"{prefix}{key}: is no field of the specification"
+            yield f"{prefix}{key}: is not a field of the specification"
         elif member is not None or key in required:
             yield from members[key](member, f"{prefix}{key}")
 
@@ -108,7 +108,7 @@ def _object(value: Any, where: str, members: dict[str, Check], required: tuple[s
 def _list_of(check: Check) -> Check:
     def checked(value: Any, where: str) -> Iterator[str]:
         if not isinstance(value, list):
-            yield f"{where}: is no list"
+            yield f"{where}: is not a list"
             return
         for at, item in enumerate(value):
             yield from check(item, f"{where}[{at}]")
@@ -122,7 +122,7 @@ def _object_of(members: dict[str, Check], *required: str) -> Check:
 
 def _string(value: Any, where: str) -> Iterator[str]:
     if not isinstance(value, str):
-        yield f"{where}: is no string"
+        yield f"{where}: is not a string"
     elif "\0" in value:
         yield f"{where}: has a NUL"
 
@@ -141,7 +141,7 @@ def _boolean(value: Any, where: str) -> Iterator[str]:
 def _number(low: int, high: int) -> Check:
     def checked(value: Any, where: str) -> Iterator[str]:
         if type(value) is not int or not low <= value <= high:
-            yield f"{where}: is no whole number from {low} to {high}"
+            yield f"{where}: is not a whole number from {low} to {high}"
 
     return checked
 
@@ -149,7 +149,7 @@ def _number(low: int, high: int) -> Check:
 def _env(value: Any, where: str) -> Iterator[str]:
     yield from _string(value, where)
     if isinstance(value, str) and value.find("=") <= 0:
-        yield f"{where}: {value!r} is no NAME=VALUE"
+        yield f"{where}: {value!r} is not NAME=VALUE"
 
 
 def _one_of(*allowed: str) -> Check:
@@ -168,7 +168,7 @@ def _permissions(value: Any, where: str) -> Iterator[str]:
 def _annotations(value: Any, where: str) -> Iterator[str]:
     """Keys as Kubernetes has them: an optional prefix in DNS form, a slash, and a name."""
     if not isinstance(value, dict):
-        yield f"{where}: is no object"
+        yield f"{where}: is not an object"
         return
     size = 0
     for key, text in value.items():
@@ -179,7 +179,7 @@ def _annotations(value: Any, where: str) -> Iterator[str]:
             or not 0 < len(name) <= 63
             or not (allowed.isascii() and allowed.isalnum())
         ):
-            yield f"{where}: {key!r} is no name of an annotation"
+            yield f"{where}: {key!r} is not a name of an annotation"
         yield from _string(text, f"{where}.{key}")
         size += len(key) + len(text) if isinstance(text, str) else 0
     if size > ANNOTATIONS_LIMIT:

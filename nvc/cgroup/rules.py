@@ -62,7 +62,7 @@ def parse(devices: object) -> tuple[DeviceRule, ...]:
     all.
     """
     if not isinstance(devices, (list, tuple)) or len(devices) > _MOST_RULES:
-        raise ValueError("linux.resources.devices is no list of device rules")
+        raise ValueError("linux.resources.devices is not a list of device rules")
     rules = []
     for entry in devices:
         if not isinstance(entry, dict) or not isinstance(entry.get("allow", False), bool):

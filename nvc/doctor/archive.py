@@ -63,7 +63,7 @@ def write_archive(
     try:
         fd = os.open(path, flags, 0o600)
     except FileExistsError:
-        raise ArchiveError("write archive", path, "is there already", "choose another name") from None
+        raise ArchiveError("write archive", path, "already exists", "choose another name") from None
     except OSError as error:
         raise ArchiveError.of("write archive", path, error) from None
     try:

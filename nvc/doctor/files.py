@@ -186,7 +186,7 @@ def loader_cache(context: Context) -> Iterator[Finding]:
     for _, name, target in entries:
         if not link_of(context.host.driver, target):
             yield warning(
-                f"the loader cache names {context.path(target)} for {name}, which is not there",
+                f"the loader cache names {context.path(target)} for {name}, which does not exist",
                 commands=_ldconfig(context),
             )
     known = {name for _, name, _ in entries}

@@ -212,7 +212,8 @@ def _pointing_nowhere(engine: str, found: Engine) -> Iterator[Finding]:
     for runtime in found.runtimes:
         if not any(_which(program) for program in runtime.programs):
             yield failed(
-                f"{engine}: runtime {runtime.name} of {runtime.file} is {runtime.programs[0]}, which is not there",
+                f"{engine}: runtime {runtime.name} of {runtime.file} is "
+                f"{runtime.programs[0]}, which does not exist",
                 commands=_remove(engine, runtime),
                 advice=f"install it, or take it out of {runtime.file}; then restart {engine}",
             )

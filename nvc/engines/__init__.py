@@ -71,6 +71,6 @@ def refuse_foreign(where: str, name: str, program: object) -> None:
     text = program[0] if isinstance(program, list) and program else program
     if isinstance(text, str) and text and text.rsplit("/", 1)[-1] != RUNTIME:
         raise EngineError(
-            "register runtime", where, f"{name} is there already: {text}",
+            "register runtime", where, f"{name} already exists: {text}",
             "choose another --runtime-name, or remove it with the tool that made it",
         )  # fmt: skip

@@ -88,7 +88,7 @@ def configure(edit: FileEdit) -> Change:
     text = text_of(before, path)
     if edit.content:
         if before is not None and not record["keys"] and text != edit.content:
-            raise EngineError("write", path, "is there already", "remove it, or choose another directory")
+            raise EngineError("write", path, "already exists", "remove it, or choose another directory")
         undo.remember(record, ("",), {}, edit.content, False)
         text = edit.content
     form = FORMS[edit.form]

@@ -37,6 +37,6 @@ def edit(wanted: Wanted) -> FileEdit:
     """The file for `wanted.hook_dir`. Raises EngineError."""
     if wanted.default:
         raise EngineError(
-            "--set-as-default", wanted.hook_dir, "a hook is no runtime", "leave out one of the two options"
+            "--set-as-default", wanted.hook_dir, "a hook is not a runtime", "leave out one of the two options"
         )
     return FileEdit(path_of(wanted.hook_dir), "json", content=TEXT.format(path=wanted.hook_path))

@@ -41,7 +41,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):  # one of them would be lost
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {json.dumps(max(names, key=names.count))} is there twice")
+        raise ValueError(f"the key {json.dumps(max(names, key=names.count))} occurs twice")
     return found
 
 
@@ -53,7 +53,7 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no value of JSON")
+    raise ValueError(f"{text} is not a JSON value")
 
 
 def assign(text: str, path: str, keys: tuple[str, ...], value: Any) -> str:

@@ -17,7 +17,7 @@ def state(path: str, target: str) -> str:
         return "ours"
     text = os.readlink(path) if os.path.islink(path) else ""
     raise EngineError(
-        "make link", path, f"is there already{' and leads to ' + text if text else ''}",
+        "make link", path, f"already exists{' and leads to ' + text if text else ''}",
         "choose another directory of dockerd's PATH, one that comes before it",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Edits of an OCI configuration, pure. Each is made once: what is there already stays as it is."""
+"""Edits of an OCI configuration, pure. Each is made once: what already exists stays as it is."""
 
 from __future__ import annotations
 

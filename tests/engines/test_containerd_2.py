@@ -96,7 +96,7 @@ def test_a_later_drop_in_that_names_another_program(host: Host) -> None:
     host.write("/etc/containerd/conf.d/50-other.toml", f"version = 3\n{table}")
     host.write(CONFIG, 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n')
     done = host.sh(CONFIGURE, check=False)
-    assert done.returncode == 1 and "runtime nvc is there already: /usr/bin/other" in done.stderr
+    assert done.returncode == 1 and "runtime nvc already exists: /usr/bin/other" in done.stderr
     host.sh(f"! test -e {DROP_IN}")
 
 

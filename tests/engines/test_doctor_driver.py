@@ -69,7 +69,7 @@ CASES = (
     Case("driver.loader-cache", f"rm {DRIVER}/etc/ld.so.cache", "there is no loader cache", status="warning"),
     Case("driver.loader-cache", f"chmod 600 {DRIVER}/etc/ld.so.cache", "cannot be read by users", status="warning"),
     Case("driver.loader-cache", aside(f"{LIBS}/libnvidia-opencl.so.{VERSION}")[0],
-         f"{LIBS}/libnvidia-opencl.so.1 for libnvidia-opencl.so.1, which is not there", status="warning",
+         f"{LIBS}/libnvidia-opencl.so.1 for libnvidia-opencl.so.1, which does not exist", status="warning",
          after=f"{aside(f'{LIBS}/libnvidia-opencl.so.{VERSION}')[1]}; ldconfig -r {DRIVER}"),
     Case("driver.nvml", copied(f"{LIBS}/libnvidia-ml.so.{VERSION}", f"echo > {LIBS}/libnvidia-ml.so.{VERSION}")[0],
          "the driver cannot be asked", copied(f"{LIBS}/libnvidia-ml.so.{VERSION}", "")[1]),

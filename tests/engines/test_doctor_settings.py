@@ -41,7 +41,7 @@ def hook(name: str, path: str) -> str:
 def gone(engine: str) -> tuple[str, str]:
     """Shell lines that register a runtime with `engine` and take its program away, and what is said of that."""
     lines = f"{OLD}; {CONFIGURE} {engine} --runtime-path /usr/local/old/nvc-runtime; rm /usr/local/old/nvc-runtime"
-    return lines, "is /usr/local/old/nvc-runtime, which is not there"
+    return lines, "is /usr/local/old/nvc-runtime, which does not exist"
 
 
 def two(engine: str, theirs: str) -> tuple[str, str]:

@@ -208,7 +208,7 @@ def test_a_stale_specification_is_said(launcher: str, sim_root: Any, scratch: st
     for command in (("list", f"--spec-dir={scratch}/cdi"), ("validate", path)):
         said = call(*command).stderr
         assert "is stale: it was made for driver 580.159.04-sim, this host has 590.10.01-sim" in said
-        assert "libcuda.so.580.159.04, which is not there" in said
+        assert "libcuda.so.580.159.04, which does not exist" in said
     call("generate", "--output", path)
     create(root, SimSpec(gpus=1, driver_version="590.10.01"))
     assert "other devices or driver files" in call("validate", path).stderr

@@ -221,7 +221,7 @@ def test_odd_files_in_the_folder(runc_bundle: Any, scratch: str, stage: str) -> 
         (["create-symlinks", "--link=a::/dev/.."], "want an absolute path"),
         (["update-ldcache", "--folder=lib"], "want an absolute path"),
         (["enable-cuda-compat", "--host-driver-version=$(x)"], "want a driver version"),
-        (["simulate-proc", "--driver-root=/"], "is no simulated driver"),
+        (["simulate-proc", "--driver-root=/"], "is not a simulated driver"),
         (["simulate-proc", "--driver-root=/none"], "want the absolute path of a directory"),
         (["chmod", "--mode=4755", "--path=/x"], "want permission bits"),
         (["chmod", "--unknown"], "no such option"),
@@ -269,7 +269,7 @@ def test_only_on_a_root_file_system(rootfs: Any, stage: str, scratch: str) -> No
     before = snapshot(path)
     words = (os.path.join(stage, "bin/nvc-cdi-hook"), "create-symlinks", "--link=a::/b")
     done = run("unshare", "--mount", *words, check=False, stdin=None, input=json.dumps({"bundle": scratch}))
-    assert done.returncode == 1 and "is no mount of this namespace" in done.stderr
+    assert done.returncode == 1 and "is not a mount of this namespace" in done.stderr
     assert done.stderr.count("\n") == 1 and snapshot(path) == before
 
 

@@ -116,7 +116,7 @@ def test_a_fence_does_not_wait_for_it_either(
 
 @pytest.mark.parametrize(
     ("answer", "cause"),
-    [(b"", "its answer: empty"), (b"[1]\n", "its answer is no object"), (b'{"a":', "its answer: ")],
+    [(b"", "its answer: empty"), (b"[1]\n", "its answer is not an object"), (b'{"a":', "its answer: ")],
 )
 def test_an_answer_that_is_none(
     here: str, talks: Callable[[str, Talk], None], answer: bytes, cause: str

@@ -77,7 +77,7 @@ def test_the_callers_environment_directory_and_words(sliced: Any, scratch: str) 
 
 
 def test_options_end_where_the_program_begins(sliced: Any) -> None:
-    """A program may have options of the same names; what is misspelt before it is no program."""
+    """A program may have options of the same names; what is misspelt before it is not a program."""
     script = "import sys; print(sys.argv[1:])"
     done = sliced("python3", "-c", script, "--device=7", "--cores", "0", "--nonsense")
     assert done.stdout == "['--device=7', '--cores', '0', '--nonsense']\n"
@@ -170,7 +170,7 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
         (("--policy=best", "--", "true"), "--policy: best: no such policy; the policies are fair (0)"),
         (("--policy=fixed", "--", "true"), "has no cap for the policy fixed"),
         (("--device=9", "--", "true"), "unknown device"),
-        (("--device=", "--", "true"), "--device: names no device; leave it out for all of them"),
+        (("--device=", "--", "true"), "--device: names no device; omit it for all devices"),
         (("--user=nobody-at-all", "--", "true"), "no such user or group"),
         ((), "Missing argument"),
     ],

@@ -218,8 +218,8 @@ def test_what_is_set_is_what_is_received(launcher: str, working: str) -> None:
         (("--interval=5", "--seconds=1"), "--interval: 5: longer than --seconds 1"),
         (("nobody",), "no such slice"),
         (("--interval=0.05", "--seconds=80000"), "more than 100000 readings"),
-        (("--seconds=nan",), "nan is no number of seconds"),
-        (("--interval=NaN",), "NaN is no number of seconds"),
+        (("--seconds=nan",), "nan is not a number of seconds"),
+        (("--interval=NaN",), "NaN is not a number of seconds"),
         (("--seconds=inf",), "is not in the range"),
     ],
 )

@@ -136,10 +136,10 @@ def test_one_thing_wrong(path: str, value: Any, where: str) -> None:
 
 def test_names_that_are_there_twice() -> None:
     two = changed("devices", MINIMAL["devices"] * 2, MINIMAL)
-    assert problems(two) == ["devices[1].name: one is there twice"]
+    assert problems(two) == ["devices[1].name: one occurs twice"]
     nets = [{"hostInterfaceName": "eth0", "name": "a"}, {"hostInterfaceName": "eth0", "name": "b"}]
     found = problems(changed("containerEdits.netDevices", nets))
-    assert found == ["containerEdits.netDevices: a hostInterfaceName is there twice"]
+    assert found == ["containerEdits.netDevices: a hostInterfaceName occurs twice"]
 
 
 @pytest.mark.parametrize(

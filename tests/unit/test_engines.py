@@ -112,7 +112,7 @@ def test_docker_names_a_hook_that_is_not_ours(etc: str, path: str, target: str) 
     """Also a link that leads to itself, and a file."""
     os.symlink(os.path.join(etc, target), path) if target else write(path, "")
     assert f"`docker run --gpus` uses {path}, which is not nvc's: add --hook-link DIR" in advice(etc)
-    with pytest.raises(EngineError, match="is there already"):
+    with pytest.raises(EngineError, match="already exists"):
         link.state(path, HOOK)
 
 
@@ -182,7 +182,7 @@ def test_nothing_of_nvidia_is_overwritten(etc: str, path: str) -> None:
         f"{etc}/daemon.json",
         json.dumps({"runtimes": {"nvidia": entry, "nvc": {"path": "/old/nvc-runtime"}}}),
     )
-    with pytest.raises(EngineError, match="nvidia is there already"):
+    with pytest.raises(EngineError, match="nvidia already exists"):
         docker.registration(wanted(file).replace(runtime_name="nvidia"), ())
     assert after(docker.registration(wanted(file), ()).edits[0])["runtimes"]["nvidia"] == entry
 
@@ -194,7 +194,7 @@ def test_hooks_d(etc: str) -> None:
     assert hooksd.edit(wanted(hook_dir=etc)).content == text
     document = json.loads(text)
     assert document["version"] == "1.0.0" and document["stages"] == ["prestart"] and document["hook"]["env"]
-    with pytest.raises(EngineError, match="a hook is no runtime"):
+    with pytest.raises(EngineError, match="a hook is not a runtime"):
         hooksd.edit(wanted(hook_dir=etc, default=True))
 
 
@@ -203,7 +203,7 @@ def test_podman(etc: str) -> None:
     found = podman.registration(wanted(path, default=True))
     assert after(found.edits[0]) == {"engine": {"runtime": "nvc", "runtimes": {"nvc": [PATH]}}}
     write(path, '[engine.runtimes]\nnvc = ["/usr/bin/crun"]\n')
-    with pytest.raises(EngineError, match="is there already: /usr/bin/crun"):
+    with pytest.raises(EngineError, match="already exists: /usr/bin/crun"):
         podman.registration(wanted(path))
 
 

@@ -158,7 +158,7 @@ def test_a_file_of_ours_alone(path: str) -> None:
     take_out(path)
     assert not os.path.exists(path)
     write(path, "{}")
-    with pytest.raises(EngineError, match="is there already"):
+    with pytest.raises(EngineError, match="already exists"):
         configure(path, content='{"new": 1}\n')
     assert read(path) == "{}"
 
@@ -254,5 +254,5 @@ def test_links(tmp_path: object) -> None:
     assert not link.remove(path, target) and os.path.islink(path)
     os.unlink(path)
     write(path, "")
-    with pytest.raises(EngineError, match="is there already"):
+    with pytest.raises(EngineError, match="already exists"):
         link.make(path, target)

@@ -85,8 +85,8 @@ def test_forms(text: str, changed: str) -> None:
         ('{"a": 1} //', "line 1 column 10: "),
         ("[]", "not an object"),
         ('{"a": ' + "[" * 100_000, "too many levels"),
-        ('{"k": 0, "a": 1, "k": 2}', 'the key "k" is there twice'),
-        ('{"a": NaN}', "NaN is no value of JSON"),
+        ('{"k": 0, "a": 1, "k": 2}', 'the key "k" occurs twice'),
+        ('{"a": NaN}', "NaN is not a JSON value"),
         ('{"a": 1e999}', "the number 1e999 is too large"),
     ],
 )

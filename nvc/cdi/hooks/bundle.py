@@ -19,14 +19,14 @@ def slices_of(document: dict[str, Any]) -> list[str]:
     if entries is None:
         return []
     if type(entries) is not list or len(entries) > _HOOKS_MAX:
-        raise malformed("hooks.createContainer is no list, or too long a one")
+        raise malformed("hooks.createContainer is not a list, or too long a one")
     found = []
     for entry in entries:
         words = entry.get("args") if type(entry) is dict else None
         if words is None:
             continue
         if type(words) is not list or not all(type(word) is str for word in words):
-            raise malformed("hooks.createContainer has an entry whose args are no strings")
+            raise malformed("hooks.createContainer has an entry whose args are not strings")
         at = False
         for word in words:
             if not word.startswith("-"):

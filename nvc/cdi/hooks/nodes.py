@@ -27,7 +27,7 @@ def device_nodes(document: dict[str, Any]) -> tuple[tuple[int, int], ...]:
     """Major and minor numbers of the devices of a configuration, in its order. Raises ContainerError."""
     entries = (document.get("linux") or {}).get("devices") or []
     if type(entries) is not list or not all(type(entry) is dict for entry in entries):
-        raise malformed("linux.devices is no list of objects")
+        raise malformed("linux.devices is not a list of objects")
     found: dict[tuple[int, int], None] = {}
     for entry in entries:
         major, minor = entry.get("major"), entry.get("minor")

@@ -49,7 +49,7 @@ def _others(root: HostRoot) -> list[Op]:
 def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[Op]:
     """What makes a simulated driver's files appear, and `entries` (paths below /proc/driver/nvidia) of it.
 
-    Raises InputError when the directory is no simulated driver, or an entry is not one of its files.
+    Raises InputError when the directory is not a simulated driver, or an entry is not one of its files.
     """
     step = "simulate-proc"
     if len(entries) > _ENTRIES_MAX:
@@ -60,7 +60,7 @@ def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[
         raise InputError(step, f"--driver-root={driver_root}", error.cause) from None
     try:
         if not root.exists(SIMULATION):
-            raise InputError(step, f"--driver-root={driver_root}", "is no simulated driver")
+            raise InputError(step, f"--driver-root={driver_root}", "is not a simulated driver")
         files = tuple((file.name, unmodifiable(file.name, file.content)) for file in proc_files(root))
         directories: list[str] = []
         binds: list[Op] = []
@@ -82,7 +82,7 @@ def _mode(root: HostRoot, step: str, entry: str) -> int:
         return root.stat(entry, follow=False).st_mode
     except OSError as error:
         raise InputError.of(
-            step, f"--entry={entry}", error, "the simulated driver was made anew: run `nvc-cli cdi refresh`"
+            step, f"--entry={entry}", error, "the simulated driver was replaced: run `nvc-cli cdi refresh`"
         ) from None
 
 

@@ -124,7 +124,7 @@ def _container(kernel: Kernel, call: Call) -> tuple[Target, Asked | None, bool]:
     target = open_target(kernel, SELF, rootfs, state.id, state.bundle)
     if not kernel.is_mount_root(target.rootfs):
         target.close()
-        raise ContainerError("open rootfs", rootfs, "is no mount of this namespace", HINT)
+        raise ContainerError("open rootfs", rootfs, "is not a mount of this namespace", HINT)
     return target, limited, sliced
 
 

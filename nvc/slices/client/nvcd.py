@@ -38,7 +38,7 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     except ValueError as error:
         raise InitializationError("ask nvcd", path, f"its answer: {error}") from None
     if not isinstance(found, dict):
-        raise InitializationError("ask nvcd", path, "its answer is no object")
+        raise InitializationError("ask nvcd", path, "its answer is not an object")
     return found
 
 
