@@ -18,7 +18,7 @@ from nvc.config import Config
 from nvc.daemon.audit import stale_accounts
 from nvc.daemon.audit.accountant import GRACE, Accountant, Balance, ProcessUse, User
 from nvc.daemon.audit.nvml_client import DeviceSeen
-from nvc.daemon.audit.overuse import PATIENCE, TURNS
+from nvc.daemon.audit.overuse import LEASES, PATIENCE
 from nvc.daemon.audit.verify import (
     AGAIN,
     BYPASS,
@@ -121,7 +121,7 @@ def test_time_is_denied_within_its_window_and_given_again() -> None:
         looks += 1
         assert looks < 20
     # What is allowed is taken off: a cap of 10 % with its margins, of the whole time.
-    assert PATIENCE[TURNS] <= world.now - began <= 2 * PATIENCE[TURNS]
+    assert PATIENCE[LEASES] <= world.now - began <= 2 * PATIENCE[LEASES]
     assert "may have 10 %; deny" in world.said[0]
     began = world.now
     while world.shows(GIB, percent=0):
