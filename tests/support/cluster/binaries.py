@@ -60,8 +60,15 @@ def promql() -> str:
     return os.path.join(_module(os.path.join(REPO, "tests/kubernetes/promql"), ".", "-s -w"), "promql")
 
 
-def _module(source: str, what: str, flags: str) -> str:
-    """The directory with what `go build` makes of a module.
+def crio_load() -> str:
+    """The program that puts images into CRI-O's store; built at the first call."""
+    tags = "containers_image_openpgp exclude_graphdriver_btrfs"
+    made = _module(os.path.join(REPO, "tests/kubernetes/crio"), ".", "-s -w", tags)
+    return os.path.join(made, "crio-load")
+
+
+def _module(source: str, what: str, flags: str, tags: str = "") -> str:
+    """The directory with what `go build` makes of a module, with cgo where it has tags.
 
     Raises AssertionError without Go, or with the compiler's words when it fails.
     """
@@ -70,7 +77,9 @@ def _module(source: str, what: str, flags: str) -> str:
         with open(os.path.join(source, name), "rb") as text:
             content += text.read()
     about = f"{os.path.relpath(source, REPO)}: once, some ten minutes for Kubernetes"
-    return kept(content + flags.encode(), about, lambda target, _: _build(source, what, flags, target))
+    return kept(
+        content + flags.encode() + tags.encode(), about, lambda target, _: _build(source, what, flags, tags, target)
+    )
 
 
 def kept(state: bytes | str, about: str, make: Callable[[str, str], None]) -> str:
@@ -107,11 +116,11 @@ def go(*words: str, where: str, cgo: bool = False, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def _build(module: str, what: str, flags: str, target: str) -> None:
+def _build(module: str, what: str, flags: str, tags: str, target: str) -> None:
     with tempfile.TemporaryDirectory(prefix="nvc-go-", dir=cache()) as directory:
         source = os.path.join(directory, "module")
         shutil.copytree(module, source)
-        go("build", "-ldflags", flags, "-o", target + os.sep, what, where=source)
+        go("build", "-ldflags", flags, "-tags", tags, "-o", target + os.sep, what, where=source, cgo=bool(tags))
     for built, name in NAMES.items():
         if os.path.exists(os.path.join(target, built)):
             os.rename(os.path.join(target, built), os.path.join(target, name))

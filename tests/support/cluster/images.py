@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+import tarfile
 
 from .. import REPO, run
 from ..rootfs import make_rootfs
@@ -19,6 +21,15 @@ def archive(path: str, name: str, root: str, *command: str) -> str:
     words = [sys.executable, os.path.join(REPO, "packaging/oci.py"), path, root, "--name", name, "--env", PATH]
     run(*words, *(f"--command={word}" for word in command))
     return path
+
+
+def named(path: str) -> str:
+    """The name of the image in an OCI archive."""
+    with tarfile.open(path) as file:
+        index = file.extractfile("index.json")
+        assert index is not None, path
+        (one,) = json.load(index)["manifests"]
+    return str(one["annotations"]["io.containerd.image.name"])
 
 
 def base(directory: str) -> list[str]:

@@ -7,16 +7,19 @@ import os
 import subprocess
 
 from .. import need, run, until
-from .processes import make_group
-from .state import CNI, Node, State, write
+from .binaries import crio_load
+from .images import named
+from .processes import make_group, tracked
+from .state import CNI, CONTAINERD, CRIO, Node, State, write
 
-SOCKET = "/run/containerd/containerd.sock"
+SOCKETS = {CONTAINERD: "/run/containerd/containerd.sock", CRIO: "/run/crio/crio.sock"}
 #: What a node has of its own: the path there, which is also the path below its directory.
-PRIVATE = """etc/cdi etc/cni/net.d etc/containerd opt/cni/bin opt/nvc run/cdi run/containerd run/netns srv
-var/lib/cni var/lib/containerd var/lib/kubelet var/lib/nvc var/log/containers var/log/pods""".split()
+PRIVATE = """etc/cdi etc/cni/net.d etc/containerd etc/containers etc/crio opt/cni/bin opt/nvc run/cdi run/containerd
+run/containers run/crio run/netns srv var/lib/cni var/lib/containerd var/lib/containers var/lib/crio var/lib/kubelet
+var/lib/nvc var/log/containers var/log/crio var/log/pods""".split()
 #: The same, in memory as on any host.
 MEMORY = ("run/nvc", "run/nvidia")
-CONTAINERD = """version = 3
+CONTAINERD_TOML = """version = 3
 imports = ["/etc/containerd/conf.d/*.toml"]
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE a lower one is refused
@@ -27,6 +30,35 @@ runtime_type = 'io.containerd.runc.v2'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 BinaryName = '{runc}'
 SystemdCgroup = false
+"""
+
+
+CRIO_CONF = """[crio]
+log_dir = "/var/log/crio/pods"
+version_file = "/run/crio/version"
+clean_shutdown_file = "/var/lib/crio/clean.shutdown"
+[crio.api]
+stream_address = "{address}"
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+default_runtime = "runc"
+pinns_path = "{pinns}"
+[crio.runtime.runtimes.runc]
+runtime_path = "{runc}"
+runtime_root = "/run/crio/runc"
+monitor_path = "{conmon}"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "localhost/pause:1"
+pause_command = "/bin/sleep infinity"
+[crio.network]
+plugin_dirs = ["/opt/cni/bin"]
+"""
+STORAGE_CONF = """[storage]
+driver = "overlay"
+graphroot = "/var/lib/containers/storage"
+runroot = "/run/containers/storage"
 """
 
 
@@ -85,6 +117,10 @@ def _mounts(state: State, node: Node) -> str:
     for name in MEMORY:
         _place(state, f"/{name}")
         lines.append(f"mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /{name}")
+    if state.runtime == CRIO and tracked().endswith("/pids"):  # it takes /proc/cgroups for what is mounted
+        with open("/proc/cgroups", encoding="ascii") as text:
+            write(f"{node.directory}/cgroups", "".join(line for line in text if line.split()[1] != "0"))
+        lines.append(f"mount --bind {node.directory}/cgroups /proc/cgroups")
     lines += [f"mount --bind {CNI} /opt/cni/bin", "mount --make-rshared /"]
     # Without a controlling terminal or children, it ends when it is killed.
     return "\n".join([*lines, f"touch {node.directory}/mounted", "exec sleep infinity"])
@@ -92,10 +128,30 @@ def _mounts(state: State, node: Node) -> str:
 
 def containerd(state: State, node: Node) -> None:
     """Start containerd; the runtime is this machine's runc."""
-    write(f"{node.directory}/etc/containerd/config.toml", CONTAINERD.format(runc=need("runc")))
+    write(f"{node.directory}/etc/containerd/config.toml", CONTAINERD_TOML.format(runc=need("runc")))
     name = f"{node.name}-containerd"
     state.start(name, [state.program("containerd")], node)
-    until(lambda: state.must_run(name) and os.path.exists(node.directory + SOCKET))
+    until(lambda: state.must_run(name) and os.path.exists(node.directory + SOCKETS[CONTAINERD]))
+
+
+def crio(state: State, node: Node) -> None:
+    """Start CRI-O; its runtime is this machine's runc, and conmon this machine's."""
+    from ..generations import built  # which builds with what is in this package
+
+    program = built("crio")
+    paths = {"runc": need("runc"), "conmon": need("conmon"), "pinns": f"{os.path.dirname(program)}/pinns"}
+    write(f"{node.directory}/etc/crio/crio.conf", CRIO_CONF.format(address=node.address, **paths))
+    write(f"{node.directory}/etc/containers/storage.conf", STORAGE_CONF)
+    write(f"{node.directory}/etc/containers/policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}')
+    write(f"{node.directory}/etc/containers/registries.conf", "")
+    name = f"{node.name}-crio"
+    state.start(name, [program], node)
+    until(lambda: state.must_run(name) and os.path.exists(node.directory + SOCKETS[CRIO]))
+
+
+def runtime(state: State, node: Node) -> None:
+    """Start the container runtime of the cluster."""
+    (crio if state.runtime == CRIO else containerd)(state, node)
 
 
 def kubelet(state: State, node: Node, gates: dict[str, bool]) -> None:
@@ -107,7 +163,7 @@ def kubelet(state: State, node: Node, gates: dict[str, bool]) -> None:
         "healthzBindAddress": node.address,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
-        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "containerRuntimeEndpoint": f"unix://{SOCKETS[state.runtime]}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{node.cgroup}",
         "failCgroupV1": False,
@@ -131,7 +187,10 @@ def kubelet(state: State, node: Node, gates: dict[str, bool]) -> None:
 
 
 def load(state: State, node: Node, archive: str) -> None:
-    """Give a node the images of an OCI archive."""
+    """Give a node the image of an OCI archive."""
+    if state.runtime == CRIO:
+        inside(state, node, [crio_load(), archive, named(archive)])
+        return
     inside(state, node, [state.program("ctr"), "-n", "k8s.io", "images", "import", archive])
 
 

@@ -17,7 +17,7 @@ from .. import need, run, until
 from . import images, node
 from .binaries import programs
 from .processes import end, remove_group
-from .state import State, write
+from .state import CONTAINERD, State, write
 
 CONTROLLERS = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
@@ -27,7 +27,7 @@ class Cluster:
     """A running cluster, or without nodes a control plane.
 
     `gates` are feature gates, `runtime_config` is the API server's --runtime-config, `more` has further options of
-    kube-scheduler and kube-controller-manager.
+    kube-scheduler and kube-controller-manager. `runtime` is that of the nodes: "containerd" or "crio".
     """
 
     def __init__(
@@ -37,13 +37,14 @@ class Cluster:
         gates: dict[str, bool] | None = None,
         runtime_config: str = "",
         more: dict[str, list[str]] | None = None,
+        runtime: str = CONTAINERD,
     ) -> None:
         self.directory = os.path.realpath(directory)
         self.count = nodes
         self.gates = gates or {}
         self.runtime_config = runtime_config
         self.more = more or {}
-        self.state = State(self.directory, "")
+        self.state = State(self.directory, "", runtime)
 
     @classmethod
     def found(cls, directory: str) -> Cluster:
@@ -71,7 +72,7 @@ class Cluster:
     def up(self) -> None:
         """Start everything, and wait until all nodes are Ready."""
         os.makedirs(self.directory, exist_ok=True)
-        self.state = State(self.directory, programs(), token=os.urandom(16).hex())
+        self.state = State(self.directory, programs(), self.state.runtime, token=os.urandom(16).hex())
         self.state.number = next(k for k in range(1, 255) if self._take(f"10.96.{k}.1"))
         self.state.addresses.append(self.state.address)
         self.state.save()
@@ -80,7 +81,7 @@ class Cluster:
         self._etcd()
         self._api_server()
         for index in range(1, self.count + 1):
-            node.containerd(self.state, node.make(self.state, index))
+            node.runtime(self.state, node.make(self.state, index))
         self._until(lambda: self.get("/readyz", raw=True) == "ok", "the API server")
         self._controllers()
         for name in names:

@@ -11,6 +11,7 @@ from .. import CLEAN_ENV
 from .processes import started, tracked
 
 CNI = "/usr/lib/cni"
+CONTAINERD, CRIO = "containerd", "crio"
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
@@ -40,6 +41,7 @@ class State:
 
     directory: str
     programs: str
+    runtime: str = CONTAINERD
     number: int = 0
     token: str = ""
     nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
