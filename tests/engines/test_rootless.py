@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -67,6 +69,12 @@ def user(host: Host) -> Iterator[Host]:
     host.write("/etc/nvc/config.toml", CONFIG_TOML + SIZES)
     host.sh("nvc-cli --root /srv/sim cdi refresh")
     yield host
+    # podman leaves a process that keeps the user's namespaces, in the directory in which it was started.
+    device = int(host.sh("stat -c %d /srv").stdout)
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended, or is out of reach
+            if os.stat(f"/proc/{pid}/cwd").st_dev == device and os.stat(f"/proc/{pid}").st_uid == UID:
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def podman(host: Host, device: str, script: str, variables: str = "") -> subprocess.CompletedProcess[str]:
