@@ -109,6 +109,7 @@ CLAIMS = st.lists(
 @settings(max_examples=80, deadline=None)
 @example([(FIXED, 1, 30, "busy", 0), (WEIGHT, 3, 0, "busy", 0), (PREEMPT, 1, 0, "busy", 0)], NONE, 0)
 @example([(FIXED, 1, 60, "busy", 0), (FIXED, 1, 60, "busy", 0), (FIXED, 1, 30, "busy", 0)], NONE, 0)
+@example([(FIXED, 1, cap, "busy", 0) for cap in (60, 50, 40, 30, 20)], NONE, 0)
 @given(CLAIMS, st.sampled_from((NONE, *range(len(TABLE)))), st.integers(0, 6))
 def test_the_arbiter_gives_what_slices_are_entitled_to(
     claims: list[tuple[int, int, int, str, int]], device_policy: int, maximum: int

@@ -113,12 +113,27 @@ class Accounts:
         tenant.budget = self.budget(tenant, now)
         tenant.refilled = now
 
-    def behind(self, now: int) -> float:
-        """For how long the one of those that want the device has saved that has saved least; nanoseconds."""
-        least = float(SAVED)
-        for tenant in self.wanting.values():
-            least = min(least, self.budget(tenant, now) / tenant.rate if tenant.rate else 0.0)
-        return least if self.wanting else 0.0
+    def saved(self, now: int) -> tuple[float, float]:
+        """The least and the most that one that wants the device has saved, in nanoseconds of waiting."""
+        found = [
+            self.budget(tenant, now) / tenant.rate if tenant.rate else 0.0
+            for tenant in self.wanting.values()
+        ]
+        return min(found, default=0.0), max(found, default=0.0)
+
+    def level(self, now: int) -> None:
+        """Take from all what each that wants the device has saved, but for its next lease.
+
+        Where more is promised than there is, all save. Who could save no more would lose its part to the others.
+        """
+        least, _ = self.saved(now)
+        if least <= self.quantum:
+            return
+        least -= max(self.length(tenant) / tenant.rate for tenant in self.wanting.values())
+        if least > 0:
+            for tenant in self.tenants.values():  # one that rests is soon back among them
+                self.refill(tenant, now)
+                tenant.budget -= least * tenant.rate
 
     def budget(self, tenant: ScheduledSlice, now: int) -> float:
         """What a bounded tenant has then, if nothing happens until then."""

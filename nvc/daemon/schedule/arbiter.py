@@ -365,9 +365,8 @@ class Arbiter(Order):
         if tenant.rate:
             self.refill(tenant, now)
             # Where more is promised than there is, all others have savings.
-            tenant.budget = min(
-                tenant.budget, max(float(self.length(tenant)), tenant.rate * self.behind(now))
-            )
+            most = self.saved(now)[1]
+            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), tenant.rate * most))
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight

@@ -30,6 +30,8 @@ class Order(Accounts):
             self.account = max(self.account, best.account)
             return best
         self.advance()
+        if self.bounded:
+            self.level(now)
         return self._choose_among(now)
 
     def _choose_among(self, now: int) -> ScheduledSlice | None:
