@@ -69,6 +69,8 @@ def check_archive(prefix: str, scratch: str) -> None:
     for directory in glob.glob(os.path.join(library, "python/**/__pycache__"), recursive=True):
         shutil.rmtree(directory)
     for source in glob.glob(os.path.join(library, "python/**/*.py"), recursive=True):
+        if source.endswith("/library_table.py"):
+            continue  # with another one, what is known of the driver would be found anew
         with open(source, "w", encoding="utf-8") as code:
             code.write("raise SystemExit('a module of its own')\n")
     assert run(*command).stdout == wanted
