@@ -96,11 +96,17 @@ demo: stage ## a container with two simulated H100s, run by runc
 	@packaging/demo/run
 
 # Each process of tests has a /run/nvc of its own. A file's tests run in one process, one after another.
-PYTEST := $(RUN) -m pytest -q
+# What pytest makes of them is kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -q
 # Tests wait for programs about half of the time.
 JOBS   ?= $(shell expr 3 \* $$(nproc))
 
-test: $(BUILD)/.packages-test stage ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
+# Otherwise each process makes the same of all of them, at the same time.
+$(BUILD)/.tests-read: $(BUILD)/.packages-test $(shell find tests -name '*.py') | stage
+	@$(PYTEST) --collect-only tests/unit >/dev/null & $(PYTEST) --collect-only tests/adversary tests/engines tests/kernel tests/native >/dev/null; wait
+	@touch $@
+
+test: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## every quick check: style, types, C warnings, unit, kernel, native and engine tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-fresh: ## the README's commands in ROUNDS (3) containers that have just started, the last with busy processors
