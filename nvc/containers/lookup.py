@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import itemgetter
 
 from nvc.containers import ContainerName, is_long_id
 from nvc.containers.cgroup import ids_in
@@ -26,6 +27,8 @@ _PODS = (
      "io.kubernetes.cri.sandbox-namespace"),
     ("cri-o", "io.kubernetes.container.name", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace"),
 )  # fmt: skip
+#: What containerd and CRI-O call the container of a pod's sandbox.
+_OF_SANDBOXES = ("", "POD")
 _NERDCTL = "nerdctl/name"
 _IN_ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+-.")
 
@@ -132,22 +135,28 @@ class Lookup:
         return self._stored[directory]
 
     def ids_of(self, name: str) -> list[str]:
-        """Ids of the containers that an engine here knows by this name; also of rootless Podman."""
-        found = []
+        """Ids of the containers that an engine here knows by this name; also of rootless Podman.
+
+        The sandbox of a pod, which holds its namespaces and is no container of a user's, comes after the others.
+        """
+        found: list[tuple[bool, str]] = []
+
+        def add(id: str, known: ContainerName) -> None:
+            if name in known.aliases:
+                found.append((bool(known.pod) and known.name in _OF_SANDBOXES, id))
+
         for root in self.where.docker:
             for id in names_in(f"{root}/containers"):
-                found += [id] if name in _docker(f"{root}/containers/{id}", id).aliases else []
+                add(id, _docker(f"{root}/containers/{id}", id))
         for root in self.where.tasks:
             for realm in names_in(f"{root}/{TASKS}"):
                 for id in names_in(f"{root}/{TASKS}/{realm}"):
-                    known = self._by_bundle(id, f"{root}/{TASKS}/{realm}/{id}")
-                    found += [id] if name in known.aliases else []
+                    add(id, self._by_bundle(id, f"{root}/{TASKS}/{realm}/{id}"))
         for root in (*self.where.storage, *_homes()):
             for driver in _drivers(root):
                 for id in names_in(f"{root}/{driver}"):
-                    known = self._by_storage(f"{root}/{driver}", id, {})
-                    found += [id] if name in known.aliases else []
-        return list(dict.fromkeys(found))
+                    add(id, self._by_storage(f"{root}/{driver}", id, {}))
+        return list(dict.fromkeys(id for _, id in sorted(found, key=itemgetter(0))))
 
 
 def _homes() -> list[str]:

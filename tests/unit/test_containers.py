@@ -125,6 +125,12 @@ def test_ids_of_names(engines: Engines) -> None:
     engines.stored("d" * 64, {}, [{"id": "d" * 64, "names": ["train"]}])
     assert engines.lookup.ids_of("web") == [ID] and engines.lookup.ids_of("train") == ["d" * 64]
     assert engines.lookup.ids_of("ml/job-0/trainer") == ["b" * 64, "c" * 64]
+    # The sandbox of the pod, in containerd and in CRI-O, whatever its id.
+    engines.bundle("k8s.io", "a" * 64, {"annotations": {k: v for k, v in POD.items() if "container" not in k}})
+    pause = {**CRIO, "io.kubernetes.container.name": "POD"}
+    engines.stored("0" * 64, {"annotations": pause}, [])
+    assert engines.lookup.ids_of("job-0")[:2] == ["b" * 64, "c" * 64]
+    assert sorted(engines.lookup.ids_of("job-0")[2:]) == ["0" * 64, "a" * 64]
     assert engines.lookup.ids_of("nobody") == engines.lookup.ids_of("") == []
 
 
