@@ -8,6 +8,7 @@ import os
 import subprocess
 
 from .. import CLEAN_ENV
+from ..processes import SHARED
 from .processes import started, tracked
 
 CNI = "/usr/lib/cni"
@@ -97,6 +98,7 @@ class State:
                 cwd="/",
             )
         self.children.append(made)
+        SHARED.add(made.pid)
         self.processes[name] = (made.pid, started(made.pid))
         self.save()
         return made.pid
