@@ -271,7 +271,8 @@ def test_only_the_server_itself_is_ended(scratch: str) -> None:
             one.pid, one.start, one.state = process.pid, began, "ready"
             servers.servers["1-2-3-4", GPU.format(0)] = one
             assert process.poll() is None and servers.stop("1-2-3-4") == 1
-        assert process.wait(timeout=PATIENCE) == -signal.SIGTERM
+        # 0: `stop` has reaped it already, and Popen cannot tell. Its input is open, so it does not end by itself.
+        assert process.wait(timeout=PATIENCE) in (-signal.SIGTERM, 0)
 
 
 def test_what_a_container_left_behind(place: Place) -> None:
