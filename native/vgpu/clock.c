@@ -4,6 +4,9 @@
 
 enum { FRESH_NS = 1000000000, TEXT = 256 };
 
+/* A child of fork() has its parent's, until it can read its own. */
+static _Atomic int64_t ahead;
+
 static ssize_t read_link(const char *path, char text[TEXT])
 {
     return syscall(SYS_readlinkat, AT_FDCWD, path, text, (size_t)TEXT);
@@ -22,24 +25,25 @@ static int64_t number_at(const char **at)
     return negative ? -value : value;
 }
 
-/* Nanoseconds that this process's clock is ahead of the host's, as time_namespaces(7) has it. The file is of the
- * namespace that children will be in: the process's own too, unless it has just asked for another one. */
-static int64_t read_ahead(void)
+/* Nanoseconds that this process's clock is ahead of the host's, as time_namespaces(7) has it; `known` where that
+ * cannot be read, as in another root. The file is of the namespace that children will be in: the process's own too,
+ * unless it has just asked for another one. */
+static int64_t read_ahead(int64_t known)
 {
     char own[TEXT], children[TEXT], text[TEXT + 1];
     ssize_t length = read_link("/proc/self/ns/time", own);
     if (length <= 0 || read_link("/proc/self/ns/time_for_children", children) != length ||
         memcmp(own, children, (size_t)length) != 0)
-        return 0;
+        return known;
     int fd = file_open("/proc/self/timens_offsets", O_RDONLY);
     if (fd < 0)
-        return 0;
+        return known;
     length = file_read(fd, text, TEXT, 0);
     file_close(fd);
     text[length > 0 ? length : 0] = '\0';
     const char *at = strncmp(text, "monotonic ", 10) == 0 ? text + 10 : "";
     int64_t seconds = number_at(&at), nanoseconds = number_at(&at);
-    return seconds < INT32_MAX && seconds > INT32_MIN ? seconds * 1000000000 + nanoseconds : 0;
+    return seconds < INT32_MAX && seconds > INT32_MIN ? seconds * 1000000000 + nanoseconds : known;
 }
 
 uint64_t clock_of_host(uint64_t at)
@@ -50,8 +54,9 @@ uint64_t clock_of_host(uint64_t at)
     /* Now and then: a process that is restored from a checkpoint gets a namespace in which its clock goes on. */
     uint64_t due = atomic_load_explicit(&in->clock_due, memory_order_relaxed);
     if (at >= due || due - at > 2 * (uint64_t)FRESH_NS) {
-        atomic_store_explicit(&in->clock_ahead, read_ahead(), memory_order_relaxed);
+        int64_t known = atomic_load_explicit(&ahead, memory_order_relaxed);
+        atomic_store_explicit(&ahead, read_ahead(known), memory_order_relaxed);
         atomic_store_explicit(&in->clock_due, at + FRESH_NS, memory_order_relaxed);
     }
-    return at - (uint64_t)atomic_load_explicit(&in->clock_ahead, memory_order_relaxed);
+    return at - (uint64_t)atomic_load_explicit(&ahead, memory_order_relaxed);
 }

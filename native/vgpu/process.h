@@ -59,8 +59,7 @@ struct process {
     _Atomic bool channel_doubted;   /* it had fallen silent, and has said nothing since */
     _Atomic bool ending;            /* the program calls exit(3) */
     _Atomic uint32_t watching;      /* see watch.c */
-    _Atomic int64_t clock_ahead;    /* see clock.c; nanoseconds */
-    _Atomic uint64_t clock_due;     /* when to look again */
+    _Atomic uint64_t clock_due;     /* when clock.c looks at its namespace again */
 
     struct lock table; /* guards the items: see items.h */
     struct item *items;

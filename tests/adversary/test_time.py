@@ -30,23 +30,33 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize("way, cap", cases())
 def test_none_has_more_than_its_cap(
-    world: World, capped: Callable[..., Capped], take_time: str, way: Way, cap: int
+    world: World, capped: Callable[..., Capped], take_time: str, way: Way, cap: int, before: tuple[str, ...] = ()
 ) -> None:
     slice_ = capped(program=take_time)
     slice_.cap(cap)
-    words = [take_time, way.name, "1000", "1000"]
+    words = [*before, take_time, way.name, "1000", "1000"]
     process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
     world.run(1)
 
     def had() -> float:
         return slice_.charged() if way.copies else device_time(slice_.root).total
 
-    before, seconds = had(), 1 if way.copies else SECONDS  # they are short, and computed in earnest
+    first, seconds = had(), 1 if way.copies else SECONDS  # they are short, and computed in earnest
     world.run(seconds)
-    share = (had() - before) / seconds
+    share = (had() - first) / seconds
     world.kill(process)
     assert share <= cap / 100 + (POINTS * SECONDS + way.burst) / seconds
     assert share >= way.least * cap / 100
+
+
+@pytest.mark.parametrize("seconds", [-1000, 1000])
+def test_a_clock_that_can_no_longer_be_read(
+    world: World, capped: Callable[..., Capped], take_time: str, seconds: int
+) -> None:
+    """In a time namespace, whose /proc is out of reach after chroot(2): the shim's clock does not jump."""
+    before = ("unshare", "--time", f"--monotonic={seconds}", "--fork", "--kill-child")
+    (way,) = (way for way in WAYS if way.name == "another-root")
+    test_none_has_more_than_its_cap(world, capped, take_time, way, 10, before)
 
 
 @pytest.mark.parametrize("waits", [True, False])
