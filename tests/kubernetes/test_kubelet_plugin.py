@@ -172,7 +172,7 @@ def test_names_of_253_characters(plugin: Plugin, kubelet: Kubelet, api: ApiServe
     made["metadata"]["uid"] = "../../etc/passwd"
     assert "../../etc/passwd is not a UID" in kubelet.prepare(made)["../../etc/passwd"].error
     made["metadata"].update(uid=uid, name="../nodes")
-    assert "no name of a claim" in kubelet.prepare(made)[uid].error
+    assert "not a name of a claim" in kubelet.prepare(made)[uid].error
 
 
 def test_another_claim_of_the_same_name(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
