@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support import EXPLORE, REPO, STAGE, run
+from support.bound import Bound
 from support.builds import make
 from support.bundle import Bundle
 from support.processes import children
@@ -32,7 +33,11 @@ unsigned int la_version(unsigned int v) { bite(); return v; }
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Property tests try the same examples every time, or new ones with NVC_EXPLORE. None fails for being slow."""
+    """Bound every test, and set Hypothesis up.
+
+    Property tests try the same examples every time, or new ones with NVC_EXPLORE. None fails for being slow.
+    """
+    config.pluginmanager.register(Bound())
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import configuration, settings
 

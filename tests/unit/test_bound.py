@@ -1,0 +1,69 @@
+"""A test that hangs fails by its name, in whichever phase; the run goes on and ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from support import CLEAN_ENV, REPO, run
+
+CONFTEST = """
+from support.bound import Bound
+
+def pytest_configure(config):
+    config.pluginmanager.register(Bound(0.2, 60))
+"""
+TESTS = """
+import signal
+import pytest
+
+@pytest.fixture
+def stuck_before():
+    signal.pause()
+
+@pytest.fixture
+def stuck_after():
+    yield
+    signal.pause()
+
+@pytest.fixture
+def cleaned(request):
+    yield
+    open(request.node.name, "w").close()
+
+def test_setup(cleaned, stuck_before): pass
+def test_call(): signal.pause()
+def test_teardown(cleaned, stuck_after): pass
+@pytest.mark.nightly
+def test_long():
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 50
+def test_deaf():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    signal.pause()
+def test_last(): pass
+"""
+
+
+def test_no_phase_hangs_a_run(scratch: str) -> None:
+    files = {"conftest.py": CONFTEST, "test_stuck.py": TESTS, "pytest.ini": "[pytest]\nmarkers = nightly\n"}
+    for name, text in files.items():
+        with open(os.path.join(scratch, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    env = {**CLEAN_ENV, "PYTHONPATH": os.path.join(REPO, "tests"), "COLUMNS": "200"}
+    command = (sys.executable, "-m", "pytest", "-n1", "-rA", "-p", "no:cacheprovider", scratch)
+    done = run(*command, check=False, env=env, cwd=scratch)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    ends = sorted(re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)(?: - (.*))?$", done.stdout, re.MULTILINE))
+    assert ends == [
+        ("ERROR", "test_setup", "Failed: the set-up took longer than 0.2 s"),
+        ("ERROR", "test_teardown", "Failed: the tear-down took longer than 0.2 s"),
+        ("FAILED", "test_call", "Failed: the call took longer than 0.2 s"),
+        ("FAILED", "test_deaf", "worker 'gw0' crashed while running 'test_stuck.py::test_deaf'"),
+        ("PASSED", "test_last", ""),
+        ("PASSED", "test_long", ""),
+        ("PASSED", "test_teardown", ""),
+    ], said
+    assert {"test_setup", "test_teardown"} <= set(os.listdir(scratch))  # cleaned
+    assert re.search(r"line \d+ in test_deaf", done.stderr), said
