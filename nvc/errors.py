@@ -183,6 +183,12 @@ def of_host(error: OSError, step: str, path: str = "") -> None:
         raise HostError.of(step, path or error.filename or "", error) from None
 
 
+def and_also(error: NvcError, problem: str) -> None:
+    """Have an error's text name another problem, as of what could not be undone. Nothing happens for ""."""
+    if problem:
+        error.cause = f"{error.cause}, and {problem}"
+
+
 def unforeseen(error: BaseException) -> NvcError:
     """The error for an exception that nobody has turned into one: the host's fault, or ours."""
     cause = f"{type(error).__name__}: {error}"

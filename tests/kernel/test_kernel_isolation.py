@@ -32,8 +32,8 @@ from nvc.kernel.probe import MemoryLimit
 from nvc.request import DriverOptions, Request
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.sim.report import report
-from nvc.slices.build import builder, kernel_limits
-from nvc.slices.build.kernel_limits import put_back
+from nvc.slices.build import kernel_limits
+from nvc.slices.build.kernel_limits import put_back, with_limits
 from nvc.slices.build.kernel_limits import set_limits as limit
 from nvc.slices.build.shim import installed
 from nvc.slices.model.sizes import parse_size
@@ -230,7 +230,7 @@ def test_cdi_devices_are_all_isolated_or_none(bundle: Bundle, give: Callable[...
     [
         (1, (), "read container state: pid: 1 is no container's"),
         (2, ("update-ldcache", "--folder=/usr/lib"), "limit-memory: not together with other hooks"),
-        (4194303, (), "isolate by the kernel: pid 4194303: no such file or directory; has the container ended?"),
+        (4194303, (), "isolate by the kernel: pid 4194303: no such process; has the container ended?"),
     ],
 )
 def test_calls_of_the_cdi_hook_that_are_refused(
@@ -360,7 +360,7 @@ def test_what_fails_later_puts_the_limit_back(driver: str, uuids: list[str]) -> 
             (MemoryLimit(uuids[0], 0, GIB),),
         )  # fmt: skip
         with pytest.raises(KeyboardInterrupt):
-            builder._held(held, 10.0, fails)
+            with_limits((held,), 10.0, fails)
         assert get_limits(driver, uuids[0], group.path)[:2] == (0, 2 * GIB)
 
 

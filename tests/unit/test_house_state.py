@@ -48,7 +48,6 @@ REASONS = {
     "nvc/slices/admin/check.py _read": "likewise",
     "nvc/slices/admin/coverage.py _is_process": "it is then looked for as the name of a slice, or refused",
     "nvc/slices/admin/coverage.py survey": "it has ended",
-    "nvc/slices/build/kernel_limits.py put_back": "undoes what a failed start did, whose own error is told",
     "nvc/slices/build/builder.py _has_selinux": "without the label programs cannot open the ledger, and are denied",
     "nvc/slices/build/calibration.py store": "what is measured anew replaces what cannot be read",
     "nvc/slices/build/shadow_libraries.py _cache_directories": "an image's file; what the host fails at is raised",

@@ -95,8 +95,11 @@ void nvc_probe_set_limits(const struct nvc_probe_options *options, struct nvc_pr
         return;
     }
     while (done-- > 0) {
-        struct nvc_probe_frame ignored = {0};
+        struct nvc_probe_frame again = {0};
         struct nvc_probe_limit replaced;
-        replace(&nvml, &ignored, options->cgroup, &before[done], &replaced);
+        size_t said = strnlen(frame->text, sizeof(frame->text));
+        if (replace(&nvml, &again, options->cgroup, &before[done], &replaced) < 0)
+            snprintf(frame->text + said, sizeof(frame->text) - said, ", and the new limit stays on %s",
+                     again.text);
     }
 }

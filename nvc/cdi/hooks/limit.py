@@ -16,7 +16,7 @@ from nvc.oci import read_state
 from nvc.privileges import reduce
 from nvc.request import Request
 from nvc.selection import select
-from nvc.slices.build.kernel_limits import check_devices, held_process, set_limits
+from nvc.slices.build.kernel_limits import check_devices, held_processes, set_limits
 from nvc.slices.model.slice import devices_of
 
 TYPE_CHECKING = False
@@ -48,5 +48,5 @@ def limit_memory(call: Call) -> None:
     if missing:
         raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
     check_devices(facts, tuple(found))
-    held = held_process(facts, state.pid, {device.uuid: device.limit for device in found})
+    (held,) = held_processes(facts, (state.pid,), {device.uuid: device.limit for device in found})
     set_limits(held, config.timeout)

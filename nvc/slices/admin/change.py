@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from nvc.errors import InputError
@@ -25,11 +24,12 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import TypeVar
 
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
+    from nvc.slices.model.slice import HeldCgroup
     from nvc.slices.store.tenants import Tenant, TenantDevice
 
     T = TypeVar("T", Size, Share)
@@ -58,8 +58,8 @@ def set_limits(
 
     `wanted` has one size and one cap, or one for each device; `unlimited` lifts the limit of memory. Returns
     warnings: limits below what is in use, policies that are not in force or not enforced. `facts` are needed for
-    other sizes of a slice with isolation by the kernel, whose cgroup the driver limits. Raises InputError,
-    RegistryError, PolicyError, and what `kernel_limits.set_limits` raises.
+    other sizes of a slice with isolation by the kernel, whose cgroups the driver limits: all of them, or the slice
+    stays as it was. Raises InputError, RegistryError, PolicyError, and what `kernel_limits.with_limits` raises.
     """
     if tenant.entry.claim:
         raise InputError(
@@ -85,9 +85,11 @@ def set_limits(
         place: amount(size, _plain(tenant.devices[place]))
         for number, place in enumerate(chosen) if (size := _nth(wanted.memory, number)) is not None
     }  # fmt: skip
-    if sizes and tenant.entry.isolation == "kernel":
-        with _held(tenant, sizes, facts):
-            new = _edited(kernel, tenant, chosen, change)
+    held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == "kernel" else ()
+    if held:
+        from nvc.slices.build.kernel_limits import with_limits
+
+        new = with_limits(held, DRIVER_PATIENCE, lambda: _edited(kernel, tenant, chosen, change))
     else:
         new = _edited(kernel, tenant, chosen, change)
     timed = wanted.cores or wanted.weight or wanted.policy
@@ -98,20 +100,14 @@ def set_limits(
     )
 
 
-@contextlib.contextmanager
-def _held(tenant: Tenant, sizes: dict[int, int], facts: HostFacts | None) -> Iterator[None]:
-    """The driver limits the cgroup of a slice to these sizes, by place; as before if what follows fails."""
-    from nvc.slices.build import kernel_limits
+def _held(tenant: Tenant, sizes: dict[int, int], facts: HostFacts | None) -> tuple[HeldCgroup, ...]:
+    """The cgroups of a slice, for the driver to limit to these sizes, by place."""
+    from nvc.slices.build.kernel_limits import held_processes
 
     if facts is None or not tenant.pids:
         raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")
     limits = {tenant.devices[place].uuid: size for place, size in sizes.items()}
-    before = kernel_limits.set_limits(kernel_limits.held_process(facts, tenant.pids[0], limits), DRIVER_PATIENCE)
-    try:
-        yield
-    except BaseException:
-        kernel_limits.put_back(before, DRIVER_PATIENCE)
-        raise
+    return held_processes(facts, tenant.pids, limits)
 
 
 def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:

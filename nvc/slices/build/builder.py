@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts, Identity
     from nvc.request import Request, SliceRequest
     from nvc.selection import Selection
-    from nvc.slices.model.slice import HeldCgroup
     from nvc.target import Target
 
     T = TypeVar("T")
@@ -138,7 +137,7 @@ def install_slice(
     """Register a slice, isolate it where that is asked, then `apply` the plan; all of it or nothing.
 
     Raises what `registry.enter` and `apply` raise, DeviceError for an MPS server that does not start, and what
-    `kernel_limits.set_limits` raises.
+    `kernel_limits.with_limits` raises.
     """
     undo: Callable[[], None] | None = None
     if slice.ledger:
@@ -147,7 +146,9 @@ def install_slice(
         undo = registry.enter(kernel, target, slice, libs_dir)
     try:
         if slice.held is not None:
-            return _held(slice.held, timeout, apply)
+            from nvc.slices.build.kernel_limits import with_limits
+
+            return with_limits((slice.held,), timeout, apply)
         if not slice.mps:
             return apply()
         from nvc.slices.client import mps
@@ -162,18 +163,6 @@ def install_slice(
     except BaseException:
         if undo is not None:
             undo()
-        raise
-
-
-def _held(held: HeldCgroup, timeout: float, apply: Callable[[], T]) -> T:
-    """`apply`, after the driver was told to limit a cgroup; what it was told before holds again if that fails."""
-    from nvc.slices.build import kernel_limits
-
-    before = kernel_limits.set_limits(held, timeout)
-    try:
-        return apply()
-    except BaseException:
-        kernel_limits.put_back(before, timeout)
         raise
 
 

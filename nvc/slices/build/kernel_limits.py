@@ -10,7 +10,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, leaf_of
 from nvc.discovery.wire import LimitsRefused, parse_limits
-from nvc.errors import ContainerError, DeviceError, InputError, NvcError
+from nvc.errors import ContainerError, DeviceError, InputError, NvcError, and_also
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
 from nvc.rundir import in_user_namespace
 from nvc.slices.model.layout import NO_LIMIT
@@ -19,16 +19,22 @@ from nvc.slices.model.slice import HeldCgroup, amount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from nvc.model import HostFacts
     from nvc.request import Size
     from nvc.slices.model.slice import SliceDevice
     from nvc.target import Target
+
+    T = TypeVar("T")
 
 SINCE = 615  # major number of the driver
 NVML = "libnvidia-ml.so.1"
 #: What a device that the slice must not use is limited to: 0 may mean something else to a driver.
 LEAST = 1 << 20
 HINT = "the shim limits memory on every driver: leave this isolation out, or use mig or mps"
+LEFT_HINT = "set the limits again, or end the container"
 _NO_PERMISSION, _NOT_FOUND, _MISSING = 4, 6, (3, 13)
 
 
@@ -50,18 +56,41 @@ def held_cgroup(
     return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices, reserved))
 
 
-def held_process(facts: HostFacts, pid: int, limits: dict[str, int]) -> HeldCgroup:
-    """The cgroup of a process, and limits for it in bytes by UUID. Raises ContainerError, DeviceError."""
-    try:
-        proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ContainerError.of(STEP, f"pid {pid}", error, "has the container ended?") from None
-    try:
-        leaf = leaf_of(proc)
-    finally:
-        os.close(proc)
+def held_processes(
+    facts: HostFacts, pids: tuple[int, ...], limits: dict[str, int]
+) -> tuple[HeldCgroup, ...]:
+    """The cgroups of processes, each once, and limits for them in bytes by UUID. Processes that end are left out.
+
+    Raises ContainerError, also where all have ended, DeviceError.
+    """
+    found: dict[str, Leaf] = {}
+    for pid in pids:
+        try:
+            proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            leaf = leaf_of(proc)
+            found[leaf.path] = leaf
+        except ContainerError:
+            if not _has_ended(proc):
+                raise
+        finally:
+            os.close(proc)
+    if not found:
+        cause = "no such process"
+        raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "has the container ended?")
+    library = library_of(facts)
     told = tuple(MemoryLimit(uuid, 0, max(limit, LEAST)) for uuid, limit in limits.items())
-    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), told)
+    return tuple(HeldCgroup(leaf.path, leaf.inode, library, told) for leaf in found.values())
+
+
+def _has_ended(proc: int) -> bool:
+    try:
+        os.stat("stat", dir_fd=proc)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return False
 
 
 def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
@@ -113,7 +142,7 @@ def release(facts: HostFacts, leaf: Leaf, limits: tuple[MemoryLimit, ...], timeo
     try:
         _tell(HeldCgroup(leaf.path, leaf.inode, library_of(facts), told), timeout)
     except NvcError as error:
-        return f"the driver goes on reserving memory for the cgroup {leaf.path}: {error}"
+        return f"the driver still reserves memory for the cgroup {leaf.path}: {error}"
     return ""
 
 
@@ -125,18 +154,40 @@ def library_of(facts: HostFacts) -> str:
     raise DeviceError(STEP, facts.driver_root, f"the driver has no {NVML}", "install the driver's libraries")
 
 
+def with_limits(cgroups: tuple[HeldCgroup, ...], timeout: float, apply: Callable[[], T]) -> T:
+    """`apply`, after the driver was told to limit all of these cgroups. They are as before if any of that fails.
+
+    Raises what `set_limits` and `apply` raise. The text of an NvcError names each limit that was not put back; for
+    other exceptions such a limit raises DeviceError.
+    """
+    told: list[HeldCgroup] = []
+    try:
+        for held in cgroups:
+            told.append(set_limits(held, timeout))
+        return apply()
+    except BaseException as error:
+        problems = ", and ".join(filter(None, [put_back(before, timeout) for before in reversed(told)]))
+        if not problems:
+            raise
+        if not isinstance(error, NvcError):
+            raise DeviceError(STEP, cause=f"{type(error).__name__}, and {problems}", hint=LEFT_HINT) from error
+        and_also(error, problems)
+        raise
+
+
 def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
     """Have the driver limit memory; what undoes that is returned.
 
-    Raises DeviceError, ContainerError, InitializationError, DetectionError: nothing is changed then.
+    Raises DeviceError, ContainerError, InitializationError, DetectionError: nothing is changed then, or the text
+    says what may be.
     """
     leaf = Leaf(held.path, held.inode)
     check_unchanged(leaf)
     undone = _tell(held, timeout)
     try:
         check_unchanged(leaf)  # else what was limited is another cgroup, or one that processes can leave
-    except NvcError:
-        put_back(undone, timeout)
+    except NvcError as error:
+        and_also(error, put_back(undone, timeout))
         raise
     return undone
 
@@ -145,23 +196,43 @@ def _tell(held: HeldCgroup, timeout: float) -> HeldCgroup:
     """Tell the driver the limits of a cgroup; what undoes that is returned. Raises what `set_limits` raises."""
     probe = start_probe(-1, IDS_KEEP, 0, 0, (held.library,), timeout, held.path, held.limits)
     try:
-        before = parse_limits(probe.result(), tuple(limit.uuid for limit in held.limits))
-    except LimitsRefused as error:
-        raise _refusal(held, error) from None
+        answer = probe.result()
+    except NvcError as error:  # it may have told the driver before it ended
+        asked = _text(held.limits)
+        and_also(error, f"the cgroup {held.path} may have the limits that were asked for: {asked}")
+        raise
     finally:
         probe.close()
+    try:
+        before = parse_limits(answer, tuple(limit.uuid for limit in held.limits))
+    except LimitsRefused as error:
+        raise _refusal(held, error) from None
     old = tuple(limit.replace(soft=soft, hard=hard) for limit, (soft, hard) in zip(held.limits, before))
     undone: HeldCgroup = held.replace(limits=old)
     return undone
 
 
-def put_back(before: HeldCgroup, timeout: float) -> None:
-    """Restore the limits of a cgroup, leaf or not. One that is gone, or another one by now, has none of ours."""
+def put_back(before: HeldCgroup, timeout: float) -> str:
+    """Restore the limits of a cgroup, leaf or not: the problem, "" without one.
+
+    One that is gone, or another one by now, has no limits of ours.
+    """
     try:
-        if os.stat(before.path).st_ino == before.inode:
-            _tell(before, timeout)
-    except (OSError, NvcError):
-        pass
+        if os.stat(before.path).st_ino != before.inode:
+            return ""
+        _tell(before, timeout)
+    except FileNotFoundError:
+        return ""
+    except (OSError, NvcError) as error:
+        return f"the cgroup {before.path} did not get its limits of before back ({_text(before.limits)}): {error}"
+    return ""
+
+
+def _text(limits: tuple[MemoryLimit, ...]) -> str:
+    """Hard limits for people."""
+    return ", ".join(
+        f"{limit.uuid} {size_text(limit.hard) if limit.hard != NO_LIMIT else 'unlimited'}" for limit in limits
+    )
 
 
 def _refusal(held: HeldCgroup, error: LimitsRefused) -> NvcError:

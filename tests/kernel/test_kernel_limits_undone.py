@@ -1,0 +1,178 @@
+"""Limits of cgroups that the driver refuses half-way: what stays of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import pytest
+from support import GIB, REPO, need, run
+from support.bundle import Container
+from support.configure import BASIC, Configure
+from support.device_cgroup import Group
+from support.memorylimits import get_limits
+from support.vgpu import limits_of
+
+from nvc.cgroup.leaf import directory_of
+from nvc.discovery import discover
+from nvc.errors import ContainerError, DeviceError, InitializationError, MountError
+from nvc.kernel import LinuxKernel
+from nvc.kernel.probe import MemoryLimit
+from nvc.request import DriverOptions, Request, SliceRequest
+from nvc.selection import select
+from nvc.sim.report import report
+from nvc.slices.build.kernel_limits import put_back, set_limits, with_limits
+from nvc.slices.build.run import _own_leaf
+from nvc.slices.model.sizes import parse_size
+from nvc.slices.model.slice import HeldCgroup, resolve
+
+GPUS = ("GPU-a", "GPU-b")
+UNLIMITED = (1 << 64) - 1
+TIMEOUT = 20.0
+SIZE = parse_size("--memory", "1g")
+DRIVER = {"gpus": 1, "driver_version": "615.71.09"}
+
+
+class Nvml:
+    """An NVML that keeps what it is told, tests/data/nvml/limits.c."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.library = f"{directory}/libnvidia-ml.so.1"
+        source = f"{REPO}/tests/data/nvml/limits.c"
+        run(need("gcc"), "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", self.library, source, "-ldl")
+
+    def write(self, name: str, text: str) -> None:
+        with open(f"{self.directory}/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+    def held(self, group: Group, *gpus: str) -> HeldCgroup:
+        limits = tuple(MemoryLimit(gpu, 0, GIB) for gpu in gpus or GPUS[:1])
+        return HeldCgroup(group.path, os.stat(group.path).st_ino, self.library, limits)
+
+    def in_force(self) -> dict[tuple[str, str], int]:
+        """Hard limits by cgroup and GPU."""
+        with open(f"{self.directory}/set", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+        return {(cgroup, gpu): int(hard) for cgroup, gpu, _, hard in lines}
+
+
+@pytest.fixture
+def nvml(scratch: str) -> Nvml:
+    return Nvml(scratch)
+
+
+@pytest.fixture
+def groups() -> Iterator[tuple[Group, Group]]:
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context(Group.make(2)), stack.enter_context(Group.make(2))
+
+
+@contextlib.contextmanager
+def in_cgroup(group: Group) -> Iterator[None]:
+    """This process in another cgroup."""
+    proc = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
+    before = directory_of(proc)
+    os.close(proc)
+    group.enter(os.getpid())
+    try:
+        yield
+    finally:
+        with open(f"{before}/cgroup.procs", "w", encoding="ascii") as procs:
+            procs.write(str(os.getpid()))
+
+
+def not_reached() -> NoReturn:
+    raise AssertionError("applied")
+
+
+def test_one_of_several_cgroups_that_is_refused(nvml: Nvml, groups: tuple[Group, Group]) -> None:
+    first, second = groups
+    nvml.write("refuse", "2")
+    with pytest.raises(ContainerError) as caught:
+        with_limits((nvml.held(first), nvml.held(second)), TIMEOUT, not_reached)
+    assert nvml.in_force() == {(first.path, "GPU-a"): GIB}
+    text = str(caught.value)
+    assert text.startswith(f"container error: isolate by the kernel: {second.path}: the driver refuses: GPU-a: ")
+    assert f"and the cgroup {first.path} did not get its limits of before back (GPU-a unlimited): " in text
+
+
+def test_all_are_as_before_where_a_later_one_is_refused(nvml: Nvml, groups: tuple[Group, Group]) -> None:
+    first, second = groups
+    with_limits((nvml.held(first),), TIMEOUT, lambda: None)
+    gone = nvml.held(second).replace(inode=1)
+    doubled = nvml.held(first).replace(limits=(MemoryLimit("GPU-a", 0, 2 * GIB),))
+    with pytest.raises(ContainerError, match="another cgroup is there now") as caught:
+        with_limits((doubled, gone), TIMEOUT, not_reached)
+    assert nvml.in_force() == {(first.path, "GPU-a"): GIB} and "before back" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [MountError("mount", "/x", "busy"), KeyboardInterrupt()])
+def test_what_fails_later_tells_of_the_limit_that_stays(
+    nvml: Nvml, groups: tuple[Group, Group], error: BaseException
+) -> None:
+    def fails() -> NoReturn:
+        nvml.write("refuse", "2")
+        raise error
+
+    with pytest.raises((MountError, DeviceError)) as caught:
+        with_limits((nvml.held(groups[0]),), TIMEOUT, fails)
+    first = "mount error: mount: /x: busy" if isinstance(error, MountError) else "KeyboardInterrupt"
+    kept = f"{first}, and the cgroup {groups[0].path} did not get its limits of before back (GPU-a unlimited): "
+    assert kept in str(caught.value)
+
+
+def test_one_of_several_gpus_that_is_refused(nvml: Nvml, groups: tuple[Group, Group]) -> None:
+    nvml.write("refuse", "2")
+    with pytest.raises(ContainerError) as caught:
+        set_limits(nvml.held(groups[0], *GPUS), TIMEOUT)
+    assert nvml.in_force() == {(groups[0].path, "GPU-a"): GIB}
+    assert "GPU-b: Insufficient Permissions, and the new limit stays on GPU-a" in str(caught.value)
+
+
+def test_a_driver_that_does_not_answer_may_have_set_them(nvml: Nvml, groups: tuple[Group, Group]) -> None:
+    nvml.write("hang", "")
+    with pytest.raises(InitializationError) as caught:
+        set_limits(nvml.held(groups[0]), 1.0)
+    assert nvml.in_force() == {(groups[0].path, "GPU-a"): GIB}
+    assert f"{groups[0].path} may have the limits that were asked for: GPU-a 1 GiB" in str(caught.value)
+
+
+def test_a_cgroup_that_is_gone_has_no_limits(nvml: Nvml) -> None:
+    with Group.make(2) as group:
+        before = set_limits(nvml.held(group), TIMEOUT)
+        assert before.limits[0].hard == UNLIMITED
+    assert put_back(before, TIMEOUT) == ""
+
+
+@pytest.mark.usefixtures("shim")
+@pytest.mark.driver(**DRIVER)
+def test_all_cgroups_of_a_slice_get_a_new_limit(
+    container: Callable[..., Container], driver: str, launcher: str, groups: tuple[Group, Group]
+) -> None:
+    uuid = report(driver).gpus[0].uuid
+    made = container("--vgpu-memory=1g")
+    command = ["nsenter", "-m", "-t", str(made.pid), "sh", "-c", "echo in; read line"]
+    change = (launcher, f"--root={driver}", "vgpu", "set", str(made.pid))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None and other.stdout.readline() == b"in\n"
+        for group, pid in zip(groups, (made.pid, other.pid)):
+            group.enter(pid)
+        words = ("--device=0", *BASIC[1:], "--isolation=kernel", "--vgpu-memory=1g")
+        Configure(launcher, driver)(made.pid, made.bundle.rootfs, words)
+        assert [get_limits(driver, uuid, group.path)[1] for group in groups] == [GIB, UNLIMITED]
+        run(*change, "--memory=2g")
+        assert [get_limits(driver, uuid, group.path)[1] for group in groups] == [2 * GIB] * 2
+        assert limits_of(made.pid) == [2 * GIB]
+        inside = groups[1].child("inside")
+        refusal = run(*change, "--memory=3g", check=False).stderr
+        assert f"{groups[1].path}: not a leaf" in refusal and inside.path.endswith("inside")
+        assert [get_limits(driver, uuid, group.path)[1] for group in groups] == [2 * GIB] * 2
+        assert limits_of(made.pid) == [2 * GIB]
+        other.stdin.close()
+        other.wait()
+        with open(f"{groups[0].mount}/cgroup.procs", "w", encoding="ascii") as procs:
+            procs.write(str(made.pid))
