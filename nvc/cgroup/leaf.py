@@ -110,10 +110,11 @@ def _place_of(proc: int) -> tuple[str, str]:
     )  # fmt: skip
 
 
-def make_leaf(proc: int, release: Callable[[Leaf], object]) -> Leaf:
+def make_leaf(proc: int, release: Callable[[Leaf], bool]) -> Leaf:
     """A new cgroup inside that of a process, for another process to enter.
 
-    Those of earlier runs that nobody is in are removed, after `release` for each. Raises ContainerError.
+    Those of earlier runs that nobody is in are removed if `release`, called for each, says so: the driver may still
+    reserve memory for one, and that could not be ended without the cgroup. Raises ContainerError.
     """
     own = directory_of(proc)
     path = f"{own}/{PREFIX}{os.getpid()}"
@@ -127,11 +128,15 @@ def make_leaf(proc: int, release: Callable[[Leaf], object]) -> Leaf:
         raise ContainerError.of(STEP, path, error, "mount cgroup2 writable") from None
 
 
-def _remove_empty(path: str, release: Callable[[Leaf], object]) -> None:
+def _remove_empty(path: str, release: Callable[[Leaf], bool]) -> None:
     """Raises OSError."""
-    fd = os.open(f"{path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-    if b"populated 0" in read_all(fd):
-        release(Leaf(path, os.stat(path).st_ino))
+    try:
+        fd = os.open(f"{path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+        empty = b"populated 0" in read_all(fd)
+        inode = os.stat(path).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return  # another run that starts now has removed it
+    if empty and release(Leaf(path, inode)):
         remove(path)
 
 

@@ -176,3 +176,26 @@ def test_all_cgroups_of_a_slice_get_a_new_limit(
         other.wait()
         with open(f"{groups[0].mount}/cgroup.procs", "w", encoding="ascii") as procs:
             procs.write(str(made.pid))
+
+
+@pytest.mark.driver(**DRIVER)
+def test_a_reservation_that_stays_keeps_its_cgroup(driver: str, nvml: Nvml) -> None:
+    """A later run could not end it without that cgroup; and each says so."""
+    facts = discover(LinuxKernel(), DriverOptions(root=driver))
+    own = [one.replace(path=nvml.library) for one in facts.libraries if one.soname == "libnvidia-ml.so.1"]
+    facts = facts.replace(driver_root="/", libraries=tuple(own))
+    devices = resolve(facts, select(facts, Request(devices=("all",))), SliceRequest(memory=(SIZE,)))
+    told: list[str] = []
+    with Group.make(2) as group, in_cgroup(group):
+        left = f"{group.path}/nvc-run-4194303"
+        os.mkdir(left)
+        nvml.write("refuse", "1")
+        os.rmdir(_own_leaf(facts, devices, told.extend).path)
+        assert os.path.exists(left)
+        (warning,) = told
+        assert warning.startswith(f"the driver still reserves memory for the cgroup {left}: container error: ")
+        assert warning.endswith("; the cgroup stays, and the next `vgpu run --isolation kernel` here tries again")
+        os.remove(f"{nvml.directory}/refuse")
+        os.rmdir(_own_leaf(facts, devices, told.extend).path)
+        assert not os.path.exists(left) and len(told) == 1
+        assert nvml.in_force() == {(left, devices[0].uuid): UNLIMITED}

@@ -90,7 +90,7 @@ def run(
     if facts.simulated:
         _find_simulated(facts, environment)
 
-    leaf = _own_leaf(facts, chosen) if wanted.isolation == KERNEL else None
+    leaf = _own_leaf(facts, chosen, warn) if wanted.isolation == KERNEL else None
     read, write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:
@@ -103,21 +103,39 @@ def run(
         return _wait(kernel, pid, read, warn)
     finally:
         if leaf is not None:
-            if wanted.reserved is not None:
-                problem = release(facts, leaf, limits_of(facts, chosen), program.timeout)
-                warn((problem,) if problem else ())
-            remove(leaf.path)
+            limits = limits_of(facts, chosen) if wanted.reserved is not None else ()
+            if _released(facts, leaf, limits, program.timeout, warn):
+                remove(leaf.path)
 
 
-def _own_leaf(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> Leaf:
-    """A cgroup for the program alone, which the driver can limit. Raises NvcError."""
+def _own_leaf(
+    facts: HostFacts, devices: tuple[SliceDevice, ...], warn: Callable[[tuple[str, ...]], None]
+) -> Leaf:
+    """A cgroup for the program alone, which the driver can limit. Raises NvcError.
+
+    `warn` is told of earlier runs whose reservations cannot be ended.
+    """
     check_devices(facts, devices)
     every = tuple(MemoryLimit(gpu.uuid, 0, layout.NO_LIMIT) for gpu in facts.gpus if not gpu.mig_enabled)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return make_leaf(own, lambda leaf: release(facts, leaf, every, RELEASE_TIME))
+        return make_leaf(own, lambda leaf: _released(facts, leaf, every, RELEASE_TIME, warn))
     finally:
         os.close(own)
+
+
+def _released(
+    facts: HostFacts,
+    leaf: Leaf,
+    limits: tuple[MemoryLimit, ...],
+    timeout: float,
+    warn: Callable[[tuple[str, ...]], None],
+) -> bool:
+    """Whether the driver reserves nothing for a cgroup any more: `warn` is told why not."""
+    problem = release(facts, leaf, limits, timeout) if limits else ""
+    if problem:
+        warn((f"{problem}; the cgroup stays, and the next `vgpu run --isolation kernel` here tries again",))
+    return not problem
 
 
 def _find_simulated(facts: HostFacts, environment: dict[str, str]) -> None:
