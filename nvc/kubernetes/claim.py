@@ -89,7 +89,7 @@ def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[st
     for result in results:
         where = f"{path}: request {str(result.get('request', ''))[:128]}"
         try:
-            given.append(_given(result, requests, configs, devices, where))
+            given.append(_given(result, requests, configs, devices))
         except InputError as error:
             raise ClaimError(STEP, where, cause_of(error), error.hint) from None
     pods = tuple(
@@ -105,7 +105,6 @@ def _given(
     requests: dict[str, dict[str, Any]],
     configs: list[tuple[str, list[str], object]],
     devices: dict[str, Device],
-    where: str,
 ) -> Given:
     request, name = str(result.get("request", "")), str(result.get("device", ""))
     pool, share = str(result.get("pool", "")), str(result.get("shareID") or "")

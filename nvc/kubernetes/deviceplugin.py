@@ -161,11 +161,11 @@ class Resource:
 
     def prefer(self, request: pb.PreferredAllocationRequest, _: object) -> pb.PreferredAllocationResponse:
         """Which ids suit best."""
-        size, left = self.size(), self.plugin.grants.left(self.plugin.offer)
+        left = self.plugin.grants.left(self.plugin.offer)
         reply = pb.PreferredAllocationResponse()
         for one in request.container_requests:
             must, count = list(one.must_include_deviceIDs), one.allocation_size
-            ids = preferred(size, list(one.available_deviceIDs), must, count, left, self.plugin.packed)
+            ids = preferred(list(one.available_deviceIDs), must, count, left, self.plugin.packed)
             reply.container_responses.add(deviceIDs=ids)
         return reply
 

@@ -117,7 +117,7 @@ def usable(
 
 
 def preferred(
-    size: Size, available: list[str], must: list[str], count: int, left: dict[str, Free], packed: bool
+    available: list[str], must: list[str], count: int, left: dict[str, Free], packed: bool
 ) -> list[str]:
     """`count` of the available ids with all of `must`, of different devices: a container has one slice of each.
 

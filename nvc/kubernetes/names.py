@@ -7,8 +7,6 @@ DRIVER = "gpu.nvc.dev"
 #: Of opaque parameters.
 API_VERSION = "gpu.nvc.dev/v1alpha1"
 SLICE_PARAMETERS, GPU_PARAMETERS = "SliceParameters", "GpuParameters"
-#: Classes that the chart makes; the plugin asks for none of them.
-CLASS_GPU, CLASS_SLICE, CLASS_MIG = "gpu.nvc.dev", "slice.gpu.nvc.dev", "mig.gpu.nvc.dev"
 #: Resources of the device plugin; a size is added to the last.
 RESOURCE_GPU, RESOURCE_MIG, RESOURCE_SLICE = "nvidia.com/gpu", "nvidia.com/mig", "nvidia.com/vgpu-"
 #: Capacities of a device.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GPUS_MAX, MIG_MAX = 64, 16
 NAME_MAX = 96
-SUCCESS, TIMEOUT, LOST = 0, 10, 15  # nvmlReturn_t
+SUCCESS, LOST = 0, 15  # nvmlReturn_t
 XID = 0x8  # nvmlEventTypeXidCriticalError
 UNCORRECTED, VOLATILE = 1, 0
 #: Milliseconds that one call waits for an Xid at most, and seconds that a round may take: then the process ends.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 THREADS = 48
 #: Characters of a path of a socket (unix(7)).
 PATH_MAX = 107
-#: Bytes of a message that kubelet takes.
-MESSAGE_MAX = 4 << 20
 CALL_TIMEOUT = 10.0  # seconds
 #: Seconds that calls may take which have begun when a server is stopped.
 GRACE = 5.0

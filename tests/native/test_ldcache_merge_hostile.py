@@ -26,7 +26,7 @@ ENTRIES_LIMIT = 1_000_000
 OURS = Entry("libcuda.so.1", "/driver/libcuda.so.1")
 IMAGE = descending([Entry(f"lib{name}.so.{name}", f"/lib/lib{name}.so.{name}") for name in range(9)])
 HEADER = 48
-COUNT_AT, ORDER_AT, DIRECTORY_AT = 20, 28, 32
+COUNT_AT, DIRECTORY_AT = 20, 32
 
 
 def poke(content: bytes, at: int, *values: int) -> bytes:

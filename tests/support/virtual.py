@@ -60,7 +60,6 @@ from .simdriver import WARN
 DIRECTORY = os.path.join(REPO, "tests/native/virtual")
 UPTIME = 100_000.0
 WALL = 1_700_000_000
-NEVER = 2**64 - 1
 ADDR_NO_RANDOMIZE = 0x0040000  # personality(2)
 STUCK = 20  # real seconds without a switch from one thread to another
 

@@ -53,7 +53,7 @@ def test_preferred_ids_are_as_many_as_wanted(count: int, packed: bool, data: st.
     ids = [id for id, _ in ids_of(SIZES[1], DEVICES)]
     available = data.draw(st.lists(st.sampled_from(ids), unique=True))
     must = available[: data.draw(st.integers(0, min(len(available), count)))]
-    found = preferred(SIZES[1], available, must, count, free_of(DEVICES, []), packed)
+    found = preferred(available, must, count, free_of(DEVICES, []), packed)
     assert len(found) == len(set(found)) == min(count, len(available))
     assert set(must) <= set(found) <= set(available)
     if len(must) < 2 and {uuid_of(id) for id in available} == {UUID_0, UUID_1} and count > 1:

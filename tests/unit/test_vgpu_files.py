@@ -115,7 +115,7 @@ def test_a_foreign_quota_is_refused(damage: object) -> None:
 
 def test_uuids() -> None:
     assert quota.uuid_bytes(MIG_UUID_0).hex() == MIG_UUID_0[4:].replace("-", "")
-    assert quota.uuid_text(quota.uuid_bytes(MIG_UUID_0), "MIG") == MIG_UUID_0
+    assert quota.uuid_text(quota.uuid_bytes(MIG_UUID_0)) == MIG_UUID_0.replace("MIG", "GPU")
     with pytest.raises(quota.QuotaError, match="driver 470"):
         quota.uuid_bytes("MIG-GPU-5c1e0000-0000-0000-0000-00000000000a/1/0")
 

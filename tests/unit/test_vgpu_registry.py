@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.damage import CALIBRATION
 
-from nvc.daemon.io.identity import namespace_of
 from nvc.kernel import LinuxKernel
 from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store.liveness import living, living_of
@@ -106,9 +105,13 @@ def test_a_line_as_it_is_written() -> None:
         assert parse_line(bad) is None
 
 
+def key_of(pid: int) -> str:
+    return f"{os.stat(f'/proc/{pid}/ns/mnt').st_ino:x}-0-0-0"
+
+
 def test_a_slice_lives_while_its_process_does() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        key = f"{namespace_of(process.pid):x}-0-0-0"
+        key = key_of(process.pid)
         entry = Entry(key, "/nowhere", process.pid, start_of(f"/proc/{process.pid}"), "", "/nowhere", 0, ())
         assert set(living_of(LinuxKernel(), (entry,))) == {key}
         another = entry.replace(start=entry.start - 1)  # which was given its number
@@ -126,7 +129,7 @@ def test_the_number_of_a_namespace_that_is_given_again() -> None:
             ["unshare", "--mount", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None and process.stdout.readline() == b"\n"
-            key, number = f"{namespace_of(process.pid):x}-0-0-0", namespace_id_of(str(process.pid))
+            key, number = key_of(process.pid), namespace_id_of(str(process.pid))
             entry = Entry(key, "/nowhere", 0, 0, "", "/nowhere", 0, (), mounts=number)
             assert number and living(kernel, (entry,))[key].pids == (process.pid,)
             assert living(kernel, (entry.replace(mounts=1, start=1 << 60),)) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support import GIB
 
 from nvc.slices.model.ledger import Account
 from nvc.slices.policy.utilization import Received
-from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline, text_of
+from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sparkline
 from nvc.slices.show.screen import KEYS, body_length, frame
 from nvc.slices.show.view import SORTS, Picture, View, pressed
 from nvc.slices.store.registry import Entry
@@ -36,6 +37,10 @@ def picture(*everybody: Tenant, received: tuple[float, ...] = (), **more: Any) -
         place: (0.0, share) for place, share in zip(places, received)
     }
     return Picture(everybody, had, past, 2000.0, 1.0, **more)
+
+
+def text_of(line: Sequence[tuple[str, str]]) -> str:
+    return "".join(text for text, _ in line)
 
 
 def lines(shown: Picture, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:

@@ -97,11 +97,6 @@ def _is_living(kernel: Kernel, entry: Entry) -> bool:
     return entry.key in living_of(kernel, (entry,))
 
 
-def namespace_of(pid: int) -> int:
-    """Inode of a process's mount namespace. Raises OSError."""
-    return int(namespace_link(pid)[0][5:-1])
-
-
 def pid_inside(pid: int) -> int:
     """The number of a process in its own pid namespace (proc(5), NSpid). Raises OSError."""
     return _status(pid, b"NSpid:") or pid

@@ -42,13 +42,13 @@ def ask(question: str, seconds: float, **words: str | int) -> dict[str, Any]:
     return found
 
 
-def silence(seconds: float = PATIENCE) -> str:
+def silence() -> str:
     """Why policies that need nvcd are not enforced: it does not run, or does not answer; "" if it answers."""
     cause = absence()
     if cause:
         return cause
     try:
-        ask("alive", seconds)
+        ask("alive", PATIENCE)
     except InitializationError:
         return "nvcd does not answer"
     return ""

@@ -48,11 +48,11 @@ def uuid_bytes(uuid: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-def uuid_text(raw: bytes, kind: str = "GPU") -> str:
+def uuid_text(raw: bytes) -> str:
     """The UUID of 16 bytes, in lower case, as NVML writes it."""
     digits = raw.hex()
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-    return f"{kind}-{'-'.join(parts)}"
+    return f"GPU-{'-'.join(parts)}"
 
 
 def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:

@@ -88,11 +88,6 @@ def cut(line: Line, width: int) -> Line:
     return tuple(found)
 
 
-def text_of(line: Line) -> str:
-    """A line without its styles."""
-    return "".join(text for text, _ in line)
-
-
 def short_size(count: int) -> str:
     """Bytes in five characters at most: `0M`, `518M`, `4.0G`, `79.6G`, `141G`."""
     if 0 < count < 1 << 20:

@@ -97,7 +97,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
         if len(names) > MANY:
             prune(kernel, base)
         if is_bound(kernel, target.rootfs, libs_dir, path):
-            return _change(path, devices, target, slice, libs_dir)
+            return _change(path, devices, slice)
         _remove(path)
         make(path, devices, about(key, target, slice, libs_dir))
         return lambda: _remove(path)
@@ -228,9 +228,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
     os.rename(temporary, path)
 
 
-def _change(
-    path: str, devices: tuple[QuotaDevice, ...], target: Target, slice: Slice, libs_dir: str
-) -> Callable[[], None]:
+def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callable[[], None]:
     """Change the entry of a running container. Returns what takes that back."""
     old_entry = read_entry(path)
     if old_entry.isolation == "kernel" != slice.isolation:
