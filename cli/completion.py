@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
     Items: TypeAlias = list[CompletionItem[str]]
 
@@ -115,7 +115,7 @@ def slices(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
 
 def devices_of_slice(ctx: click.Context, _: click.Parameter, begun: str) -> Items:
     """The devices of the slice that is typed already."""
-    from nvc.slices.store.tenants import find
+    from nvc.slices.store.status import find
 
     # click gives up where an option has no value yet: words that are no options are then still in `args`
     words = [str(ctx.params.get("slice_name") or ""), *(word for word in ctx.args if word[:1] != "-")]
@@ -138,12 +138,12 @@ def isolations(_: click.Context, __: click.Parameter, begun: str) -> Items:
     return _items([(name, "") for name in ISOLATIONS], begun)
 
 
-def _tenants() -> tuple[Tenant, ...]:
+def _tenants() -> tuple[SliceStatus, ...]:
     from nvc.kernel import LinuxKernel
-    from nvc.slices.store.tenants import tenants
+    from nvc.slices.store.status import statuses
 
     try:
-        return tenants(LinuxKernel())[0]
+        return statuses(LinuxKernel())[0]
     except (NvcError, OSError):
         return ()
 

@@ -56,7 +56,7 @@ def set_command(
         raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
     from nvc.request import SliceRequest
     from nvc.slices.admin.change import set_limits
-    from nvc.slices.store.tenants import find, gone
+    from nvc.slices.store.status import find, gone
 
     kernel = operator_kernel()
     tenant = find(everybody(ctx, kernel), slice_name)
@@ -76,7 +76,7 @@ def _pausing(name: str, summary: str) -> click.Command:
     @click.pass_context
     def pausing(ctx: click.Context, slice_name: str, devices: tuple[str, ...]) -> None:
         from nvc.slices.admin.change import pause
-        from nvc.slices.store.tenants import find, gone
+        from nvc.slices.store.status import find, gone
 
         kernel = operator_kernel()
         tenant = find(everybody(ctx, kernel), slice_name)
@@ -174,13 +174,13 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
     from nvc.slices.store import registry
     from nvc.slices.store.liveness import Life
     from nvc.slices.store.snapshot import snapshot
-    from nvc.slices.store.tenants import find, tenants_of, warnings_of
+    from nvc.slices.store.status import find, statuses_of, warnings_of
 
     kernel = operator_kernel()
     lock = registry.locked(kernel)
     try:
         known = snapshot(kernel, locked=True, processes=True)
-        all_slices = tenants_of(kernel, known)
+        all_slices = statuses_of(kernel, known)
         if gone:
             names_of = {tenant.entry.key: tenant.name for tenant in all_slices}
             removed = registry.prune(kernel, registry.base_directory())

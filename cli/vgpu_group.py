@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.request import SliceRequest
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 FORMAT = format_option("table")
 
@@ -94,18 +94,18 @@ def selectors_of(given: tuple[str, ...], name: str) -> tuple[str, ...]:
     return found
 
 
-def everybody(ctx: click.Context, kernel: Kernel) -> tuple[Tenant, ...]:
+def everybody(ctx: click.Context, kernel: Kernel) -> tuple[SliceStatus, ...]:
     """Every slice; what cannot be read is a warning."""
     from nvc.containers.lookup import Lookup
-    from nvc.slices.store.tenants import tenants, with_enforcement
+    from nvc.slices.store.status import statuses, with_enforcement
 
     names = ctx.obj.setdefault("names", Lookup())  # `top` lists them again and again
-    found, warnings = tenants(kernel, names)
+    found, warnings = statuses(kernel, names)
     output.warn(program_of(ctx), warnings)
     return with_enforcement(found)
 
 
-def shown(found: tuple[Tenant, ...], everything: bool) -> tuple[Tenant, ...]:
+def shown(found: tuple[SliceStatus, ...], everything: bool) -> tuple[SliceStatus, ...]:
     """The slices to list: with --all every one, otherwise those that live."""
     return tuple(tenant for tenant in found if everything or tenant.alive)
 

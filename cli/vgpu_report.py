@@ -95,7 +95,7 @@ def report_command(
         )
     from nvc.slices.show import plot
     from nvc.slices.show.history import watch
-    from nvc.slices.store.tenants import find
+    from nvc.slices.store.status import find
 
     kernel = operator_kernel()
     found = everybody(ctx, kernel)

@@ -13,7 +13,7 @@ from nvc_cli.vgpu_group import ALL, FORMAT, command, everybody, operator_kernel,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 FIRST = 0.25  # seconds until the first table of `top`
 
@@ -26,7 +26,7 @@ def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
     """List slices, their limits, and the use that their processes report."""
     found = shown(everybody(ctx, operator_kernel()), everything)
     if form != "table":
-        from nvc.slices.store.tenants import document
+        from nvc.slices.store.status import document
 
         output.write(output.document_text({"slices": [document(tenant) for tenant in found]}, form))
         return
@@ -47,7 +47,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     from nvc.slices.client.nvcd import findings
     from nvc.slices.model.sizes import size_text
     from nvc.slices.show import tables
-    from nvc.slices.store.tenants import document, find
+    from nvc.slices.store.status import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
     if form != "table":
@@ -86,7 +86,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     output.write(text + ("\n" + tables.processes((tenant,)) if tenant.accounts else ""))
 
 
-def container_lines(tenant: Tenant) -> list[tuple[str, str]]:
+def container_lines(tenant: SliceStatus) -> list[tuple[str, str]]:
     """What is known of the container or program of a slice."""
     known = tenant.container
     if tenant.entry.program:

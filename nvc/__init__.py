@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.api import Container, Driver, tenants
+    from nvc.api import Container, Driver, list_slices
     from nvc.apply.executor import Outcome
     from nvc.errors import (
         ContainerError,
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from nvc.request import DriverOptions, Request, Size, SliceRequest
     from nvc.selection import Selection
     from nvc.slices.model.sizes import parse_size
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 _HOMES = {
-    "nvc.api": "Driver Container tenants",
+    "nvc.api": "Driver Container list_slices",
     "nvc.request": "DriverOptions Request SliceRequest Size",
     "nvc.slices.model.sizes": "parse_size",
     "nvc.model": "HostFacts Gpu MigDevice DeviceNode Library Binary",
     "nvc.selection": "Selection",
     "nvc.plan.ops": "Plan",
     "nvc.apply.executor": "Outcome",
-    "nvc.slices.store.tenants": "Tenant TenantDevice",
+    "nvc.slices.store.status": "SliceStatus SliceDeviceStatus",
     "nvc.errors": "NvcError InputError PermissionDenied InitializationError ContainerError DetectionError "
     "DeviceError MigConfigError MigMonitorError RequirementError MountError LoaderCacheError InternalError",
 }
@@ -78,10 +78,10 @@ __all__ = [
     "Selection",
     "Size",
     "SliceRequest",
-    "Tenant",
-    "TenantDevice",
+    "SliceStatus",
+    "SliceDeviceStatus",
     "parse_size",
-    "tenants",
+    "list_slices",
 ]
 
 

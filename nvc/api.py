@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Plan
     from nvc.request import Request
     from nvc.selection import Selection
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
     from nvc.target import Layout, Target
 
 
@@ -202,12 +202,12 @@ class Driver:
         return configure_target(kernel, options, request, container.open, self._log, oci_devices, last)
 
 
-def tenants(kernel: Kernel | None = None, warn: Callable[[str], None] | None = None) -> tuple[Tenant, ...]:
+def list_slices(kernel: Kernel | None = None, warn: Callable[[str], None] | None = None) -> tuple[SliceStatus, ...]:
     """The slices of this host with their limits and what their processes say they use, in bytes. Needs root.
 
     `warn` is told of entries that cannot be read. Raises InitializationError where there is no runtime directory.
     """
-    from nvc.slices.store.tenants import tenants as read
+    from nvc.slices.store.status import statuses as read
 
     found, warnings = read(kernel or LinuxKernel())
     for warning in warnings:

@@ -18,7 +18,7 @@ any version. All values are frozen, compare by their fields, and have `replace(f
 ```
 
 Three programs show more of it: [list GPUs](examples/list_gpus.py),
-[configure a container](examples/configure_container.py), [watch tenants](examples/watch_tenants.py). They run with
+[configure a container](examples/configure_container.py), [watch slices](examples/watch_slices.py). They run with
 `PYTHONPATH=/usr/local/lib/nvc/python` after `make install`, with `/usr/lib/nvc/python` after installing a package.
 
 This page is made by `python3 packaging/apidoc.py > docs/api.md`.

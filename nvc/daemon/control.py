@@ -18,7 +18,7 @@ from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
-from nvc.slices.store.tenants import container_document
+from nvc.slices.store.status import container_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.containers import ContainerName
 from nvc.containers.lookup import Lookup
-from nvc.slices.store.tenants import container_of
+from nvc.slices.store.status import container_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from nvc.doctor.registrations import READERS, kind_of
 from nvc.errors import NvcError
 from nvc.listing import info_document
 from nvc.slices.build import shim
-from nvc.slices.store.tenants import document as tenant_document
+from nvc.slices.store.status import document as slice_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _parts(context: Context, results: tuple[Result, ...], text: str) -> list[tup
         ("engines.json", _json(_engines())),
         ("versions.json", _json(_versions(context))),
         ("driver-files.txt", _driver_files(context)),
-        ("slices.json", _json({"slices": [tenant_document(one) for one in _tenants(context)]})),
+        ("slices.json", _json({"slices": [slice_document(one) for one in _tenants(context)]})),
         ("kernel-log.txt", _kernel_log()),
         ("cgroups.txt", _lines_of("/proc/self/mountinfo", " - cgroup")),
         ("proc.txt", _proc(context)),
@@ -180,7 +180,7 @@ def _driver_files(context: Context) -> str:
 
 def _tenants(context: Context) -> tuple[Any, ...]:
     try:
-        return context.tenants()[0]
+        return context.slices()[0]
     except (OSError, NvcError):
         return ()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvc.doctor.context import Context
     from nvc.doctor.inside import File
     from nvc.model import HostFacts
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 _LDCONFIG = "run ldconfig in the container, with the engine's exec"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -153,8 +153,8 @@ def compat(context: Context, inside: Inside) -> Iterator[Finding]:
     yield ok(f"CUDA is the image's forward-compatibility libcuda {version}")
 
 
-def _tenant(context: Context, inside: Inside) -> Tenant | None:
-    return next((tenant for tenant in context.tenants()[0] if inside.pid in tenant.pids), None)
+def _tenant(context: Context, inside: Inside) -> SliceStatus | None:
+    return next((tenant for tenant in context.slices()[0] if inside.pid in tenant.pids), None)
 
 
 @looking_into
@@ -229,7 +229,7 @@ def quota(context: Context, inside: Inside) -> Iterator[Finding]:
     """What its slice allows, and whether that and the ledger can be read."""
     tenant = _tenant(context, inside)
     namespace = f"{os.stat(f'/proc/{inside.pid}/ns/mnt').st_ino:x}-"
-    for text in context.tenants()[1]:
+    for text in context.slices()[1]:
         if namespace in text:
             yield failed(f"its slice is broken: {text}", advice=f"its programs are denied memory: {AGAIN}")
     if tenant is None:

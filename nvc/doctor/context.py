@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.request import DriverOptions
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 #: The largest file of other programs that is read, bytes.
 FILE_LIMIT = 4 << 20
@@ -139,17 +139,17 @@ class Context:
             return SYSTEM
         return own
 
-    def tenants(self) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+    def slices(self) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
         """Every slice, and warnings about entries that cannot be read."""
-        if "tenants" not in self._kept:
-            from nvc.slices.store.tenants import tenants
+        if "slices" not in self._kept:
+            from nvc.slices.store.status import statuses
 
             try:
                 os.listdir(f"{self.runtime_directory}/vgpu")  # whoever may not look knows nothing of slices
-                self._kept["tenants"] = tenants(self.kernel, repair=False)
+                self._kept["slices"] = statuses(self.kernel, repair=False)
             except FileNotFoundError:
-                self._kept["tenants"] = (), ()
-        return self._kept["tenants"]  # type: ignore[return-value]
+                self._kept["slices"] = (), ()
+        return self._kept["slices"]  # type: ignore[return-value]
 
 
 def read_file(path: str, limit: int = FILE_LIMIT) -> bytes | None:

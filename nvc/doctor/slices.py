@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvc.doctor import Finding
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 #: For its operator, and for the programs of slices.
 SOCKETS = ("/run/nvc/nvcd/nvcd.sock", "/run/nvc/nvcd/tenant/socket")
@@ -123,7 +123,7 @@ def quotas(context: Context) -> Iterator[Finding]:
 
 def ledgers(context: Context) -> Iterator[Finding]:
     """Whether what the processes of a slice hold can be told."""
-    for tenant in context.tenants()[0]:
+    for tenant in context.slices()[0]:
         if tenant.alive and tenant.problem:
             yield failed(
                 f"the use of slice {tenant.name} is not known: {tenant.problem}",
@@ -135,8 +135,8 @@ def ledgers(context: Context) -> Iterator[Finding]:
 
 def memory(context: Context) -> Iterator[Finding]:
     """Whether slices together promise more memory than a device has."""
-    holders: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
-    for tenant in context.tenants()[0]:
+    holders: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
+    for tenant in context.slices()[0]:
         for device in tenant.devices if tenant.alive else ():
             if device.limit != layout.NO_LIMIT and device.memory:
                 holders.setdefault(device.uuid, []).append((tenant, device))
@@ -155,7 +155,7 @@ def memory(context: Context) -> Iterator[Finding]:
 
 def leftovers(context: Context) -> Iterator[Finding]:
     """Slices of containers that are gone."""
-    gone = [tenant for tenant in context.tenants()[0] if not tenant.alive]
+    gone = [tenant for tenant in context.slices()[0] if not tenant.alive]
     if gone:
         yield warning(
             f"slices remain from containers that have ended: {len(gone)}",
@@ -168,7 +168,7 @@ def coverage(context: Context) -> Iterator[Finding]:
     """Whether the shim is in every process of a slice."""
     from nvc.slices.admin.coverage import survey
 
-    living: tuple[Tenant, ...] = tuple(tenant for tenant in context.tenants()[0] if tenant.alive)
+    living: tuple[SliceStatus, ...] = tuple(tenant for tenant in context.slices()[0] if tenant.alive)
     for tenant in living:
         found = survey(context.kernel, (tenant,), ())
         for report in found.reports:
@@ -188,7 +188,7 @@ def coverage(context: Context) -> Iterator[Finding]:
 
 def measured(context: Context) -> Iterator[Finding]:
     """Whether it is known what a context takes."""
-    if not any(tenant.alive for tenant in context.tenants()[0]):
+    if not any(tenant.alive for tenant in context.slices()[0]):
         return
     facts = context.facts
     try:
@@ -318,7 +318,7 @@ def _with_policy(context: Context) -> list[str]:
     """Names of the slices whose policies only nvcd enforces."""
     return [
         tenant.name
-        for tenant in context.tenants()[0]
+        for tenant in context.slices()[0]
         if tenant.alive and any(policy_of(device.policy).needs_nvcd for device in tenant.devices)
     ]
 

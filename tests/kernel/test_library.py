@@ -74,7 +74,7 @@ def test_watch_a_slice(stage: str, runc_bundle: Any, rootfs: Any, sim_root: Any)
     with at_prestart(bundle, "runc", "true") as container:
         example(stage, "configure_container.py", container.pid, bundle.rootfs, sim_root(gpus=1), "10GiB")
         namespace = os.stat(f"/proc/{container.pid}/ns/mnt").st_ino
-        lines = example(stage, "watch_tenants.py", 1).stdout.splitlines()
+        lines = example(stage, "watch_slices.py", 1).stdout.splitlines()
     # Nobody has entered the container yet, so nobody can say what is in use.
     assert any(
         line.startswith(f"{namespace:x}") and line.endswith(" on 0: ?, 1 processes") for line in lines

@@ -15,7 +15,7 @@ from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add, forget
 from support.vgpu import ensure_shim
 
 from nvc.kernel import LinuxKernel
-from nvc.slices.store.tenants import tenants
+from nvc.slices.store.status import statuses
 
 Series = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -61,7 +61,7 @@ def test_claims_and_what_was_done(
     found = scraped(address)
     by_name = {labels["dra_claim_name"]: labels for labels, _ in found["nvc_claim_info"]}
     assert set(by_name) == {"part", "whole"}
-    (key,) = (one.entry.key for one in tenants(LinuxKernel())[0])
+    (key,) = (one.entry.key for one in statuses(LinuxKernel())[0])
     assert by_name["part"] == {
         "slice": key, "namespace": "ml", "pod": "train-0", "dra_claim_namespace": "ml", "dra_claim_name": "part",
         "dra_driver_name": DRIVER, "dra_pool_name": NODE, "dra_device_name": "gpu-0", "request": "gpu",

@@ -20,7 +20,7 @@ from nvc.kernel import LinuxKernel
 from nvc.runtime.spec import Spec, apply_edits
 from nvc.slices.model import quota
 from nvc.slices.store import registry
-from nvc.slices.store.tenants import Tenant, tenants
+from nvc.slices.store.status import SliceStatus, statuses
 
 OUT_OF_MEMORY = 2
 
@@ -47,13 +47,13 @@ def edit(plugin: Plugin, bundle: Any, *names: str) -> Any:
     return bundle
 
 
-def slices() -> list[Tenant]:
-    found, warnings = tenants(LinuxKernel())
+def slices() -> list[SliceStatus]:
+    found, warnings = statuses(LinuxKernel())
     assert warnings == ()
     return list(found)
 
 
-def limits(one: Tenant) -> list[int]:
+def limits(one: SliceStatus) -> list[int]:
     with open(one.entry.quota, "rb") as file:
         return [device.memory_limit for device in quota.read(file.fileno())]
 

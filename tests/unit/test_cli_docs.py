@@ -51,7 +51,7 @@ def test_every_command() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "slices/store/tenants",
+        "slices/store/status",
         "slices/admin/device_policy",
         "slices/show/history",
         "slices/admin/coverage",

@@ -28,7 +28,7 @@ from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.show import tables
 from nvc.slices.show.history import Track
 from nvc.slices.store.registry import Entry as SliceEntry
-from nvc.slices.store.tenants import Tenant, TenantDevice
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 from nvc_cli import boot, daemon, sim
 from nvc_cli.main import CONTEXT, tree
 from nvc_hooks import boot as hook_boot
@@ -103,18 +103,18 @@ def shared_devices() -> tuple[SharedDevice, ...]:
     return tuple(SharedDevice(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
 
 
-def tenants() -> tuple[Tenant, ...]:
+def tenants() -> tuple[SliceStatus, ...]:
     """A slice on eight devices in a pod with a long name, and one of a program."""
     name, size = "trainer-deployment-7f9c5d8b6d-x2x9l/pytorch-production", 143771 << 20
     entry = SliceEntry("f" * 16, "/run/nvc/vgpu/x", 1, 1, "/var/lib" + "/long" * 30, "/usr/lib", 0, ())
     devices = tuple(
-        TenantDevice(
+        SliceDeviceStatus(
             f"GPU-{number}", f"{number}:6", LONG, size, size - 1, size - 2, 99, 65536, 3, paused=True
         )
         for number in range(8)
     )
     account = Account(0, 4194304, "python3-with-15", (size,) * 8)
-    one = Tenant(entry, "f0000154", (4194304,) * 99, devices, (account,) * 99, name=name)
+    one = SliceStatus(entry, "f0000154", (4194304,) * 99, devices, (account,) * 99, name=name)
     return one, one.replace(name="train", devices=devices[:1], accounts=())
 
 

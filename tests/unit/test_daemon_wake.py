@@ -17,7 +17,7 @@ from nvc.request import Share, SliceRequest
 from nvc.slices.admin.change import pause, set_limits
 from nvc.slices.admin.device_policy import set_device_policy
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.store.tenants import Tenant, tenants
+from nvc.slices.store.status import SliceStatus, statuses
 
 KERNEL = LinuxKernel()
 
@@ -61,8 +61,8 @@ def claim(made: Host) -> Any:
     return force.terms[0].demand
 
 
-def first() -> Tenant:
-    return tenants(KERNEL)[0][0]
+def first() -> SliceStatus:
+    return statuses(KERNEL)[0][0]
 
 
 def test_a_limit_changes(woken: Host) -> None:

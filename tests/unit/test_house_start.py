@@ -98,7 +98,7 @@ def test_a_slice_loads_nothing_heavy(
         modules = loaded(stage, "nvc_cli", "nvc-cli", *command)
     assert foreign(stage, modules) == set() and "nvc.slices.store.registry" in modules
     assert (
-        not {"nvc.slices.store.liveness", "nvc.slices.store.tenants", "nvc.discovery.libraries", "os"}
+        not {"nvc.slices.store.liveness", "nvc.slices.store.status", "nvc.discovery.libraries", "os"}
         & modules
     )
     assert unarchived(modules) == set()

@@ -9,9 +9,10 @@ from support.sources import read, sources
 
 #: Functions that read what nvc has written for itself: entries, quotas, policies, ledgers, measurements.
 READERS = frozenset(
-    "read_entry read_quota sound_quota living living_of snapshot sharers use_of budgets_of tenants open_own "
-    "is_bound quota.read quota.unpack quota.finish policies.read policies.parse calibration.load mps_records.read "
-    "mps_records.directories ledger.parse ledger.parse_slots ledger.parse_budgets known.read entry_names".split()
+    "read_entry read_quota sound_quota living living_of snapshot sharers use_of budgets_of statuses slices "
+    "open_own is_bound quota.read quota.unpack quota.finish policies.read policies.parse calibration.load "
+    "mps_records.read mps_records.directories ledger.parse ledger.parse_slots ledger.parse_budgets "
+    "known.read entry_names".split()
 )
 #: Whatever is read here is state: nothing of it is a container's file that may well be missing or odd.
 STATE = (

@@ -7,22 +7,22 @@ import pytest
 from nvc.containers import ContainerName
 from nvc.errors import InputError
 from nvc.slices.model.entry import Entry
-from nvc.slices.store.tenants import Tenant, document, find, named
+from nvc.slices.store.status import SliceStatus, document, find, named
 
 NOBODY = ContainerName()
 A, B = "aaaa" + "0" * 60, "aaab" + "1" * 60
 
 
-def slice_of(key: str, container: ContainerName = NOBODY, program: str = "", pid: int = 7) -> Tenant:
+def slice_of(key: str, container: ContainerName = NOBODY, program: str = "", pid: int = 7) -> SliceStatus:
     entry = Entry(key, f"/run/{key}", 1, 1, "", "/lib", 0, (), program=program)
-    return Tenant(entry, key.partition("-")[0], (pid,) if pid else (), (), (), container=container)
+    return SliceStatus(entry, key.partition("-")[0], (pid,) if pid else (), (), (), container=container)
 
 
 def docker(id: str, name: str) -> ContainerName:
     return ContainerName("docker", id, name)
 
 
-def names(*slices: Tenant) -> list[str]:
+def names(*slices: SliceStatus) -> list[str]:
     return [one.name for one in named(slices)]
 
 
@@ -45,7 +45,7 @@ def test_a_name_is_of_one_slice() -> None:
     assert names(gone, gone.replace(entry=slice_of("f3-1").entry, short="f3")) == ["f1", "f3"]
 
 
-def everybody() -> tuple[Tenant, ...]:
+def everybody() -> tuple[SliceStatus, ...]:
     return named(
         (
             slice_of("f1-11", docker(A, "web"), pid=41),

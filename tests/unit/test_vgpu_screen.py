@@ -16,21 +16,21 @@ from nvc.slices.show.bars import ASCII, BLOCKS, bar, fitted_text, short_size, sp
 from nvc.slices.show.screen import KEYS, body_length, frame
 from nvc.slices.show.view import SORTS, Picture, View, pressed
 from nvc.slices.store.registry import Entry
-from nvc.slices.store.tenants import Tenant, TenantDevice
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 
-def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **more: Any) -> Tenant:
+def tenant(number: int, gpu: int = 0, used: int = GIB, limit: int = 4 * GIB, **more: Any) -> SliceStatus:
     key = f"f{number:07x}"
     entry = Entry(key, f"/run/nvc/vgpu/{key}", 1, number, "/rootfs", "/usr/lib", 1000 + number, ())
-    device = TenantDevice(f"GPU-{gpu}", str(gpu), "H100", 80 * GIB, limit, used, more.pop("cores", 25), 1, 3)
+    device = SliceDeviceStatus(f"GPU-{gpu}", str(gpu), "H100", 80 * GIB, limit, used, more.pop("cores", 25), 1, 3)
     device = device.replace(entitlement=0.25 if more.get("alive", True) else None)
     account = Account(0, 7, f"python{number}", (used,))
     alive = more.pop("alive", True)
     pids, accounts = ((7,), (account,)) if alive else ((), ())
-    return Tenant(entry, key, pids, (device,), accounts, name=key, **more)
+    return SliceStatus(entry, key, pids, (device,), accounts, name=key, **more)
 
 
-def picture(*everybody: Tenant, received: tuple[float, ...] = (), **more: Any) -> Picture:
+def picture(*everybody: SliceStatus, received: tuple[float, ...] = (), **more: Any) -> Picture:
     places = [(one.entry.key, one.devices[0].uuid) for one in everybody]
     had = {place: Received(share, share / 2, 9) for place, share in zip(places, received)}
     past: dict[tuple[str, str], tuple[float, ...]] = {
@@ -113,7 +113,7 @@ VIEWS = st.builds(
 
 @given(TENANTS, VIEWS, st.integers(1, 250), st.integers(1, 80), st.lists(st.text(max_size=200), max_size=4))
 def test_it_fits_whatever_there_is(
-    everybody: list[Tenant], view: View, width: int, height: int, warnings: list[str]
+    everybody: list[SliceStatus], view: View, width: int, height: int, warnings: list[str]
 ) -> None:
     shown = picture(*everybody, received=(0.5, 9.99, 0.0), warnings=tuple(warnings))
     found = lines(shown, view, width, height)

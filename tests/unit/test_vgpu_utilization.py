@@ -16,20 +16,20 @@ from nvc.slices.policy.utilization import MOST, Reading, Received, received, sta
 from nvc.slices.show.plot import Series, svg
 from nvc.slices.show.tables import received_text, screen
 from nvc.slices.store.registry import Entry
-from nvc.slices.store.tenants import Tenant, TenantDevice
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 SECOND = 1_000_000_000
 GPU = "GPU-0"
 
 
-def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> Tenant:
+def tenant(key: str, policy: int = NATIVE, cores: int = 0, weight: int = 1, **more: Any) -> SliceStatus:
     rootfs = f"/var/lib/containers/storage/overlay/{key * 40}/merged"
     entry = Entry(key, "/run/nvc/vgpu/x", 1, 1, rootfs, "/usr/lib/x86_64-linux-gnu", 0, ())
-    device = TenantDevice(
+    device = SliceDeviceStatus(
         GPU, "0", "H100", 80 << 30, more.pop("limit", 10 << 30), 518 << 20, cores, weight, policy
     )
-    return Tenant(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), (), name=key)
+    return SliceStatus(entry, key, more.pop("pids", (7, 8)), (device.replace(**more),), (), name=key)
 
 
 def test_a_clock_that_was_set_back_after_it_was_made() -> None:

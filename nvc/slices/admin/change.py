@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.slices.model.slice import HeldCgroup
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
     T = TypeVar("T", Size, Share)
 
@@ -48,7 +48,7 @@ class DeviceShare(Value):
 
 def set_limits(
     kernel: Kernel,
-    tenant: Tenant,
+    tenant: SliceStatus,
     wanted: SliceRequest,
     devices: tuple[str, ...],
     unlimited: bool = False,
@@ -100,7 +100,7 @@ def set_limits(
     )
 
 
-def _held(tenant: Tenant, sizes: dict[int, int], facts: HostFacts | None) -> tuple[HeldCgroup, ...]:
+def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -> tuple[HeldCgroup, ...]:
     """The cgroups of a slice, for the driver to limit to these sizes, by place."""
     from nvc.slices.build.kernel_limits import held_processes
 
@@ -118,7 +118,7 @@ def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
     )
 
 
-def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool) -> None:
+def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused: bool) -> None:
     """Pause or resume all launches of a slice on its devices. Raises InputError, RegistryError."""
 
     def change(_: int, old: DeviceShare) -> DeviceShare:
@@ -129,7 +129,7 @@ def pause(kernel: Kernel, tenant: Tenant, devices: tuple[str, ...], paused: bool
 
 
 def _edited(
-    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
 ) -> dict[int, QuotaDevice]:
     """Change the chosen devices, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
@@ -144,7 +144,7 @@ def _edited(
 
 
 def _edited_locked(
-    kernel: Kernel, tenant: Tenant, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
 ) -> dict[int, QuotaDevice]:
     lock = registry.locked(kernel)
     try:
@@ -162,7 +162,7 @@ def _edited_locked(
 
 
 def _shared(
-    kernel: Kernel, tenant: Tenant, old: DeviceShare, wanted: SliceRequest, cap: Share | None, told: list[str]
+    kernel: Kernel, tenant: SliceStatus, old: DeviceShare, wanted: SliceRequest, cap: Share | None, told: list[str]
 ) -> DeviceShare:
     """The limits of a device with the wanted cap, weight and policy. Appends warnings to `told`."""
     if cap is None and wanted.weight is None and wanted.policy is None:
@@ -190,7 +190,7 @@ def _shared(
     return DeviceShare(share.replace(cores=cores, weight=weight, policy=policy), asked)
 
 
-def _shortage(tenant: Tenant, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
+def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:
     """Warnings for devices of which more memory is in use than the new limits allow."""
     if tenant.problem:
         return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
@@ -206,11 +206,11 @@ def _nth(given: tuple[T, ...], number: int) -> T | None:
     return given[number if len(given) > 1 else 0] if given else None
 
 
-def _plain(device: TenantDevice) -> SliceDevice:
+def _plain(device: SliceDeviceStatus) -> SliceDevice:
     return SliceDevice(device.uuid, device.index, device.name, device.memory, NO_LIMIT)
 
 
-def _chosen(tenant: Tenant, devices: tuple[str, ...]) -> list[int]:
+def _chosen(tenant: SliceStatus, devices: tuple[str, ...]) -> list[int]:
     """The places of the named devices, or of all that the slice may use without a name. Raises InputError."""
     if not devices:
         return [place for place, device in enumerate(tenant.devices) if device.limit]
@@ -229,5 +229,5 @@ def _chosen(tenant: Tenant, devices: tuple[str, ...]) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def _is_named(device: TenantDevice, name: str) -> bool:
+def _is_named(device: SliceDeviceStatus, name: str) -> bool:
     return device.index == name or device.uuid.lower() == name.lower()

@@ -7,7 +7,7 @@ import os
 from nvc.errors import ContainerError
 from nvc.kernel import O_PATH
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
-from nvc.slices.store.tenants import find
+from nvc.slices.store.status import find
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 
 class Survey(Value):
@@ -59,7 +59,7 @@ class Survey(Value):
         }
 
 
-def survey(kernel: Kernel, everybody: tuple[Tenant, ...], names: tuple[str, ...]) -> Survey:
+def survey(kernel: Kernel, everybody: tuple[SliceStatus, ...], names: tuple[str, ...]) -> Survey:
     """Check the processes and slices that `names` mean, without names every slice that runs.
 
     Raises InputError for an unknown name, ContainerError for a process that cannot be examined.
@@ -85,7 +85,7 @@ def _is_process(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}")
 
 
-def _files(kernel: Kernel, tenant: Tenant) -> list[str]:
+def _files(kernel: Kernel, tenant: SliceStatus) -> list[str]:
     for pid in tenant.pids[:1]:
         root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

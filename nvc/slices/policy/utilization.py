@@ -7,7 +7,7 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 #: A tenant's own figures are never believed to be more than this many times the time that has passed.
 MOST = 9.99
@@ -28,7 +28,7 @@ class Received(Value):
     launches: int
 
 
-def reading(everybody: tuple[Tenant, ...], at: int) -> Reading:
+def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
     """The budgets of slices as read at `at`, nanoseconds of CLOCK_MONOTONIC."""
     return Reading(
         at,
@@ -60,7 +60,7 @@ def _part(amount: int, passed: int) -> float:
     return min(max(amount, 0) / passed, MOST)
 
 
-def state(tenant: Tenant, device: TenantDevice, had: Received | None) -> str:
+def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) -> str:
     """The state of a slice on a device in one word, for people."""
     if not tenant.alive:
         return "gone"

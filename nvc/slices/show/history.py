@@ -7,7 +7,7 @@ import time
 from nvc.slices.policy.utilization import Reading, received
 from nvc.slices.show.plot import Series
 from nvc.slices.store.liveness import budgets_of
-from nvc.slices.store.tenants import tenants
+from nvc.slices.store.status import statuses
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.kernel import Kernel
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 
 class Track(Value):
@@ -61,7 +61,7 @@ def watch(
     """
     begin = time.monotonic_ns()
     old: Reading | None = None
-    everybody: tuple[Tenant, ...] = ()
+    everybody: tuple[SliceStatus, ...] = ()
     parts: dict[tuple[str, str], float] = {}
     names: dict[tuple[str, str], str] = {}
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -76,7 +76,7 @@ def watch(
             break
         if number == 0 or number * interval - looked >= 1:
             looked = number * interval
-            everybody = tenants(kernel)[0]
+            everybody = statuses(kernel)[0]
             parts = {
                 (tenant.entry.key, device.uuid): device.entitlement
                 for tenant in everybody
@@ -115,7 +115,7 @@ def _mean(sums: list[int]) -> float:
     return sums[0] / max(sums[1], 1)
 
 
-def _names(everybody: tuple[Tenant, ...]) -> dict[tuple[str, str], str]:
+def _names(everybody: tuple[SliceStatus, ...]) -> dict[tuple[str, str], str]:
     return {
         (tenant.entry.key, device.uuid): f"{tenant.name} on {device.index}"
         for tenant in everybody
@@ -130,7 +130,7 @@ def _rest(until: int) -> None:
         time.sleep(left / 1e9)
 
 
-def _read(kernel: Kernel, chosen: tuple[Tenant, ...]) -> Reading:
+def _read(kernel: Kernel, chosen: tuple[SliceStatus, ...]) -> Reading:
     found = {}
     for tenant in chosen:
         uuids = [device.uuid for device in tenant.devices]

@@ -8,13 +8,13 @@ from collections import deque
 from nvc.containers.lookup import Lookup
 from nvc.slices.policy.utilization import reading, received
 from nvc.slices.show.view import Picture
-from nvc.slices.store.tenants import tenants, with_enforcement
+from nvc.slices.store.status import statuses, with_enforcement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.slices.policy.utilization import Received
-    from nvc.slices.store.tenants import Tenant
+    from nvc.slices.store.status import SliceStatus
 
 KEPT = 240  # looks
 
@@ -31,7 +31,7 @@ class LiveView:
 
     def look(self) -> Picture:
         """Slices now. Raises OSError."""
-        everybody, warnings = tenants(self._kernel, self._names)
+        everybody, warnings = statuses(self._kernel, self._names)
         everybody = with_enforcement(everybody)
         new = reading(everybody, time.monotonic_ns())
         had = received(self._old, new)
@@ -40,7 +40,7 @@ class LiveView:
         past = {place: tuple(parts) for place, parts in self._past.items()}
         return Picture(everybody, had, past, time.time(), self._interval, warnings)
 
-    def _remember(self, everybody: tuple[Tenant, ...], had: dict[tuple[str, str], Received]) -> None:
+    def _remember(self, everybody: tuple[SliceStatus, ...], had: dict[tuple[str, str], Received]) -> None:
         """The shares of slices that live, and of all slices of each device under the key ""."""
         sums: dict[tuple[str, str], float] = {}
         for tenant in everybody:
@@ -57,11 +57,11 @@ class LiveView:
 def document(picture: Picture) -> dict[str, object]:
     """A picture for programs, each slice as `ls` has it; shares are parts of the time since the look before."""
     from nvc.slices.policy.utilization import state
-    from nvc.slices.store.tenants import document as of_tenant
+    from nvc.slices.store.status import document as of_slice
 
     slices = []
     for tenant in picture.everybody:
-        found = of_tenant(tenant)
+        found = of_slice(tenant)
         for shown, device in zip(found["devices"], tenant.devices):
             place = tenant.entry.key, device.uuid
             had = picture.received.get(place)

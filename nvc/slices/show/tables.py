@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.slices.admin.device_policy import SharedDevice
     from nvc.slices.show.history import Track
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 
-def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
+def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> str:
     """One line for each device of each slice, in at most `width` columns unless that is 0."""
     rows: list[tuple[str, ...]] = [
         ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "CONTAINER")
@@ -46,7 +46,7 @@ def slices(everybody: tuple[Tenant, ...], now: float, width: int = 0) -> str:
     return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
 
 
-def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
+def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
     """One line for each process that holds something; ids are those inside its container."""
     rows: list[tuple[str, ...]] = [("SLICE", "PID", "DEVICE", "USED", "NAME")]
     for tenant in everybody:
@@ -58,7 +58,7 @@ def processes(everybody: tuple[Tenant, ...], width: int = 0) -> str:
 
 
 def screen(
-    everybody: tuple[Tenant, ...],
+    everybody: tuple[SliceStatus, ...],
     now: float,
     received: dict[tuple[str, str], Received],
     width: int = 0,
@@ -80,12 +80,12 @@ def screen(
     return "\n".join(parts)
 
 
-def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
+def devices(everybody: tuple[SliceStatus, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
         ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "ENTITLED", "UTILIZED")
     ]
-    shown: dict[str, list[tuple[Tenant, TenantDevice]]] = {}
+    shown: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
     for tenant in everybody:
         for device in tenant.devices:
             if tenant.alive and not device.hidden:
@@ -112,7 +112,7 @@ def devices(everybody: tuple[Tenant, ...], received: dict[tuple[str, str], Recei
 
 
 def sharing(
-    everybody: tuple[Tenant, ...], now: float, received: dict[tuple[str, str], Received], width: int = 0
+    everybody: tuple[SliceStatus, ...], now: float, received: dict[tuple[str, str], Received], width: int = 0
 ) -> str:
     """One line for each device of each slice: what it asks for, its entitlement, and what it received."""
     rows: list[tuple[str, ...]] = [
@@ -193,20 +193,20 @@ def tracks_table(tracks: tuple[Track, ...], width: int = 0) -> str:
     return fitted(rows, width, ("READINGS",), ("UUID",))
 
 
-def asked_text(device: TenantDevice) -> str:
+def asked_text(device: SliceDeviceStatus) -> str:
     """What a slice asks for of a device's time: a cap, a weight, or neither."""
     if device.cores:
         return f"{device.cores}%"
     return f"weight {device.weight}" if policy_of(device.policy).weighs else "-"
 
 
-def policy_text(device: TenantDevice) -> str:
+def policy_text(device: SliceDeviceStatus) -> str:
     """The policy for people, whether it is enforced, and whether it is paused."""
     name = policy_of(device.policy).name + (" (not enforced)" if device.not_enforced else "")
     return f"{name}, paused" if device.paused else name
 
 
-def enforcement(everybody: tuple[Tenant, ...]) -> str:
+def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
     """A line for each policy that is not enforced, with the cause; "" where all are."""
     found = {
         enforced_text(device.policy, device.not_enforced): None
@@ -217,12 +217,12 @@ def enforcement(everybody: tuple[Tenant, ...]) -> str:
     return "".join(f"{text}\n" for text in found)
 
 
-def limit_text(device: TenantDevice) -> str:
+def limit_text(device: SliceDeviceStatus) -> str:
     """The limit for people."""
     return "none" if device.limit == NO_LIMIT else size_text(device.limit)
 
 
-def time_text(device: TenantDevice) -> str:
+def time_text(device: SliceDeviceStatus) -> str:
     """What the slice may have of the device's time."""
     name, text = policy_of(device.policy).name, share_text(device.cores, device.weight, device.policy)
     if device.not_enforced:
@@ -230,7 +230,7 @@ def time_text(device: TenantDevice) -> str:
     return f"{text}, paused" if device.paused else text
 
 
-def received_text(device: TenantDevice, seconds: float) -> str:
+def received_text(device: SliceDeviceStatus, seconds: float) -> str:
     """What the slice has had of the device's time since it was made, as its processes say."""
     if device.budget is None:
         return "utilization unknown"
@@ -241,21 +241,21 @@ def received_text(device: TenantDevice, seconds: float) -> str:
     return f"used {had:.3f} s{part}; {budget.launches} launches, held back for {budget.waited / 1e9:.3f} s"
 
 
-def used_text(tenant: Tenant, device: TenantDevice) -> str:
+def used_text(tenant: SliceStatus, device: SliceDeviceStatus) -> str:
     """What is in use, `?` where it is not known, `-` where nobody is left."""
     if not tenant.alive:
         return "-"
     return "?" if tenant.problem else size_text(device.used)
 
 
-def use_text(tenant: Tenant, device: TenantDevice) -> str:
+def use_text(tenant: SliceStatus, device: SliceDeviceStatus) -> str:
     """Percent of the limit."""
     if not tenant.alive or tenant.problem or device.limit in (0, NO_LIMIT):
         return "-"
     return f"{min(device.used * 100 // device.limit, 999)}%"
 
 
-def processes_text(tenant: Tenant) -> str:
+def processes_text(tenant: SliceStatus) -> str:
     """How many processes use a GPU, of all that there are."""
     return f"{len(tenant.accounts)} of {len(tenant.pids)}" if tenant.alive else "gone"
 

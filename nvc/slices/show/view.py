@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.bars import Characters
-    from nvc.slices.store.tenants import Tenant, TenantDevice
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
 #: By the key that chooses it: a name, and whether most comes first.
 SORTS = {
@@ -41,7 +41,7 @@ class View(Value):
 class Picture(Value):
     """Slices at one moment, and how it came to that."""
 
-    everybody: tuple[Tenant, ...]
+    everybody: tuple[SliceStatus, ...]
     received: dict[tuple[str, str], Received]  # since the picture before, by key and UUID
     #: The last shares, by the slice's key and the device's UUID; for all of a device's slices the key is "".
     past: dict[tuple[str, str], tuple[float, ...]]
@@ -53,8 +53,8 @@ class Picture(Value):
 class Row(Value):
     """One slice on one device."""
 
-    tenant: Tenant
-    device: TenantDevice
+    tenant: SliceStatus
+    device: SliceDeviceStatus
     had: Received | None
     past: tuple[float, ...]
 

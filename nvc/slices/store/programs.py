@@ -7,7 +7,7 @@ import os
 from nvc.containers.files import text
 from nvc.errors import InputError
 from nvc.slices.store import registry
-from nvc.slices.store.tenants import tenants
+from nvc.slices.store.status import statuses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
     lock = registry.locked(kernel)
     try:
         path = f"{registry.base_directory()}/{key}"
-        others = [one for one in tenants(kernel, locked=True)[0] if one.alive and one.entry.key != key]
+        others = [one for one in statuses(kernel, locked=True)[0] if one.alive and one.entry.key != key]
         taken = {alias for one in others for alias in one.aliases}
         if name in taken:
             raise InputError(

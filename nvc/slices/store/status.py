@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nvc.slices.model.quota import QuotaDevice
 
 
-class TenantDevice(Value):
+class SliceDeviceStatus(Value):
     """One device of a slice; amounts in bytes."""
 
     uuid: str
@@ -59,13 +59,13 @@ class TenantDevice(Value):
         return self.limit == 0
 
 
-class Tenant(Value):
+class SliceStatus(Value):
     """One slice."""
 
     entry: Entry
     short: str  # of its key, as much as tells it from others
     pids: tuple[int, ...]  # as /proc numbers them; none: the container is gone
-    devices: tuple[TenantDevice, ...]
+    devices: tuple[SliceDeviceStatus, ...]
     accounts: tuple[Account, ...]
     problem: str = ""  # why `used` is not known
     name: str = ""  # for people and for the command line; no other slice has it
@@ -83,7 +83,7 @@ class Tenant(Value):
         where = " ".join(part for part in (self.container.engine, self.container.short_id) if part)
         return where or self.entry.rootfs or "program"
 
-    def keepers(self, device: TenantDevice) -> tuple[str, ...]:
+    def keepers(self, device: SliceDeviceStatus) -> tuple[str, ...]:
         """What keeps the limit of memory on a device: shim, kernel, MPS, MIG. () where there is no limit."""
         limited, isolation = device.limit != NO_LIMIT, self.entry.isolation
         found = (
@@ -101,16 +101,16 @@ class Tenant(Value):
         return tuple(alias for alias in own if alias)
 
 
-def tenants(
+def statuses(
     kernel: Kernel, names: Lookup | None = None, locked: bool = False, repair: bool = True
-) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
     """Every slice, those that live first, and warnings about those that cannot be read.
 
     Who lists them again and again passes one Lookup, which keeps what it has found. `locked` and `repair` are those
     of `snapshot`.
     """
     known = snapshot(kernel, locked, processes=True, repair=repair)
-    found, problems = enforced(tenants_of(kernel, known, names), known)
+    found, problems = enforced(statuses_of(kernel, known, names), known)
     return found, (*warnings_of(known), *problems)
 
 
@@ -120,7 +120,7 @@ def warnings_of(known: Snapshot) -> tuple[str, ...]:
     return (*(str(one.error("list slices")) for one in known.broken), *ended)
 
 
-def tenants_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> tuple[Tenant, ...]:
+def statuses_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> tuple[SliceStatus, ...]:
     """The slices of a snapshot, taken with their processes, that can be read."""
     firsts = [one.entry.key.partition("-")[0] for one in known.slices]
     taken = [one.entry.key.partition("-")[0] for one in known.slices if one.life]
@@ -135,7 +135,7 @@ def tenants_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) -> 
     return named(tuple(found))
 
 
-def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[SliceStatus, ...], tuple[str, ...]]:
     """The slices with the policy in force and the entitlement on each device, and warnings.
 
     Where the device's policy or one of its slices cannot be read, each slice's own policy is shown, and no
@@ -161,21 +161,21 @@ def enforced(found: tuple[Tenant, ...], known: Snapshot) -> tuple[tuple[Tenant, 
             policy = force.policy.number if terms.leased else POLICY_NATIVE
             holds[terms.key, uuid] = policy, entitled.get(terms.key)
 
-    def of(tenant: Tenant, device: TenantDevice) -> TenantDevice:
+    def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:
         policy, entitlement = holds.get((tenant.entry.key, device.uuid), (device.policy, None))
-        changed: TenantDevice = device.replace(policy=policy, entitlement=entitlement)
+        changed: SliceDeviceStatus = device.replace(policy=policy, entitlement=entitlement)
         return changed
 
     made = (one.replace(devices=tuple(of(one, device) for device in one.devices)) for one in found)
     return tuple(made), tuple(warnings)
 
 
-def _demand(tenant: Tenant, device: TenantDevice) -> Demand:
+def _demand(tenant: SliceStatus, device: SliceDeviceStatus) -> Demand:
     entry, paused = tenant.entry, device.paused or device.denied
     return Demand(entry.key, device.policy, device.cores, device.weight, paused, (entry.created, entry.start))
 
 
-def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+def named(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
     """The slices, each with a name that no other has."""
     wanted = [tenant.entry.program or tenant.container.label for tenant in found]
     counts = Counter(wanted)
@@ -190,7 +190,7 @@ def named(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
     return tuple(made)
 
 
-def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
     """The slices, with the reason why a policy is not enforced. Asks nvcd only if a policy needs it."""
     if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
         return found
@@ -206,7 +206,7 @@ def with_enforcement(found: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
     )
 
 
-def _needs(tenant: Tenant, device: TenantDevice) -> bool:
+def _needs(tenant: SliceStatus, device: SliceDeviceStatus) -> bool:
     return tenant.alive and not device.hidden and policy_of(device.policy).needs_nvcd
 
 
@@ -221,24 +221,24 @@ def container_of(entry: Entry, names: Lookup) -> ContainerName:
 
 def _tenant(
     kernel: Kernel, entry: Entry, short: str, life: Life | None, now: tuple[QuotaDevice, ...]
-) -> Tenant:
+) -> SliceStatus:
     pids, doubt = (life.pids, life.doubt) if life else ((), "")
     count = min(len(now), len(entry.devices))
     use = use_of(kernel, entry, pids, count)
     totals = ledger.totals(use.accounts, count)
     budgets = use.budgets if use.budgets and pids else (None,) * count
     devices = tuple(
-        TenantDevice(
+        SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
             limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
     problem = doubt or (use.problem if pids else "")
-    return Tenant(entry, short, pids, devices, use.accounts, problem, doubt=doubt)
+    return SliceStatus(entry, short, pids, devices, use.accounts, problem, doubt=doubt)
 
 
-def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
+def find(everybody: tuple[SliceStatus, ...], name: str) -> SliceStatus:
     """The slice that `name` means. Raises InputError, with the candidates if there are several.
 
     That is its name or one that an engine has for its container, a process in it, or the beginning of its key or of
@@ -267,17 +267,17 @@ def find(everybody: tuple[Tenant, ...], name: str) -> Tenant:
     )  # fmt: skip
 
 
-def _candidates(found: list[Tenant]) -> str:
+def _candidates(found: list[SliceStatus]) -> str:
     shown = [f"{one.name} ({one.container.short_id or one.short})" for one in found[:CANDIDATES]]
     return ", ".join(shown) + (f" and {len(found) - CANDIDATES} more" if found[CANDIDATES:] else "")
 
 
-def gone(tenant: Tenant) -> tuple[str, ...]:
+def gone(tenant: SliceStatus) -> tuple[str, ...]:
     """A warning for changes of a slice whose container is gone."""
     return () if tenant.alive else (f"{tenant.name}: no process has this slice any more",)
 
 
-def document(tenant: Tenant) -> dict[str, Any]:
+def document(tenant: SliceStatus) -> dict[str, Any]:
     """One slice for programs; amounts in bytes, times in seconds since the epoch."""
     return {
         "key": tenant.entry.key,
@@ -332,7 +332,7 @@ def container_document(container: ContainerName) -> dict[str, str | None] | None
     }
 
 
-def _time(device: TenantDevice) -> dict[str, Any] | None:
+def _time(device: SliceDeviceStatus) -> dict[str, Any] | None:
     """The slice's total use of a device's time, for programs; None: unknown."""
     if device.budget is None:
         return None

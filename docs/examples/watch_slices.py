@@ -1,4 +1,4 @@
-"""Prints what the slices of this host use, whenever that changes. Usage: watch_tenants.py [ROUNDS [SECONDS]]"""
+"""Prints what the slices of this host use, whenever that changes. Usage: watch_slices.py [ROUNDS [SECONDS]]"""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import nvc
 
 def lines() -> list[str]:
     found = []
-    for tenant in nvc.tenants():
+    for tenant in nvc.list_slices():
         for device in tenant.devices:
             used = f"{device.used >> 20} MiB" if tenant.alive and not tenant.problem else "?"
             found.append(f"{tenant.name} on {device.index}: {used}, {len(tenant.pids)} processes")
