@@ -8,32 +8,11 @@ from __future__ import annotations
 import struct
 
 from nvc.kernel import lib
-from nvc.plan.ops import (
-    AllowDevice,
-    BindDevice,
-    BindDeviceDirectory,
-    BindFile,
-    BindHostFile,
-    BindInside,
-    BindProc,
-    BindSocket,
-    Ledger,
-    Symlink,
-    Tmpfs,
-    UpdateLoaderCache,
-    assert_never,
-)
+from nvc.plan import ops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from nvc.apply.sources import Sources
-    from nvc.plan.ops import Op, Plan
-
-    Bind: TypeAlias = (
-        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
-    )
 
 _HEADER = struct.Struct("<IIiIQII")
 
@@ -48,11 +27,11 @@ class Program:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.ops: list[Op | None] = []
+        self.ops: list[ops.Op | None] = []
         self.binds: dict[str, int] = {}  # target -> index
 
     def add(
-        self, op: Op | None, kind: int, target: str, first: bytes = b"", *, fd: int = -1, flags: int = 0,
+        self, op: ops.Op | None, kind: int, target: str, first: bytes = b"", *, fd: int = -1, flags: int = 0,
         operand: int = 0, attributes: int = 0,
     ) -> None:  # fmt: skip
         """Append one operation."""
@@ -61,7 +40,7 @@ class Program:
         self.parts += (path, b"\0", first, b"\0")
         self.ops.append(op)
 
-    def bind(self, op: Bind, fd: int, directory: bool = False, inside: bool = False) -> None:
+    def bind(self, op: ops.Bind, fd: int, directory: bool = False, inside: bool = False) -> None:
         """Append a bind of the open source `fd`."""
         self.binds[op.target] = len(self.ops)
         flags = (lib.NVC_BIND_DIRECTORY if directory else 0) | (lib.NVC_BIND_INSIDE if inside else 0)
@@ -72,46 +51,46 @@ class Program:
         return b"".join(self.parts)
 
 
-def build_program(plan: Plan, sources: Sources, interrupted: bytes) -> Program:
+def build_program(plan: ops.Plan, sources: Sources, interrupted: bytes) -> Program:
     """The program for `plan`, its sources opened and verified. Raises what `Sources` raises."""
     program = Program()
     if interrupted:
         program.add(None, lib.NVC_OP_UNDO, "", interrupted)
     for op in plan.ops:
-        if isinstance(op, BindFile):
+        if isinstance(op, ops.BindFile):
             program.bind(op, sources.file(op))
-        elif isinstance(op, BindHostFile):
+        elif isinstance(op, ops.BindHostFile):
             program.bind(op, sources.host_file(op), op.is_directory)
-        elif isinstance(op, BindInside):
+        elif isinstance(op, ops.BindInside):
             program.bind(op, sources.inside(op), inside=True)
-        elif isinstance(op, BindSocket):
+        elif isinstance(op, ops.BindSocket):
             fd = sources.socket(op)
             if fd >= 0:
                 program.bind(op, fd, op.is_directory)
-        elif isinstance(op, BindProc):
+        elif isinstance(op, ops.BindProc):
             program.bind(op, sources.proc(op), op.is_directory)
-        elif isinstance(op, BindDevice):
+        elif isinstance(op, ops.BindDevice):
             program.bind(op, sources.device(op))
-        elif isinstance(op, BindDeviceDirectory):
+        elif isinstance(op, ops.BindDeviceDirectory):
             program.bind(op, sources.device_directory(op), directory=True)
-        elif isinstance(op, Tmpfs):
+        elif isinstance(op, ops.Tmpfs):
             _tmpfs(program, op)
-        elif isinstance(op, Ledger):
+        elif isinstance(op, ops.Ledger):
             label = op.label.encode()
             program.add(
                 op, lib.NVC_OP_LEDGER, op.target, label + op.content, flags=len(label), operand=op.size,
                 attributes=op.attributes,
             )  # fmt: skip
-        elif isinstance(op, Symlink):
+        elif isinstance(op, ops.Symlink):
             bind = program.binds.get(op.fallback, -1)
             program.add(op, lib.NVC_OP_SYMLINK, op.target, op.text.encode(), operand=bind + 1)
-        elif isinstance(op, UpdateLoaderCache):
+        elif isinstance(op, ops.UpdateLoaderCache):
             if op.entries:
                 program.add(op, lib.NVC_OP_LDCACHE, "/etc/ld.so.cache", _entries(op))
-        elif isinstance(op, AllowDevice):
+        elif isinstance(op, ops.AllowDevice):
             pass  # rules are no part of the program: they are there before it runs
         else:
-            assert_never(op)
+            ops.assert_never(op)
     return program
 
 
@@ -122,7 +101,7 @@ def repair_program(records: bytes) -> bytes:
     return program.packed()
 
 
-def _tmpfs(program: Program, op: Tmpfs) -> None:
+def _tmpfs(program: Program, op: ops.Tmpfs) -> None:
     program.add(op, lib.NVC_OP_TMPFS, op.target)
     for directory in op.directories:
         program.add(op, lib.NVC_OP_TMPFS_DIR, directory)
@@ -131,7 +110,7 @@ def _tmpfs(program: Program, op: Tmpfs) -> None:
     program.add(op, lib.NVC_OP_ATTACH, op.target, attributes=op.attributes)
 
 
-def _entries(op: UpdateLoaderCache) -> bytes:
+def _entries(op: ops.UpdateLoaderCache) -> bytes:
     packed = []
     for entry in op.entries:
         packed.append(struct.pack("<I", LOADER_FLAGS[entry.arch]))

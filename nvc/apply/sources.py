@@ -13,16 +13,7 @@ from nvc.model import Identity
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.plan.ops import (
-        BindDevice,
-        BindDeviceDirectory,
-        BindFile,
-        BindHostFile,
-        BindInside,
-        BindProc,
-        BindSocket,
-        Plan,
-    )
+    from nvc.plan import ops
 
 
 class Sources:
@@ -30,7 +21,7 @@ class Sources:
 
     __slots__ = ("kernel", "rootfs", "roots", "opened", "warnings")
 
-    def __init__(self, kernel: Kernel, plan: Plan, rootfs: int = -1) -> None:
+    def __init__(self, kernel: Kernel, plan: ops.Plan, rootfs: int = -1) -> None:
         self.kernel = kernel
         self.rootfs = rootfs  # the container's, which is not closed here
         self.opened: list[int] = []
@@ -54,7 +45,7 @@ class Sources:
             raise SourceChanged.of("open source", path, error) from None
         return fd, os.fstat(fd)
 
-    def file(self, op: BindFile) -> int:
+    def file(self, op: ops.BindFile) -> int:
         """A regular file with the identity that discovery saw. Raises SourceChanged."""
         fd, st = self._open("driver", op.source)
         if not stat.S_ISREG(st.st_mode):
@@ -63,7 +54,7 @@ class Sources:
             raise SourceChanged("open source", op.source, "changed since it was found")
         return fd
 
-    def host_file(self, op: BindHostFile) -> int:
+    def host_file(self, op: ops.BindHostFile) -> int:
         """A regular file or a directory of nvc's own, on the host. Raises SourceChanged."""
         try:
             fd = self._keep(os.open(op.source, O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
@@ -77,7 +68,7 @@ class Sources:
             raise SourceChanged("open source", op.source, "changed since it was found")
         return fd
 
-    def inside(self, op: BindInside) -> int:
+    def inside(self, op: ops.BindInside) -> int:
         """A regular file of the container, the one that was looked at. Raises MountError."""
         try:
             fd = self._keep(self.kernel.open_in_root(self.rootfs, op.source, O_PATH))
@@ -89,7 +80,7 @@ class Sources:
             raise MountError("open source", op.source, "changed while it was looked at")
         return fd
 
-    def socket(self, op: BindSocket) -> int:
+    def socket(self, op: ops.BindSocket) -> int:
         """A socket or a service's directory, or -1: a service that has gone is no reason to fail."""
         try:
             fd, st = self._open("driver", op.source, follow=False)
@@ -101,14 +92,14 @@ class Sources:
             return -1
         return fd
 
-    def proc(self, op: BindProc) -> int:
+    def proc(self, op: ops.BindProc) -> int:
         """An entry of /proc/driver/nvidia. Raises SourceChanged."""
         fd, st = self._open("system", op.source, follow=False)
         if not (stat.S_ISDIR if op.is_directory else stat.S_ISREG)(st.st_mode):
             raise MountError("open source", op.source, "unexpected source file mode")
         return fd
 
-    def device(self, op: BindDevice) -> int:
+    def device(self, op: ops.BindDevice) -> int:
         """A character device that really is major:minor, whatever its name says."""
         fd, st = self._open("device", op.source, follow=False)
         if not stat.S_ISCHR(st.st_mode) or st.st_rdev != os.makedev(op.major, op.minor):
@@ -118,7 +109,7 @@ class Sources:
             )  # fmt: skip
         return fd
 
-    def device_directory(self, op: BindDeviceDirectory) -> int:
+    def device_directory(self, op: ops.BindDeviceDirectory) -> int:
         """A directory of device nodes."""
         fd, st = self._open("device", op.source, follow=False)
         if not stat.S_ISDIR(st.st_mode):

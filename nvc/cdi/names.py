@@ -15,17 +15,7 @@ DEVICE_LIMIT = 253
 
 def vendor_problem(name: str) -> str:
     """Why `name` cannot be a vendor or class, or "". Dots in a class need version 0.6.0."""
-    if not name:
-        return "is empty"
-    if len(name) > DEVICE_LIMIT:
-        return f"is longer than {DEVICE_LIMIT} characters"
-    if name[0] not in _LETTERS:
-        return "does not begin with a letter"
-    if not _IN_VENDOR.issuperset(name):
-        return "has characters other than letters, digits, '_', '-' and '.'"
-    if name[-1] not in _ALNUM:
-        return "does not end with a letter or digit"
-    return ""
+    return _problem(name, _LETTERS, "a letter", _IN_VENDOR, "'_', '-' and '.'")
 
 
 def class_problem(name: str) -> str:
@@ -37,21 +27,23 @@ def class_problem(name: str) -> str:
 
 def device_problem(name: str) -> str:
     """Why `name` cannot be a device's, or ""."""
+    return _problem(name, _ALNUM, "a letter or digit", _IN_DEVICE, "'_', '-', '.' and ':'")
+
+
+def _problem(name: str, first: frozenset[str], what: str, within: frozenset[str], others: str) -> str:
     if not name:
         return "is empty"
     if len(name) > DEVICE_LIMIT:
         return f"is longer than {DEVICE_LIMIT} characters"
-    if name[0] not in _ALNUM:
-        return "does not begin with a letter or digit"
-    if not _IN_DEVICE.issuperset(name):
-        return "has characters other than letters, digits, '_', '-', '.' and ':'"
-    if name[-1] not in _ALNUM:
-        return "does not end with a letter or digit"
-    return ""
+    if name[0] not in first:
+        return f"does not begin with {what}"
+    if not within.issuperset(name):
+        return f"has characters other than letters, digits, {others}"
+    return "" if name[-1] in _ALNUM else "does not end with a letter or digit"
 
 
 def kind_problem(kind: str) -> str:
-    """Why `kind` (vendor/class) is none, or ""."""
+    """Why `kind` is not `vendor/class`, or ""."""
     vendor, slash, name = kind.partition("/")
     if not slash:
         return "is not vendor/class"

@@ -50,11 +50,30 @@ def refresh(
     A driver that does not answer yet, or shows no device yet, is asked again for `wait` seconds: at boot this
     may come before the driver is ready. Raises NvcError; a file that was there is then still there.
     """
+
+    def once(options: DriverOptions) -> Refreshed:
+        name = f"{how.vendor}-{how.device_class}.{form}"
+        fd = open_directory(directory, create=True, private=True)
+        try:
+            # The directory itself is the lock: from here one refresh sees what another has written.
+            try:
+                kernel.lock(fd, LOCK_TIMEOUT)
+            except OSError as error:
+                hint = "another refresh is at work"
+                raise CdiError.of("lock specification directory", directory, error, hint) from None
+            document, facts = generate(kernel, options, request, how, slicing)
+            check_conflicts(fd, directory, name, document)
+            path, data = f"{directory}/{name}", text_of(document, form).encode("utf-8", "surrogateescape")
+            changed = write_in(fd, name, data, path)
+            return Refreshed(path, changed, len(document["devices"]), facts.warnings)
+        finally:
+            os.close(fd)
+
     until = time.monotonic() + wait
     delay = FIRST_PAUSE
     while True:
         try:
-            return _once(kernel, options, request, how, directory, form, slicing)
+            return once(options)
         except (InitializationError, DetectionError, DeviceError):
             left = until - time.monotonic()
             if left <= 0:
@@ -62,34 +81,6 @@ def refresh(
         pause(min(delay, left))
         delay = min(2 * delay, LONGEST_PAUSE)
         options = options.replace(inventory=False)  # what was found half ready is not to be believed
-
-
-def _once(
-    kernel: Kernel,
-    options: DriverOptions,
-    request: Request,
-    how: DocumentOptions,
-    directory: str,
-    form: str,
-    slicing: Slicing | None,
-) -> Refreshed:
-    name = f"{how.vendor}-{how.device_class}.{form}"
-    path = f"{directory}/{name}"
-    fd = open_directory(directory, create=True, private=True)
-    try:
-        # The directory itself is the lock: from here one refresh sees what another has written.
-        try:
-            kernel.lock(fd, LOCK_TIMEOUT)
-        except OSError as error:
-            raise CdiError.of(
-                "lock specification directory", directory, error, "another refresh is at work"
-            ) from None
-        document, facts = generate(kernel, options, request, how, slicing)
-        check_conflicts(fd, directory, name, document)
-        changed = write_in(fd, name, text_of(document, form).encode("utf-8", "surrogateescape"), path)
-        return Refreshed(path, changed, len(document["devices"]), facts.warnings)
-    finally:
-        os.close(fd)
 
 
 def remove(kernel: Kernel, how: DocumentOptions, directory: str, form: str) -> str:

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from nvc.plan.ops import (
-    AllowDevice,
-    BindDevice,
-    BindDeviceDirectory,
-    BindFile,
-    BindHostFile,
-    BindInside,
-    BindProc,
-    BindSocket,
-    Ledger,
-    Symlink,
-    Tmpfs,
-    UpdateLoaderCache,
-    assert_never,
-    options_of,
-)
+from nvc.plan import ops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any
 
-    from nvc.plan.ops import Op, Plan
-
-    Bind: TypeAlias = (
-        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
-    )
 
 SCHEMA_VERSION = 1
 VERBS = {
-    BindFile: "bind",
-    BindHostFile: "bind",
-    BindInside: "bind",
-    BindSocket: "socket",
-    BindProc: "proc",
-    BindDevice: "device",
-    BindDeviceDirectory: "devices",
+    ops.BindFile: "bind",
+    ops.BindHostFile: "bind",
+    ops.BindInside: "bind",
+    ops.BindSocket: "socket",
+    ops.BindProc: "proc",
+    ops.BindDevice: "device",
+    ops.BindDeviceDirectory: "devices",
 }
 VERB = 9  # columns of the first word of a line
 WIDTH = 80  # columns; a longer path stays whole
 INDENT = " " * (VERB + 2)
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: ops.Plan) -> str:
     """One line for each operation, in the order in which they are applied; a second one names a source that
     differs from the target, or what a tmpfs or the loader cache gets. What does not fit a line goes on below it."""
     lines = [f"{'driver':<{VERB}}{plan.driver_label}  root {plan.driver_root}"]
@@ -61,7 +41,7 @@ def describe(plan: Plan) -> str:
     return "".join(f"{part}\n" for line in lines for part in _wrapped(_printable(line)))
 
 
-def document(plan: Plan) -> dict[str, Any]:
+def document(plan: ops.Plan) -> dict[str, Any]:
     """The plan as JSON types. The keys are stable; docs/cli.md documents them."""
     return {
         "schemaVersion": SCHEMA_VERSION,
@@ -78,7 +58,7 @@ def document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def table(plan: Plan, width: int = 0) -> str:
+def table(plan: ops.Plan, width: int = 0) -> str:
     """One row for each operation, in at most `width` columns; 0: any number."""
     from nvc.columns import fitted
 
@@ -88,27 +68,25 @@ def table(plan: Plan, width: int = 0) -> str:
     return fitted(rows, width, ("OPTIONS",), ("TARGET",), short=longest)
 
 
-def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
+def _row(op: ops.Op) -> tuple[str, str, str, tuple[str, ...]]:
     """The first word, the target, its options and the lines below it."""
-    if isinstance(
-        op, (BindFile, BindHostFile, BindInside, BindSocket, BindProc, BindDevice, BindDeviceDirectory)
-    ):
-        options = ",".join(options_of(op.attributes))
-        if isinstance(op, BindDevice):
+    if isinstance(op, ops.BINDS):
+        options = ",".join(ops.options_of(op.attributes))
+        if isinstance(op, ops.BindDevice):
             options = f"{f'c {op.major}:{op.minor}':<10}  {options}"
         return VERBS[type(op)], op.target, options, (f"from {op.source}",) if op.source != op.target else ()
-    if isinstance(op, AllowDevice):
+    if isinstance(op, ops.AllowDevice):
         return "allow", f"c {op.major}:{op.minor} rw", "", ()
-    if isinstance(op, Tmpfs):
+    if isinstance(op, ops.Tmpfs):
         held = [f"{name}/" for name in op.directories]
         held += [f"{name}  {len(content)} bytes" for name, content in op.files]
-        return "tmpfs", op.target, ",".join((*options_of(op.attributes), "mode=0555")), tuple(held)
-    if isinstance(op, Ledger):
+        return "tmpfs", op.target, ",".join((*ops.options_of(op.attributes), "mode=0555")), tuple(held)
+    if isinstance(op, ops.Ledger):
         label = f' context="{op.label}"' if op.label else ""  # a word of its own, for narrow lines
-        return "ledger", op.target, ",".join((*options_of(op.attributes), f"size={op.size}")) + label, ()
-    if isinstance(op, Symlink):
+        return "ledger", op.target, ",".join((*ops.options_of(op.attributes), f"size={op.size}")) + label, ()
+    if isinstance(op, ops.Symlink):
         return "link", f"{op.target} -> {op.text}", "", ()
-    if isinstance(op, UpdateLoaderCache):
+    if isinstance(op, ops.UpdateLoaderCache):
         held = [f"{entry.soname} ({entry.arch}) => {entry.path}" for entry in op.entries]
         return (
             "ldcache",
@@ -116,65 +94,58 @@ def _row(op: Op) -> tuple[str, str, str, tuple[str, ...]]:
             f"{len(held)} {'entry' if len(held) == 1 else 'entries'}",
             tuple(held),
         )
-    return assert_never(op)
+    return ops.assert_never(op)
 
 
-def _operation(op: Op) -> dict[str, Any]:
-    if isinstance(op, BindFile):
-        identity = {
-            "device": op.identity.device,
-            "inode": op.identity.inode,
-            "size": op.identity.size,
-            "mtimeNs": op.identity.mtime_ns,
-        }
-        return {**_bind("bindFile", op), "identity": identity}
-    if isinstance(op, BindHostFile):
-        return {**_bind("bindHostFile", op), "directory": op.is_directory}
-    if isinstance(op, BindInside):
-        return _bind("bindInside", op)
-    if isinstance(op, BindSocket):
-        return {**_bind("bindSocket", op), "directory": op.is_directory}
-    if isinstance(op, BindProc):
-        return {**_bind("bindProc", op), "directory": op.is_directory}
-    if isinstance(op, BindDevice):
-        return {**_bind("bindDevice", op), **_number(op)}
-    if isinstance(op, BindDeviceDirectory):
-        return _bind("bindDeviceDirectory", op)
-    if isinstance(op, AllowDevice):
+def _operation(op: ops.Op) -> dict[str, Any]:
+    if isinstance(op, ops.BINDS):
+        return _bind(op)
+    if isinstance(op, ops.AllowDevice):
         return {"operation": "allowDevice", "type": "c", **_number(op), "access": "rw"}
-    if isinstance(op, Tmpfs):
+    if isinstance(op, ops.Tmpfs):
         return {
             "operation": "tmpfs",
             "target": op.target,
-            "options": list(options_of(op.attributes)),
+            "options": list(ops.options_of(op.attributes)),
             "mode": "0555",
             "directories": list(op.directories),
             "files": [{"name": name, **_content(content)} for name, content in op.files],
         }
-    if isinstance(op, Ledger):
+    if isinstance(op, ops.Ledger):
         return {
             "operation": "ledger",
             "target": op.target,
-            "options": list(options_of(op.attributes)),
+            "options": list(ops.options_of(op.attributes)),
             "size": op.size,
             "label": op.label or None,
         }
-    if isinstance(op, Symlink):
+    if isinstance(op, ops.Symlink):
         fallback = op.fallback or None
         return {"operation": "symlink", "target": op.target, "text": op.text, "fallback": fallback}
-    if isinstance(op, UpdateLoaderCache):
+    if isinstance(op, ops.UpdateLoaderCache):
         entries = [
             {"soname": entry.soname, "path": entry.path, "architecture": entry.arch} for entry in op.entries
         ]
         return {"operation": "updateLoaderCache", "target": "/etc/ld.so.cache", "entries": entries}
-    return assert_never(op)
+    return ops.assert_never(op)
 
 
-def _bind(name: str, op: Bind) -> dict[str, Any]:
-    return {"operation": name, "source": op.source, "target": op.target, "options": list(options_of(op.attributes))}
+def _bind(op: ops.Bind) -> dict[str, Any]:
+    found: dict[str, Any] = {"operation": f"b{type(op).__name__[1:]}", "source": op.source, "target": op.target}
+    found["options"] = list(ops.options_of(op.attributes))
+    if isinstance(op, ops.BindFile):
+        identity = op.identity
+        found["identity"] = {
+            "device": identity.device, "inode": identity.inode, "size": identity.size, "mtimeNs": identity.mtime_ns
+        }  # fmt: skip
+    elif isinstance(op, (ops.BindHostFile, ops.BindSocket, ops.BindProc)):
+        found["directory"] = op.is_directory
+    elif isinstance(op, ops.BindDevice):
+        found.update(_number(op))
+    return found
 
 
-def _number(op: BindDevice | AllowDevice) -> dict[str, int]:
+def _number(op: ops.BindDevice | ops.AllowDevice) -> dict[str, int]:
     return {"major": op.major, "minor": op.minor}
 
 

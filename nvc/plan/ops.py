@@ -173,23 +173,16 @@ class UpdateLoaderCache(Value):
     entries: tuple[LoaderEntry, ...]
 
 
+#: What mounts a source on a target.
+BINDS = (BindFile, BindHostFile, BindInside, BindSocket, BindProc, BindDevice, BindDeviceDirectory)
+
 if TYPE_CHECKING:
     from typing_extensions import assert_never as assert_never
 
-    Op: TypeAlias = (
-        BindFile
-        | BindHostFile
-        | BindInside
-        | BindSocket
-        | BindProc
-        | BindDevice
-        | BindDeviceDirectory
-        | AllowDevice
-        | Tmpfs
-        | Ledger
-        | Symlink
-        | UpdateLoaderCache
+    Bind: TypeAlias = (
+        BindFile | BindHostFile | BindInside | BindSocket | BindProc | BindDevice | BindDeviceDirectory
     )
+    Op: TypeAlias = Bind | AllowDevice | Tmpfs | Ledger | Symlink | UpdateLoaderCache
 else:
 
     def assert_never(op):
