@@ -15,11 +15,8 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 WIDTH = 80  # columns where standard output is no terminal
 
 
-class OutputError(NvcError):
+class OutputError(NvcError, code="NVC-2201", stage="output"):
     """Standard output does not take what was to be printed."""
-
-    code = "NVC-2201"
-    stage = "output"
 
 
 def write(text: str) -> None:

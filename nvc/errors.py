@@ -42,6 +42,15 @@ class NvcError(Exception):
     hint = ""
     doctor = ""  # the checks that look into it
 
+    def __init_subclass__(
+        cls, code: str = "", stage: str = "", hint: str = "", doctor: str = "", exit_code: int = 0
+    ) -> None:
+        """What a class leaves out is its base's."""
+        own = {"code": code, "stage": stage, "hint": hint, "doctor": doctor, "exit_code": exit_code}
+        for name, value in own.items():
+            if value:
+                setattr(cls, name, value)
+
     def __init__(self, step: str, path: str = "", cause: object = "", hint: str = "") -> None:
         super().__init__(step, path, cause)
         self.step = step
@@ -65,113 +74,69 @@ class NvcError(Exception):
         return f"{self} [{self.code}{f': nvc-cli doctor {self.doctor}' if self.doctor else ''}]"
 
 
-class InputError(NvcError):
+class InputError(NvcError, code="NVC-1001", stage="input"):
     """The call is wrong: flags, selectors, sizes, settings."""
 
-    code = "NVC-1001"
-    stage = "input"
 
-
-class UsageError(InputError):
+class UsageError(InputError, code="NVC-1002"):
     """The words of a command line are wrong: the program shows how it is called."""
 
-    code = "NVC-1002"
 
-
-class PermissionDenied(NvcError):
+class PermissionDenied(NvcError, code="NVC-1101", stage="permission", hint="run as root", doctor="host"):
     """The caller lacks a right."""
 
-    code = "NVC-1101"
-    stage = "permission"
-    hint = "run as root"
-    doctor = "host"
 
-
-class InitializationError(NvcError):
+class InitializationError(NvcError, code="NVC-1201", stage="initialization", doctor="driver"):
     """nvc cannot begin: driver helper, driver root, kernel, installation."""
 
-    code = "NVC-1201"
-    stage = "initialization"
-    doctor = "driver"
 
-
-class ContainerError(NvcError):
+class ContainerError(NvcError, code="NVC-1301", stage="container", doctor="host"):
     """The container cannot be opened or read."""
 
-    code = "NVC-1301"
-    stage = "container"
-    doctor = "host"
 
-
-class DetectionError(NvcError):
+class DetectionError(NvcError, code="NVC-1401", stage="detection", doctor="driver nodes"):
     """The driver's files, NVML or device nodes are not what they should be."""
 
-    code = "NVC-1401"
-    stage = "detection"
-    doctor = "driver nodes"
 
-
-class SourceChanged(DetectionError):
+class SourceChanged(
+    DetectionError, code="NVC-1402", doctor="inventory",
+    hint="the driver changed meanwhile; try again, or add --no-inventory",
+):  # fmt: skip
     """What a plan rests on has changed: a file is not the one that discovery found, or a device's policy."""
 
-    code = "NVC-1402"
-    hint = "the driver changed meanwhile; try again, or add --no-inventory"
-    doctor = "inventory"
 
-
-class DeviceError(NvcError):
+class DeviceError(
+    NvcError, code="NVC-1501", stage="device", doctor="driver nodes",
+    hint="`nvc-cli info` shows the devices",
+):  # fmt: skip
     """A selector matches nothing, or a device cannot be used so."""
 
-    code = "NVC-1501"
-    stage = "device"
-    hint = "`nvc-cli info` shows the devices"
-    doctor = "driver nodes"
 
-
-class MigConfigError(NvcError):
+class MigConfigError(NvcError, code="NVC-1502", stage="mig-config"):
     """The right to configure MIG cannot be given."""
 
-    code = "NVC-1502"
-    stage = "mig-config"
 
-
-class MigMonitorError(NvcError):
+class MigMonitorError(NvcError, code="NVC-1503", stage="mig-monitor"):
     """The right to monitor MIG cannot be given."""
 
-    code = "NVC-1503"
-    stage = "mig-monitor"
 
-
-class RequirementError(NvcError):
+class RequirementError(NvcError, code="NVC-1601", stage="requirement", doctor="driver.version"):
     """A requirement of the image does not hold on this host."""
 
-    code = "NVC-1601"
-    stage = "requirement"
-    doctor = "driver.version"
 
-
-class MountError(NvcError):
+class MountError(NvcError, code="NVC-1701", stage="mount", doctor="host"):
     """A mount, file, link or device rule cannot be made in the container."""
 
-    code = "NVC-1701"
-    stage = "mount"
-    doctor = "host"
 
-
-class LoaderCacheError(NvcError):
+class LoaderCacheError(NvcError, code="NVC-1702", stage="ldcache"):
     """The container's loader cache cannot be read or written."""
 
-    code = "NVC-1702"
-    stage = "ldcache"
 
-
-class HostError(NvcError):
+class HostError(
+    NvcError, code="NVC-1102", stage="host", doctor="host",
+    hint="look into the kernel log, and at the limits that the caller set",
+):  # fmt: skip
     """The host itself fails. That says nothing about what was asked for: nobody may take it for "not there"."""
-
-    code = "NVC-1102"
-    stage = "host"
-    hint = "look into the kernel log, and at the limits that the caller set"
-    doctor = "host"
 
 
 _EIO, _EBADF, _ENOMEM, _EFAULT, _ENFILE, _EMFILE, _ENOSPC = 5, 9, 12, 14, 23, 24, 28
@@ -212,10 +177,8 @@ def _where(error: BaseException) -> str:
     return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
 
 
-class InternalError(NvcError):
+class InternalError(
+    NvcError, code="NVC-9001", stage="internal", exit_code=70,
+    hint="please report this with the traceback",
+):  # fmt: skip
     """Our bug, never the caller's input."""
-
-    code = "NVC-9001"
-    exit_code = 70
-    stage = "internal"
-    hint = "please report this with the traceback"

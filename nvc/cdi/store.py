@@ -27,12 +27,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class CdiError(NvcError):
+class CdiError(NvcError, code="NVC-2001", stage="cdi", doctor="cdi"):
     """A specification cannot be read, made or written."""
-
-    code = "NVC-2001"
-    doctor = "cdi"
-    stage = "cdi"
 
 
 class SpecFile(Value):

@@ -28,12 +28,8 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OVERFLOW_ID = 65534
 
 
-class ConfigError(NvcError):
+class ConfigError(NvcError, code="NVC-1801", stage="configuration", doctor="config"):
     """The configuration file cannot be read, is not TOML, or has a value that makes no sense."""
-
-    code = "NVC-1801"
-    doctor = "config"
-    stage = "configuration"
 
     #: Of Config: whoever asks for one of them gets this error. None: nothing of the file holds.
     fields: tuple[str, ...] | None = None

@@ -40,11 +40,8 @@ _FILES = 2000
 _PROC = (*(f"/proc/driver/nvidia/{name}" for name in ("version", "params", "registry")), "/proc/devices")
 
 
-class ArchiveError(NvcError):
+class ArchiveError(NvcError, code="NVC-2202", stage="archive"):
     """The archive cannot be written."""
-
-    code = "NVC-2202"
-    stage = "archive"
 
 
 def write_archive(

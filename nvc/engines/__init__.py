@@ -13,12 +13,8 @@ ENGINES = ("docker", "containerd", "crio", "podman")
 RUNTIME = "nvc-runtime"
 
 
-class EngineError(NvcError):
+class EngineError(NvcError, code="NVC-1901", stage="engine", doctor="engines"):
     """A configuration file cannot be read, understood or written, or belongs to somebody else."""
-
-    code = "NVC-1901"
-    doctor = "engines"
-    stage = "engine"
 
 
 class Wanted(Value):

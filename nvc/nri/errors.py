@@ -5,9 +5,5 @@ from __future__ import annotations
 from nvc.errors import NvcError
 
 
-class NriError(NvcError):
+class NriError(NvcError, code="NVC-2501", stage="nri", hint="see the runtime's log"):
     """The runtime's NRI socket cannot be reached, has been closed, or says what is not of the protocol."""
-
-    code = "NVC-2501"
-    stage = "nri"
-    hint = "see the runtime's log"

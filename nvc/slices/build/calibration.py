@@ -20,12 +20,8 @@ READ = "read what contexts take"
 AGAIN = "`nvc-cli vgpu calibrate` measures it again"
 
 
-class CalibrationError(NvcError):
+class CalibrationError(NvcError, code="NVC-2104", stage="vgpu", doctor="vgpu.calibration"):
     """Measurements cannot be made, kept or read."""
-
-    code = "NVC-2104"
-    stage = "vgpu"
-    doctor = "vgpu.calibration"
 
 
 class Measurement(Value):

@@ -292,12 +292,8 @@ def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]],
     return code if code >= 0 else 128 - code
 
 
-class RunError(NvcError):
+class RunError(NvcError, code="NVC-2105", stage="vgpu", doctor="vgpu"):
     """A program could not be started; the text is that of the error in its process."""
-
-    code = "NVC-2105"
-    stage = "vgpu"
-    doctor = "vgpu"
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 NOT_RUNNING = "nvcd is not running"
 
 
-class DaemonError(NvcError):
+class DaemonError(
+    NvcError, code="NVC-2107", stage="vgpu", doctor="vgpu",
+    hint=f"{TO_START}, or ask for a policy that works without it: {WITHOUT_NVCD}",
+):  # fmt: skip
     """The operator requires nvcd for a slice, and it does not run."""
-
-    code = "NVC-2107"
-    stage = "vgpu"
-    doctor = "vgpu"
-    hint = f"{TO_START}, or ask for a policy that works without it: {WITHOUT_NVCD}"
 
 
 def socket_path() -> str:

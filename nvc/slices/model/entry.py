@@ -19,12 +19,8 @@ REMOVE = "`nvc-cli vgpu rm` removes it"
 _NAMES = ("container", "bundle", "cgroup", "program", "claim", "holds")
 
 
-class RegistryError(NvcError):
+class RegistryError(NvcError, code="NVC-2101", stage="vgpu", doctor="vgpu"):
     """A slice cannot be found or changed."""
-
-    code = "NVC-2101"
-    doctor = "vgpu"
-    stage = "vgpu"
 
 
 class EntryDevice(Value):

@@ -12,13 +12,11 @@ from nvc.slices.model import layout
 from nvc.value import Value
 
 
-class LedgerError(NvcError):
+class LedgerError(
+    NvcError, code="NVC-2103", stage="vgpu", doctor="vgpu",
+    hint="processes of the container wrote to it; what they hold is not known",
+):  # fmt: skip
     """A ledger is malformed or cannot be used."""
-
-    code = "NVC-2103"
-    doctor = "vgpu"
-    stage = "vgpu"
-    hint = "processes of the container wrote to it; what they hold is not known"
 
 
 class Account(Value):

@@ -14,13 +14,11 @@ from nvc.value import Value
 _ATTEMPTS = 1000
 
 
-class QuotaError(NvcError):
+class QuotaError(
+    NvcError, code="NVC-2102", stage="vgpu", doctor="vgpu",
+    hint="`nvc-cli vgpu rm` removes what is left of a container; start it again",
+):  # fmt: skip
     """A quota file is malformed."""
-
-    code = "NVC-2102"
-    doctor = "vgpu"
-    stage = "vgpu"
-    hint = "`nvc-cli vgpu rm` removes what is left of a container; start it again"
     torn = False  # a change was never finished: whoever made it was killed
 
 

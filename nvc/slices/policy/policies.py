@@ -35,13 +35,11 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
-class PolicyError(NvcError):
+class PolicyError(
+    NvcError, code="NVC-2106", stage="vgpu", doctor="vgpu",
+    hint="`nvc-cli vgpu policy GPU --reset` removes it",
+):  # fmt: skip
     """A device policy cannot be read or changed."""
-
-    code = "NVC-2106"
-    stage = "vgpu"
-    doctor = "vgpu"
-    hint = "`nvc-cli vgpu policy GPU --reset` removes it"
 
 
 class DevicePolicy(Value):
