@@ -33,10 +33,11 @@ from nvc.kubernetes.record import Recorder
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
-from nvc.kubernetes.wake import Wake
+from nvc.wake import Wake
 from nvc.kubernetes.web import Web
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.build.confine import die_with
+from nvc.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from support import PATIENCE
 
 from nvc.kubernetes.main import Plugin
-from nvc.kubernetes.wake import Wake
+from nvc.wake import Wake
 
 
 @pytest.fixture
