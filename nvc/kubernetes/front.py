@@ -18,6 +18,7 @@ import time
 import grpc
 
 from nvc.kubernetes.rpc import GRACE, Socket
+from nvc.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,48 +81,56 @@ class Front:
         """`state` is the plugin's directory."""
         self.at = at
         self.state = state
-        self._ended = threading.Event()
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._wake = Wake()
+        self._ended = False
+        self._opening = threading.Lock()  # for the sockets, and whether there shall be more
         self._sockets: list[Socket] = []
+        self._closed = False
         self._ready, self._told = os.pipe()
         os.set_inheritable(self._told, True)
         self._served = threading.Thread(target=self._serve, name="serve", daemon=True)
 
     def run(self) -> int:
         """Until a signal, or until the worker ends by itself; the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._end())
+        self._wake.obey((signal.SIGTERM, signal.SIGINT), self._end)
         self._served.start()
-        while True:
+        while not self._ended:
             began = time.monotonic()
             code = self._work()
-            if self._ended.is_set():
+            if self._ended:
                 return 0 if code in (0, -signal.SIGTERM) else abs(code)
             if code >= 0:
                 return code  # it has said why
             sys.stderr.write(f"nvc-kubelet-plugin: the worker was ended by signal {-code} and is started again\n")
-            self._ended.wait(AGAIN - (time.monotonic() - began))
+            self._wake.wait(AGAIN - (time.monotonic() - began))
+        return 0
 
     def _work(self) -> int:
         """Start a worker; its exit code, or its signal below 0."""
         command = [sys.executable, *sys.orig_argv[1:], f"{WORKER}={os.getpid()},{self._told}"]
-        with subprocess.Popen(command, pass_fds=(self._told,)) as self._worker:
-            if self._ended.is_set():
-                self._worker.terminate()
-            return self._worker.wait()
+        with subprocess.Popen(command, pass_fds=(self._told,)) as worker:
+            process = os.pidfd_open(worker.pid)
+            try:
+                while worker.poll() is None:
+                    if self._ended and not self._closed:
+                        self._close()
+                        worker.terminate()
+                    else:
+                        self._wake.wait(fd=process)
+            finally:
+                os.close(process)
+            return worker.wait()
 
     def _end(self) -> None:
-        """Called by a signal, in the main thread, which waits for the worker: the rest is done by another one."""
-        if not self._ended.is_set():
-            self._ended.set()
-            threading.Thread(target=self._stop, name="stop").start()
+        """Called by a signal."""
+        self._ended = True
 
-    def _stop(self) -> None:
-        """No new calls, then those that have begun, then the worker."""
+    def _close(self) -> None:
+        """Take no new calls, and wait for those that have begun: the worker answers them."""
+        with self._opening:
+            self._closed = True
         while self._sockets:
             self._sockets.pop().stop(GRACE)
-        if self._worker is not None:
-            self._worker.terminate()
 
     def _serve(self) -> None:
         """Open the kubelet's sockets once a worker serves claims: the kubelet calls at once."""
@@ -132,5 +141,6 @@ class Front:
             for path in self.at.dead():
                 os.unlink(path)  # of a plugin that was killed; the kubelet would try to reach it for ever
             for path in (self.at.endpoint, self.at.registration):
-                if not self._ended.is_set():
-                    self._sockets.append(Socket(path, {}, relay))
+                with self._opening:
+                    if not self._closed:
+                        self._sockets.append(Socket(path, {}, relay))

@@ -280,6 +280,10 @@ class Plugin:
         except (NvcError, OSError) as error:
             log(_line(error))
 
+    def obey_signals(self) -> None:
+        """Have `run` return after SIGTERM or SIGINT."""
+        self._wake.obey((signal.SIGTERM, signal.SIGINT), self.end)
+
     def end(self) -> None:
         """Have `run` return."""
         self._ended = True
@@ -307,8 +311,7 @@ def run(settings: Settings, config: Config, environment: dict[str, str]) -> None
     if not settings.node_name:
         raise InitializationError("start nvc-kubelet-plugin", "--node-name", "is missing")
     plugin = Plugin(settings, config, environment)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: plugin.end())
+    plugin.obey_signals()
     try:
         plugin.start()
         log(f"version {nvc.__version__}, node {settings.node_name}, driver {settings.driver_name}: ready")

@@ -271,6 +271,10 @@ class Plugin:
 
         return until(found, lambda: f"never said: {text}")
 
+    def threads(self, pid: int) -> list[int]:
+        """Threads of one of its processes but for the main one."""
+        return [tid for tid in map(int, os.listdir(f"/proc/{pid}/task")) if tid != pid]
+
     def worker(self) -> int:
         """The process behind the one that the kubelet talks to."""
         assert self.process is not None
@@ -290,9 +294,11 @@ class Plugin:
             return 0
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(PATIENCE)
-        self.process = None
-        return code
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.kill()
+            self.process = None
 
     def files(self) -> list[str]:
         """Names in the directory of CDI."""
