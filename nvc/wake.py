@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Wake:
     """Calls from signal handlers and other threads to the main thread, which waits for them.
 
-    Python runs handlers in the main thread alone, and a system call that waits there may not end: the signal may come
-    just before it, or the kernel may give it to another thread, such as one of gRPC's. So signals write to a pipe.
+    Python runs handlers in the main thread alone, and a system call that waits there may not end: the signal may
+    come just before it, or the kernel may give it to another thread, such as one of gRPC's. So signals write to a
+    pipe.
     """
 
     def __init__(self) -> None:

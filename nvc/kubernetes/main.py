@@ -33,7 +33,6 @@ from nvc.kubernetes.record import Recorder
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
 from nvc.kubernetes.sizes import resources
 from nvc.kubernetes.topology import places
-from nvc.wake import Wake
 from nvc.kubernetes.web import Web
 from nvc.slices.build.calibrate import libraries_of
 from nvc.slices.build.confine import die_with
