@@ -108,6 +108,8 @@ static uint64_t rounds_in(uint64_t ns)
     /* A busy machine may have delayed one of the two. */
     while (more <= 0 && ++tries < MOST_TRIES && !interrupted)
         more = measured(2 * rounds) - measured(rounds);
+    if (interrupted)
+        return 1; /* nothing is launched any more */
     if (more <= 0)
         fail("the GPU took no longer for twice the work: its time cannot be measured");
     return (uint64_t)((double)ns * (double)rounds / more) + 1;

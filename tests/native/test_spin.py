@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import PATIENCE, run
-from support.simdriver import environment
+from support import CLEAN_ENV, PATIENCE, REPO, need, run
+from support.simdriver import WARN, environment
 
 SUMMARY = re.compile(r"^(\d+) steps in (\d+\.\d) s: +(\d+\.\d) steps/s +(\d+\.\d)% of the GPU's time$")
 SECOND = re.compile(r"^ +(\d+) s +(\d+\.\d) steps/s +(\d+\.\d)% of the GPU's time$")
@@ -111,3 +111,38 @@ def test_what_is_no_option(spin: str, env: dict[str, str]) -> None:
         done = run(spin, word, env=env, check=False)
         assert done.returncode == 2 and done.stderr.endswith("--help lists the options\n")
     assert all(len(line) <= 80 for line in run(spin, "--help").stdout.splitlines())
+
+
+@pytest.fixture
+def busy(spin: str, scratch: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """nvc-spin for a moment, with steps of 1 ms, on a machine that hides what twice the work takes."""
+    source = os.path.join(REPO, "tests/native/busy_cuda.c")
+    run(need("gcc"), *WARN, "-shared", "-fPIC", "-o", f"{scratch}/libcuda.so.1", source)
+
+    def go(**variables: str) -> subprocess.CompletedProcess[str]:
+        env = {**CLEAN_ENV, "LD_LIBRARY_PATH": scratch, **variables}
+        return run(spin, "--kernel=1ms", "--seconds=0.01", env=env, check=False)
+
+    return go
+
+
+@pytest.mark.parametrize("times", ["0", "1", "99"])
+def test_a_busy_machine_is_measured_again(
+    busy: Callable[..., subprocess.CompletedProcess[str]], times: str
+) -> None:
+    done = busy(BUSY=times)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert 990_000 < int(done.stdout.splitlines()[-1].split()[1]) < 1_010_000
+
+
+def test_a_gpu_that_cannot_be_measured(busy: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = busy(BUSY="1000")
+    assert done.returncode == 1 and done.stderr == (
+        "nvc-spin: the GPU took no longer for twice the work: its time cannot be measured\n"
+    )
+
+
+def test_a_signal_while_it_measures_ends_it(busy: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = busy(BUSY="1000", TERM="5")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "0 steps in 0.0 s" in done.stdout
