@@ -6,12 +6,14 @@ import sys
 
 from nvc.errors import InputError
 from nvc_cli.boot import configuration, guarded
+from nvc_cli.resident import answered, parsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
 STATE_TIME = 5.0  # seconds
+PATHS = ("config", "root")
 
 USAGE = """Usage: nvcd [--config FILE] [--root DIR] [--wait]
        nvcd --state
@@ -31,45 +33,23 @@ limits. Runs in the foreground, as root; SIGTERM ends it. See docs/daemon.md.
 
 def main(program: str = "nvcd") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    sys.exit(guarded(program, lambda: _run(sys.argv[1:])))
+    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
 
 
-def _run(words: list[str]) -> int:
-    from nvc_cli.output import write
+def _run(program: str, words: list[str]) -> int:
+    if answered(words, USAGE):
+        return 0
+    values = parsed(program, words, PATHS, PATHS, flags=("state", "wait"))
+    if "state" in values:
+        if len(words) > 1:
+            raise InputError("--state", cause="stands alone", hint="`nvcd --help` lists the options")
+        from nvc_cli.output import write
 
-    values = {"config": "", "root": ""}
-    wait = False
-    rest = list(words)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if name in ("-h", "-?", "--help"):
-            write(USAGE)
-            return 0
-        if name == "--state":
-            if rest or equals or len(words) > 1:
-                raise InputError("--state", cause="stands alone", hint="`nvcd --help` lists the options")
-            write(_state())
-            return 0
-        if name == "--version":
-            from nvc_cli.version import version_text
-
-            write(version_text())
-            return 0
-        if name == "--wait" and not equals:
-            wait = True
-            continue
-        if name not in ("--config", "--root"):
-            raise InputError("unknown argument", cause=name, hint="`nvcd --help` lists the options")
-        if not equals:
-            if not rest:
-                raise InputError(name, cause="wants a value")
-            value = rest.pop(0)
-        if not value.startswith("/"):
-            raise InputError(name, value, "want an absolute path")
-        values[name[2:]] = value
+        write(_state())
+        return 0
     from nvc.daemon.main import run
 
-    run(configuration(values["config"], values["root"]), wait)
+    run(configuration(values.get("config", ""), values.get("root", "")), "wait" in values)
     return 0
 
 

@@ -7,6 +7,7 @@ import sys
 
 from nvc.errors import InputError
 from nvc_cli.boot import configuration, guarded
+from nvc_cli.resident import answered, parsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,21 +68,13 @@ _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
 def main(program: str = "nvc-kubelet-plugin") -> NoReturn:
     """Run until a signal ends it; the exit code is 0 then."""
-    sys.exit(guarded(program, lambda: _run(sys.argv[1:])))
+    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
 
 
-def _run(words: list[str]) -> int:
-    from nvc_cli.output import write
-
-    if any(word in ("-h", "-?", "--help") for word in words):
-        write(USAGE)
+def _run(program: str, words: list[str]) -> int:
+    if answered(words, USAGE):
         return 0
-    if words == ["--version"]:
-        from nvc_cli.version import version_text
-
-        write(version_text())
-        return 0
-    values = parsed(words)
+    values = parsed(program, words, OPTIONS, PATHS, flags=("dcgm-metrics",))
     settings = settings_of(values)
     config = configuration(values.get("config", ""), values.get("root", ""))
     try:
@@ -98,30 +91,6 @@ def _run(words: list[str]) -> int:
         ) from None
     run(settings, config, dict(os.environ))
     return 0
-
-
-def parsed(words: list[str]) -> dict[str, str]:
-    """Options by name. Raises InputError."""
-    values: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word == "--dcgm-metrics":
-            values[name] = "yes"
-            continue
-        if not word.startswith("--") or name not in OPTIONS:
-            raise InputError(
-                "unknown argument", cause=word, hint="`nvc-kubelet-plugin --help` lists the options"
-            )
-        if not equals:
-            if not rest:
-                raise InputError(f"--{name}", cause="wants a value")
-            value = rest.pop(0)
-        if name in PATHS and not value.startswith("/"):
-            raise InputError(f"--{name}", value, "want an absolute path")
-        values[name] = value
-    return values
 
 
 def settings_of(values: dict[str, str]) -> Settings:

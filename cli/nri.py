@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from nvc.errors import InputError
-from nvc_cli.boot import INTERRUPTED
+from nvc_cli.boot import configuration, guarded
+from nvc_cli.resident import answered, parsed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from nvc.config import Config
     from nvc.nri.main import Settings
 
 USAGE = """Usage: nvc-nri [options]
@@ -38,39 +38,13 @@ OPTIONS = ("namespaces", "index", *PATHS)
 
 def main(program: str = "nvc-nri") -> NoReturn:
     """Run until a signal or the runtime ends it; the exit code is 0 then."""
-    try:
-        code = _run(sys.argv[1:])
-    except KeyboardInterrupt:
-        code = INTERRUPTED
-    except Exception as error:
-        from nvc_cli.output import report
-
-        code = report(program, error)
-    sys.exit(code)
+    sys.exit(guarded(program, lambda: _run(program, sys.argv[1:])))
 
 
-def _run(words: list[str]) -> int:
-    from nvc_cli.output import write
-
-    if any(word in ("-h", "-?", "--help") for word in words):
-        write(USAGE)
+def _run(program: str, words: list[str]) -> int:
+    if answered(words, USAGE):
         return 0
-    if words == ["--version"]:
-        from nvc_cli.version import version_text
-
-        write(version_text())
-        return 0
-    values = parsed(words)
-    from nvc.config import load
-    from nvc.request import place
-
-    def configured() -> Config:
-        config = load(values.get("config", ""))
-        if values.get("root"):
-            root, ldcache = place(values["root"], "")
-            config = config.replace(root=root, ldcache=ldcache)
-        return config
-
+    values = parsed(program, words, OPTIONS, PATHS)
     try:
         from nvc.nri.main import run
     except ImportError as error:
@@ -79,27 +53,8 @@ def _run(words: list[str]) -> int:
         raise InitializationError(
             "load protobuf", error.name or "", error.msg, "install the Python package protobuf"
         ) from None
-    run(settings_of(values), configured)
+    run(settings_of(values), lambda: configuration(values.get("config", ""), values.get("root", "")))
     return 0
-
-
-def parsed(words: list[str]) -> dict[str, str]:
-    """Options by name. Raises InputError."""
-    values: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in OPTIONS:
-            raise InputError("unknown argument", cause=word, hint="`nvc-nri --help` lists the options")
-        if not equals:
-            if not rest:
-                raise InputError(f"--{name}", cause="wants a value")
-            value = rest.pop(0)
-        if name in PATHS and not value.startswith("/"):
-            raise InputError(f"--{name}", value, "want an absolute path")
-        values[name] = value
-    return values
 
 
 def settings_of(values: dict[str, str]) -> Settings:
