@@ -6,7 +6,7 @@ import pytest
 from support import adversary_time
 from support.simdriver import sim_root, simdriver  # noqa: F401
 from support.vgpucap import capped, work  # noqa: F401
-from support.vgpushim import plain_slice, shims, shims_sanitized, tool, vgpu  # noqa: F401
+from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_sanitized, vgpu  # noqa: F401
 from support.virtual import virtual, world  # noqa: F401
 
 

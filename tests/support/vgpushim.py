@@ -16,7 +16,7 @@ from support.builds import kept, make
 from support.dialog import Dialog
 from support.locks import is_locked
 from support.realtime import REAL, Time
-from support.simdriver import SOURCES, WARN, library_directory
+from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
 from . import GIB, MIB
 
@@ -193,6 +193,11 @@ def shims_sanitized() -> str:
 @pytest.fixture(scope="session")
 def tool() -> str:
     return kept("vgpu_tool", lambda directory: compile_tool(directory, "-O2"))
+
+
+@pytest.fixture(scope="session")
+def tool_sanitized() -> str:
+    return kept("vgpu_tool-sanitized", lambda directory: compile_tool(directory, "-O1", "-g", *SANITIZE))
 
 
 @pytest.fixture
