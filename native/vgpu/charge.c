@@ -80,7 +80,7 @@ bool target_stream(CUstream stream, struct target *out)
 bool charge(int position, uint64_t bytes)
 {
     enum verdict verdict = account_reserve(position, bytes);
-    if (verdict == ACCOUNT_FULL && settle(position))
+    if (verdict == ACCOUNT_FULL && reclaim(position))
         verdict = account_reserve(position, bytes);
     return verdict == ACCOUNT_GRANTED;
 }
@@ -96,7 +96,7 @@ void capture_restore(int mode)
     REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }
 
-bool settle(int position)
+bool reclaim(int position)
 {
     struct process *in = process();
     int mode = capture_relax();
@@ -107,14 +107,14 @@ bool settle(int position)
     return shrank || later || closed;
 }
 
-void settle_soon(void)
+void reclaim_soon(void)
 {
     struct process *in = process();
     if (in)
         atomic_store_explicit(&in->stale, WAITS, memory_order_relaxed);
 }
 
-void settle_after_wait(void)
+void reclaim_after_wait(void)
 {
     struct process *in = process();
     uint32_t tries = in ? atomic_load_explicit(&in->stale, memory_order_relaxed) : 0;
@@ -123,7 +123,7 @@ void settle_after_wait(void)
     atomic_store_explicit(&in->stale, tries - 1, memory_order_relaxed);
     for (int position = 0; position < VGPU_DEVICES; position++)
         if (in->own[position].committed)
-            settle(position);
+            reclaim(position);
 }
 
 bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)

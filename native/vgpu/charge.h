@@ -38,14 +38,14 @@ bool target_stream(CUstream stream, struct target *out);
 /* Reserves, after giving back what can be; false: the driver's own CUDA_ERROR_OUT_OF_MEMORY is due. */
 bool charge(int position, uint64_t bytes);
 
-/* Brings everything up to date that the driver gives back without being asked. True: that was something. */
-bool settle(int position);
+/* Refunds what the driver has freed on its own. True: there was something. */
+bool reclaim(int position);
 
-/* Something was freed that the driver gives back at one of the next synchronisations. */
-void settle_soon(void);
+/* The driver will free something at one of the next synchronisations. */
+void reclaim_soon(void);
 
-/* The same after a synchronisation, if anything can be there to settle. */
-void settle_after_wait(void);
+/* After a synchronisation: reclaims on all devices if reclaim_soon() was called. */
+void reclaim_after_wait(void);
 
 /* What the shim asks the driver on its own account must not end another thread's capture: between these two it does
  * not. */

@@ -177,7 +177,7 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     meter_closed_context(unfinished);
     if (result == CUDA_SUCCESS && !is_active(device)) {
         context_bury(item.context);
-        settle(item.position);
+        reclaim(item.position);
     } else {
         context_spare(item.context);
     }

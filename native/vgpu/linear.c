@@ -167,9 +167,9 @@ static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
     else {
         if (result == CUDA_SUCCESS) {
             pool_freed(address);
-            settle_soon();
+            reclaim_soon();
         }
-        settle_after_wait();
+        reclaim_after_wait();
     }
     return result;
 }

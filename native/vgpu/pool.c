@@ -185,7 +185,7 @@ static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread
         later_free(&item, stream, per_thread);
     else if (result == CUDA_SUCCESS)
         pool_freed(address);
-    settle_soon();
+    reclaim_soon();
     return result;
 }
 
@@ -284,7 +284,7 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
             now->count = 1;
         items_unlock();
         gauge_read(ITEM_POOL, key_of(pool)); /* it may have become free meanwhile */
-        settle_soon();
+        reclaim_soon();
         return CUDA_SUCCESS;
     }
     known = item_take(ITEM_POOL, key_of(pool), &item);

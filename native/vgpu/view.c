@@ -9,7 +9,7 @@ static bool slice_of(int position, uint64_t *total, uint64_t *used)
 {
     struct account_view view;
     if (position != NO_POSITION)
-        settle(position);
+        reclaim(position);
     if (position == NO_POSITION || !account_view(position, &view)) {
         *used = UINT64_MAX;
         return true;

@@ -85,7 +85,7 @@ static void after_stream(const struct asked *asked, CUstream stream)
         CUresult result = call;                                                                             \
         if (known && result == CUDA_SUCCESS)                                                                \
             do_after;                                                                                       \
-        settle_after_wait();                                                                                \
+        reclaim_after_wait();                                                                               \
         return result;                                                                                      \
     }
 

@@ -135,7 +135,7 @@ def finding(one: Violation) -> dict[str, Any]:
 
 def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
     """One device, and who shares it."""
-    arbiter.settle(now)
+    arbiter.charge_until(now)
     lease = arbiter.lease
     seen = {one.uuid.lower(): one for one in daemon.accountant.devices}
     uuid = daemon.slices.names.get(arbiter.uuid, "")
@@ -147,7 +147,7 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
         "quantumNs": arbiter.quantum,
         "holder": lease.tenant.key if lease is not None and lease.tenant is not None else None,
         "free": lease is not None and not lease.end,
-        "leases": arbiter.turns,
+        "leases": arbiter.lease_count,
         "memory": nvml.memory if nvml is not None else None,
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,

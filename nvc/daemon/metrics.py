@@ -147,7 +147,7 @@ class Exporter:
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
         for raw, arbiter in self.daemon.board.arbiters.items():
-            arbiter.settle(self.now)
+            arbiter.charge_until(self.now)
             uuid = self.daemon.slices.names.get(raw, "")
             policy.add_metric((uuid, arbiter.policy.name), 1)
             entitled = entitlements(self.daemon.slices.force[raw])

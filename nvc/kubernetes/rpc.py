@@ -81,7 +81,7 @@ class Socket:
         finally:
             os.umask(before)
         self._server.start()
-        self._identity = self._found()
+        self._identity = self._inode()
 
     def _clear(self) -> None:
         """Remove a socket that is in the way; nothing else is."""
@@ -93,7 +93,7 @@ class Socket:
             raise InitializationError("open socket", self.path, "is there and not a socket", "remove it")
         os.unlink(self.path)
 
-    def _found(self) -> tuple[int, int] | None:
+    def _inode(self) -> tuple[int, int] | None:
         try:
             status = os.lstat(self.path)
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Socket:
 
     def is_there(self) -> bool:
         """Whether the path still leads to this server: a kubelet that starts removes sockets of device plugins."""
-        return self._identity is not None and self._found() == self._identity
+        return self._identity is not None and self._inode() == self._identity
 
     def stop(self, grace: float = GRACE) -> None:
         """End all calls and remove the socket, unless another process has put its own there."""

@@ -177,7 +177,7 @@ def grouped(pid: int) -> Iterator[Group]:
 def test_a_container_that_the_operator_isolates(hook: Any, bundle: Bundle, tool: str) -> None:
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all")
     made = hook(**DRIVER)
-    made.settle('vgpu-memory = "1GiB"\nvgpu-isolation = "kernel"')
+    made.add_settings('vgpu-memory = "1GiB"\nvgpu-isolation = "kernel"')
     made.add(bundle)
     with unified(bundle, "runc") as container:
         assert taken(container, tool) == ["0", "0", str(OUT_OF_MEMORY), "0"]

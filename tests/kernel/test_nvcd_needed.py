@@ -116,7 +116,7 @@ def test_nvcd_is_required(hook: Callable[[], Hook], bundle: Bundle) -> None:
     """Such a container does not start; one that needs no nvcd does."""
     ask(bundle, NVIDIA_VISIBLE_DEVICES="0", NVC_VGPU_WEIGHT="3")
     made = hook()
-    made.settle("require-nvcd = true")
+    made.add_settings("require-nvcd = true")
     with bundle.created("runc") as container:
         done = made.call(container.state, check=False)
         assert done.returncode == 1 and "[NVC-2107: nvc-cli doctor vgpu]" in done.stderr

@@ -112,7 +112,7 @@ def test_what_the_operator_says(
 ) -> None:
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
     made = hook()
-    made.settle(settings)
+    made.add_settings(settings)
     made.add(bundle)
     with bundle.created("runc") as container:
         assert limits_of(container.pid) == limits

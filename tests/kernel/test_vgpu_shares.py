@@ -38,7 +38,7 @@ def test_variables_and_settings(
 ) -> None:
     ask(bundle, NVIDIA_VISIBLE_DEVICES="all", **variables)
     made = hook()
-    made.settle(settings)
+    made.add_settings(settings)
     made.add(bundle)
     with bundle.created("runc") as container:
         assert shares_of(container.pid) == shares

@@ -100,7 +100,7 @@ def test_wrong_parameters_are_an_event_of_the_pod(
     space.apply(template("wrong", {"memory": "1Gi"}, parameters=parameters))
     space.apply(pod("wrong", "true", {"gpu": "wrong"}))
     space.until_event("wrong", "FailedPrepareDynamicResources")
-    assert named in space.events("wrong")
+    assert named in space.event_messages("wrong")
     space.delete("wrong")
 
 

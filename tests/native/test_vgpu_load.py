@@ -27,7 +27,7 @@ def made(plain_slice: Callable[..., Slice]) -> Slice:
     return made
 
 
-def found(made: Slice, loader: str, *words: str, **variables: str) -> tuple[str, str]:
+def origins(made: Slice, loader: str, *words: str, **variables: str) -> tuple[str, str]:
     """Where the wrapped and the passing function come from, relative to the slice."""
     out = run(loader, *words, env=made.environment(**variables)).stdout.split()
     return os.path.relpath(out[0], made.libraries), os.path.relpath(out[1], made.libraries)
@@ -40,7 +40,7 @@ SHIM = ("libcuda.so.1", "nvc/real-libcuda.so.1")
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so", "{}/libcuda.so.1", "{}/libcuda.so"])
 def test_every_way_leads_to_the_shim(made: Slice, loader: str, way: str, name: str) -> None:
     """rows: M5 M7"""
-    wrapped, passing = found(made, loader, way, name.format(made.libraries))
+    wrapped, passing = origins(made, loader, way, name.format(made.libraries))
     assert (os.path.basename(wrapped), passing) == (os.path.basename(wrapped), SHIM[1])
     assert os.path.realpath(made.path(wrapped)) == made.path("libcuda.so.1")
 
@@ -58,7 +58,7 @@ def test_a_plugin_that_binds_deeply(made: Slice, loader: str, scratch: str, link
     library = made.path("libcuda.so.1") if linked_with == "shim" else made.path("nvc/real-libcuda.so.1")
     plugin = os.path.join(scratch, "plugin.so")
     run("gcc", "-shared", "-fPIC", "-o", plugin, os.path.join(SOURCES, "vgpu_plugin.c"), library)
-    assert found(made, loader, "plugin", plugin) == SHIM
+    assert origins(made, loader, "plugin", plugin) == SHIM
 
 
 def test_a_versioned_lookup(made: Slice, loader: str) -> None:
@@ -67,18 +67,18 @@ def test_a_versioned_lookup(made: Slice, loader: str) -> None:
     rows: M6
     """
     assert "VERDEF" not in run(need("readelf"), "-d", made.path("libcuda.so.1")).stdout
-    assert found(made, loader, "version")[0] != SHIM[1]
+    assert origins(made, loader, "version")[0] != SHIM[1]
 
 
 def test_preload_and_dependency(made: Slice, loader: str) -> None:
-    assert found(made, loader, "open", LD_PRELOAD=made.path("libcuda.so.1")) == SHIM
-    assert found(made, loader, "open", LD_BIND_NOW="1") == SHIM
+    assert origins(made, loader, "open", LD_PRELOAD=made.path("libcuda.so.1")) == SHIM
+    assert origins(made, loader, "open", LD_BIND_NOW="1") == SHIM
 
 
 def test_the_private_file_must_not_come_first(made: Slice, loader: str) -> None:
     """Why no code of nvc opens it by itself: from then on it is what the SONAME means."""
     private = made.path("nvc/real-libcuda.so.1")
-    assert found(made, loader, "open", LD_PRELOAD=private) == (SHIM[1], SHIM[1])
+    assert origins(made, loader, "open", LD_PRELOAD=private) == (SHIM[1], SHIM[1])
 
 
 def test_ldconfig_leaves_the_shim_in_place(made: Slice) -> None:

@@ -223,13 +223,13 @@ class Group:
         """The ids of the programs attached to this very group."""
         return bpf.attached(self.directory)[0]
 
-    def found(self) -> DeviceCgroup:
+    def described(self) -> DeviceCgroup:
         """The group as `device_cgroup` describes it."""
         return DeviceCgroup(self.version, self.directory, self.path, self.mount)
 
     def prepare(self, rules: tuple[Rule, ...] = NVIDIA, oci_devices: object = None) -> RuleChange:
         """`nvc.cgroup.prepare` for this group."""
-        return prepare(LinuxKernel(), self.found(), rules, oci_devices)
+        return prepare(LinuxKernel(), self.described(), rules, oci_devices)
 
 
 def find(pid: int) -> DeviceCgroup | None:

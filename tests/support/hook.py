@@ -37,7 +37,7 @@ class Hook:
         """Register the hook in a bundle; with `env` None it inherits whatever the runtime hands on."""
         bundle.hook(kind, self.program, [called, "-config", self.config, command or kind], env)
 
-    def settle(self, settings: str) -> None:
+    def add_settings(self, settings: str) -> None:
         """More lines of [nvc], which is the last table."""
         with open(self.config, "a", encoding="utf-8") as config:
             config.write(f"{settings}\n")

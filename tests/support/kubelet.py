@@ -263,13 +263,13 @@ class Plugin:
     def said(self, text: str) -> str:
         """The log, once it has this."""
 
-        def found() -> str:
+        def log_text() -> str:
             with open(self.log, encoding="utf-8", errors="replace") as file:
                 data = file.read()
             assert self.process is not None and (text in data or self.process.poll() is None), data
             return data if text in data else ""
 
-        return until(found, lambda: f"never said: {text}")
+        return until(log_text, lambda: f"never said: {text}")
 
     def threads(self, pid: int) -> list[int]:
         """Threads of one of its processes but for the main one."""

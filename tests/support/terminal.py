@@ -52,11 +52,11 @@ class Terminal:
     def wait_until(self, condition: Callable[[list[str]], bool]) -> list[str]:
         """The lines once they are as they shall be."""
 
-        def found() -> list[str]:
+        def lines_once() -> list[str]:
             lines = self.shown()
             return lines if condition(lines) else []
 
-        return until(found, lambda: "\n".join(self.shown()))
+        return until(lines_once, lambda: "\n".join(self.shown()))
 
     def wait_for(self, *texts: str) -> list[str]:
         """The lines once all of that is there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
+from support.arbiter_world import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.server import CLIENTS_MAX, PER_SLICE_MAX, room_for_one
@@ -93,7 +93,7 @@ def test_no_time_is_charged_twice() -> None:
     world.run(SECOND)
     (arbiter,) = world.board.arbiters.values()
     held = world.held()["one"]
-    arbiter.settle(world.now - SECOND // 2)
+    arbiter.charge_until(world.now - SECOND // 2)
     assert world.held()["one"] == held
 
 

@@ -62,13 +62,13 @@ def look(
     ],
 )
 def test_who_is_accused(wanted: str | None, figures: dict[str, float]) -> None:
-    found = look(120, **figures).found()  # type: ignore[arg-type]
+    found = look(120, **figures).verdicts()  # type: ignore[arg-type]
     assert found.get(PLACE) is None if wanted is None else found[PLACE].rule == wanted
 
 
 def test_it_takes_several_looks() -> None:
-    assert not look(6, 1.0, 0.1).found()
-    verdict = look(10, 1.0, 0.1).found()[PLACE]
+    assert not look(6, 1.0, 0.1).verdicts()
+    verdict = look(10, 1.0, 0.1).verdicts()[PLACE]
     assert verdict.used == pytest.approx(1) and verdict.explained == pytest.approx(0.1)
 
 
@@ -82,13 +82,13 @@ def test_kernels_that_are_long(length: float) -> None:
             busy = min(max(length - number, 0), 1)
             charged += int(length * SECOND) if 0 < busy <= 1 and number + 1 >= length else 0
             overuse.look({PLACE: UsageFigures(busy, 0.1, charged, 0, -1)}, now)
-            assert not overuse.found(), (number, overuse.found())
+            assert not overuse.verdicts(), (number, overuse.verdicts())
 
 
 def test_it_ends_when_the_slice_behaves() -> None:
     overuse = look(60, 1.0, 0.1)
     now, looks = 60 * SECOND, 0
-    while overuse.found():
+    while overuse.verdicts():
         now, looks = now + STEP, looks + 1
         overuse.look({PLACE: UsageFigures(0.0, 0.1, 0, 0, -1)}, now)
     assert 0 < looks < 10
@@ -117,6 +117,6 @@ def test_a_ledger_that_jumps_never_accuse_who_keeps_its_cap(
     for passed, part, charged, launches, held in looks:
         now += passed
         overuse.look({PLACE: UsageFigures(part * min(cap, MARGIN), cap, charged, launches, held)}, now)
-        assert not overuse.found()
+        assert not overuse.verdicts()
         for rule, one in overuse.sums.get(PLACE, {}).items():
             assert 0 <= one.beyond <= 2 * PATIENCE[rule]

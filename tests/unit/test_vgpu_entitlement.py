@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support import REPO
+from support.arbiter_world import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 from support.host import GPU, host
-from support.turns import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
 from nvc.slices.model import layout
 from nvc.slices.model.policy import CAP, MS, POLICIES, TABLE, policy_of

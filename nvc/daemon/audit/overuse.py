@@ -98,16 +98,16 @@ class Overuse:
         """After something was done about it."""
         self.sums.pop(place, None)
 
-    def found(self) -> dict[tuple[str, str], Verdict]:
+    def verdicts(self) -> dict[tuple[str, str], Verdict]:
         """The slices that use too much, by key and UUID, each with the first rule that it breaks."""
-        verdicts = {}
+        found = {}
         for place, sums in self.sums.items():
             for rule in (CAP, LEASES, LEDGER):
                 one = sums.get(rule)
                 if one is not None and one.beyond > PATIENCE[rule]:
-                    verdicts[place] = Verdict(rule, one.used / one.time, one.explained / one.time)
+                    found[place] = Verdict(rule, one.used / one.time, one.explained / one.time)
                     break
-        return verdicts
+        return found
 
 
 def _explained(old: UsageFigures, new: UsageFigures, time: int) -> list[tuple[str, float, float]]:

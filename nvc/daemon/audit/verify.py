@@ -186,7 +186,7 @@ class Verifier:
         held = -1
         arbiter = self.board.arbiters.get(known.uuids[position])
         if arbiter is not None and arbiter.policy.leases and len(arbiter.tenants) > 1:
-            arbiter.settle(now)
+            arbiter.charge_until(now)
             held = arbiter.tenants[key].held if key in arbiter.tenants else -1
         budgets = self.accountant.budgets(key) if cap or held >= 0 else ()
         if position >= len(budgets):
@@ -201,7 +201,7 @@ class Verifier:
     def _overuses(self) -> dict[Offence, str]:
         return {
             (OVERUSE, key, uuid, 0, 0): _text(verdict)
-            for (key, uuid), verdict in self.overuse.found().items()
+            for (key, uuid), verdict in self.overuse.verdicts().items()
         }
 
     # Others

@@ -33,7 +33,7 @@ class Accounts:
         self.lease: Lease | None = None
         self.reserved: ScheduledSlice | None = None  # for a gang that is not complete yet
         self.late: set[ScheduledSlice] = set()
-        self.settled = 0  # until when everybody is charged
+        self.charged_until = 0  # nanoseconds
         self.account = 0  # where somebody stands who comes new
         self.total = 0  # weight of all that want the device
         self.bounded = False
@@ -61,17 +61,16 @@ class Accounts:
         alone = len(self.wanting) == 1 and not self.late
         return not alone or self.policy.bound == EQUAL and any(one.rate < 1 for one in self.wanting.values())
 
-    def settle(self, now: int) -> None:
-        """Charge those who use the device for the time since they were last charged.
+    def charge_until(self, now: int) -> None:
+        """Charge the slices that use the device for the time since the last charge.
 
-        Who is late shares it with the one that has the lease, as the hardware shares it out. It pays for that when
-        it gives its lease back, or when its next lease begins: debts that grow while it waits would put that off
-        for ever.
+        A late slice shares that time with the holder of the lease, as the hardware does. It pays when it gives its
+        lease back, or when its next lease begins: a debt that grew while the slice waits would delay that for ever.
         """
-        since = self.settled
+        since = self.charged_until
         if now <= since:
             return  # what happened on another device may be told later than what follows from it here
-        self.settled = now
+        self.charged_until = now
         lease = self.lease
         user = lease.tenant if lease is not None else self.reserved
         if not self.late:

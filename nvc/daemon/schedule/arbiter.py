@@ -33,7 +33,7 @@ class Arbiter(Order):
         self.line: list[ScheduledSlice] = []  # of gangs: before all others
         self.round = 0
         self.idle_since = 0
-        self.turns = 0
+        self.lease_count = 0
 
     # What happens
 
@@ -69,7 +69,7 @@ class Arbiter(Order):
 
     def set_policy(self, force: InForce, now: int) -> None:
         """From now on. A lease lasts to its end; a policy without leases gives each process one without an end."""
-        self.settle(now)
+        self.charge_until(now)
         self.quantum = force.quantum
         old, self.policy = self.policy, force.policy
         if old == self.policy:
@@ -192,7 +192,7 @@ class Arbiter(Order):
             self._wanting_changed(tenant, now)
             return True
         lease.holders.discard(member)
-        self.settle(now)
+        self.charge_until(now)
         if tenant.shared:
             self.send(member, DROP, round, 0, tenant.excess(used))
         if not lease.holders:
@@ -206,7 +206,7 @@ class Arbiter(Order):
         member.stuck = False
         if member not in tenant.late:
             return
-        self.settle(now)
+        self.charge_until(now)
         tenant.late.discard(member)
         if not tenant.late:
             self.late.discard(tenant)
@@ -252,7 +252,7 @@ class Arbiter(Order):
         """Not drained in time: the next one begins, and whoever is late pays for that time too."""
         lease = self.lease
         assert lease is not None
-        self.settle(now)
+        self.charge_until(now)
         for member in lease.holders:
             tenant = member.tenant
             tenant.late.add(member)
@@ -262,7 +262,7 @@ class Arbiter(Order):
         self._finish(now)
 
     def _finish(self, now: int) -> None:
-        self.settle(now)
+        self.charge_until(now)
         lease, self.lease = self.lease, None
         self.deadline = None
         if lease is not None and lease.tenant is not None:
@@ -281,7 +281,7 @@ class Arbiter(Order):
         if not self.wanting:
             self.idle_since, self.deadline = now, None
             return
-        self.settle(now)
+        self.charge_until(now)
         if self.line:
             tenant = self.line.pop(0)
             self.reserve(tenant, now)
@@ -302,13 +302,13 @@ class Arbiter(Order):
 
     def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
         """Keep the device for a gang until it has its others too; None: no longer."""
-        self.settle(now)
+        self.charge_until(now)
         self.reserved = tenant
         self.deadline = None
 
     def grant(self, tenant: ScheduledSlice, length: int, now: int, gang: bool) -> None:
         """Begin a lease; without a `length`, one that ends when another tenant wants the device."""
-        self.settle(now)
+        self.charge_until(now)
         self.reserved = None
         kind = GRANT if length else FREE
         # Beside late ones alone it is not made to drain at the end of each lease: they would have the device then.
@@ -325,7 +325,7 @@ class Arbiter(Order):
         self.lease = lease
         # The holder knows when its lease ends, and is told only when it is late by half a quantum.
         self.deadline = end + self.quantum // 2 if end else None
-        self.turns += 1
+        self.lease_count += 1
         tenant.grants += 1
         if tenant.since:
             tenant.waited += now - tenant.since
@@ -356,7 +356,7 @@ class Arbiter(Order):
             if tenant is self.reserved or tenant in self.line:
                 self.board.cancel(tenant.key, now)
             return
-        self.settle(now)
+        self.charge_until(now)
         if self.lease is None and not self.wanting:
             total = sum(other.weight for other in self.tenants.values()) or 1
             self.account += max(0, now - self.idle_since) * UNIT // total

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from nvc.target import Target
 
 __all__ = [
-    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "about", "base_directory",
-    "check", "daemon_directory", "enter", "entry_device", "entry_names", "held", "is_bound", "join", "key_of",
+    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",
+    "daemon_directory", "enter", "entry_device", "entry_names", "entry_text", "held", "is_bound", "join", "key_of",
     "locked", "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
 ]  # fmt: skip
 
@@ -99,7 +99,7 @@ def enter(kernel: Kernel, target: Target, slice: Slice, libs_dir: str) -> Callab
         if is_bound(kernel, target.rootfs, libs_dir, path):
             return _change(path, devices, slice)
         _remove(path)
-        make(path, devices, about(key, target, slice, libs_dir))
+        make(path, devices, entry_text(key, target, slice, libs_dir))
         return lambda: _remove(path)
     except OSError as error:
         raise RegistryError.of("make a slice", error.filename or path, error) from None
@@ -278,8 +278,8 @@ def entry_device(device: SliceDevice) -> EntryDevice:
     return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
 
 
-def about(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
-    """The file `about` of a new entry."""
+def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
+    """The content of a new entry's file."""
     return text_of(
         Entry(
             key,

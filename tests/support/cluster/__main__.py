@@ -34,7 +34,7 @@ def main() -> None:
         print(f"export KUBECONFIG={cluster.kubeconfig} PATH={cluster.state.programs}:$PATH")
         return
     try:
-        cluster = Cluster.found(given.directory)
+        cluster = Cluster.running(given.directory)
     except FileNotFoundError:
         sys.exit(f"cluster: no cluster at {given.directory}")
     if given.call == "load":

@@ -47,8 +47,8 @@ class Cluster:
         self.state = State(self.directory, "", runtime)
 
     @classmethod
-    def found(cls, directory: str) -> Cluster:
-        """One that another process has started. Raises FileNotFoundError."""
+    def running(cls, directory: str) -> Cluster:
+        """A cluster that another process started. Raises FileNotFoundError."""
         cluster = cls(directory)
         cluster.state = State.load(cluster.directory)
         return cluster

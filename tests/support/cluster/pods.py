@@ -90,16 +90,16 @@ class Space:
 
     def said(self, name: str) -> str:
         """The log of a pod and its events."""
-        return self.kubectl("logs", name, "--all-containers", check=False) + self.events(name)
+        return self.kubectl("logs", name, "--all-containers", check=False) + self.event_messages(name)
 
-    def events(self, name: str) -> str:
+    def event_messages(self, name: str) -> str:
         """Messages of a pod's events."""
         found = self.get("events", f"--field-selector=involvedObject.name={name}")["items"]
         return "\n".join(f"{each['reason']}: {each['message']}" for each in found)
 
     def until_event(self, name: str, reason: str) -> None:
         """Wait for an event of a pod."""
-        until(lambda: f"{reason}: " in self.events(name), lambda: f"no {reason}: {self.said(name)}")
+        until(lambda: f"{reason}: " in self.event_messages(name), lambda: f"no {reason}: {self.said(name)}")
 
     def output(self, document: dict[str, Any]) -> str:
         """Run a pod to its end; what it printed."""

@@ -157,7 +157,7 @@ class World:
     def held(self, uuid: bytes = b"") -> dict[str, int]:
         """How long each tenant had a device, that of now included."""
         arbiter = self.board.arbiters[uuid or self.uuids[0]]
-        arbiter.settle(self.now)
+        arbiter.charge_until(self.now)
         return {tenant.key: tenant.held for tenant in arbiter.tenants.values()}
 
     def holders(self, uuid: bytes = b"") -> set[str]:
