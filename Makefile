@@ -29,7 +29,9 @@ WHY_NOT := $(shell packaging/can-make "$(DESTDIR)$(PREFIX)" $(MAKECMDGOALS))
 $(if $(WHY_NOT),$(error $(WHY_NOT)))
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { line = sprintf("%-15s", $$1); count = split($$2, words, " "); \
+	    for (i = 1; i <= count; i++) { if (length(line words[i]) > 79) { print line; line = sprintf("%15s", "") } \
+	        line = line " " words[i] } print line }' $(MAKEFILE_LIST)
 
 setup: $(BUILD)/.packages-test $(VENV)/.ready ## install missing packages (apt, as root) and the Python environment
 

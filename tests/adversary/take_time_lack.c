@@ -123,7 +123,7 @@ static void unmap_ledger(void)
     }
 }
 
-/* The shim's own map of the slice's account is gone, of which the process dies; then of the next one. */
+/* The shim's own map of the slice's ledger is gone, of which the process dies; then of the next one. */
 static void unmapped(void)
 {
     do
@@ -145,7 +145,7 @@ static void cut_ledger(void)
     }
 }
 
-/* The file of the account is cut short, of which the process dies. None of the slice gets a context then, this one neither. */
+/* The file of the ledger is cut short, of which the process dies. None of the slice gets a context then, this one neither. */
 static void cut_short(void)
 {
     for (; more(); pause_for(20000))

@@ -11,7 +11,7 @@ from .vgpushim import Process, Slice
 
 
 class Look:
-    """Looks at what the driver has given, and with `books` at what the slice's account has of it."""
+    """Looks at what the driver has given, and with `books` at what the slice's ledger has of it."""
 
     most: int = 0  # bytes beyond those before the program, of one device
 
@@ -30,7 +30,7 @@ class Look:
                 assert taken <= self.slice.used(device) + self.taker.slack, (device, taken)
 
     def counted(self, wanted: int) -> None:
-        """The account must have this of the first device."""
+        """The ledger must have this of the first device."""
         assert abs(self.slice.used() - wanted) <= self.slice.roughly
 
 
@@ -42,14 +42,14 @@ class Taker:
     """It runs in a slice with `limit` bytes of each device.
 
     At each of its calls of `look`, and at its end, the driver must not have given more than the limit, and the
-    account not have less than the driver has given.
+    ledger not have less than the driver has given.
     """
 
     name: str
     tries: str
     program: Program
     limit: int = 2 * GIB
-    forged: bool = False  # it writes to the account, so that only the limit is looked at
+    forged: bool = False  # it writes to the ledger, so that only the limit is looked at
     gpu: bool = True  # it runs on a real GPU too
 
     @property

@@ -291,7 +291,7 @@ def without(*commands: str) -> Program:
     return program
 
 
-def the_account(change: str) -> Program:
+def the_ledger(change: str) -> Program:
     """Its file is changed, and memory asked for by this process and by another."""
 
     def program(slice_: Slice, look: Look) -> None:
@@ -390,7 +390,7 @@ TAKERS = (
     Taker("another subsystem", "a DMA buffer keeps memory that is freed", another_subsystem),
     Taker("no descriptors", "all descriptors are closed", without("closefrom", "rlimit 7 3"), gpu=False),
     Taker("no address space", "RLIMIT_AS is 1 MiB", without("rlimit 9 1048576"), gpu=False),
-    Taker("the account is cut short", "truncate(2)", the_account("cut"), forged=True),
-    Taker("the account is removed", "unlink(2)", the_account("removed"), forged=True),
-    Taker("the account is zeroed", "write(2)", the_account("zeroed"), forged=True),
+    Taker("the ledger is cut short", "truncate(2)", the_ledger("cut"), forged=True),
+    Taker("the ledger is removed", "unlink(2)", the_ledger("removed"), forged=True),
+    Taker("the ledger is zeroed", "write(2)", the_ledger("zeroed"), forged=True),
 )

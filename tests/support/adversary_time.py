@@ -123,10 +123,10 @@ WAYS = (
     Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),
     Way("no-memory", "no memory can be had", least=0, gpu=False),
     Way("no-limits", "all resource limits are 0 that the driver itself does not need"),
-    Way("unmapped-ledger", "processes unmap the slice's account while kernels run, and die of it", least=0),
+    Way("unmapped-ledger", "processes unmap the slice's ledger while kernels run, and die of it", least=0),
     Way(
         "cut-ledger",
-        "a process cuts the file of the account short while kernels run, and dies of it: no other gets a context",
+        "a process cuts the file of the ledger short while kernels run, and dies of it: no other gets a context",
         least=0,
     ),
     Way(

@@ -32,6 +32,14 @@ def goals() -> list[str]:
     return sorted(set(names.split()) - APART)
 
 
+def test_help_fits_a_terminal() -> None:
+    """Each goal that has a description, in lines of at most 80 columns."""
+    lines = run(*MAKE, "-C", REPO, "help").stdout.splitlines()
+    shown = {line.split()[0] for line in lines if line[0] != " "}
+    assert {"build", "test", "bench", *APART} <= shown
+    assert max(map(len, lines)) <= 80
+
+
 def test_a_path_with_spaces_is_one_word(copy: str) -> None:
     """In every command of every goal, those of the Makefiles that it calls included."""
     prefix = os.path.join(os.path.dirname(copy), "left three")
