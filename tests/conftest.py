@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -46,19 +47,32 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("nvc")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is collected stays: the garbage collector need not search it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _call(name: str, *arguments: object) -> None:
     """A system call by its C function; OSError where it fails."""
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
 
+def _own_mounts() -> bool:
+    """Whether tests have mounts of their own: not without root, nor for an installation that somebody else made."""
+    return os.geteuid() == 0 and "NVC_STAGE" not in os.environ
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_directories() -> Iterator[None]:
-    """Mounts of these tests alone, and temporary files in memory: tests make hundreds of thousands of them.
-
-    Not for an installation that somebody else made, which is looked at as it is, nor without root.
-    """
-    if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
+    """Mounts of these tests alone, and temporary files in memory: tests make hundreds of thousands of them."""
+    if not _own_mounts():
         yield
         return
     _call("unshare", CLONE_NEWNS)
@@ -73,24 +87,40 @@ def _own_directories() -> Iterator[None]:
     os.rmdir(memory)
 
 
+def _lay(path: str) -> object:
+    """Mount an empty directory at the path, and return what `_seen` says of it."""
+    _call("mount", b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=700")
+    return _seen(path)
+
+
+def _seen(path: str) -> object:
+    """What differs once anything was mounted at the path, or made, removed or changed in the directory."""
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_ctime_ns, os.listdir(path)
+
+
+@pytest.fixture(scope="session")
+def _laid(_own_directories: None) -> dict[str, object]:
+    """What `_seen` says of the directories of OWN that nobody has touched; none without root."""
+    return {path: _lay(path) for path in OWN} if _own_mounts() else {}
+
+
 @pytest.fixture(autouse=True)
-def _own_run() -> Iterator[None]:
+def _own_run(_laid: dict[str, object]) -> Iterator[None]:
     """A /run/nvc and a /var/lib/nvc of this test alone.
 
-    Files and processes that it leaves go with it: a failure stays one test's.
+    Files and processes that it leaves go with it: a failure stays one test's. Most tests touch neither directory
+    and leave both to the next test, because each mount waits for every processor.
     """
-    if os.geteuid() != 0 or "NVC_STAGE" in os.environ:
-        yield
-        return
-    before = children()
-    for path in OWN:
-        _call("mount", b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(0), b"mode=700")
+    before = children() if _laid else set()
     yield
-    for pid in children() - before:
+    for pid in children() - before if _laid else ():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    for path in OWN:
-        _call("umount2", path.encode(), MNT_DETACH)
+    for path, untouched in _laid.items():
+        if _seen(path) != untouched:
+            _call("umount2", path.encode(), MNT_DETACH)
+            _laid[path] = _lay(path)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -23,12 +24,14 @@ class Bound:
     """A plugin for pytest.
 
     A phase that takes longer than `phase` seconds fails where it waits, and the next phase or test goes on. If no
-    signal can end a test, its process ends after twice that time, with a traceback; pytest-xdist names the test.
+    signal can end a test, its process ends after two to three times that time, with a traceback; pytest-xdist names
+    the test.
     """
 
     def __init__(self, phase: float = PHASE, long_phase: float = LONG_PHASE) -> None:
         self._phase = phase
         self._long_phase = long_phase
+        self._end = 0.0  # of time.monotonic(), when the process ends
         self._stderr = os.dup(2)  # pytest captures the other one while a test runs
         # In a child, an alarm does what it did before.
         os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGALRM, signal.SIG_DFL))
@@ -39,12 +42,19 @@ class Bound:
         return self._long_phase if builds or any(map(item.get_closest_marker, MARKS)) else self._phase
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        faulthandler.dump_traceback_later(2 * self.seconds(item), exit=True, file=self._stderr)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, Any, Any]:
+        seconds, now = self.seconds(item), time.monotonic()
+        if not 2 * seconds <= self._end - now <= 3 * seconds:  # each call makes a thread
+            faulthandler.dump_traceback_later(3 * seconds, exit=True, file=self._stderr)
+            self._end = now + 3 * seconds
         try:
             return (yield)
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            if nextitem is None:
+                faulthandler.cancel_dump_traceback_later()
+                self._end = 0.0
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
