@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 
 from . import REPO, run
 
 
+@functools.cache
+def _listed() -> tuple[str, ...]:
+    listed = run("git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
+    names = filter(None, listed.split("\0"))
+    return tuple(sorted(name for name in names if os.path.isfile(os.path.join(REPO, name))))
+
+
 def sources(*suffixes: str) -> list[str]:
     """Relative paths of the files that are or could be committed, of those endings."""
-    listed = run("git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout
-    names = [name for name in listed.split("\0") if name.endswith(suffixes or ("",)) and name]
-    return sorted(name for name in names if os.path.isfile(os.path.join(REPO, name)))
+    return [name for name in _listed() if name.endswith(suffixes or ("",))]
 
 
 def read(name: str) -> str:
@@ -22,3 +29,9 @@ def read(name: str) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    """What Python makes of one of them. Tests share it and do not change it."""
+    return ast.parse(read(name))

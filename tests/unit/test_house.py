@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import configparser
+import functools
 import os
 import re
 
 import pytest
 from support import REPO
-from support.sources import read, sources
+from support.sources import read, sources, tree
 
 #: Lower layers first; a module imports only from layers below its own, and from its own group.
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -76,14 +77,15 @@ def group_of(module: str) -> str:
     raise AssertionError(f"{module}: say in LAYERS of tests/unit/test_house.py which layer it is in")
 
 
+@functools.cache
 def imports(name: str) -> set[str]:
     """Every module that a file imports, at its top and in functions; not those for type checkers alone."""
     found: set[str] = set()
-    tree = ast.parse(read(name))
-    for node in ast.walk(tree):
+    module = ast.parse(read(name))
+    for node in ast.walk(module):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +154,7 @@ PACKAGES = sorted({os.path.dirname(name) for name in PYTHON if name.startswith((
 def test_packages_are_small_and_say_what_they_hold(package: str) -> None:
     files = [name for name in PYTHON if os.path.dirname(name) == package]
     assert len(files) <= 13, f"{package}: split it by concern"
-    assert ast.get_docstring(ast.parse(read(f"{package}/__init__.py")))
+    assert ast.get_docstring(tree(f"{package}/__init__.py"))
 
 
 HOSTS = r"pypi[.]org|pythonhosted[.]org|registry[.]npmjs|deb[.]debian[.]org|proxy[.]golang"

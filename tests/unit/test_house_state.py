@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 import pytest
-from support.sources import read, sources
+from support.sources import sources, tree
 
 #: Functions that read what nvc has written for itself: entries, quotas, policies, ledgers, measurements.
 READERS = frozenset(
@@ -89,6 +90,12 @@ def calls(nodes: list[ast.stmt]) -> set[str]:
     return found
 
 
+@functools.cache
+def calls_of(name: str) -> set[str]:
+    """What is called in a file."""
+    return calls(tree(name).body)
+
+
 def is_silent(handler: ast.ExceptHandler) -> bool:
     """Whether nothing is done about the failure, nor told, nor kept: at most an empty value is made."""
     inner = [node for one in handler.body for node in ast.walk(one)]
@@ -104,10 +111,10 @@ def handles_unread(handler: ast.ExceptHandler) -> bool:
     return handler.type is None or bool(names_of(handler.type) & UNREAD)
 
 
-def passed_over(text: str, everything: bool = False) -> list[str]:
+def passed_over(module: str | ast.Module, everything: bool = False) -> list[str]:
     """The functions in which the failure of a read is passed over. `everything`: each one is a read of state."""
     found = []
-    for function in ast.walk(ast.parse(text)):
+    for function in ast.walk(ast.parse(module) if isinstance(module, str) else module):
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         for node in ast.walk(function):
@@ -126,7 +133,7 @@ def passed_over(text: str, everything: bool = False) -> list[str]:
 
 
 def unexplained(name: str) -> list[str]:
-    found = passed_over(read(name), name.startswith(STATE))
+    found = passed_over(tree(name), name.startswith(STATE))
     return [one for one in found if f"{name} {one}" not in REASONS]
 
 
@@ -139,7 +146,7 @@ def test_no_failure_of_a_read_is_passed_over(name: str) -> None:
 def test_each_reason_has_its_place() -> None:
     for place in REASONS:
         name, function = place.split()
-        assert function in passed_over(read(name), name.startswith(STATE)), f"{place}: no longer needed"
+        assert function in passed_over(tree(name), name.startswith(STATE)), f"{place}: no longer needed"
 
 
 #: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.liveness.
@@ -152,9 +159,7 @@ LIFE = {
 def test_one_module_decides_whether_a_slice_lives() -> None:
     for name, wanted in LIFE.items():
         callers = {
-            source
-            for source in sources(".py")
-            if source.startswith("nvc/") and name in calls(ast.parse(read(source)).body)
+            source for source in sources(".py") if source.startswith("nvc/") and name in calls_of(source)
         }
         assert callers == wanted, name
 
