@@ -7,15 +7,19 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support import CLEAN_ENV, GIB, MIB, PATIENCE, need, run
 from support.configure import BASIC, Configure
+from support.processes import in_child
 from support.rootfs import LIBS
 from support.vgpu import cli
 
+from nvc.kernel import LinuxKernel
+from nvc.slices.build.run import _wait
 from nvc.slices.store import registry
 
 pytestmark = pytest.mark.usefixtures("shim")
@@ -251,4 +255,40 @@ def test_a_driver_that_was_replaced_meanwhile_is_found_again(sliced: Any, driver
     """What an earlier run found of it is stale then."""
     sliced("--", "true")
     os.utime(f"{driver}{LIBS}/libcuda.so.580.159.04")
-    assert sliced("--", "echo", "runs").stdout == "runs\n"
+    script = "echo runs; grep SigIgn /proc/self/status"
+    ignored = run("sh", "-c", script.partition("; ")[2]).stdout
+    assert sliced("--", "sh", "-c", script).stdout == f"runs\n{ignored}"  # not those that the first try ignored
+
+
+def test_signals_that_another_thread_takes_reach_the_program() -> None:
+    """The main thread is then in a system call that no signal ends, as by one that comes just before the call."""
+    assert in_child(forwards) == "7"
+
+
+def forwards() -> str:
+    """The exit code of a program that ends after ten signals, each sent when it has got the one before."""
+    bound = int(PATIENCE) // 6
+    signal.alarm(bound)
+    receive, tell = os.pipe()
+    read, write = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    program = os.fork()
+    if program == 0:
+        os.close(write)
+        signal.alarm(bound)
+        for _ in range(10):
+            signal.sigwait({signal.SIGUSR1})
+            os.write(tell, b".")
+        os._exit(7)
+    os.close(write)
+
+    def send() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        while not callable(signal.getsignal(signal.SIGUSR1)):
+            os.sched_yield()
+        for _ in range(10):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os.read(receive, 1)
+
+    threading.Thread(target=send).start()
+    return str(_wait(LinuxKernel(), program, read, lambda told: None))

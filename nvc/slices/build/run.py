@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import signal
+from functools import partial
 
 from nvc.apply.program import build_program
 from nvc.apply.sources import Sources
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.kernel import Kernel
+    from nvc.wake import Wake
 
 #: Forwarded to the program; the terminal sends others to it by itself.
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -194,7 +196,8 @@ def _become(program: Command) -> None:
         os.setresgid(program.gid, program.gid, program.gid)
     if program.uid >= 0:
         os.setresuid(program.uid, program.uid, program.uid)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and programs inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and programs inherit that
+        signal.signal(number, signal.SIG_DFL)
     no_new_privileges()
 
 
@@ -274,22 +277,48 @@ def _apply(kernel: Kernel, target: Target, plan: Plan, places: list[str], timeou
 
 def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]], None]) -> int:
     """The exit code of the program, signals being passed on meanwhile. `warn` is called once it runs."""
+    from nvc.wake import Wake  # while the program starts
+
+    wake, pidfd = Wake(), os.pidfd_open(pid)  # never closed: signals come until this process ends
+    before = {number: signal.getsignal(number) for number in (*FORWARDED, *IGNORED)}
     for number in FORWARDED:
-        signal.signal(number, lambda caught, _: os.kill(pid, caught))
+        wake.obey((number,), partial(_forward, pidfd, number))
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    with os.fdopen(read, "rb") as reply:
-        told, _, problem = reply.read(3 * _MESSAGE_MAX).decode("utf-8", "replace").rpartition("\0")
+    told, _, problem = _reply(wake, read).decode("utf-8", "replace").rpartition("\0")
     if not problem:
         warn(tuple(told.splitlines()))
-    status = os.waitpid(pid, 0)[1]
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        wake.wait(fd=pidfd)
     _forget(kernel, pid)
     if problem.startswith(_CHANGED):
+        for number, handler in before.items():  # the caller tries again, and the program inherits them
+            signal.signal(number, handler)
         raise SourceChanged("make a slice", cause=problem.removeprefix(_CHANGED))
     if problem:
         raise RunError(problem)
-    code = os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(ended[1])
     return code if code >= 0 else 128 - code
+
+
+def _forward(pidfd: int, number: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass  # it has ended, and this process is about to
+
+
+def _reply(wake: Wake, read: int) -> bytes:
+    """What the program's process writes until the program runs, or it has ended. Closes `read`."""
+    found = b""
+    os.set_blocking(read, False)
+    with os.fdopen(read, "rb", buffering=0) as pipe:
+        while (data := pipe.read(_MESSAGE_MAX)) != b"":
+            if data is None:
+                wake.wait(fd=read)
+            else:
+                found += data
+    return found
 
 
 class RunError(NvcError, code="NVC-2105", stage="vgpu", doctor="vgpu"):
