@@ -35,7 +35,7 @@ from nvc.model import CAPABILITIES
 from nvc.request import Request
 from nvc_cli import arguments, completion, output
 from nvc_cli.cdi_inspect import list_command, validate_command
-from nvc_cli.main import CONTEXT, Commands, Seconds, program_of
+from nvc_cli.main import CONTEXT, Commands, Seconds, examples, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,14 +50,10 @@ FORMATS = ("json", "yaml")
 DEFAULT_CAPABILITIES = ",".join(name for name in CAPABILITIES if name != "compat32")
 
 
-@click.group(
-    cls=Commands,
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli cdi generate --output /etc/cdi/nvidia.yaml\n"
-    "  nvc-cli cdi list\n"
-    "  podman run --device nvidia.com/gpu=all IMAGE nvidia-smi -L",
-)
+@click.group(cls=Commands, **examples(
+    "nvc-cli cdi generate --output /etc/cdi/nvidia.yaml", "nvc-cli cdi list",
+    "podman run --device nvidia.com/gpu=all IMAGE nvidia-smi -L",
+))
 def cdi() -> None:
     """Describe GPUs in files that engines read (Container Device Interface).
 
@@ -127,15 +123,11 @@ def _making(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@cdi.command(
-    "generate",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli cdi generate\n"
-    "  nvc-cli cdi generate --device-name-strategy uuid --format yaml\n"
-    "  nvc-cli cdi generate --slices --output /etc/cdi/slices.yaml\n"
-    "  nvc-cli cdi generate --device-id 0 --capabilities compute,utility",
-)
+@cdi.command("generate", **examples(
+    "nvc-cli cdi generate", "nvc-cli cdi generate --device-name-strategy uuid --format yaml",
+    "nvc-cli cdi generate --slices --output /etc/cdi/slices.yaml",
+    "nvc-cli cdi generate --device-id 0 --capabilities compute,utility",
+))
 @_OUTPUT
 @click.option(
     "--slices", is_flag=True,
@@ -163,11 +155,9 @@ def generate_command(ctx: click.Context, /, output: str, slices: bool, **given: 
     _put(document, form, place, check=True)
 
 
-@cdi.command(
-    "refresh",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli cdi refresh\n  nvc-cli cdi refresh --output-dir /etc/cdi --wait 60",
-)
+@cdi.command("refresh", **examples(
+    "nvc-cli cdi refresh", "nvc-cli cdi refresh --output-dir /etc/cdi --wait 60",
+))
 @click.option("--output-dir", default=DIRECTORIES[1], show_default=True, metavar="PATH",
     help="Directory to update.",
 )  # fmt: skip
@@ -211,11 +201,7 @@ def transform_group() -> None:
     """Change a specification."""
 
 
-@transform_group.command(
-    "root",
-    context_settings=CONTEXT,
-    epilog="\b\nExample:\n  nvc-cli cdi generate | nvc-cli cdi transform root --to /host",
-)
+@transform_group.command("root", **examples("nvc-cli cdi generate | nvc-cli cdi transform root --to /host"))
 @click.option(
     "--from", "old", default="/", show_default=True, metavar="PATH", help="The current root of the paths."
 )

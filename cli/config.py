@@ -13,7 +13,7 @@ from nvc.config.origins import DEFAULT, Setting, settings, split
 from nvc.engines import change, tomltext
 from nvc.errors import one_line
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, Commands, format_option, program_of
+from nvc_cli.main import Commands, examples, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,15 +34,10 @@ _KEY = click.argument("name", metavar="KEY", shell_complete=lambda *words: compl
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 
 
-@click.group(
-    cls=Commands,
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli config show --origin\n"
-    "  nvc-cli config get nvc.timeout\n"
-    "  nvc-cli config set nvc.timeout 20\n"
-    "  nvc-cli config check /tmp/config.toml",
-)
+@click.group(cls=Commands, **examples(
+    "nvc-cli config show --origin", "nvc-cli config get nvc.timeout",
+    "nvc-cli config set nvc.timeout 20", "nvc-cli config check /tmp/config.toml",
+))
 def config() -> None:
     """Show, change and check the configuration file of hooks, runtime and daemon.
 
@@ -56,11 +51,10 @@ def path_now(named: str = "") -> str:
     return named or next((path for path in PATHS if os.path.lexists(path)), PATHS[0])
 
 
-@config.command(
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli config show\n  nvc-cli config show --origin nvc.timeout\n"
-    "  nvc-cli config show --format json",
-)
+@config.command(**examples(
+    "nvc-cli config show", "nvc-cli config show --origin nvc.timeout",
+    "nvc-cli config show --format json",
+))
 @click.argument("names", nargs=-1, metavar="[KEY]...", shell_complete=lambda *words: complete_keys(*words))
 @click.option("--origin", is_flag=True, help="Also show which line of which file sets it.")
 @format_option("text", "table")
@@ -89,10 +83,7 @@ def show(ctx: click.Context, names: tuple[str, ...], origin: bool, form: str, na
         output.write(f"{item.name} = {tomltext.value_text(item.value)}{where}\n")
 
 
-@config.command(
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli config get nvc.timeout\n  nvc-cli config get -o json nvc.vgpu-policy",
-)
+@config.command(**examples("nvc-cli config get nvc.timeout", "nvc-cli config get -o json nvc.vgpu-policy"))
 @_KEY
 @format_option("text", "table")
 @_FILE
@@ -141,12 +132,10 @@ def _document(item: Setting, path: str) -> dict[str, Any]:
     }
 
 
-@config.command(
-    "set",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli config set nvc.timeout 20\n"
-    "  nvc-cli config set --dry-run nvidia-container-cli.no-cgroups true",
-)
+@config.command("set", **examples(
+    "nvc-cli config set nvc.timeout 20",
+    "nvc-cli config set --dry-run nvidia-container-cli.no-cgroups true",
+))
 @_KEY
 @click.argument("text", metavar="VALUE")
 @_DRY_RUN
@@ -161,10 +150,9 @@ def set_command(ctx: click.Context, name: str, text: str, dry_run: bool, named: 
     _change(ctx, named, name, dry_run, lambda old, path, keys: _assigned(old, path, keys, text))
 
 
-@config.command(
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli config unset nvc.timeout\n  nvc-cli config unset --dry-run nvc.timeout",
-)
+@config.command(**examples(
+    "nvc-cli config unset nvc.timeout", "nvc-cli config unset --dry-run nvc.timeout",
+))
 @_KEY
 @_DRY_RUN
 @_FILE
@@ -216,10 +204,7 @@ def _assigned(old: str, path: str, keys: tuple[str, ...], text: str) -> str:
     raise error
 
 
-@config.command(
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli config check\n  nvc-cli config check /tmp/new.toml",
-)
+@config.command(**examples("nvc-cli config check", "nvc-cli config check /tmp/new.toml"))
 @click.argument("named", default="", metavar="[FILE]", type=click.Path())
 @format_option("text")
 @click.pass_context

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from nvc import privileges
 from nvc.kernel import LinuxKernel
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, format_option
+from nvc_cli.main import examples, format_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,16 +39,11 @@ def _containers(_: click.Context, __: click.Parameter, begun: str) -> list[Compl
     return [CompletionItem(id, help=place) for id, place in known() if id.startswith(begun)]
 
 
-@click.command(
-    "doctor",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli doctor\n"
-    "  nvc-cli doctor driver nodes.gpus\n"
-    "  nvc-cli doctor --container 3f2a9c\n"
-    "  nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p\n"
-    "  nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
-)
+@click.command("doctor", **examples(
+    "nvc-cli doctor", "nvc-cli doctor driver nodes.gpus", "nvc-cli doctor --container 3f2a9c",
+    "nvc-cli doctor --kubernetes --claim team/train-gpu-x7k2p",
+    "nvc-cli doctor --bundle /tmp/nvc-doctor.tar.gz",
+))
 @click.option(
     "--container", default="", metavar="ID|PID", shell_complete=_containers,
     help="Check this running container.",

@@ -100,6 +100,12 @@ def respelled(values: Values) -> list[str]:
     return words
 
 
+def examples(*lines: str) -> dict[str, Any]:
+    """The settings of a command or group whose help ends with examples."""
+    text = "".join(f"\n  {line}" for line in lines)
+    return {"context_settings": CONTEXT, "epilog": f"\b\nExample{'s' if len(lines) > 1 else ''}:{text}"}
+
+
 class _Examples(click.Command):
     """A command whose help ends with examples, as they are to be typed."""
 

@@ -23,7 +23,7 @@ from nvc.engines import (
 from nvc.engines import link as links
 from nvc.errors import InputError
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, Commands, program_of
+from nvc_cli.main import Commands, examples, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,25 +36,20 @@ if TYPE_CHECKING:
 _CODE = "/lib/nvc/python"
 
 
-@click.group(
-    cls=Commands,
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli runtime configure --engine docker --dry-run\n"
-    "  nvc-cli runtime configure --engine containerd --remove",
-)
+@click.group(cls=Commands, **examples(
+    "nvc-cli runtime configure --engine docker --dry-run",
+    "nvc-cli runtime configure --engine containerd --remove",
+))
 def runtime() -> None:
     """Register nvc with container engines."""
 
 
-@runtime.command(
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli runtime configure --engine docker --hook-link /usr/local/bin\n"
-    "  nvc-cli runtime configure --engine containerd --set-as-default --dry-run\n"
-    "  nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d\n"
-    "  nvc-cli runtime configure --engine docker --remove",
-)
+@runtime.command(**examples(
+    "nvc-cli runtime configure --engine docker --hook-link /usr/local/bin",
+    "nvc-cli runtime configure --engine containerd --set-as-default --dry-run",
+    "nvc-cli runtime configure --engine podman --hook-dir /etc/nvc/hooks.d",
+    "nvc-cli runtime configure --engine docker --remove",
+))
 @click.option("--engine", required=True, type=click.Choice(ENGINES), help="The engine to configure.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option(

@@ -12,7 +12,7 @@ from nvc.sim import SimSpec, create, destroy
 from nvc.sim.models import MODELS
 from nvc.sim.report import SimReport, report
 from nvc_cli import output
-from nvc_cli.main import CONTEXT, Commands, format_option
+from nvc_cli.main import Commands, examples, format_option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,15 +55,10 @@ def parse_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-@click.group(
-    cls=Commands,
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli sim create /srv/sim --gpus 2 --model h100\n"
-    "  nvc-cli --root /srv/sim info\n"
-    "  nvc-cli sim show /srv/sim --format json\n"
-    "  nvc-cli sim destroy /srv/sim",
-)
+@click.group(cls=Commands, **examples(
+    "nvc-cli sim create /srv/sim --gpus 2 --model h100", "nvc-cli --root /srv/sim info",
+    "nvc-cli sim show /srv/sim --format json", "nvc-cli sim destroy /srv/sim",
+))
 def sim() -> None:
     """Create, show and remove simulated drivers.
 
@@ -72,15 +67,12 @@ def sim() -> None:
     """
 
 
-@sim.command(
-    "create",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli sim create /srv/sim --gpus 8 --model h200\n"
-    "  nvc-cli sim create /srv/sim --gpus 2 --mig 7x1g.10gb\n"
-    "  nvc-cli sim create /srv/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb\n"
-    "  nvc-cli sim create /srv/sim --model t4 --memory 4GiB --imex-channel 0",
-)
+@sim.command("create", **examples(
+    "nvc-cli sim create /srv/sim --gpus 8 --model h200",
+    "nvc-cli sim create /srv/sim --gpus 2 --mig 7x1g.10gb",
+    "nvc-cli sim create /srv/sim --gpus 2 --mig 1:3g.40gb,2x2g.20gb",
+    "nvc-cli sim create /srv/sim --model t4 --memory 4GiB --imex-channel 0",
+))
 @_DIRECTORY
 @click.option("--gpus", default=1, show_default=True, metavar="N", help="Number of GPUs.")
 @click.option(
@@ -150,18 +142,14 @@ def spec_of(given: dict[str, Any]) -> SimSpec:
     )
 
 
-@sim.command("destroy", context_settings=CONTEXT, epilog="\b\nExample:\n  nvc-cli sim destroy /srv/sim")
+@sim.command("destroy", **examples("nvc-cli sim destroy /srv/sim"))
 @_DIRECTORY
 def destroy_command(directory: str) -> None:
     """Remove the simulated driver root DIRECTORY. It must not be in use."""
     destroy(directory)
 
 
-@sim.command(
-    "show",
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n  nvc-cli sim show /srv/sim\n  nvc-cli sim show /srv/sim --format json",
-)
+@sim.command("show", **examples("nvc-cli sim show /srv/sim", "nvc-cli sim show /srv/sim --format json"))
 @_DIRECTORY
 @format_option("table")
 def show_command(directory: str, form: str) -> None:

@@ -11,7 +11,7 @@ from nvc.errors import InputError, PermissionDenied
 from nvc.kernel import LinuxKernel
 from nvc.slices.model.policy import CHOICES
 from nvc_cli import arguments, completion, output
-from nvc_cli.main import CONTEXT, Commands, format_option, program_of
+from nvc_cli.main import CONTEXT, Commands, examples, format_option, program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,16 +25,11 @@ if TYPE_CHECKING:
 FORMAT = format_option("table")
 
 
-@click.group(
-    cls=Commands,
-    context_settings=CONTEXT,
-    epilog="\b\nExamples:\n"
-    "  nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py\n"
-    "  nvc-cli vgpu ls\n"
-    "  nvc-cli vgpu set f0000154 --memory 20GiB --cores 50\n"
-    "  nvc-cli vgpu policy 0 weight\n"
-    "  nvc-cli vgpu top",
-)
+@click.group(cls=Commands, **examples(
+    "nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py", "nvc-cli vgpu ls",
+    "nvc-cli vgpu set f0000154 --memory 20GiB --cores 50", "nvc-cli vgpu policy 0 weight",
+    "nvc-cli vgpu top",
+))
 def vgpu() -> None:
     """Run programs in slices of a GPU's memory and time, and manage slices.
 
@@ -42,11 +37,9 @@ def vgpu() -> None:
     """
 
 
-def command(name: str, *examples: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:
+def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None]], click.Command]:
     """A command of the group, whose help ends with examples."""
-    lines = "".join(f"  {example}\n" for example in examples)
-    epilog = f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}"
-    return vgpu.command(name, context_settings={**CONTEXT, **more}, epilog=epilog)
+    return vgpu.command(name, **{**examples(*lines), "context_settings": {**CONTEXT, **more}})
 
 
 def slice_options(function: Callable[..., None]) -> Callable[..., None]:
