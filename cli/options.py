@@ -69,30 +69,12 @@ LIST: tuple[Option, ...] = (
 
 #: A slice of each device; `vgpu run` takes the same without the prefix.
 VGPU: tuple[Option, ...] = (
-    (
-        "vgpu-memory",
-        "",
-        VALUE,
-        "SIZE[,...]",
-        "Memory limit: 10GiB or 25%; for all devices, or each",
-    ),
-    (
-        "vgpu-cores",
-        "",
-        VALUE,
-        "PERCENT[,...]",
-        "Cap on the device's time: 25 or 25%; for all devices, or each",
-    ),
+    ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; for all devices, or each"),
+    ("vgpu-cores", "", VALUE, "PERCENT[,...]", "Cap on the device's time: 25 or 25%; for all devices, or each"),
     ("vgpu-weight", "", VALUE, "N", "Weight among slices that compete for time (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
     ("isolation", "", VALUE, "KIND", "mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup"),
-    (
-        "vgpu-uncounted",
-        "",
-        FLAG,
-        "",
-        "Keep libraries that the shim cannot count (OpenCL, graphics, video)",
-    ),
+    ("vgpu-uncounted", "", FLAG, "", "Keep libraries that the shim cannot count (OpenCL, graphics, video)"),
 )
 
 CONFIGURE: tuple[Option, ...] = (

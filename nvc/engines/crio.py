@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 MAIN = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"
 CONFIG = f"{DROP_INS}/99-nvc.conf"
-BUILT_IN = ("/usr/share/containers/oci/hooks.d",)
 #: Of the default runtime's table, what a runtime that stands before it needs as well.
 COPIED = (
     "runtime_root", "monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations",
@@ -31,8 +30,7 @@ RESTART = "restart CRI-O, whose reload does not see a new directory of drop-ins:
 
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
-    hooks = ((hooksd.path_of(wanted.hook_dir), "json"),) if wanted.hook_dir else ()
-    return EngineFiles((*hooks, (wanted.config or CONFIG, "toml")))
+    return hooksd.files(wanted, CONFIG)
 
 
 def registration(wanted: Wanted) -> Registration:
@@ -45,7 +43,7 @@ def registration(wanted: Wanted) -> Registration:
     if wanted.hook_dir:
         edits = [hooksd.edit(wanted)]
         known = _last(documents, "hooks_dir")
-        known = list(known) if isinstance(known, list) else list(BUILT_IN)
+        known = list(known) if isinstance(known, list) else list(hooksd.BUILT_IN)
         if wanted.hook_dir not in known:
             key = Key(("crio", "runtime", "hooks_dir"), [*known, wanted.hook_dir])
             edits.append(FileEdit(path, "toml", (key,)))

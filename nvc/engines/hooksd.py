@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 
-from nvc.engines import EngineError, FileEdit
+from nvc.engines import EngineError, EngineFiles, FileEdit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.engines import Wanted
 
 NAME = "nvc.json"
-DEFAULTS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+#: Read without being named anywhere (containers-common).
+BUILT_IN = ("/usr/share/containers/oci/hooks.d",)
+DEFAULTS = (*BUILT_IN, "/etc/containers/oci/hooks.d")
 TEXT = """{{
     "version": "1.0.0",
     "hook": {{
@@ -31,6 +33,12 @@ TEXT = """{{
 def path_of(directory: str) -> str:
     """Where the file is, in a directory of hooks."""
     return os.path.join(directory, NAME)
+
+
+def files(wanted: Wanted, config: str) -> EngineFiles:
+    """Where a registration is: the file of hooks.d, and the engine's configuration, by default `config`."""
+    hooks = ((path_of(wanted.hook_dir), "json"),) if wanted.hook_dir else ()
+    return EngineFiles((*hooks, (wanted.config or config, "toml")))
 
 
 def edit(wanted: Wanted) -> FileEdit:

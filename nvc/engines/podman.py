@@ -11,14 +11,11 @@ if TYPE_CHECKING:
 
 MAIN = "/etc/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf.d/50-nvc.conf"
-#: Read without being named anywhere (containers-common).
-BUILT_IN = ("/usr/share/containers/oci/hooks.d",)
 
 
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
-    hooks = ((hooksd.path_of(wanted.hook_dir), "json"),) if wanted.hook_dir else ()
-    return EngineFiles((*hooks, (wanted.config or CONFIG, "toml")))
+    return hooksd.files(wanted, CONFIG)
 
 
 def registration(wanted: Wanted) -> Registration:
@@ -29,10 +26,10 @@ def registration(wanted: Wanted) -> Registration:
         advice.append("podman has CDI always on: `nvc-cli cdi generate` writes what it reads")
     if wanted.hook_dir:
         edits = [hooksd.edit(wanted)]
-        if wanted.hook_dir not in BUILT_IN:
+        if wanted.hook_dir not in hooksd.BUILT_IN:
             there = value_at(document_of(path, "toml"), ("engine", "hooks_dir"))
             there = there or value_at(document_of(MAIN, "toml"), ("engine", "hooks_dir"))
-            known = list(there) if isinstance(there, list) else list(BUILT_IN)
+            known = list(there) if isinstance(there, list) else list(hooksd.BUILT_IN)
             if wanted.hook_dir not in known:
                 edits.append(
                     FileEdit(path, "toml", (Key(("engine", "hooks_dir"), [*known, wanted.hook_dir]),))

@@ -210,7 +210,7 @@ def test_podman(etc: str) -> None:
 @pytest.mark.parametrize(
     ("there", "expected"),
     [
-        ("", [podman.BUILT_IN[0], "/h"]),
+        ("", [hooksd.BUILT_IN[0], "/h"]),
         ('[engine]\nhooks_dir = ["/a"]\n', ["/a", "/h"]),
         ('[engine]\nhooks_dir = ["/h"]\n', None),
     ],
@@ -262,7 +262,7 @@ def test_crio_hooks(etc: str) -> None:
         ]
     }
     assert found.edits[0].path == "/etc/containers/oci/hooks.d/nvc.json"
-    assert len(crio.registration(wanted(path, hook_dir=crio.BUILT_IN[0])).edits) == 1
+    assert len(crio.registration(wanted(path, hook_dir=hooksd.BUILT_IN[0])).edits) == 1
 
 
 def effective(version: int, plugin: str, **more: Any) -> dict[str, Any]:
