@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.request import DriverOptions
 
-#: Its presence in a driver root is what makes the driver a simulated one.
+#: A driver root with this file is a simulated driver.
 SIMULATION = "/proc/driver/nvidia/sim/description"
 
 
@@ -22,13 +22,13 @@ class Host:
 
     def __init__(self, driver: HostRoot, system: HostRoot, devices: HostRoot, simulated: bool) -> None:
         self.driver = driver  # files of the driver
-        self.system = system  # /proc and /sys: the kernel's, or the tree's of a simulated driver
+        self.system = system  # has /proc and /sys: the kernel's, or those of a simulated driver
         self.devices = devices  # /dev
         self.simulated = simulated
 
     @classmethod
     def open(cls, kernel: Kernel, options: DriverOptions) -> Host:
-        """Raises InitializationError when the driver root cannot be opened."""
+        """Open the roots that `options` name. Raises InitializationError if the driver root cannot be opened."""
         driver = HostRoot.at(kernel, options.root)
         simulated = driver.exists(SIMULATION)
         try:

@@ -1,7 +1,7 @@
-"""Reader of ld.so.cache in each of its three layouts: bytes in, entries out. Layout only, no meaning.
+"""Reader of ld.so.cache in each of its three layouts: bytes in, entries out. Callers interpret the flags.
 
 old       `ld.so-1.7.0`, entries of 12 bytes, then strings; offsets count from the end of the entries
-combined  old, then after alignment a new one, which is what counts
+combined  an old cache, padding, and a new one, which the loader reads
 new       `glibc-ld.so.cache1.1`, entries of 24 bytes, strings, extensions; offsets count from its start
 """
 
@@ -28,10 +28,10 @@ _OLD_ENTRY = struct.Struct("<iII")
 _NEW_HEADER = struct.Struct("<20sIIB3xI12x")
 _NEW_ENTRY = struct.Struct("<iIIIQ")
 
-#: Low byte of an entry's flags: its kind. ELF, and ELF for glibc 2.
+#: Low byte of an entry's flags: the kind of library, here ELF and ELF for glibc 2.
 TYPE_MASK = 0x00FF
 TYPES = (1, 3)
-#: High byte: the architecture.
+#: High byte of an entry's flags: the architecture.
 ARCH_MASK = 0xFF00
 ARCH_FLAGS = {"x86_64": 0x0300, "i386": 0x0000, "aarch64": 0x0A00, "arm": 0x0900}
 
@@ -43,8 +43,8 @@ _LITTLE_ENDIAN = 2
 def parse_cache(data: bytes, prefixes: tuple[bytes, ...] = ()) -> list[tuple[int, str, str]]:
     """Entries (flags, name, path) in the order in which the loader reads them.
 
-    Only names that begin with one of `prefixes`, if any are given. Raises DetectionError for what is not a
-    whole cache of this machine's byte order; an entry is never taken from outside of `data`.
+    With `prefixes`, only names that begin with one of them. Raises DetectionError if `data` is cut short, has the
+    other byte order, or an entry that points outside of it.
     """
     if len(data) > CACHE_LIMIT:
         raise _malformed(f"larger than {CACHE_LIMIT} bytes")
@@ -82,8 +82,8 @@ def _strings(
     data: bytes, entries: Iterator[tuple[int, ...]], base: int, prefixes: tuple[bytes, ...]
 ) -> list[tuple[int, str, str]]:
     found = []
-    # Strings may share their tails, but a cache whose entries all claim the same long one is a trap.
-    budget = 8 * len(data) + 65536
+    # Strings may overlap, so many entries could name one long string: the total length is bounded.
+    room = 8 * len(data) + 65536
     for flags, name, path, *_ in entries:
         name += base
         if prefixes and not data.startswith(prefixes, name):
@@ -93,8 +93,8 @@ def _strings(
         path_end = data.find(b"\0", path, path + STRING_LIMIT)
         if name_end < 0 or path_end < 0:
             raise _malformed("an entry points outside")
-        budget -= name_end - name + path_end - path
-        if budget < 0:
+        room -= name_end - name + path_end - path
+        if room < 0:
             raise _malformed("more names than it has room for")
         # To the loader these are bytes; what is not UTF-8 survives as surrogates.
         found.append(

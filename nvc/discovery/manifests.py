@@ -1,4 +1,4 @@
-"""Files by which programs find the driver's OpenCL, Vulkan, EGL and OptiX: each is for one library."""
+"""Files by which programs find the driver's OpenCL, Vulkan, EGL and OptiX libraries, one library each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
 
-#: Directory, suffix, and the library that a file there is for. Its name has one of _NAMES in it.
+#: Directory, suffix, and the library that such a file names. The file's name contains one of _NAMES.
 PLACES = (
     ("/etc/OpenCL/vendors", ".icd", "libnvidia-opencl"),
     ("/etc/vulkan/icd.d", ".json", "libGLX_nvidia"),

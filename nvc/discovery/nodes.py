@@ -1,4 +1,4 @@
-"""Device nodes: what number the driver gave each, and that the node at its path has it."""
+"""Device nodes: the number that the driver registered for each, compared with the node at its path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NVIDIA_MAJOR = 195
 CONTROL_MINOR = 255
 MODESET_MINOR = 254
-#: Names under which drivers register it; `nvidia-frontend` up to 550.
+#: Names of this major in /proc/devices; `nvidia-frontend` up to driver 550.
 _NVIDIA_NAMES = ("nvidia-frontend", "nvidia", "nvidiactl")
 
 CONTROL = "/dev/nvidiactl"
@@ -28,7 +28,7 @@ CAPABILITIES = "/dev/nvidia-caps"
 
 
 def nvidia_major(majors: dict[str, int]) -> int:
-    """The major number of GPUs and control nodes among the kernel's `majors`; NVIDIA's own where none is there."""
+    """The major number of GPUs and control nodes in the kernel's `majors`; NVIDIA_MAJOR if it is not there."""
     for name in _NVIDIA_NAMES:
         if name in majors:
             return majors[name]
@@ -68,7 +68,7 @@ def control_nodes(
 ) -> tuple[DeviceNode | None, tuple[DeviceNode, ...], DeviceNode | None]:
     """nvidiactl, the UVM nodes and nvidia-modeset, those that exist.
 
-    A node of a module that is not loaded is a left-over: its number is nobody's, so it does not count.
+    A node whose module is not loaded is ignored: its number belongs to no driver.
     """
     major = nvidia_major(majors)
     control = find_node(devices, CONTROL, major, CONTROL_MINOR)
@@ -81,8 +81,7 @@ def control_nodes(
 
 
 def majors_of_nodes(devices: HostRoot) -> dict[str, int]:
-    """The numbers that nodes have, by the names of /proc/devices: for a simulated driver in a container, whose
-    kernel knows of none."""
+    """Majors by driver, read from existing nodes: the kernel's /proc/devices does not list a simulated driver's."""
     found = {}
     names = [name for name, _ in devices.entries(CAPABILITIES)]
     for driver, paths in (
@@ -100,7 +99,7 @@ def majors_of_nodes(devices: HostRoot) -> dict[str, int]:
 
 
 def capability_node(majors: dict[str, int], minor: int) -> DeviceNode | None:
-    """The node of an nvidia-caps minor, made or not. None where capabilities have no nodes (early R450)."""
+    """The node of an nvidia-caps minor, which need not exist. None: this driver has no such nodes (early R450)."""
     if "nvidia-caps" not in majors:
         return None
     return DeviceNode(f"{CAPABILITIES}/nvidia-cap{minor}", majors["nvidia-caps"], minor)

@@ -1,4 +1,4 @@
-"""JSON that is written as it was read: the numbers of a foreign document keep every digit and their notation."""
+"""JSON that is written as it was read: numbers keep their digits and their notation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Number(str):
-    """A number, as it was written."""
+    """A number as text, in the notation of its document."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ def read(data: bytes) -> Any:
 
 
 def write(value: Any, like: bytes = b"") -> bytes:
-    """`value` as JSON in UTF-8: indented as `like` is, on one line if that is."""
+    """`value` as JSON in UTF-8, indented like the document `like`; on one line if `like` is one line."""
     from _json import encode_basestring
 
     parts: list[str] = []
@@ -41,7 +41,7 @@ def write(value: Any, like: bytes = b"") -> bytes:
 
 
 def _indent_of(like: bytes) -> str:
-    """The blanks before the first line that has any; "" for a document on one line."""
+    """The indentation of the first indented line; "" for a document on one line."""
     for line in like.strip().split(b"\n", 3)[1:3]:
         blanks = line[: len(line) - len(line.lstrip(b" \t"))]
         if blanks:
@@ -50,7 +50,7 @@ def _indent_of(like: bytes) -> str:
 
 
 def _write(value: Any, indent: str, line: str, parts: list[str], quoted: Any) -> None:
-    """`line` is a line break and the blanks of the place where `value` stands."""
+    """Append the text of `value` to `parts`. `line` is a line break and the indentation of `value`."""
     if isinstance(value, (Number, int)) and value is not True and value is not False:
         parts.append(str(value))
     elif isinstance(value, str):
