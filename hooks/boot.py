@@ -1,4 +1,4 @@
-"""Where the launcher enters for hooks. A container start waits: nothing is imported before it is needed."""
+"""Entry point of the hooks. A container start waits for it, so modules are imported only when needed."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ MISUSED = 2
 
 
 def main(program: str = "nvc-hook") -> NoReturn:
-    """Run what `sys.argv` says and end the process without the interpreter's slow farewell."""
+    """Run the command of `sys.argv` and exit at once, without the interpreter's clean-up, which takes time."""
     gc.disable()  # the process ends before a cycle would matter
     code = run(program, sys.argv[1:])
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except (OSError, AttributeError):  # nobody reads on, or the descriptors were closed from the start
+    except (OSError, AttributeError):  # the reader is gone, or the descriptors were closed from the start
         pass
     posix._exit(code)
 
 
 def run(program: str, argv: list[str]) -> int:
-    """The exit code of one call. A failure has become one line on standard error, for engines show no more."""
+    """Run one call and return its exit code. A failure is one line on standard error: engines show no more."""
     try:
         if program == CDI:
             from nvc_hooks import cdi
@@ -82,9 +82,9 @@ def _run(argv: list[str]) -> int:
 
 
 def _options(argv: list[str]) -> tuple[Call | None, list[str]]:
-    """The options before the command, with one dash or two as Go takes them, and what follows.
+    """The options before the command, with one or two dashes as in Go, and the remaining words.
 
-    None where the answer was given here.
+    None instead of options: -version or -help was answered.
     """
     config, debug = "", False
     while argv and argv[0].startswith("-") and argv[0] != "-":
@@ -120,7 +120,7 @@ def _bool(name: str, value: str) -> bool:
 
 
 def _failed(program: str, error: Exception) -> int:
-    """The exit code of `error`, after its line; a bug of ours also shows its traceback."""
+    """Print the line of `error`, and the traceback too for a bug of nvc. Returns the exit code."""
     if not isinstance(error, NvcError):
         error = unforeseen(error)
     say(f"{program}: {error.line()}\n")
@@ -134,12 +134,12 @@ def _failed(program: str, error: Exception) -> int:
 
 
 def say(text: str) -> None:
-    """Write to standard error. Never fails: there is nobody left to tell."""
+    """Write to standard error. Ignores failures: there is no other place to report them."""
     _write(2, text)
 
 
 def print_out(text: str) -> None:
-    """Write to standard output. Never fails."""
+    """Write to standard output. Ignores failures."""
     _write(1, text)
 
 

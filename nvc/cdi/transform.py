@@ -1,4 +1,4 @@
-"""`cdi transform root`: the same document for a driver that lies below another root."""
+"""`cdi transform root`: the same document for a driver in another root directory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Arguments of hooks that name a place in the container, and those that name one of the host.
+#: Options of hooks whose value is a path in the container, and those with a path of the host.
 _CONTAINER_ARGUMENTS = ("--folder", "--path", "--cuda-compat-container-root")
 _HOST_ARGUMENTS = ("--driver-root", "--ldconfig-path")
 
 
 def transform_root(document: dict[str, Any], old: str, new: str, relative_to: str) -> dict[str, Any]:
-    """A copy of a valid document whose paths below `old` are below `new`.
+    """A copy of a valid document, with paths below `old` moved below `new`.
 
-    `relative_to` is `host` (sources: of mounts, nodes, hooks) or `container` (targets). Its version rises where
-    the result needs that. Raises InputError for a root that is not absolute.
+    `relative_to` chooses the paths: `host` for sources of mounts, nodes and hooks, `container` for targets. The
+    copy's version is higher if it needs a newer one. Raises InputError for a root that is not absolute.
     """
     for root in (old, new):
         if not root.startswith("/") or "\0" in root:
@@ -41,7 +41,7 @@ class _Move:
         self.host = host
 
     def path(self, path: str) -> str:
-        """`path` moved if it is `old` itself or below it, by whole components."""
+        """`path`, moved if it is `old` or below it. `/usr2` is not below `/usr`."""
         if path == self.old or path.startswith(self.old + "/"):
             return self.new + path[len(self.old) :] or "/"
         return path
@@ -56,7 +56,7 @@ class _Move:
     def _node(self, node: dict[str, Any]) -> dict[str, Any]:
         if not self.host:
             moved = {**node, "path": self.path(node["path"])}
-            if moved["path"] != node["path"]:  # where it is taken from has not changed
+            if moved["path"] != node["path"]:  # its source has not moved
                 moved.setdefault("hostPath", node["path"])
             return moved
         source = node.get("hostPath") or node["path"]

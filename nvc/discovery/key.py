@@ -1,4 +1,4 @@
-"""What must be unchanged for an earlier discovery to hold: read in less than a millisecond, without NVML."""
+"""The key of the inventory: the state of the host on which discovery depends, read in under 1 ms without NVML."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
-    """The state of the host as far as discovery depends on it; `extra` is the caller's own contribution.
+    """The state of the host on which discovery depends; `extra` is bytes that the caller adds.
 
-    Not in it: files that the executor compares when it opens them, sockets and proc files (read every time),
-    and the uid of the probe.
+    Left out are files that the executor compares when it opens them, sockets and proc files, which every start
+    reads, and the uid of the probe.
     """
     driver, system = host.driver, host.system
     root = os.fstat(driver.fd)
@@ -60,7 +60,7 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
 
 
 def _table_state() -> tuple[int, ...]:
-    """The file of library_table.py: a row that is added in a checkout must be seen."""
+    """Inode, size and mtime of library_table.py: in a checkout, a new row must invalidate the inventory."""
     try:
         status = os.stat(_TABLE)
     except OSError:
@@ -107,7 +107,7 @@ def _majors(devices: bytes) -> tuple[bytes, ...]:
 
 
 def _mig_tree(system: HostRoot) -> tuple[Any, ...]:
-    """GPU and compute instances with the inodes of their directories: an instance made anew gets another."""
+    """GPU and compute instances with the inodes of their directories: one that is created again has another."""
     tree = []
     for gpu, _ in system.entries(_CAPABILITIES):
         if not gpu.startswith("gpu"):
@@ -119,7 +119,7 @@ def _mig_tree(system: HostRoot) -> tuple[Any, ...]:
 
 
 def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
-    """The paths of directories whose content decided what was found, each with its device, inode and mtime."""
+    """Each of the directories that discovery searched, with its device, inode and mtime."""
     return tuple((path, _directory(root, path)) for path in directories)
 
 

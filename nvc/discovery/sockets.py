@@ -1,5 +1,5 @@
-"""Sockets of the driver's services. They are looked at, never opened: opening a dead one fails, and asking a
-live one is an effect. What is found changes with every restart of a service, so it is never kept."""
+"""Sockets of the driver's services. Their files are inspected; nothing connects to them. A restart of a service can
+change the result, so it is not in the inventory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SOCKETS = (
 
 
 def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tuple[str, ...]]:
-    """The services' sockets and the MPS directory that exist, and warnings about what is in their place."""
+    """The services' sockets and the MPS directory that exist, and warnings about other files at their paths."""
     found = []
     warnings = []
     for service, name in _SOCKETS:
@@ -42,10 +42,10 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
 
 
 def _look(root: HostRoot, path: str) -> tuple[int, str]:
-    """Mode and resolved path of what is at `path`; mode 0 for nothing, a dangling link, no access.
+    """Mode and resolved path of the file at `path`; mode 0 if it is missing, a dangling link or not accessible.
 
-    A link at the end counts as what it leads to only if it is root's: anyone can make one in /tmp, and its target
-    would be mounted in containers, for writing.
+    A final link is followed only if it belongs to root: anyone can create one in /tmp, and its target would be
+    mounted writable in containers.
     """
     try:
         fd = root.open(path, follow=False)

@@ -1,4 +1,4 @@
-"""From what a user calls a container to its process, by what runtimes and engines leave on the host."""
+"""Finds a container's process by its name or id, in the state directories of runtimes and engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATES = (
     "/run/runc/*", "/run/crun/*", "/run/docker/runtime-*/*/*", "/run/containerd/runc/*/*",
     "/run/user/*/runc/*", "/run/user/*/crun/*", "/run/containers/*/*", "/var/run/docker/runtime-*/*/*",
 )  # fmt: skip
-#: Parts of a state directory, and the command that executes in its containers.
+#: Part of a state directory's path, and the command that runs programs in such containers.
 _ENGINES = (
     ("docker/", "docker exec"),
     ("containerd/runc/k8s.io/", "crictl exec"),
@@ -30,7 +30,7 @@ _ENGINES = (
     ("run/runc/", "runc exec"),
     ("run/crun/", "crun exec"),
 )
-_SHORTEST = 4  # characters that a part of an id must have
+_SHORTEST = 4  # characters of an abbreviated id
 
 
 class RunningContainer(Value):
@@ -56,7 +56,7 @@ class RunningContainer(Value):
 def resolve(name: str) -> RunningContainer:
     """The container of a process id, a container id (or its beginning) or an engine's name for it.
 
-    Raises InputError where nothing runs that is called so, ContainerError where /proc cannot be read.
+    Raises InputError if no running container has that name, ContainerError if /proc cannot be read.
     """
     if not name or not name.isprintable() or len(name) > 256 or "/" in name:
         raise InputError("find container", name, "neither a process id nor the id of a container")
@@ -74,13 +74,13 @@ def resolve(name: str) -> RunningContainer:
         if found:
             return _with_state(RunningContainer(name, found[0], found[1]))
     raise InputError(
-        "find container", name, "nothing that runs is called so",
+        "find container", name, "no running container has this name",
         "give the process id of its first process: docker inspect -f {{.State.Pid}}, crictl inspect, runc state",
     )  # fmt: skip
 
 
 def known() -> list[tuple[str, str]]:
-    """The ids of containers that runtimes know here, each with where that is; for completion."""
+    """The ids of the runtimes' containers, each with its state directory; for completion."""
     return [(os.path.basename(directory), directory) for directory in _states()]
 
 

@@ -1,7 +1,6 @@
-"""What is remembered beside a changed file: its first content, and what every key was before.
+"""The two files beside a changed file: FILE.nvc-backup is its original, FILE.nvc-undo records each changed key.
 
-FILE.nvc-backup has the content as it was, FILE.nvc-undo says what was changed since. Engines read every file of a
-drop-in directory (*.d), so those of a drop-in are in the directory above it.
+Engines read every file of a drop-in directory (*.d), so the files of a drop-in are in the directory above it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ VERSION = 1
 
 
 def place(path: str) -> str:
-    """The path that the names of both files begin with."""
+    """The common beginning of both paths."""
     directory, name = os.path.split(path)
     if directory.endswith(".d"):
         directory = os.path.dirname(directory)
@@ -37,7 +36,7 @@ def record_of(path: str) -> str:
 
 
 def load(data: bytes | None, path: str) -> dict[str, Any] | None:
-    """The record in `data`, None where there is none. Raises EngineError for what this program did not write."""
+    """The record in `data`; None if `data` is None. Raises EngineError if nvc did not write it."""
     if data is None:
         return None
     try:
@@ -75,7 +74,7 @@ def begin(existed: bool, directories: list[str]) -> dict[str, Any]:
 
 
 def remember(record: dict[str, Any], path: tuple[str, ...], document: Any, value: Any, append: bool) -> None:
-    """Note the key as it is in `document`, unless an earlier change has; `value` is what it becomes."""
+    """Record the key as it is in `document`, unless an earlier change did; `value` is its new value."""
     for key in record["keys"]:
         if tuple(key["path"]) == path and key["append"] == append and (not append or key["value"] == value):
             key["value"] = value

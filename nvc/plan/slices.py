@@ -1,4 +1,4 @@
-"""The operations of a slice: the shim in the driver's place, what lies beside it, and what is left out. Pure."""
+"""The operations that give a container a slice: shims over the driver's libraries, quota and ledger. Pure."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Op
     from nvc.slices.model.slice import Slice, SliceDevice
 
-#: Where CUDA looks for an MPS server when no variable names another place.
+#: CUDA's default directory for the pipes of an MPS server.
 MPS_PIPES = "/tmp/nvidia-mps"
 #: Kinds of libraries that slices leave out as a whole.
 UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
 
 
 def is_counted(library: Library) -> bool:
-    """Whether a slice may have the library: its memory is counted, and so is that of its kind."""
+    """Whether a slice may have the library: the shim counts its memory."""
     return library.counted and library.kind not in UNCOUNTED_KINDS
 
 
 def is_shimmed(library: Library, slice: Slice) -> bool:
-    """Whether there is a shim for it."""
+    """Whether the slice has a shim for the library."""
     return any(library.soname == soname for soname, _, _ in slice.shims)
 
 
 def library_ops(library: Library, directory: str, main: str, slice: Slice) -> list[Op]:
-    """The shim in the `directory` where the library would be, and the library itself where only the shim looks
-    for it: below `main`, the library directory."""
+    """The shim at the library's place in `directory`; the library itself in a subdirectory of `main`, the library
+    directory, where only the shim looks."""
     _, path, identity = next(shim for shim in slice.shims if shim[0] == library.soname)
     name = library.path.rpartition("/")[2]
     private = f"{main}/{layout.PRIVATE}"
@@ -53,16 +53,16 @@ def library_ops(library: Library, directory: str, main: str, slice: Slice) -> li
 
 
 def is_shim(library: CompatLibrary, slice: Slice) -> bool:
-    """Whether a shim lies over a library of the image already."""
+    """Whether a shim is already mounted over a library of the image."""
     return any(library.identity == identity for _, _, identity in slice.shims)
 
 
 def shim_ops(
     libraries: Iterable[Library], place: Callable[[str], str], libs_dir: str, slice: Slice, mps: str = MPS_PIPES
 ) -> tuple[Op, ...]:
-    """A slice where the driver's `libraries` are there already: the shim over each that it stands for, and more.
+    """The operations of a slice for a container that already has the driver's `libraries`.
 
-    `place` says what the container, or the host, calls a directory of the driver root.
+    `place` translates a directory of the driver root to the path where the container, or the host, has it.
     """
     ops: list[Op] = []
     for library in libraries:
@@ -72,9 +72,9 @@ def shim_ops(
 
 
 def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
-    """Quota and ledger beside the shim in the library directory, and what of the image is covered.
+    """Quota and ledger beside the shim in the library `directory`, and covers over files of the image.
 
-    `mps` is where the pipes of the slice's own MPS server are to be.
+    `mps` is the directory for the pipes of the slice's own MPS server.
     """
     ops: list[Op] = [BindHostFile(slice.quota, f"{directory}/{layout.QUOTA_FILE}", None)]
     place = f"{directory}/{layout.LEDGER_DIRECTORY}"
@@ -86,13 +86,13 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
         ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
     if slice.mps:
         ops.append(BindHostFile(slice.mps, mps, None, True, True))
-    if slice.daemon:  # a directory, so that a socket that is made later is seen
+    if slice.daemon:  # a directory, so that a socket created later is visible
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}
     for shadow in slice.shadows:
         path, identity = shims[shadow.soname]
         ops.append(BindHostFile(path, shadow.path, identity))
-    # The shim finds what it needs relative to the name it was loaded under.
+    # The shim looks for its files relative to the path it was loaded from.
     private = f"{directory}/{layout.PRIVATE}"
     ops += [Symlink(private, f"{place}/{layout.PRIVATE}") for place in slice.links if place != directory]
     ops += [Tmpfs(path) for path in slice.hidden]
@@ -100,7 +100,7 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
 
 
 def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...]:
-    """What is to be told of devices whose policies are not enforced for this cause; "": they are."""
+    """A warning for each device whose policy is not enforced; `cause` says why, "" if all are."""
     return tuple(
         f"{one.uuid}: policy {enforced_text(one.policy, cause)}; {TO_START}"
         for one in devices
@@ -109,7 +109,7 @@ def not_enforced(devices: tuple[SliceDevice, ...], cause: str) -> tuple[str, ...
 
 
 def warnings(slice: Slice) -> tuple[str, ...]:
-    """What a user may stumble over."""
+    """Warnings about a slice: hidden libraries, limits below a context, caps that do not hold."""
     found = [
         f"{path} is hidden: its forward-compatibility libraries are not those that the container uses"
         for path in slice.hidden

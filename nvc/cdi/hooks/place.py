@@ -1,4 +1,4 @@
-"""Looking at places in the container's rootfs: always through its descriptor, never changing anything."""
+"""Inspects paths in the container's rootfs, always through its descriptor. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mount_id(fd: int) -> int:
 
 
 def kind_at(kernel: Kernel, rootfs: int, path: str) -> int:
-    """What is at `path`, itself and not what it leads to: MISSING, LINK or OTHER. Raises OSError."""
+    """The kind of file at `path`, final links not followed: MISSING, LINK or OTHER. Raises OSError."""
     try:
         fd = kernel.open_in_root(rootfs, path, O_PATH, follow=False)
     except FileNotFoundError:
@@ -36,10 +36,10 @@ def kind_at(kernel: Kernel, rootfs: int, path: str) -> int:
 
 
 def is_foreign_readonly(kernel: Kernel, rootfs: int, directory: str) -> bool:
-    """Whether `directory` is on a read-only mount other than the rootfs: one of the host's, not to be touched.
+    """Whether `directory` is on a read-only mount other than the rootfs, such as a volume of the host.
 
-    The applier writes to a read-only rootfs through a clone of its mount; that must not happen to a volume to
-    which a link of the image leads.
+    The applier writes to a read-only rootfs through a clone of its mount. It must not do so to a volume that a link
+    of the image leads to.
     """
     try:
         fd = kernel.open_in_root(rootfs, directory, O_PATH | os.O_DIRECTORY)
@@ -54,7 +54,7 @@ def is_foreign_readonly(kernel: Kernel, rootfs: int, directory: str) -> bool:
 def mounted_names(directory: str) -> list[str]:
     """Names in `directory`, a path of this mount namespace without links, on which something is mounted.
 
-    Source: /proc/self/mountinfo. Only hints: who opens one asks the descriptor.
+    Source: /proc/self/mountinfo. These are hints: check the descriptor after opening one.
     """
     prefix = (directory.rstrip("/") + "/").encode("utf-8", "surrogateescape")
     found = []
@@ -70,7 +70,7 @@ def mounted_names(directory: str) -> list[str]:
 
 
 def _unescaped(field: bytes) -> bytes:
-    """mountinfo writes space, tab, newline and backslash as octal."""
+    """A field of mountinfo, which writes space, tab, newline and backslash as octal, as it was."""
     if b"\\" not in field:
         return field
     for code, character in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
