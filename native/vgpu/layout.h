@@ -95,7 +95,8 @@ struct vgpu_budget {
     uint64_t launches;   /* of kernels and graphs, while a cap or nvcd made them count */
     uint32_t ticket;     /* the next one to be drawn by who waits */
     uint32_t served;     /* the one whose turn it is */
-    uint64_t reserved[9];
+    uint64_t steps;      /* times that a program waited, and nothing of its own was left on the device */
+    uint64_t reserved[8];
 };
 
 /* The unfinished work of one process on one device. Times are of the host's CLOCK_MONOTONIC, nanoseconds. */

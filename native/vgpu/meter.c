@@ -280,6 +280,14 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
     return true;
 }
 
+void meter_stepped(struct meter *meter, uint64_t now)
+{
+    lock_take(&meter->lock);
+    budget_open(&meter->budget, meter->position, now);
+    SHARED_ADD(meter->budget.shared->steps, 1);
+    lock_drop(&meter->lock);
+}
+
 bool meter_is_idle(int position)
 {
     struct meter *meter = meter_of(position);

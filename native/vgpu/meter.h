@@ -128,6 +128,9 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off);
 void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
                  uint64_t end);
 
+/* The program waited, or asked, and nothing of its own is left on the device. */
+void meter_stepped(struct meter *meter, uint64_t now);
+
 /* A context, or a stream, ends: what is unfinished in it is charged for until the driver has ended it. The first returns
  * for the second on which devices something is. */
 uint64_t meter_close_context(uint64_t context);

@@ -54,7 +54,10 @@ static void after(const struct asked *asked, uint64_t context, uint64_t stream)
             meter_ended(meter, context, stream, thread, asked->serial[i], now - off);
         if (unfinished(i)) /* in other streams, which may have ended too */
             meter_look(meter, now, off);
-        if (latency == UINT64_MAX && !unfinished(i))
+        if (unfinished(i))
+            continue;
+        meter_stepped(meter, now);
+        if (latency == UINT64_MAX)
             latency_measure(meter);
     }
 }

@@ -34,6 +34,7 @@ class Budget(Value):
     charged: int = 0  # that they used the device
     waited: int = 0  # that launches were held back
     launches: int = 0
+    steps: int = 0  # times that a program waited until it had nothing left on the device
 
 
 def header() -> bytes:
@@ -119,10 +120,10 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
     for device in range(devices):
-        _, _, _, charged, waited, launches, _, _ = layout.BUDGET.unpack_from(
+        _, _, _, charged, waited, launches, _, _, steps = layout.BUDGET.unpack_from(
             data, device * layout.BUDGET.size
         )
-        found.append(Budget(charged, waited, launches))
+        found.append(Budget(charged, waited, launches, steps))
     return tuple(found)
 
 
