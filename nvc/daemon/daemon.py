@@ -11,6 +11,7 @@ from nvc.daemon.mps import CONTROL, Servers
 from nvc.daemon.mps_records import MpsServer
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.gang import Board
+from nvc.daemon.schedule.quantum import Work
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.server import Server
 from nvc.errors import NvcError
@@ -159,9 +160,21 @@ class Daemon:
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
         self._guarded(lambda: self.verifier.look(self.mps.servers, now))
+        self._fit_quanta(now)
         if self.accountant.changed:
             self.accountant.changed = False
             self.slices.apply(now)
+
+    def _fit_quanta(self, now: int) -> None:
+        """Tell the arbiters what the ledgers say of the slices' work."""
+        works: dict[bytes, dict[str, Work]] = {raw: {} for raw in self.board.arbiters}
+        for key, known in self.slices.by_key.items():
+            if known.alive:
+                for raw, budget in zip(known.uuids, self.accountant.budgets(key)):
+                    if raw in works:
+                        works[raw][key] = Work(budget.charged, budget.steps)
+        for raw, found in works.items():
+            self.board.arbiters[raw].learn(found, now)
 
     def happened(self, word: str, now: int) -> None:
         """Handle news from the kernel: read slices again and ask NVML, once for many news."""

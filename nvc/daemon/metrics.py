@@ -146,10 +146,13 @@ class Exporter:
                                         labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
+        quantum = GaugeMetricFamily("nvc_device_quantum_seconds", "Normal length of a lease on a device",
+                                    labels=("device_uuid",))  # fmt: skip
         for raw, arbiter in self.daemon.board.arbiters.items():
             arbiter.charge_until(self.now)
             uuid = self.daemon.slices.names.get(raw, "")
             policy.add_metric((uuid, arbiter.policy.name), 1)
+            quantum.add_metric((uuid,), arbiter.quantum / 1e9)
             entitled = entitlements(self.daemon.slices.force[raw])
             for tenant in arbiter.tenants.values():
                 labels = (tenant.key, *self._named(tenant.key), uuid)
@@ -159,7 +162,7 @@ class Exporter:
                 late.add_metric(labels, tenant.lates)
                 if tenant.key in entitled:
                     entitlement.add_metric(labels, entitled[tenant.key])
-        yield from (held, waited, leases, late, entitlement, policy)
+        yield from (held, waited, leases, late, entitlement, policy, quantum)
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))

@@ -9,15 +9,20 @@ from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.accounts import UNIT
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
-from nvc.slices.model.policy import EQUAL
+from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
+from nvc.slices.model.policy import EQUAL, MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nvc.daemon.schedule.gang import Board
+    from nvc.daemon.schedule.quantum import Work
     from nvc.slices.policy.entitlement import InForce, Terms
 
+#: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
+#: what its holder launches at one time.
+GRACE = 10 * MS
 SPARE = 4  # quanta, of a lease that nobody else waits for
 
 
@@ -30,6 +35,8 @@ class Arbiter(Order):
         super().__init__(board, force)
         self.uuid = uuid
         self.send = send
+        self.force = force
+        self.learnt = Fit()
         self.line: list[ScheduledSlice] = []  # of gangs: before all others
         self.round = 0
         self.idle_since = 0
@@ -70,7 +77,8 @@ class Arbiter(Order):
     def set_policy(self, force: InForce, now: int) -> None:
         """From now on. A lease lasts to its end; a policy without leases gives each process one without an end."""
         self.charge_until(now)
-        self.quantum = force.quantum
+        self.force = force
+        self.quantum = quantum_of(force, self.learnt.quantum)
         old, self.policy = self.policy, force.policy
         if old == self.policy:
             return
@@ -101,6 +109,11 @@ class Arbiter(Order):
                 self._finish(now)
         else:
             self._look_again(now)
+
+    def learn(self, works: Mapping[str, Work], now: int) -> None:
+        """Fit the quantum to what the slices do, by their ledgers. It holds for leases that begin from now on."""
+        self.learnt = learn(self.learnt, works, now)
+        self.quantum = quantum_of(self.force, self.learnt.quantum)
 
     def _free_all(self, tenant: ScheduledSlice) -> None:
         for member in tenant.members:
@@ -237,12 +250,12 @@ class Arbiter(Order):
     # Leases
 
     def drop(self, now: int) -> None:
-        """Tell the holders that their lease is over; they have one quantum to finish and give it back."""
+        """Tell the holders that their lease is over; they have a quantum, or GRACE, to finish and give it back."""
         lease = self.lease
         if lease is None or lease.dropped:
             return
         lease.dropped = True
-        self.deadline = min(lease.end or now, now) + self.quantum
+        self.deadline = min(lease.end or now, now) + max(self.quantum, GRACE)
         for member in tuple(lease.holders):
             self.send(member, DROP, member.round, 0, 0)
         if lease.gang and lease.tenant is not None:
@@ -323,8 +336,8 @@ class Arbiter(Order):
         lease.due = now + length
         lease.gang = gang
         self.lease = lease
-        # The holder knows when its lease ends, and is told only when it is late by half a quantum.
-        self.deadline = end + self.quantum // 2 if end else None
+        # The holder knows when its lease ends, and is told only when it is late by half of what it has.
+        self.deadline = end + max(self.quantum, GRACE) // 2 if end else None
         self.lease_count += 1
         tenant.grants += 1
         if tenant.since:

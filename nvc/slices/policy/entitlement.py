@@ -55,7 +55,8 @@ class InForce(Value):
     """The policy in force on one device, with the terms of its slices."""
 
     policy: Policy = TABLE[POLICY_NATIVE]
-    quantum: int = QUANTUM  # nanoseconds
+    quantum: int = QUANTUM  # nanoseconds; where the policy bounds no slice, nvcd learns one that fits better
+    longest: int = 0  # nanoseconds: the operator's, which bounds what nvcd learns; 0: none
     terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
 
 
@@ -80,7 +81,8 @@ def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForc
         )
         for demand in demands
     )
-    return InForce(policy, device_policy.quantum_us * 1000 or QUANTUM, terms)
+    longest = device_policy.quantum_us * 1000
+    return InForce(policy, longest or QUANTUM, longest, terms)
 
 
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
