@@ -14,7 +14,7 @@ START = """
 int main(int argc, char **argv)
 {
     %s
-    char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, NULL};
+    char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, argc > 2 ? argv[2] : NULL, NULL};
     return execv("/usr/bin/python3", words);
 }
 """

@@ -49,7 +49,7 @@ static int of_model(int attribute, const struct device *device)
     case 13:
         return (int)gpu->clock_mhz * 1000;
     case 16:
-        return (int)device->multiprocessors;
+        return (int)((device->multiprocessors * driver()->mps_percent + 99) / 100);
     case 33:
         return (int)gpu->pci_bus;
     case 34:

@@ -225,6 +225,9 @@ struct driver {
     struct ranges reserved; /* by cuMemAddressReserve */
     uint64_t *handles;      /* hash table of pointer | kind << 56 */
     size_t handle_slots, handle_count;
+    int mps;              /* its server's socket + 1; 0: none */
+    uint32_t mps_percent; /* of the multiprocessors */
+    CUresult mps_error;   /* the server is gone, or another client has ended everybody */
 };
 
 /* The one of this process; its lock must be held for all but CU_ENTER. */

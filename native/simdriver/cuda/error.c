@@ -1,5 +1,5 @@
 /* Names and descriptions of errors, in the driver's words. */
-#include "driver.h"
+#include "mps.h"
 
 struct error {
     CUresult code;
@@ -42,6 +42,13 @@ static const struct error errors[] = {
     ERROR(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "too many blocks in cooperative launch"),
     ERROR(CUDA_ERROR_NOT_PERMITTED, "operation not permitted"),
     ERROR(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
+    ERROR(CUDA_ERROR_MPS_CONNECTION_FAILED,
+          "MPS client failed to connect to the MPS control daemon or the MPS server"),
+    ERROR(CUDA_ERROR_MPS_RPC_FAILURE,
+          "the remote procedural call between the MPS server and the MPS client failed"),
+    ERROR(CUDA_ERROR_MPS_SERVER_NOT_READY, "MPS server is not ready to accept new MPS client requests"),
+    ERROR(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED,
+          "the hardware resources required to create MPS client have been exhausted"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE,

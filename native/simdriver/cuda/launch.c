@@ -2,6 +2,7 @@
 #include "engine.h"
 #include "memory.h"
 #include "module.h"
+#include "mps.h"
 #include "stream.h"
 
 #include <string.h>
@@ -25,6 +26,7 @@ static void run_kernel(struct op *op)
     if (call->bad_address) {
         pthread_mutex_lock(&driver()->lock);
         context_fail(call->context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        mps_fault(driver());
         pthread_mutex_unlock(&driver()->lock);
     } else if (builtin && builtin->run) {
         builtin->run(call->arguments);

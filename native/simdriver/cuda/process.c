@@ -1,5 +1,5 @@
 /* The start of the driver in a process. */
-#include "driver.h"
+#include "mps.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +81,7 @@ static CUresult start(struct driver *to)
     CU_REQUIRE(to->state && syscall(SYS_fstat, to->fd, &st) == 0, CUDA_ERROR_OPERATING_SYSTEM);
     to->state_device = st.st_dev;
     to->state_inode = st.st_ino;
+    CU_TRY(mps_start(to));
     to->ready = true;
     return CUDA_SUCCESS;
 }
@@ -107,10 +108,10 @@ CUresult api_enter(void)
         sim_clock_spend(CALL_NS);
     CU_REQUIRE(to && !process.forked, CUDA_ERROR_NOT_INITIALIZED);
     pthread_mutex_lock(&to->lock);
-    if (to->ready)
-        return CUDA_SUCCESS;
-    pthread_mutex_unlock(&to->lock);
-    return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult found = to->ready ? mps_look(to) : CUDA_ERROR_NOT_INITIALIZED;
+    if (found != CUDA_SUCCESS)
+        pthread_mutex_unlock(&to->lock);
+    return found;
 }
 
 void api_leave(void)
