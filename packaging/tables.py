@@ -65,9 +65,8 @@ def named(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = {name: named(value) for name, value in schema.items()}
-    return (
-        {**kept, "policy": {"enum": [*policy.POLICIES]}} if "enum" in str(kept.get("policy", "")) else kept
-    )
+    claimed = [row.name for row in policy.TABLE if not row.server]
+    return {**kept, "policy": {"enum": claimed}} if "enum" in str(kept.get("policy", "")) else kept
 
 
 if __name__ == "__main__":

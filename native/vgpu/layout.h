@@ -13,6 +13,7 @@
 #define VGPU_QUOTA_FILE "nvc/quota"
 #define VGPU_LEDGER_FILE "nvc/ledger/ledger"
 #define VGPU_DAEMON_FILE "nvc/daemon/socket"
+#define VGPU_MPS_DIRECTORY "nvc/mps"
 
 #define VGPU_QUOTA_MAGIC 0x41544f555143564eULL  /* "NVCQUOTA" */
 #define VGPU_LEDGER_MAGIC 0x524744454c43564eULL /* "NVCLEDGR" */
@@ -21,7 +22,9 @@
 #define VGPU_SLOTS 512   /* most processes of a container that use a GPU at one time */
 #define VGPU_SHARES 1024 /* most allocations of a container that are exported by an IPC handle at one time */
 #define VGPU_NO_LIMIT 0xffffffffffffffffULL
-#define VGPU_POLICY_NATIVE 5u /* caps do not hold, and nvcd hands out no leases; under all others both do */
+/* Under these two nvcd hands out no leases, and the shim limits no time; under all others both do. */
+#define VGPU_POLICY_NATIVE 5u
+#define VGPU_POLICY_CONCURRENT 6u /* a cap is a part of the multiprocessors, which MPS keeps */
 
 /* Bits of `flags` of a device in the quota. */
 #define VGPU_DEVICE_PAUSED 1u /* launches wait until the bit is gone */

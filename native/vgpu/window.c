@@ -15,9 +15,10 @@ static uint32_t read_window(int position)
     uint32_t word = KNOWN;
     if (!account_device(position, &device))
         return KNOWN | UNKNOWN;
-    if (device.policy != VGPU_POLICY_NATIVE && device.cores < 100)
+    bool leases = device.policy != VGPU_POLICY_NATIVE && device.policy != VGPU_POLICY_CONCURRENT;
+    if (leases && device.cores < 100)
         word |= device.cores;
-    if (device.policy != VGPU_POLICY_NATIVE)
+    if (leases)
         word |= SHARED;
     if (device.flags & VGPU_DEVICE_PAUSED)
         word |= PAUSED;

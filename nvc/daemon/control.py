@@ -6,6 +6,8 @@
 {"ask": "mps-start", "key": ..., "uuid": ..., "percent": ..., "memory": ...}
                     starts an MPS control daemon, or tells how it goes: asked again until it is `ready`
 {"ask": "mps-stop", "key": ...}
+{"ask": "mps-share", "uuid": ...}
+                    likewise, the one that slices of a device share
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from nvc.slices.store.status import container_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from nvc.daemon.audit.verify import Violation
     from nvc.daemon.daemon import Daemon
+    from nvc.daemon.mps_records import MpsServer
     from nvc.daemon.schedule.arbiter import Arbiter
     from nvc.daemon.schedule.leases import ScheduledSlice
 
@@ -51,8 +55,10 @@ def answer(daemon: Daemon, question: bytes, now: int) -> bytes:
         found = start_mps(daemon, asked, now)
     elif ask == "mps-stop":
         found = {"stopped": daemon.mps.stop(str(asked.get("key")))}
+    elif ask == "mps-share":
+        found = share_mps(daemon, asked, now)
     else:
-        found = {"error": "want state, alive, look, mps-start or mps-stop"}
+        found = {"error": "want state, alive, look, mps-start, mps-stop or mps-share"}
     return json.dumps(found).encode() + b"\n"
 
 
@@ -63,8 +69,20 @@ def start_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]
         return {"error": "want key, uuid, percent and memory"}
     if not _NAME.issuperset(key + uuid) or not key or not uuid or len(key + uuid) > 256:
         return {"error": "`key` or `uuid` is empty or malformed"}
+    return _started(lambda: daemon.start_mps(key, uuid, percent, memory, now), uuid)
+
+
+def share_mps(daemon: Daemon, asked: dict[str, Any], now: int) -> dict[str, Any]:
+    """How it goes with the MPS server that slices of a device share, which is started if it does not run."""
+    uuid = asked.get("uuid")
+    if type(uuid) is not str or not uuid or not _NAME.issuperset(uuid) or len(uuid) > 256:
+        return {"error": "`uuid` is empty or malformed"}
+    return _started(lambda: daemon.share_mps(uuid, now), uuid)
+
+
+def _started(start: Callable[[], MpsServer], uuid: str) -> dict[str, Any]:
     try:
-        one = daemon.start_mps(key, uuid, percent, memory, now)
+        one = start()
     except NvcError as error:
         where = f"{error.path}: " if error.path not in ("", uuid) else ""
         return {"error": f"{where}{error.cause}", "hint": error.hint}
@@ -111,6 +129,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
                 "percent": one.percent,
                 "memory": one.memory,
                 "state": one.state,
+                "clients": _clients(daemon, one),
             }
             for one in daemon.mps.servers.values()
         ],
@@ -126,6 +145,12 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
         "watching": "polling" if daemon.polls else "netlink",
         "processor": time.process_time_ns(),
     }
+
+
+def _clients(daemon: Daemon, one: MpsServer) -> int | None:
+    """Processes that use a server that slices share; None for the others, which are not asked."""
+    watched = daemon.shared.watched.get(one.uuid) if one.shared else None
+    return len(watched.clients) if watched is not None else None
 
 
 def finding(one: Violation) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.watch import Watcher
 from nvc.daemon.mps import CONTROL, Servers
 from nvc.daemon.mps_records import MpsServer
+from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.schedule.quantum import Work
@@ -54,6 +55,7 @@ class Daemon:
         self.verifier = Verifier(self.accountant, self.board, actions, log)
         self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
+        self.shared = SharedServers(self.mps, self.slices, self.verifier.fault)
         self.watcher: Watcher | None = None
         self.notified = False  # the kernel tells of changes of slices and policies
         self._census = now
@@ -71,6 +73,7 @@ class Daemon:
 
     def half(self, now: int) -> None:
         """Ask NVML. Runs twice a second, so that NVML's figures take effect within a second."""
+        self._guarded(lambda: self.shared.half(now))
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
 
@@ -87,6 +90,8 @@ class Daemon:
         self.server.housekeeping(now)
         reap(0)
         self.mps.look({key for key, known in self.slices.by_key.items() if known.alive}, now)
+        modes = {device.uuid.lower(): device.mode for device in self.accountant.devices}
+        self._guarded(lambda: self.shared.second(modes, now))
         if self.watcher is not None:
             pids = {user.pid for user in self.accountant.users}
             pids |= {known.entry.pid for known in self.slices.by_key.values() if known.alive}
@@ -153,6 +158,13 @@ class Daemon:
             self.search(now)
         modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
         return self.mps.start(key, uuid, percent, memory, modes[0] if modes else 0, now)
+
+    def share_mps(self, uuid: str, now: int) -> MpsServer:
+        """Start the MPS control daemon that slices of a device share. Raises DeviceError."""
+        if self.nvml.libraries is None:
+            self.search(now)
+        modes = [device.mode for device in self.accountant.devices if device.uuid.lower() == uuid.lower()]
+        return self.shared.start(uuid, modes[0] if modes else 0, now)
 
     def _send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
         self.server.send(member, kind, round, length, excess)

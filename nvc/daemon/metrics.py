@@ -177,6 +177,14 @@ class Exporter:
         for one in self.daemon.verifier.ongoing.values():
             action = self.daemon.verifier.actions.get(one.kind, REPORT)
             going.add_metric((one.key, *self._named(one.key), one.uuid, one.kind, action), 1)
+        clients = GaugeMetricFamily("nvc_mps_clients", "Processes of slices that share an MPS server",
+                                    labels=("device_uuid",))  # fmt: skip
+        restarts = CounterMetricFamily("nvc_mps_restarts", "Times that such a server was started again",
+                                       labels=("device_uuid",))  # fmt: skip
+        for uuid, watched in self.daemon.shared.watched.items():
+            clients.add_metric((uuid,), len(watched.clients))
+            restarts.add_metric((uuid,), watched.restarts)
+        yield from (clients, restarts)
         refused = CounterMetricFamily("nvcd_refused", "Connections that were refused", labels=("cause",))
         for cause, count in self.daemon.server.refused.items():
             refused.add_metric((cause,), count)

@@ -1,9 +1,11 @@
-"""MPS servers of slices that are isolated by MPS: a control daemon for each slice and GPU, with limits.
+"""MPS servers: a control daemon for each slice that is isolated by MPS, and one that slices of a GPU share.
 
 The control daemon is the driver's nvidia-cuda-mps-control, which takes its settings from its environment and by
 commands; limits that are set before its first server hold for every client. Its directory is to be bound into the
 container at /tmp/nvidia-mps, where CUDA looks when no variable names another place, so that it needs none. Control
 daemons outlive nvcd, which finds them again when it is started.
+
+The key of the shared one is `shared`; mps_shared.py starts and watches those.
 
     /run/nvc/mps/<key>/<UUID>/about   mps_records.py
     /run/nvc/mps/<key>/<UUID>/pipe    CUDA_MPS_PIPE_DIRECTORY
@@ -12,6 +14,7 @@ daemons outlive nvcd, which finds them again when it is started.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -90,15 +93,19 @@ class Servers:
             )  # fmt: skip
         self._say_where()
         directory = f"{_base()}/{key}/{uuid}"
-        self._remove(directory)
         found = MpsServer(key, uuid, percent, memory, directory, now)
+        if found.shared:
+            _empty(f"{directory}/pipe")
+        else:
+            self._remove(directory)
         try:
             self._begin(found)
         except OSError as error:  # a container may have filled its directory
             if found.pid:
                 os.kill(found.pid, signal.SIGTERM)  # our child, not reaped
                 self._ending.add(found.pid)
-            self._clear(found)
+            if not found.shared:  # its directory may be mounted in containers that run
+                self._clear(found)
             raise DeviceError.of("isolation by MPS", directory, error, NO_ROOM) from None
         self.servers[key, uuid] = found
         return found
@@ -125,10 +132,10 @@ class Servers:
 
     def _begin(self, one: MpsServer) -> None:
         for name in ("pipe", "log"):
-            os.makedirs(f"{one.directory}/{name}", mode=0o755)
+            os.makedirs(f"{one.directory}/{name}", mode=0o755, exist_ok=one.shared)
         go_read, go_write = os.pipe2(os.O_CLOEXEC)
         try:
-            one.pid = self._execute(one, ("-f",), -1, -1, go_read)
+            one.pid = self._execute(one, one.options(), -1, -1, go_read)
             one.start = start_of(f"/proc/{one.pid}")
             mps_records.write(one.directory, ServerRecord(one.pid, one.start, one.percent, one.memory))
             os.write(go_write, b"\n")
@@ -171,12 +178,20 @@ class Servers:
         """End those of a slice; how many there were."""
         ended = [one for one in self.servers.values() if one.key == key]
         for one in ended:
-            del self.servers[one.key, one.uuid]
-            if one.client:
-                os.kill(one.client, signal.SIGKILL)  # our child, not reaped
-            self._end(one)
-            self._clear(one)
+            self.stop_one(one)
         return len(ended)
+
+    def stop_one(self, one: MpsServer) -> None:
+        """End one for good."""
+        self.drop(one)
+        self._clear(one)
+
+    def drop(self, one: MpsServer, number: int = signal.SIGTERM) -> None:
+        """End one, whose directory stays."""
+        del self.servers[one.key, one.uuid]
+        if one.client:
+            os.kill(one.client, signal.SIGKILL)  # our child, not reaped
+        self._end(one, number)
 
     def _clear(self, one: MpsServer) -> None:
         """Remove what there is of its directory, and that of its slice after the last one."""
@@ -207,13 +222,13 @@ class Servers:
         finally:
             os._exit(0)
 
-    def _end(self, one: MpsServer) -> None:
+    def _end(self, one: MpsServer, number: int = signal.SIGTERM) -> None:
         try:
-            if one.pid and signal_process(self.kernel, one.pid, one.start, signal.SIGTERM):
+            if one.pid and signal_process(self.kernel, one.pid, one.start, number):
                 if not _is_reaped(one.pid):
                     self._ending.add(one.pid)  # it ends its servers first
         except OSError as error:
-            self.log(f"MPS of slice {one.key} on {one.uuid}: process {one.pid} goes on: {error.strerror}")
+            self.log(f"{one.name}: process {one.pid} goes on: {error.strerror}")
         one.pid = 0
 
     def look(self, living: set[str], now: int) -> None:
@@ -221,7 +236,7 @@ class Servers:
         self._ending = {pid for pid in self._ending if not _is_reaped(pid)}
         for one in tuple(self.servers.values()):
             over = one.state in (READY, UNKNOWN) or (one.state == FAILED and now - one.since > REMEMBERED)
-            if over and one.key not in living:
+            if over and one.key not in living and not one.shared:
                 self.stop(one.key)
             elif one.pid and not _lives(one):
                 one.pid = 0
@@ -233,10 +248,20 @@ class Servers:
         one.problem = f"{problem}; its log ends with: {last}" if last else problem
         one.state, one.since = FAILED, now
         self._end(one)
-        self.log(f"MPS of slice {one.key} on {one.uuid}: {one.problem}")
+        self.log(f"{one.name}: {one.problem}")
 
     def _instruct(self, one: MpsServer) -> None:
-        """Send the commands through the driver's own program; its answers come back through the loop."""
+        def done(text: str, now: int) -> None:
+            if one.state == STARTING:
+                self._answered(one, text, now)
+
+        self.ask(one, one.commands(), done)
+
+    def ask(self, one: MpsServer, commands: bytes, done: Callable[[str, int], None]) -> None:
+        """Send commands through the driver's own program; `done` is handed the answer, later. Raises OSError.
+
+        It is not called for a server that was ended meanwhile.
+        """
         ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
         try:
             reply_read, reply_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -254,7 +279,7 @@ class Servers:
         finally:
             os.close(ask_read)
         try:
-            os.write(ask_write, one.commands())  # less than a pipe holds
+            os.write(ask_write, commands)  # less than a pipe holds
         except BrokenPipeError:
             pass  # it has ended: that is its answer
         finally:
@@ -275,8 +300,8 @@ class Servers:
                 os.kill(one.client, signal.SIGKILL)
                 os.waitpid(one.client, 0)
                 one.client = 0
-            if self.servers.get((one.key, one.uuid)) is one and one.state == STARTING:
-                self._answered(one, bytes(answer).decode("ascii", "replace"), now)
+            if self.servers.get((one.key, one.uuid)) is one:
+                done(bytes(answer).decode("ascii", "replace"), now)
 
         self.loop.add(reply_read, ready)
 
@@ -332,6 +357,22 @@ def _base() -> str:
     path = runtime_directory("mps")
     os.chmod(path, 0o711)
     return path
+
+
+def _empty(directory: str) -> None:
+    """Remove what an earlier control daemon has left, but not the directory: containers have it mounted.
+
+    Raises DeviceError.
+    """
+    try:
+        for entry in os.scandir(directory):
+            if entry.is_dir(follow_symlinks=False):
+                raise OSError(errno.ENOTEMPTY, f"a container has made the directory {entry.name[:80]!r} there")
+            os.unlink(entry.path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise DeviceError.of("policy concurrent", directory, error, "remove what is in it") from None
 
 
 def _is_reaped(pid: int) -> bool:

@@ -6,8 +6,11 @@ import os
 import re
 
 from nvc.errors import one_line
+from nvc.value import Value
 
 LINE_MAX = 200  # bytes
+LOG_MAX = 1 << 16  # bytes that are searched
+FAULT = re.compile(r"fault|exception|fatal|illegal|killed|terminat", re.IGNORECASE)
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
 
@@ -23,6 +26,50 @@ def last_line(path: str) -> str:
         return ""
     lines = data.decode("utf-8", "replace").strip().splitlines()
     return one_line(lines[-1]) if lines else ""
+
+
+class ServerStatus(Value):
+    """What a control daemon says of one of its servers."""
+
+    state: str = ""  # ACTIVE, INITIALIZING, FAULT; "": it said none
+    clients: tuple[int, ...] = ()  # processes, as the host numbers them
+
+    @property
+    def faulted(self) -> bool:
+        """Whether a client has caused a fault that ends all of them."""
+        return "FAULT" in self.state
+
+
+def server_status(text: str) -> ServerStatus:
+    """Parse the answers to `get_server_status` and `get_client_list`: a word, then a number a line."""
+    words = [line.strip() for line in text.splitlines() if line.strip()]
+    state = next((one_line(word).upper()[:40] for word in words if not word.isdigit()), "")
+    return ServerStatus(state, tuple(int(word) for word in words if word.isdigit() and len(word) < 12))
+
+
+def size_of(path: str) -> int:
+    """Bytes of a log; 0 where there is none."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return 0
+
+
+def culprit(path: str, position: int, clients: frozenset[int]) -> int:
+    """The one of `clients` that a log names in its lines on a fault, from `position` on; 0: it names none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            data = os.pread(fd, LOG_MAX, max(position, os.fstat(fd).st_size - LOG_MAX))
+        finally:
+            os.close(fd)
+    except OSError:
+        return 0
+    for line in data.decode("utf-8", "replace").splitlines():
+        named = [pid for pid in clients if re.search(rf"(?<!\d){pid}(?!\d)", line)]
+        if len(named) == 1 and FAULT.search(line):
+            return named[0]
+    return 0
 
 
 def is_number(text: str, wanted: int) -> bool:

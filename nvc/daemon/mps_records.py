@@ -15,6 +15,7 @@ from nvc.value import Value
 ABOUT_MAX = 256  # bytes
 STARTING = "starting"
 MIB = 1 << 20
+SHARED = "shared"  # in the place of a slice's key
 GONE = ".gone-"  # begins the name of a directory that is being removed
 
 
@@ -47,6 +48,20 @@ class MpsServer:
         self.problem = ""
         self.since = now
         self.client = 0  # the process that sends commands
+
+    @property
+    def shared(self) -> bool:
+        """Whether slices share it."""
+        return self.key == SHARED
+
+    @property
+    def name(self) -> str:
+        """Whose it is, for the log."""
+        return f"MPS of {self.uuid}" if self.shared else f"MPS of slice {self.key} on {self.uuid}"
+
+    def options(self) -> tuple[str, ...]:
+        """The options of the program: in the foreground; -M has one server for clients of all users."""
+        return ("-f", "-M") if self.shared else ("-f",)
 
     def environment(self) -> dict[str, str]:
         """For the control daemon, its servers and who sends it commands."""

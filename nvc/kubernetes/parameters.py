@@ -14,7 +14,7 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
-from nvc.slices.model.policy import POLICIES
+from nvc.slices.model.policy import POLICIES, TABLE
 from nvc.slices.model.shares import WEIGHT_MAX
 from nvc.value import Value
 
@@ -39,6 +39,10 @@ class Parameters(Value):
 def _policy(value: object) -> str:
     if value not in POLICIES:
         raise ValueError(f"want one of {', '.join(POLICIES)}")
+    if TABLE[POLICIES.index(str(value))].server:
+        raise ValueError(
+            "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods"
+        )
     return str(value)
 
 

@@ -85,7 +85,8 @@ def slice_ops(directory: str, slice: Slice, mps: str = MPS_PIPES) -> list[Op]:
     else:
         ops.append(Ledger(place, ledger.header(), layout.LEDGER_SIZE, slice.label))
     if slice.mps:
-        ops.append(BindHostFile(slice.mps, mps, None, True, True))
+        pipes = f"{directory}/{layout.MPS_DIRECTORY}" if slice.server else mps
+        ops.append(BindHostFile(slice.mps, pipes, None, True, True))
     if slice.daemon:  # a directory, so that a socket created later is visible
         ops.append(BindHostFile(slice.daemon, f"{directory}/{layout.DAEMON_DIRECTORY}", None, True))
     shims = {soname: (path, identity) for soname, path, identity in slice.shims}
@@ -123,6 +124,6 @@ def warnings(slice: Slice) -> tuple[str, ...]:
     found += [
         f"the policy of {device.uuid} is {policy_of(device.policy).name}: the cap of {device.cores}% does not hold"
         for device in slice.devices
-        if device.cores and not policy_of(device.policy).leases
+        if device.cores and not policy_of(device.policy).caps
     ]
     return (*found, *not_enforced(slice.devices, slice.not_enforced))

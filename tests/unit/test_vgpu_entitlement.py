@@ -33,15 +33,17 @@ def parts(*claims: Demand, policy: int = NONE, maximum: int = 0, idle: str = "")
 
 def test_the_table_is_sound() -> None:
     assert [row.number for row in TABLE] == list(range(len(TABLE))) and len(set(POLICIES)) == len(TABLE)
-    # The shim knows one policy from the others by its number.
-    assert [row.number for row in TABLE if not row.leases] == [layout.POLICY_NATIVE]
+    # The shim knows two policies from the others by their numbers.
+    assert [row.number for row in TABLE if not row.leases] == [layout.POLICY_NATIVE, layout.POLICY_CONCURRENT]
+    assert [row.number for row in TABLE if row.server] == [layout.POLICY_CONCURRENT]
     assert policy_of(77).name == "77" and policy_of(77).leases
 
 
 def test_the_chart_knows_every_policy() -> None:
     with open(os.path.join(REPO, "packaging/kubernetes/chart/values.schema.json"), encoding="utf-8") as file:
         found = re.findall(r'"policy": \{\s*"enum": (\[[^]]*\])', file.read())
-    assert [json.loads(names) for names in found] == [[*POLICIES]] * 2, "run packaging/tables.py"
+    claimed = [row.name for row in TABLE if not row.server]
+    assert [json.loads(names) for names in found] == [claimed] * 2, "run packaging/tables.py"
 
 
 def test_what_each_policy_entitles_to() -> None:

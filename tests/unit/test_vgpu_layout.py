@@ -39,6 +39,7 @@ CONSTANTS = {
     "VGPU_SHARES": layout.SHARES,
     "VGPU_NO_LIMIT": layout.NO_LIMIT,
     "VGPU_POLICY_NATIVE": layout.POLICY_NATIVE,
+    "VGPU_POLICY_CONCURRENT": layout.POLICY_CONCURRENT,
     "VGPU_DEVICE_PAUSED": layout.PAUSED,
     "VGPU_DEVICE_DENIED": layout.DENIED,
     "sizeof(struct vgpu_quota)": layout.QUOTA_SIZE,

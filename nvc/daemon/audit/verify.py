@@ -5,6 +5,7 @@
     overuse    a slice has more of a device's time than it may (overuse.py)
     stranger   a process that is in no slice uses a shared device
     late       a slice keeps the device after its leases
+    fault      an MPS server that slices share has ended (mps_shared.py)
     overcount  a ledger has what no process owns (stale_accounts.py)
 
 `report` logs and counts it. `deny` also denies the slice more of the device for as long as it goes on. `stop`
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 BYPASS, EXCESS, OVERUSE, STRANGER, LATE = "bypass", "excess", "overuse", "stranger", "late"
 OVERCOUNT = "overcount"
+FAULT = "fault"
 REPORT, DENY, STOP = "report", "deny", "stop"
 #: Nanoseconds that something is seen before it counts. Memory is there or not; the window for time is that of
 #: overuse.py; a process may be about to claim its slot; the driver may be about to take back what a dead one had.
@@ -98,7 +100,7 @@ class Verifier:
         self.actions = actions
         self.log = log
         self.events: list[Event] = []
-        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT), 0)
+        self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT, FAULT), 0)
         self.overuse = Overuse()
         self.untold: dict[str, int] = {}  # devices whose utilization NVML does not tell, and its error
         self.stale = StaleAccountFinder(accountant)
@@ -115,6 +117,10 @@ class Verifier:
             if one.key and one.action == DENY:
                 found.setdefault((one.key, one.uuid.lower()), one)
         return found
+
+    def fault(self, key: str, uuid: str, pid: int, text: str, action: str) -> None:
+        """Note that the MPS server of a device has ended; by which process, where that is known."""
+        self._note(FAULT, key, uuid, pid, text, action)
 
     def look(self, servers: Mapping[tuple[str, str], MpsServer], now: int) -> None:
         """After each answer of NVML. Kernels of slices and devices in `servers` run in a process of MPS."""

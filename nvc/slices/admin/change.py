@@ -16,7 +16,7 @@ from nvc.slices.model.sizes import size_text
 from nvc.slices.model.slice import SliceDevice, amount
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
-from nvc.slices.store.admission import check_cap, check_weight, sharers
+from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
 from nvc.slices.store.limits import edit, sound_quota
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -185,6 +185,9 @@ def _shared(
         check_weight("change limits", share.uuid, weight, device_policy.total_weight, others)
     policy = device_policy.effective(asked)
     check_cap(cores, share.uuid, policy)
+    check_server(tenant.entry, share.uuid, policy)
+    if policy_of(policy).server and cores != share.cores:
+        told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
     return DeviceShare(share.replace(cores=cores, weight=weight, policy=policy), asked)

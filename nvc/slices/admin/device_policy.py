@@ -15,7 +15,7 @@ from nvc.slices.model.slice import resolve
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry
-from nvc.slices.store.admission import Sharer, sharers
+from nvc.slices.store.admission import Sharer, check_server, sharers
 from nvc.slices.store.limits import edit
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -109,9 +109,17 @@ def set_device_policy(
         new = {uuid: change(policies.read(uuid)) if change else DevicePolicy() for uuid in uuids}
         told: list[str] = []
         for uuid, own in new.items():
-            shares = [
-                share for _, found in slices for share in found if share.uuid == uuid and share.memory_limit
+            users = [
+                (entry, share)
+                for entry, found in slices
+                for share in found
+                if share.uuid == uuid and share.memory_limit
             ]
+            shares = [share for _, share in users]
+            if policy_of(own.effective(POLICY_NATIVE)).server and uuid.startswith("MIG-"):
+                raise InputError(uuid, cause="a MIG device has no MPS server of nvcd's")
+            for entry, _ in users:
+                check_server(entry, uuid, own.effective(POLICY_NATIVE))
             uncapped = sum(not share.cores for share in shares)
             if uncapped and policy_of(own.effective(POLICY_NATIVE)).bound == CAP:
                 raise InputError(

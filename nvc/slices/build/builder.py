@@ -19,6 +19,7 @@ from nvc.slices.build import calibration, shim
 from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.client.presence import not_enforced
 from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
+from nvc.slices.model.policy import policy_of
 from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
 from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
@@ -72,7 +73,7 @@ def build_slice(
     libraries as the container has it. With `compat`, the image's forward-compatibility libraries may be used.
     The slice has everything that a plan prints: each device's policy in force, overheads and what is not enforced.
 
-    Raises InitializationError without a shim, and DeviceError for an MPS server of more than one device.
+    Raises InitializationError without a shim, and DeviceError where there can be no MPS server that was asked for.
     Raises PolicyError for a device policy that cannot be read, DaemonError where nvcd is required and not running.
     Raises MountError for an image with too many shadow libraries, and what `kernel_limits.held_cgroup` raises.
     """
@@ -97,6 +98,13 @@ def build_slice(
 
         isolated = held_cgroup(facts, devices, target, wanted.reserved)
     ruled = with_policies(devices)
+    server = ""
+    if any(policy_of(device.policy).server for device in ruled if not device.hidden):
+        from nvc.slices.client import mps as servers
+
+        server = servers.shared_device(ruled, wanted.isolation, bool(holds))
+        servers.check_container(kernel, target, server)
+        mps = servers.directory(servers.SHARED, server)
     return Slice(
         devices=measured(ruled, facts.driver_label),
         not_enforced=not_enforced(ruled, wanted.require_daemon),
@@ -110,6 +118,7 @@ def build_slice(
         isolation=wanted.isolation,
         mps=mps,
         mps_percent=percent,
+        server=server,
         held=isolated,
         daemon=registry.daemon_directory(),
         compat=libraries,
@@ -155,10 +164,14 @@ def install_slice(
 
         key = registry.key_of(kernel, target)
         try:
+            if slice.server:
+                mps.share(slice.server, timeout)
+                return apply()  # other slices may use it: nvcd ends it after the last one
             mps.start(key, mps.only_device(slice.devices), slice.mps_percent, timeout)
             return apply()
         except BaseException:
-            mps.stop(key)
+            if not slice.server:
+                mps.stop(key)
             raise
     except BaseException:
         if undo is not None:
@@ -183,6 +196,8 @@ def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevi
     from nvc.slices.client import mps
 
     own = mps.only_device(devices)
+    if policy_of(own.asked_policy).server:
+        mps.shared_device((own,), "mps", False)  # refuses
     found = tuple(
         device.replace(cores=CORES_UNCAPPED, policy=POLICY_NATIVE, asked_policy=POLICY_NATIVE)
         if device.uuid == own.uuid

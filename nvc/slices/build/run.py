@@ -232,7 +232,7 @@ def _enter_slice(
         _apply(kernel, target, plan, sorted(places), program.timeout)
 
     install_slice(kernel, target, slice, libs_dir, program.timeout, apply)
-    if slice.mps:
+    if slice.mps and not slice.server:  # there, the shim says when
         program.environment["CUDA_MPS_PIPE_DIRECTORY"] = mps
     return not_enforced(slice.devices, slice.not_enforced)
 

@@ -1,21 +1,29 @@
-"""Isolation by MPS: nvcd starts a server for one slice, whose limits the driver enforces."""
+"""MPS servers, which nvcd starts: one for a slice that is isolated by it, one that slices of a device share."""
 
 from __future__ import annotations
 
+import os
 import time
 
 from nvc.errors import DeviceError, InitializationError
+from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.slices.client import nvcd
 from nvc.slices.model.layout import NO_LIMIT
+from nvc.slices.model.policy import policy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvc.kernel import Kernel
     from nvc.slices.model.slice import SliceDevice
+    from nvc.target import Target
 
 STEP = "isolation by MPS"
+SHARING = "policy concurrent"
+SHARED = "shared"  # in the place of a slice's key, of a server that slices share
+SHM = "/dev/shm"
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
 ANSWER_TIME = 10.0  # seconds for one answer
 
@@ -33,33 +41,83 @@ def only_device(devices: tuple[SliceDevice, ...]) -> SliceDevice:
     return usable[0]
 
 
+def shared_device(devices: tuple[SliceDevice, ...], isolation: str, claimed: bool) -> str:
+    """The UUID of the device whose shared server a slice uses; `devices` have the policies in force.
+
+    Raises DeviceError for a slice that cannot use one.
+    """
+    own = next(one for one in devices if not one.hidden and policy_of(one.policy).server)
+    if sum(not one.hidden for one in devices) != 1:
+        raise DeviceError(SHARING, own.uuid, "an MPS server has one device, and the slice has several",
+                          "ask for one device, or for another policy")  # fmt: skip
+    if ":" in own.index:
+        raise DeviceError(SHARING, own.uuid, "a MIG device has no MPS server of nvcd's", "choose another policy")
+    if isolation:
+        raise DeviceError(SHARING, own.uuid, f"its slices share one server: no isolation by {isolation}",
+                          "leave the isolation out, or choose another policy")  # fmt: skip
+    if claimed:
+        raise DeviceError(
+            SHARING, own.uuid, "not for claims: the MPS server would be in nvcd's container",
+            "`nvc-cli vgpu policy GPU --reset` on that node",
+        )  # fmt: skip
+    return own.uuid
+
+
+def check_container(kernel: Kernel, target: Target, uuid: str) -> None:
+    """Refuse a container without the host's /dev/shm, where MPS and its clients meet. Raises DeviceError."""
+    try:
+        fd = kernel.open_in_root(target.rootfs, SHM, O_PATH | os.O_DIRECTORY)
+        try:
+            found = os.fstat(fd).st_dev
+        finally:
+            os.close(fd)
+        same = found == os.stat(SHM).st_dev
+    except OSError as error:
+        raise DeviceError(SHARING, SHM, str(error.strerror), "start the container with the host's IPC") from None
+    if not same:
+        raise DeviceError(
+            SHARING, uuid, f"the container has a {SHM} of its own, and MPS needs the host's",
+            "start it with `--ipc=host`, for a pod `hostIPC: true`",
+        )  # fmt: skip
+
+
+def share(uuid: str, timeout: float) -> None:
+    """Have nvcd start the server that slices of a device share, unless it runs. Raises DeviceError."""
+    _wait(SHARING, uuid, timeout, "mps-share")
+
+
 def start(key: str, device: SliceDevice, percent: int, timeout: float) -> None:
     """Have nvcd start a server for a slice, and wait up to `timeout` seconds for its limits. Raises DeviceError."""
     memory = 0 if device.limit == NO_LIMIT else device.limit
+    _wait(STEP, device.uuid, timeout, "mps-start", key=key, percent=percent, memory=memory)
+
+
+def _wait(step: str, uuid: str, timeout: float, question: str, **words: str | int) -> None:
+    """Ask until the server of a device is ready. Raises DeviceError."""
     end = time.monotonic() + timeout
     while True:
-        answer = _ask("mps-start", device.uuid, key=key, uuid=device.uuid, percent=percent, memory=memory)
+        answer = _ask(step, question, uuid, uuid=uuid, **words)
         problem = answer.get("error") or answer.get("problem")
         if problem:
-            raise DeviceError(STEP, device.uuid, str(problem)[:400], str(answer.get("hint") or "")[:200])
+            raise DeviceError(step, uuid, str(problem)[:400], str(answer.get("hint") or "")[:200])
         if answer.get("state") == "ready":
             return
         if time.monotonic() > end:
-            raise DeviceError(STEP, device.uuid, "the server is not ready in time", "see --timeout")
+            raise DeviceError(step, uuid, "the server is not ready in time", "see --timeout")
         time.sleep(PAUSE)
 
 
 def stop(key: str) -> None:
     """End the server of a slice that could not be started. Does nothing if nvcd does not answer."""
     try:
-        _ask("mps-stop", key, key=key)
+        _ask(STEP, "mps-stop", key, key=key)
     except DeviceError:
         pass
 
 
-def _ask(question: str, what: str, **words: str | int) -> dict[str, Any]:
+def _ask(step: str, question: str, what: str, **words: str | int) -> dict[str, Any]:
     try:
         return nvcd.ask(question, ANSWER_TIME, **words)
     except InitializationError as error:
         cause = f"nvcd does not answer at {error.path}: {error.cause}"
-        raise DeviceError(STEP, what, cause, "start nvcd") from None
+        raise DeviceError(step, what, cause, "start nvcd") from None

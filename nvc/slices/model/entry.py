@@ -54,6 +54,7 @@ class Entry(Value):
     )
     claim: str = ""  # NAMESPACE/NAME of a claim of Kubernetes that it was made for, before its containers
     holds: str = ""  # of Slice: what of claims its devices are
+    server: str = ""  # UUID of the device whose shared MPS server its programs can use
 
     @property
     def namespace(self) -> int:
@@ -72,6 +73,7 @@ def text_of(entry: Entry) -> str:
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
     lines += [f"fence {entry.isolation}"] if entry.isolation else []
     lines += [f"mounts {entry.mounts}"] if entry.mounts else []
+    lines += [f"server {entry.server}"] if entry.server else []
     more = {name: getattr(entry, name) for name in _NAMES}
     lines += [f"{name} {_quoted(value)}" for name, value in more.items() if value]
     lines += [f"device {d.uuid} {d.index} {d.memory} {_quoted(d.name)}" for d in entry.devices]
@@ -150,6 +152,7 @@ def read_entry(path: str) -> Entry:
         "libraries": "",
         "fence": "",
         "mounts": "0",
+        "server": "",
     }
     fields.update(dict.fromkeys(_NAMES, ""))
     devices = []
@@ -177,7 +180,7 @@ def read_entry(path: str) -> Entry:
         entry = Entry(
             path.rpartition("/")[2], path, int(fields["pid"]), int(fields["start"]), _unquoted(fields["rootfs"]),
             _unquoted(fields["libraries"]), int(fields["created"]), tuple(devices), fields["fence"],
-            mounts=int(fields["mounts"]),
+            mounts=int(fields["mounts"]), server=fields["server"],
         )  # fmt: skip
         named: Entry = entry.replace(**{name: _unquoted(fields[name]) for name in _NAMES})
         return named

@@ -22,6 +22,7 @@ QUOTA_FILE = "nvc/quota"
 LEDGER_DIRECTORY = "nvc/ledger"
 LEDGER_NAME = "ledger"
 DAEMON_DIRECTORY = "nvc/daemon"
+MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
@@ -56,5 +57,6 @@ DENIED = 2
 #: The share of a device's time.
 CORES_UNCAPPED = 0
 WEIGHT = 1
-#: The one policy that the shim knows by its number; see nvc/slices/model/policy.py.
+#: The policies that the shim knows by their numbers; see nvc/slices/model/policy.py.
 POLICY_NATIVE = 5
+POLICY_CONCURRENT = 6

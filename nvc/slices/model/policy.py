@@ -1,8 +1,8 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 This table is the only place that knows one policy from another: parsing, nvcd's arbiter, entitlements, help, shell
-completion and docs/sharing.md (packaging/tables.py) follow it. Of the shim only VGPU_POLICY_NATIVE in
-native/vgpu/layout.h does, for the row without leases. A row's number is its place.
+completion and docs/sharing.md (packaging/tables.py) follow it. Of the shim only VGPU_POLICY_NATIVE and
+VGPU_POLICY_CONCURRENT in native/vgpu/layout.h do, for the rows without leases. A row's number is its place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Policy(Value):
     bound: str = NOTHING  # nvcd gives nobody more, also while the device is idle
     weighs: bool = False  # the time is divided by weight; otherwise equally
     leases: bool = True  # nvcd hands out leases and the shim holds caps; otherwise the driver shares alone
+    server: bool = False  # its slices share one MPS server; a cap is a part of the multiprocessors
     quanta: int = 1  # length of a lease, in the device's quantum
     reclaim: int = 0  # nanoseconds that a slice keeps a device it had alone after another slice wants it
     preempts: int = (
@@ -30,9 +31,14 @@ class Policy(Value):
     )
 
     @property
+    def caps(self) -> bool:
+        """Whether a cap holds under it."""
+        return self.leases or self.server
+
+    @property
     def needs_nvcd(self) -> bool:
         """Whether only nvcd enforces it: the shim enforces caps."""
-        return self.leases and self.bound != CAP
+        return self.server or self.leases and self.bound != CAP
 
 
 TABLE = (
@@ -45,6 +51,8 @@ TABLE = (
     Policy(4, "soft", "by weight, in leases of four quanta: fewer changes, longer waits", weighs=True, quanta=4,
            reclaim=100 * MS),  # never waited in full: at the default quantum four quanta, 40 ms, are less
     Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
+    Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server:"
+           " for tenants who trust each other", leases=False, server=True),
 )  # fmt: skip
 POLICIES = tuple(row.name for row in TABLE)
 #: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
@@ -69,7 +77,8 @@ def table() -> str:
     """The table of docs/sharing.md, which packaging/tables.py puts there."""
     lines = [HEAD]
     for row in TABLE:
-        cap, weight = "enforced" if row.leases else "ignored", "used" if row.weighs else "ignored"
+        cap = "part of the multiprocessors" if row.server else "enforced" if row.leases else "ignored"
+        weight = "used" if row.weighs else "ignored"
         needs = "yes" if row.needs_nvcd else "only for exact caps beside other slices" if row.leases else "no"
         lines.append(f"| `{row.name}` | {row.number} | {row.text} | {cap} | {weight} | {needs} |\n")
     return "".join(lines)

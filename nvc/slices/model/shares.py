@@ -46,7 +46,7 @@ def default_policy(cores: int, weighted: bool) -> int:
 def check_together(cores: int, policy: int, name: str, text: str, where: str) -> None:
     """Refuse a cap that the policy ignores, and a policy of caps without a cap. Raises InputError naming `name`."""
     row = policy_of(policy)
-    if cores and not row.leases:
+    if cores and not row.caps:
         raise InputError(name, text, f"policy {row.name} ignores caps, but {where} sets {cores} %",
                          "leave the cap or the policy out")  # fmt: skip
     if row.bound == CAP and not cores:
@@ -66,7 +66,7 @@ def share_text(cores: int, weight: int, policy: int) -> str:
     row = policy_of(policy)
     parts = [row.name]
     if cores:
-        parts.append(f"at most {cores}% of its time")
+        parts.append(f"at most {cores}% of its {'multiprocessors' if row.server else 'time'}")
     if weight != 1 or row.weighs:
         parts.append(f"weight {weight}")
     return ", ".join(parts)

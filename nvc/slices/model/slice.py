@@ -90,6 +90,7 @@ class Slice(Value):
     isolation: str = ""  # of SliceRequest.isolation
     mps: str = ""  # directory on the host with the pipes of its own MPS server
     mps_percent: int = 100  # of the device's threads
+    server: str = ""  # UUID of the device whose slices share that server; "": it is this slice's own
     not_enforced: str = ""  # why its policies are not, where they need nvcd
     daemon: str = ""  # directory on the host in which nvcd's socket is, or will be
     label: str = ""  # of SELinux, for the ledger
@@ -115,6 +116,8 @@ class Slice(Value):
             lines.append("isolated by MIG: the smallest free MIG device that fits, chosen when the plan was made")
         if self.held is not None:
             lines.append(f"memory is limited by the kernel, too, for the cgroup {self.held.path}")
+        if self.server:
+            lines.append(f"shares the MPS server of {self.server} with other slices: a fault of one ends them all")
         if self.isolation == "mps":
             lines.append(f"isolated by an MPS server of its own, with {self.mps_percent}% of the threads")
         return lines

@@ -69,7 +69,8 @@ def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForc
     leased = [demand for demand in demands if policy_of(demand.policy).leases]
     number = device_policy.policy
     if number == NONE:
-        number = leased[0].policy if leased else POLICY_NATIVE
+        servers = [demand for demand in demands if policy_of(demand.policy).server]
+        number = leased[0].policy if leased else servers[0].policy if servers else POLICY_NATIVE
     policy = policy_of(number)
     part = 1 / max(len(leased), device_policy.max_instances, 1)
     terms = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.slices.model.ledger import Budget
+from nvc.slices.model.policy import policy_of
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -73,7 +74,8 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
     if tenant.problem:
         return "?"
     if had is None:
-        return "idle" if device.cores else "-"  # time is measured where it is bounded or taken in turns
+        measured = device.cores and policy_of(device.policy).leases
+        return "idle" if measured else "-"  # time is measured where it is bounded or taken in turns
     if had.waited > 0:
         return "capped" if device.cores else "waiting"
     return "busy" if had.launches or had.share > 0 else "idle"

@@ -137,9 +137,9 @@ def _device(
     memory_part = used / device.memory if device.memory else None
     memory = f"{short_size(used)}/{short_size(device.memory) if device.memory else '?'}"
     head = f"GPU {device.index}"
-    # Slices with leases have one policy in force; beside them others may have `native`.
-    numbers = [row.device.policy for row in rows if row.tenant.alive]
-    policy = next(filter(lambda one: one.leases, map(policy_of, numbers)), policy_of(POLICY_NATIVE))
+    # Slices with leases have one policy in force; beside them others may have `native` or `concurrent`.
+    known = [policy_of(row.device.policy) for row in rows if row.tenant.alive]
+    policy = max(known, key=lambda one: (one.leases, one.server), default=policy_of(POLICY_NATIVE))
     count = f"{len(rows)} slice{'s' if len(rows) > 1 else ''}"
     if short:
         cells = max((width - 45) // 2, 4)

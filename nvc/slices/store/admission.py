@@ -13,11 +13,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.slices.model.slice import Slice
+    from nvc.slices.store.registry import Entry
     from nvc.slices.store.snapshot import Snapshot
 
 
 #: Kinds of isolation by which a slice has a device for itself.
 EXCLUSIVE = ("mig", "mps")
+MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least one
 
 
 class Sharer(Value):
@@ -27,6 +29,7 @@ class Sharer(Value):
     cores: int
     weight: int
     isolation: str = ""
+    server: str = ""  # of Entry
 
 
 def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
@@ -36,7 +39,7 @@ def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Share
     """
     known.check(step, uuid, but)
     return tuple(
-        Sharer(entry.key, share.cores, share.weight, entry.isolation)
+        Sharer(entry.key, share.cores, share.weight, entry.isolation, entry.server)
         for entry, shares in known.living
         for share in shares
         # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
@@ -55,7 +58,7 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             continue
         own = policies.read(device.uuid)
         check_cap(device.cores, device.uuid, own.effective(device.policy))
-        if not own.bounds and ":" not in device.index:
+        if not own.bounds and ":" not in device.index and not slice.server:
             continue
         if known is None:
             known = snapshot(kernel, locked=True)
@@ -66,6 +69,8 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
                 "make a slice", device.uuid, "it is reserved for one slice, and another has it",
                 "start it again, or ask for another device",
             )  # fmt: skip
+        if slice.server:
+            check_clients(device.uuid, others)
         most = own.max_instances
         if most and len(others) >= most:
             raise RegistryError(
@@ -82,6 +87,24 @@ def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sh
         raise RegistryError(
             step, uuid, f"a weight of {weight}, and {free} of {total} is free",
             "`nvc-cli vgpu policy` shows that, and changes it with --total-weight",
+        )  # fmt: skip
+
+
+def check_clients(uuid: str, others: tuple[Sharer, ...]) -> None:
+    """Refuse one more slice where `others` are as many as an MPS server takes clients. Raises RegistryError."""
+    if sum(one.server == uuid for one in others) >= MPS_CLIENTS:
+        raise RegistryError(
+            "make a slice", uuid, f"{MPS_CLIENTS} slices share its MPS server, the most that it takes",
+            "wait until one has ended, or ask for another device",
+        )  # fmt: skip
+
+
+def check_server(entry: Entry, uuid: str, policy: int) -> None:
+    """Refuse a policy with one MPS server for a slice that was started without it. Raises InputError."""
+    if policy_of(policy).server and entry.server != uuid:
+        raise InputError(
+            uuid, cause=f"slice {entry.key} was started without the MPS server of policy {policy_of(policy).name}",
+            hint="stop it, set the policy, and start it again",
         )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
     if slice.holds:
         _check_holds(kernel, base, key, slice.holds)
     # Another slice may have a MIG device for itself.
-    if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
+    if slice.server or any(":" in one.index or policies.read(one.uuid).text() for one in slice.devices):
         from nvc.slices.store.admission import admit
 
         admit(kernel, key, slice)
@@ -255,6 +255,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
         entry = old_entry.replace(
             devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
             isolation=slice.isolation if slice.isolation == "kernel" else old_entry.isolation,
+            server=slice.server or old_entry.server,
         )
         write_about(path, text_of(entry))
         announce(path)
@@ -295,6 +296,7 @@ def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             "" if target.id or target.proc < 0 else cgroup_of(target.proc),
             mounts=namespace_of(target),
             holds=slice.holds,
+            server=slice.server,
         )  # fmt: skip
     )
 

@@ -89,7 +89,7 @@ class SliceStatus(Value):
         found = (
             ("shim", limited),
             ("kernel", limited and isolation == "kernel"),
-            ("MPS", limited and isolation == "mps"),
+            ("MPS", limited and (isolation == "mps" or self.entry.server == device.uuid)),
             ("MIG", ":" in device.index),
         )
         return tuple(name for name, holds in found if holds)
@@ -158,7 +158,7 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
             continue
         entitled = entitlements(force)
         for terms in force.terms:
-            policy = force.policy.number if terms.leased else POLICY_NATIVE
+            policy = force.policy.number if terms.leased else terms.demand.policy
             holds[terms.key, uuid] = policy, entitled.get(terms.key)
 
     def of(tenant: SliceStatus, device: SliceDeviceStatus) -> SliceDeviceStatus:

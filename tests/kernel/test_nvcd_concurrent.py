@@ -1,0 +1,309 @@
+"""The policy `concurrent`: slices of a GPU that share one MPS server, on the simulated driver."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import REPO, run
+from support.mps_clients import Tenants, shared
+from support.mps_program import compile_control
+from support.nvcd import GPU, Place, ask, eventually
+
+from nvc.daemon.io.loop import Loop
+from nvc.daemon.mps import EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, PROHIBITED, Servers
+from nvc.daemon.mps_records import MpsServer
+from nvc.errors import DeviceError
+from nvc.kernel import LinuxKernel
+
+pytestmark = pytest.mark.driver(gpus=2)
+ILLEGAL_ADDRESS, RPC_FAILURE, MAX_CLIENTS = 700, 806, 808
+SLICE = ("--device=0", "--policy=concurrent", "--memory=4g")
+
+
+@pytest.fixture
+def tenants(place: Place, launcher: str, driver: str) -> Iterator[Tenants]:
+    script = os.path.join(REPO, "tests/support/mps_control.py")
+    compile_control(f"{driver}/usr/bin/nvidia-cuda-mps-control", script)
+    made = Tenants(place, launcher, driver)
+    yield made
+    made.end()
+    if place.daemon is not None and place.daemon.process.poll() is None:
+        ask(place, "mps-stop", key="shared")
+
+
+def command(tenants: Tenants, *words: str, **more: Any) -> Any:
+    place = tenants.place
+    return run(*place.enter(tenants.launcher, f"--root={tenants.driver}", "vgpu", *words), check=False, **more)
+
+
+def log_of(place: Place, name: str = "server") -> str:
+    directory = f"{place.run}/mps/shared"
+    (uuid,) = os.listdir(directory)
+    with open(f"{directory}/{uuid}/log/{name}.log", encoding="ascii") as log:
+        return log.read()
+
+
+def test_slices_share_one_server_and_a_cap_is_a_part_of_the_multiprocessors(place: Place, tenants: Tenants) -> None:
+    """Caps may add up to more than 100. One program is not root's."""
+    place.start(f"--root={tenants.driver}")
+    whole = tenants.start(*SLICE)
+    _, all_of_them = whole.do("start")
+    third = tenants.start(*SLICE, "--cores=30", "--user=1234:1234")
+    most = tenants.start(*SLICE, "--cores=90")
+    code, few = third.do("start")
+    assert (code, most.do("start")[0]) == (0, 0)
+    assert int(few) == -(-int(all_of_them) * 30 // 100) < int(all_of_them)
+    state = eventually(place, lambda s: shared(s).get("clients") == 3)
+    assert len(state["mps"]) == 1
+    said = log_of(place)
+    assert f"{third.pid} of user 1234: 30 0=4096M" in said and f"{most.pid} of user 0: 90 0=4096M" in said
+    assert [one.do("launch")[0] for one in tenants.all] == [0, 0, 0]
+
+
+def test_a_program_cannot_give_itself_more(place: Place, tenants: Tenants) -> None:
+    """Nor choose another server; fewer multiprocessors it may have."""
+    place.start(f"--root={tenants.driver}")
+    own = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=90G"}
+    more = tenants.start(*SLICE, "--cores=20", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="80", **own)
+    less = tenants.start(*SLICE, "--cores=20", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="10", **own)
+    assert (more.do("start")[0], less.do("start")[0]) == (0, 0)
+    said = log_of(place)
+    assert f"{more.pid} of user 0: 20 0=4096M" in said and f"{less.pid} of user 0: 10 0=4096M" in said
+
+
+def test_a_fault_of_one_ends_all_and_the_next_start_works(place: Place, tenants: Tenants) -> None:
+    daemon = place.start(f"--root={tenants.driver}")
+    good, bad = tenants.start(*SLICE), tenants.start(*SLICE)
+    assert (good.do("start")[0], bad.do("start")[0]) == (0, 0)
+    eventually(place, lambda s: shared(s).get("clients") == 2)
+    assert bad.do("fault")[0] == ILLEGAL_ADDRESS
+    state = eventually(place, lambda s: s["found"]["fault"])
+    (event,) = state["events"]
+    key = next(one["key"] for one in state["slices"] if one["key"].startswith(f"{namespace(bad.pid):x}-"))
+    assert (event["kind"], event["pid"], event["key"]) == ("fault", bad.pid, key)
+    assert "a fault has ended all its programs, with 2 clients" in daemon.said()
+    assert good.do("launch")[0] in (ILLEGAL_ADDRESS, RPC_FAILURE)
+    again = tenants.start(*SLICE)  # beside those that have not ended yet
+    eventually(place, lambda s: shared(s)["clients"] == 0)
+    assert again.do("start")[0] == 0 and again.do("launch")[0] == 0
+
+
+def namespace(pid: int) -> int:
+    return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+
+
+def test_a_server_that_was_killed(place: Place, tenants: Tenants) -> None:
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    assert one.do("start")[0] == 0
+    eventually(place, lambda s: shared(s).get("clients") == 1)
+    server = int(log_of(place).split()[1].rstrip("]"))
+    os.kill(server, signal.SIGKILL)
+    state = eventually(place, lambda s: s["found"]["fault"])
+    assert "does not say whose fault" in state["events"][0]["text"]
+    assert one.do("launch")[0] == RPC_FAILURE
+    assert tenants.start(*SLICE).do("start")[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_control_daemon_that_ends_or_hangs(place: Place, tenants: Tenants, number: int) -> None:
+    """Its directory stays, which the slices have mounted: a program of the same slice finds the next one there."""
+    daemon = place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    assert one.do("start")[0] == 0
+    eventually(place, lambda s: shared(s).get("clients") == 1)
+    before = control_pid(place)
+    os.kill(before, number)
+    eventually(place, lambda s: shared(s).get("state") == "ready" and control_pid(place) != before)
+    assert "does not answer" in daemon.said() or number == signal.SIGKILL
+    assert tenants.start(*SLICE).do("start")[0] == 0
+    assert one.do("launch")[0] in (0, RPC_FAILURE)
+    assert run("nsenter", "-t", str(one.pid), "-m", "sh", "-c", ENTER.format(one.pid)).stdout.endswith("\n0\n")
+
+
+#: Another program of a slice: a container starts one so.
+ENTER = """
+echo start | /usr/bin/python3 -c "
+import os, sys
+environment = dict(item.split('=', 1) for item in open('/proc/{0}/environ').read().split(chr(0)) if '=' in item)
+line = [word for word in open('/proc/{0}/cmdline').read().split(chr(0)) if word]
+os.execvpe(line[0], line, environment)" | cut -d' ' -f1
+"""
+
+
+def control_pid(place: Place) -> int:
+    directory = f"{place.run}/mps/shared"
+    (uuid,) = os.listdir(directory)
+    try:
+        with open(f"{directory}/{uuid}/about", encoding="ascii") as about:
+            return int(about.read().split()[0])
+    except FileNotFoundError:
+        return 0
+
+
+def test_one_that_was_killed_with_work_leaves_the_others_alone(place: Place, tenants: Tenants) -> None:
+    place.start(f"--root={tenants.driver}")
+    stays = tenants.start(*SLICE)
+    assert stays.do("start")[0] == 0
+    for _ in range(3):
+        goes = tenants.start(*SLICE)
+        assert goes.do("start")[0] == 0
+        goes.kill()
+        assert stays.do("launch")[0] == 0
+    eventually(place, lambda s: shared(s).get("clients") == 1)
+    assert ask(place)["found"]["fault"] == 0
+
+
+def test_a_fork_after_the_start(place: Place, tenants: Tenants) -> None:
+    """The child can do nothing with the driver, as ever; its parent goes on."""
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    assert one.do("start")[0] == 0
+    assert one.do("fork")[0] not in (0, -signal.SIGSEGV) and one.do("launch")[0] == 0
+
+
+def test_one_client_too_many(place: Place, tenants: Tenants) -> None:
+    script = os.path.join(REPO, "tests/support/mps_control.py")
+    compile_control(f"{tenants.driver}/usr/bin/nvidia-cuda-mps-control", script, MPS_CLIENTS="2")
+    place.start(f"--root={tenants.driver}")
+    codes = [tenants.start(*SLICE).do("start")[0] for _ in range(3)]
+    assert codes == [0, 0, MAX_CLIENTS] and tenants.all[0].do("launch")[0] == 0
+
+
+def test_nvcd_ends_it_after_the_last_slice_and_finds_it_again_before(place: Place, tenants: Tenants) -> None:
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    assert one.do("start")[0] == 0
+    before = control_pid(place)
+    assert place.daemon is not None
+    place.daemon.kill()
+    place.start(f"--root={tenants.driver}")
+    assert shared(ask(place))["state"] == "ready" and control_pid(place) == before
+    assert one.do("launch")[0] == 0
+    one.end()
+    eventually(place, lambda s: not s["mps"])
+    assert not os.path.exists(f"{place.run}/mps/shared")
+
+
+def test_without_nvcd_no_slice_is_made(place: Place, tenants: Tenants) -> None:
+    done = command(tenants, "run", *SLICE, "--", "true")
+    assert done.returncode == 1 and "nvcd does not answer" in done.stderr
+    assert os.listdir(f"{place.run}/vgpu") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("--device=0,1",), "the slice has several"),
+        (("--device=0", "--isolation=mps"), "no isolation by mps"),
+    ],
+)
+def test_refused(place: Place, tenants: Tenants, words: tuple[str, ...], cause: str) -> None:
+    place.start(f"--root={tenants.driver}")
+    done = command(tenants, "run", *words, "--policy=concurrent", "--memory=4g", "--", "true")
+    assert done.returncode == 1 and cause in done.stderr, done.stderr
+    assert ask(place)["mps"] == []
+
+
+def test_the_policy_of_a_device(place: Place, tenants: Tenants) -> None:
+    """It is set before slices start; they may take turns later, and run together again."""
+    place.start(f"--root={tenants.driver}")
+    early = tenants.start("--device=0", "--policy=weight")
+    done = command(tenants, "policy", "0", "concurrent")
+    assert done.returncode == 1 and "was started without the MPS server" in done.stderr
+    done = command(tenants, "set", str(early.pid), "--policy=concurrent")
+    assert done.returncode == 1 and "was started without the MPS server" in done.stderr
+    early.end()
+    assert command(tenants, "policy", "0", "concurrent").returncode == 0
+    one = tenants.start("--device=0", "--cores=40")
+    assert one.do("start")[0] == 0
+    shown = command(tenants, "show", str(one.pid)).stdout
+    assert "concurrent" in shown and "40% of its multiprocessors" in shown
+    assert command(tenants, "policy", "0", "weight").returncode == 0
+    eventually(place, lambda s: s["devices"][0]["policy"] == "weight")
+    assert one.do("launch")[0] == 0
+    assert command(tenants, "policy", "0", "concurrent").returncode == 0
+    eventually(place, lambda s: s["devices"][0]["policy"] == "concurrent")
+    done = command(tenants, "set", str(one.pid), "--cores=60")
+    assert done.returncode == 0 and "keep their part of the multiprocessors" in done.stderr
+    assert one.do("launch")[0] == 0
+
+
+def test_a_foreign_control_daemon_on_the_usual_directory(place: Place, tenants: Tenants) -> None:
+    """Nobody's slice is its client."""
+    run(*place.enter("mount", "-t", "tmpfs", "none", "/mnt"))
+    os.makedirs(f"{place.root}/mnt/nvidia-mps")
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE, CUDA_MPS_PIPE_DIRECTORY="/mnt/nvidia-mps")
+    assert one.do("start")[0] == 0
+    assert one.do("environment CUDA_MPS_PIPE_DIRECTORY")[1].endswith("/nvc/mps")
+
+
+def test_no_room(place: Place, tenants: Tenants) -> None:
+    place.start(f"--root={tenants.driver}")
+    run(*place.enter("mount", "-t", "tmpfs", "-o", "mode=711,nr_inodes=3", "none", "/run/nvc/mps"))
+    done = command(tenants, "run", *SLICE, "--", "true")
+    assert done.returncode == 1 and "no space left on device" in done.stderr.lower(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("uuid", "mode", "cause"),
+    [
+        (GPU.format(0), PROHIBITED, "compute mode forbids it"),
+        (GPU.format(0), EXCLUSIVE_THREAD, "compute mode forbids it"),
+        (GPU.format(0), EXCLUSIVE_PROCESS, "slice 1-2-3-4 has its one MPS server"),
+        ("MIG-00000000-1111-2222-3333-444444444440", 0, "isolated already"),
+    ],
+)
+def test_devices_that_have_none(scratch: str, uuid: str, mode: int, cause: str) -> None:
+    servers = Servers(Loop(), LinuxKernel(), print)
+    servers.binary = "/bin/true"
+    servers.servers["1-2-3-4", uuid] = MpsServer("1-2-3-4", uuid, 25, 0, f"{scratch}/gone", 0)
+    with pytest.raises(DeviceError, match=cause):
+        servers.start("shared", uuid, 100, 0, mode, 0)
+    assert len(servers.servers) == 1
+
+
+@pytest.mark.parametrize("driver", [{"mig": ("2x3g.40gb",)}], indirect=True)
+def test_a_mig_device(place: Place, tenants: Tenants) -> None:
+    place.start(f"--root={tenants.driver}")
+    for words in (("run", "--device=0:0", *SLICE[1:], "--", "true"), ("policy", "0:0", "concurrent")):
+        done = command(tenants, *words)
+        assert done.returncode == 1 and "a MIG device has no MPS server" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["own namespaces", "the host's processes", "own users"])
+def test_a_container(
+    place: Place, tenants: Tenants, stage: str, runc_bundle: Any, debian: str, kind: str
+) -> None:
+    """With the host's /dev/shm it is a client, whatever namespaces it has; without, it is refused."""
+    place.start(f"--root={tenants.driver}")
+    shutil.copy(f"{stage}/bin/nvc-spin", f"{debian}/usr/bin")
+    bundle = runc_bundle(debian)
+    namespaces = bundle.config["linux"]["namespaces"]
+    if kind == "the host's processes":
+        bundle.config["linux"]["namespaces"] = [one for one in namespaces if one["type"] != "pid"]
+    if kind == "own users":
+        bundle.user_namespace()
+    limits = ("--vgpu-policy=concurrent", "--vgpu-memory=4g", "--vgpu-cores=30")
+    words = ("--device=0", "--compute", "--utility", *limits)
+    shm = {"destination": "/dev/shm", "type": "bind", "source": "/dev/shm", "options": ["rbind", "rw"]}
+    for there in (False, True):
+        if there:
+            bundle.config["mounts"].append(shm)
+        with bundle.created("runc") as container:
+            container.start()
+            head = (tenants.launcher, f"--root={tenants.driver}", "configure", f"--pid={container.pid}")
+            done = run(*place.enter(*head, *words, bundle.rootfs), check=False)
+            if not there:
+                assert done.returncode == 1 and "/dev/shm" in done.stderr, done.stderr
+                continue
+            assert done.returncode == 0, done.stderr
+            assert "1.00 of 4.00 GiB taken" in container.exec("nvc-spin --memory 1GiB --seconds 0.2").stdout
+            user = 100000 if kind == "own users" else 0
+            assert f"of user {user}: 30 0=4096M" in log_of(place)

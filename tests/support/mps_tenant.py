@@ -1,0 +1,56 @@
+"""A program that uses the CUDA driver by commands, one a line; it prints a result and a value for each."""
+
+import ctypes
+import os
+import sys
+from typing import Any
+
+FAULT = b""".version 8.0
+.target sm_90
+.address_size 64
+.visible .entry vector_add(.param .u64 a, .param .u64 b, .param .u64 c, .param .s32 n) { ret; }
+"""
+MULTIPROCESSORS = 16
+cuda: Any = ctypes.CDLL("libcuda.so.1")
+context, module, function, memory = (ctypes.c_void_p() for _ in range(4))
+
+
+def start() -> tuple[int, object]:
+    """A context on the first device, and how many multiprocessors it has."""
+    number = ctypes.c_int()
+    code = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    code = code or cuda.cuCtxSetCurrent(context)
+    code = code or cuda.cuDeviceGetAttribute(ctypes.byref(number), MULTIPROCESSORS, 0)
+    return code, number.value
+
+
+def launch(bad: bool) -> Any:
+    """Run a kernel to its end, with addresses that are not allocated if it is to be bad."""
+    code = cuda.cuModuleLoadData(ctypes.byref(module), FAULT)
+    code = code or cuda.cuModuleGetFunction(ctypes.byref(function), module, b"vector_add")
+    code = code or cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096))
+    at = ctypes.c_uint64(8 if bad else memory.value or 0)
+    words = [at, at, at, ctypes.c_int(16)]
+    pointers = (ctypes.c_void_p * 4)(*(ctypes.cast(ctypes.byref(word), ctypes.c_void_p) for word in words))
+    code = code or cuda.cuLaunchKernel(function, 1, 1, 1, 16, 1, 1, 0, None, pointers, None)
+    return code or cuda.cuCtxSynchronize()
+
+
+print("ready", os.getpid(), flush=True)
+for line in sys.stdin:
+    command, *more = line.split()
+    value: object = "-"
+    if command == "start":
+        result, value = start()
+    elif command == "environment":
+        environ = ctypes.CDLL(None).getenv
+        environ.restype = ctypes.c_char_p
+        result, value = 0, (environ(more[0].encode()) or b"-").decode()
+    elif command == "fork":  # the child goes on where its parent has used the driver
+        child = os.fork()
+        if not child:
+            os._exit(cuda.cuCtxSynchronize() & 0xFF)
+        result = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    else:
+        result = launch(command == "fault")
+    print(result, value, flush=True)

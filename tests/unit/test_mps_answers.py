@@ -1,0 +1,56 @@
+"""What the driver's MPS says: the state of a server, its clients, and who caused a fault."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nvc.daemon.mps_answers import culprit, server_status
+from nvc.slices.store.admission import MPS_CLIENTS, Sharer, check_clients
+from nvc.slices.store.registry import RegistryError
+
+LOG = "[2026-11-22 10:00:00.123 Server {}] Client {} encountered a fatal exception\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "clients"),
+    [
+        ("ACTIVE\n12\n345\n", "ACTIVE", (12, 345)),
+        ("Fault\n", "FAULT", ()),
+        ("", "", ()),
+        ("Cannot find MPS control daemon process\n", "CANNOT FIND MPS CONTROL DAEMON PROCESS", ()),
+        ("\x1b[2J\n" + "9" * 40, "[2J", ()),
+    ],
+)
+def test_status(text: str, state: str, clients: tuple[int, ...]) -> None:
+    found = server_status(text)
+    assert found.clients == clients and found.state.endswith(state)
+    assert found.faulted == (state == "FAULT")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (LOG.format(7, 12), 12),
+        ("[Server 7] New client 12 connected\n", 0),
+        ("[Server 7] Client 123 encountered a fatal exception\n", 0),  # not 12
+        ("[Server 7] Fatal exception of one of 12, 345\n", 0),
+        ("", 0),
+    ],
+)
+def test_the_culprit(scratch: str, text: str, found: int) -> None:
+    path = os.path.join(scratch, "server.log")
+    before = LOG.format(7, 345)  # of an earlier server
+    with open(path, "w", encoding="ascii") as log:
+        log.write(before + text)
+    assert culprit(path, len(before), frozenset((12, 345))) == found
+    assert culprit(f"{path}.gone", 0, frozenset((12,))) == 0
+
+
+def test_no_more_slices_than_a_server_takes_clients() -> None:
+    others = tuple(Sharer(str(number), 0, 1, server="GPU-1") for number in range(MPS_CLIENTS))
+    check_clients("GPU-1", others[1:])
+    check_clients("GPU-2", others)
+    with pytest.raises(RegistryError, match="60 slices share its MPS server"):
+        check_clients("GPU-1", others)
