@@ -184,29 +184,17 @@ static CUresult end_primary(CUdevice device, CUresult (*call)(CUdevice))
     return result;
 }
 
-CU_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-    enter_primary(device);
-    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxRelease)));
-}
+#define END_PRIMARY(name)                                                                                   \
+    CU_API CUresult name(CUdevice device)                                                                   \
+    {                                                                                                       \
+        enter_primary(device);                                                                              \
+        return leave_primary(device, end_primary(device, REAL(name)));                                      \
+    }
 
-CU_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    enter_primary(device);
-    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxRelease_v2)));
-}
-
-CU_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-    enter_primary(device);
-    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxReset)));
-}
-
-CU_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    enter_primary(device);
-    return leave_primary(device, end_primary(device, REAL(cuDevicePrimaryCtxReset_v2)));
-}
+END_PRIMARY(cuDevicePrimaryCtxRelease)
+END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+END_PRIMARY(cuDevicePrimaryCtxReset)
+END_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 /* A green context is a part of the primary one, which it makes if need be. */
 static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, unsigned int flags)

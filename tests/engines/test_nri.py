@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.engines import DRIVER, Host
+from support.nri import until_ready
 from support.pods import Pods
 
 GENERATIONS = ("newest",)
@@ -18,13 +19,7 @@ def started(host: Host) -> subprocess.Popen[str]:
     """nvc-nri on the host, registered."""
     command = [*host.namespace, "/usr/local/bin/nvc-nri", f"--root={DRIVER}"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if ": ready" in line:
-            break
-    assert process.poll() is None, "".join(lines)
+    until_ready(process)
     return process
 
 

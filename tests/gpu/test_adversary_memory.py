@@ -15,16 +15,11 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def own(slice_: RealSlice) -> Iterator[None]:
-    """A program has an account of its own, and leaves no process."""
+    """Every program has a new ledger, and leaves no process."""
     slice_.new_ledger()
-    first = len(slice_.processes)
-    yield
-    for process in slice_.processes[first:]:
-        if process.process.poll() is None:
-            process.kill()
-    del slice_.processes[first:]
+    with slice_.without_leftovers():
+        yield
     slice_.new_ledger()
-    slice_.reset()
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,8 @@ Measure = Callable[[str, object], None]
 def whole(slice_: RealSlice) -> Iterator[None]:
     """Every test begins with the same limit and leaves no process."""
     slice_.reset()
-    first = len(slice_.processes)
-    yield
-    for process in slice_.processes[first:]:
-        if process.process.poll() is None:
-            process.kill()
-    del slice_.processes[first:]
-    slice_.reset()
+    with slice_.without_leftovers():
+        yield
 
 
 def fill(process: Process, block: int, way: str = "alloc") -> int:

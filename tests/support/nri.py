@@ -38,6 +38,17 @@ enable = true
 HOST_NETWORK = 2  # CRI's NamespaceMode.NODE
 
 
+def until_ready(process: subprocess.Popen[str]) -> None:
+    """Wait until nvc-nri, whose standard error is a pipe, is registered."""
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if ": ready" in line:
+            break
+    assert process.poll() is None, "".join(lines)
+
+
 class Containerd:
     """A running containerd."""
 
@@ -151,14 +162,8 @@ class Containerd:
             [f"{self.stage}/bin/nvc-nri", f"--socket={self.directory}/nri.sock", *words],
             env=self.environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        assert process.stderr is not None
         try:
-            lines = []
-            for line in process.stderr:
-                lines.append(line)
-                if ": ready" in line:
-                    break
-            assert process.poll() is None, "".join(lines)
+            until_ready(process)
             yield process
         finally:
             process.terminate()

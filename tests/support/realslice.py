@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from . import CLEAN_ENV, GIB, gpus
@@ -27,6 +29,17 @@ class RealSlice(Slice):
 
     def reset(self) -> None:
         self.limit(10 * GIB, context_overhead=self.context)
+
+    @contextlib.contextmanager
+    def without_leftovers(self) -> Iterator[None]:
+        """Ends the processes that are started in the context, and resets the limit."""
+        first = len(self.processes)
+        yield
+        for process in self.processes[first:]:
+            if process.process.poll() is None:
+                process.kill()
+        del self.processes[first:]
+        self.reset()
 
     def environment(self, **variables: str) -> dict[str, str]:
         return super().environment(**{**gpus.visible(), **variables})

@@ -111,7 +111,7 @@ class Slice:
         self.new_ledger()
 
     def new_ledger(self) -> None:
-        """An account in which nothing is."""
+        """An empty ledger."""
         with open(self.path("nvc/ledger/new"), "wb") as file:
             file.write(ledger.header())
             file.truncate(layout.LEDGER_SIZE)

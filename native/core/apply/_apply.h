@@ -91,6 +91,9 @@ int op_tmpfs(struct applier *a, struct op *op);
 int op_tmpfs_dir(struct applier *a, struct op *op);
 int op_tmpfs_file(struct applier *a, struct op *op);
 int op_attach(struct applier *a, struct op *op);
+/* A detached tmpfs of `size` bytes, mode 0555; -1 and errno. `label`: every inode's, for SELinux; "": none. fsconfig(2)
+ * takes 255 bytes. */
+int make_tmpfs(const char *source, uint32_t size, uint32_t inodes, const char *label);
 bool in_own_tmpfs(int fd);
 int undo_content(struct place *place, const char *data);
 

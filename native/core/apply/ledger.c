@@ -13,35 +13,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define INODES "2" /* its root and the file */
+#define INODES 2 /* its root and the file */
 #define NAME "ledger"
 #define LABEL_MAX 256
-
-static int set(int fs, const char *key, const char *value)
-{
-    return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
-}
-
-/* `label`: every inode's, for SELinux; "": none. fsconfig(2) takes 255 bytes. */
-static int new_mount(uint32_t size, const char *label)
-{
-    char bytes[16];
-    int mount = -1;
-    int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
-
-    if (fs < 0)
-        return -1;
-    snprintf(bytes, sizeof(bytes), "%u", size);
-    if (set(fs, "source", "nvc-ledger") == 0 && set(fs, "mode", "0555") == 0 &&
-        set(fs, "size", bytes) == 0 && set(fs, "nr_inodes", INODES) == 0 &&
-        (!*label || set(fs, "context", label) == 0) &&
-        syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-        mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
-    int saved = errno;
-    close(fs);
-    errno = saved;
-    return mount;
-}
 
 /* All of it is allocated at once: a process that maps it never meets a page that cannot be had. */
 static int make_file(int mount, const char *content, size_t length, uint32_t size)
@@ -71,7 +45,7 @@ static bool is_there(struct applier *a, struct op *op)
     int fd = open_in_root(a->target->rootfs, op->target, O_PATH | O_DIRECTORY | O_NOFOLLOW, 0);
     bool there = fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &sx) == 0 &&
                  (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && fstatfs(fd, &fs) == 0 &&
-                 fs.f_type == TMPFS_MAGIC && fs.f_files == 2 &&
+                 fs.f_type == TMPFS_MAGIC && fs.f_files == INODES &&
                  (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize - op->head.operand < (uint64_t)fs.f_bsize;
 
     if (fd >= 0)
@@ -92,7 +66,7 @@ int op_ledger(struct applier *a, struct op *op)
     if (length >= sizeof(label) || length > op->head.first_length)
         return fail(a, EINVAL, "label ledger", op->target);
     memcpy(label, op->first, length);
-    int mount = new_mount(op->head.operand, label);
+    int mount = make_tmpfs("nvc-ledger", op->head.operand, INODES, label);
     if (mount < 0)
         return fail(a, errno, "create tmpfs", op->target);
     if (make_file(mount, op->first + length, op->head.first_length - length, op->head.operand) < 0)

@@ -17,24 +17,25 @@
 #define SIZE_MIB 4
 #define INODES 8192
 #define CONTENT_MAX 65536
-#define TEXT(number) #number
-#define VALUE(number) TEXT(number)
 
 static int configure_tmpfs(int fs, const char *key, const char *value)
 {
     return (int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, key, value, 0);
 }
 
-static int new_tmpfs(void)
+int make_tmpfs(const char *source, uint32_t size, uint32_t inodes, const char *label)
 {
+    char bytes[16], count[16];
     int mount = -1;
     int fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
 
     if (fs < 0)
         return -1;
-    if (configure_tmpfs(fs, "source", "nvc") == 0 && configure_tmpfs(fs, "mode", "0555") == 0 &&
-        configure_tmpfs(fs, "size", VALUE(SIZE_MIB) "m") == 0 &&
-        configure_tmpfs(fs, "nr_inodes", VALUE(INODES)) == 0 &&
+    snprintf(bytes, sizeof(bytes), "%u", size);
+    snprintf(count, sizeof(count), "%u", inodes);
+    if (configure_tmpfs(fs, "source", source) == 0 && configure_tmpfs(fs, "mode", "0555") == 0 &&
+        configure_tmpfs(fs, "size", bytes) == 0 && configure_tmpfs(fs, "nr_inodes", count) == 0 &&
+        (!*label || configure_tmpfs(fs, "context", label) == 0) &&
         syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
     int saved = errno;
@@ -72,7 +73,7 @@ int op_tmpfs(struct applier *a, struct op *op)
     a->tmpfs = existing_tmpfs(a, op->target);
     a->tmpfs_is_new = a->tmpfs < 0;
     if (a->tmpfs_is_new)
-        a->tmpfs = new_tmpfs();
+        a->tmpfs = make_tmpfs("nvc", SIZE_MIB << 20, INODES, "");
     return a->tmpfs < 0 ? fail(a, errno, "create tmpfs", op->target) : 0;
 }
 
