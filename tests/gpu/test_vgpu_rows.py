@@ -279,7 +279,7 @@ def test_a_killed_process_holds_nothing(slice_: RealSlice, measured: Measure) ->
         process = slice_.start().do("alloc a 8g")
         process.kill()
         other = slice_.start()
-        slice_.eventually(partial(granted, other), 5)
+        slice_.eventually(partial(granted, other))
         other.kill()
     assert slice_.used() == 0
 
