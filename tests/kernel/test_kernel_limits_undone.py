@@ -24,7 +24,8 @@ from nvc.kernel.probe import MemoryLimit
 from nvc.request import DriverOptions, Request, SliceRequest
 from nvc.selection import select
 from nvc.sim.report import report
-from nvc.slices.build.kernel_limits import put_back, set_limits, with_limits
+from nvc.slices.build import kernel_limits
+from nvc.slices.build.kernel_limits import library_of, put_back, set_limits, with_limits
 from nvc.slices.build.run import _own_leaf
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import HeldCgroup, resolve
@@ -139,6 +140,39 @@ def test_a_driver_that_does_not_answer_may_have_set_them(nvml: Nvml, groups: tup
         set_limits(nvml.held(groups[0]), 1.0)
     assert nvml.in_force() == {(groups[0].path, "GPU-a"): GIB}
     assert f"{groups[0].path} may have the limits that were asked for: GPU-a 1 GiB" in str(caught.value)
+
+
+def test_another_cgroup_in_its_place_may_have_them(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML takes a path: which of the two it has found cannot be told."""
+    real = kernel_limits.parse_limits
+
+    def replaced(data: bytes, uuids: tuple[str, ...]) -> object:
+        os.rmdir(group.path)
+        os.mkdir(group.path)
+        return real(data, uuids)
+
+    monkeypatch.setattr(kernel_limits, "parse_limits", replaced)
+    with Group.make(2) as group, pytest.raises(ContainerError) as caught:
+        set_limits(nvml.held(group), TIMEOUT)
+    said = "another cgroup is there now, and the cgroup there may have the limits that were asked for: GPU-a 1 GiB"
+    assert f"{group.path}: {said}" in str(caught.value)
+
+
+@pytest.mark.driver(**DRIVER)
+@pytest.mark.parametrize("place", [".", "..", "../.."])
+@pytest.mark.parametrize("change", [lambda path: os.chmod(path, 0o775), lambda path: os.chown(path, 1000, 0)])
+def test_a_library_that_others_can_change_is_not_loaded(
+    driver: str, place: str, change: Callable[[str], None]
+) -> None:
+    """It would get root's rights."""
+    facts = discover(LinuxKernel(), DriverOptions(root=driver))
+    found = library_of(facts)
+    assert os.path.basename(found).startswith("libnvidia-ml.so.") and not os.path.islink(found)
+    changed = os.path.normpath(f"{found}/{place}")
+    change(changed)
+    with pytest.raises(DeviceError) as caught:
+        library_of(facts)
+    assert f"{changed}: not root alone can change it" in str(caught.value)
 
 
 def test_a_cgroup_that_is_gone_has_no_limits(nvml: Nvml) -> None:

@@ -7,10 +7,12 @@ reservation of a cgroup that is removed before it is told, as engines do.
 from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
 
 from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, leaf_of
 from nvc.discovery.wire import LimitsRefused, parse_limits
 from nvc.errors import ContainerError, DeviceError, InputError, NvcError, and_also
+from nvc.kernel import O_PATH, LinuxKernel
 from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
 from nvc.rundir import in_user_namespace
 from nvc.slices.model.layout import NO_LIMIT
@@ -147,11 +149,41 @@ def release(facts: HostFacts, leaf: Leaf, limits: tuple[MemoryLimit, ...], timeo
 
 
 def library_of(facts: HostFacts) -> str:
-    """Where the host has NVML. Raises DeviceError."""
+    """Where the host has NVML: a path without links, which root alone can change.
+
+    To limit memory NVML needs root's rights and the host's paths: the probe cannot protect the host from it.
+    Raises DeviceError.
+    """
     for library in facts.libraries:
         if library.soname == NVML:
-            return facts.driver_root.rstrip("/") + library.path
+            return _of_root(facts.driver_root, library.path)
     raise DeviceError(STEP, facts.driver_root, f"the driver has no {NVML}", "install the driver's libraries")
+
+
+def _of_root(root: str, path: str) -> str:
+    """Where a file below the driver root is, links resolved. Raises DeviceError if not root alone can change it."""
+    directory = fd = -1
+    place = root.rstrip("/") + path
+    try:
+        directory = os.open(root, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = LinuxKernel().open_in_root(directory, path, O_PATH)
+        real: str = os.readlink(f"/proc/self/fd/{fd}")
+        above = real
+        while above:
+            place = above
+            status = os.lstat(place)
+            kept = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX  # others cannot rename in it
+            if status.st_uid != 0 or status.st_mode & 0o022 and not kept:
+                cause = "not root alone can change it, and NVML needs root's rights to limit memory"
+                raise DeviceError(STEP, place, cause, "chown root it, and chmod go-w")
+            above = "" if place == "/" else place.rpartition("/")[0] or "/"
+    except OSError as error:
+        raise DeviceError.of(STEP, place, error, "install the driver's libraries") from None
+    finally:
+        for opened in (directory, fd):
+            if opened >= 0:
+                os.close(opened)
+    return real
 
 
 def with_limits(cgroups: tuple[HeldCgroup, ...], timeout: float, apply: Callable[[], T]) -> T:
@@ -187,7 +219,10 @@ def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
     try:
         check_unchanged(leaf)  # else what was limited is another cgroup, or one that processes can leave
     except NvcError as error:
-        and_also(error, put_back(undone, timeout))
+        if _is_there(leaf):
+            and_also(error, put_back(undone, timeout))
+        else:  # NVML may have found either, so that nobody knows what to put back
+            and_also(error, f"the cgroup there may have the limits that were asked for: {_text(held.limits)}")
         raise
     return undone
 
@@ -218,14 +253,19 @@ def put_back(before: HeldCgroup, timeout: float) -> str:
     One that is gone, or another one by now, has no limits of ours.
     """
     try:
-        if os.stat(before.path).st_ino != before.inode:
-            return ""
-        _tell(before, timeout)
-    except FileNotFoundError:
-        return ""
+        if _is_there(Leaf(before.path, before.inode)):
+            _tell(before, timeout)
     except (OSError, NvcError) as error:
         return f"the cgroup {before.path} did not get its limits of before back ({_text(before.limits)}): {error}"
     return ""
+
+
+def _is_there(leaf: Leaf) -> bool:
+    """Whether a cgroup is where it was. Raises OSError."""
+    try:
+        return os.stat(leaf.path).st_ino == leaf.inode
+    except FileNotFoundError:
+        return False
 
 
 def _text(limits: tuple[MemoryLimit, ...]) -> str:
