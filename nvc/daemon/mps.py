@@ -186,6 +186,11 @@ class Servers:
         self.drop(one)
         self._clear(one)
 
+    def hush(self, one: MpsServer) -> None:
+        """End the program that waits for an answer; who has asked is then handed what there is of it."""
+        if one.client:
+            os.kill(one.client, signal.SIGKILL)  # our child, not reaped
+
     def drop(self, one: MpsServer, number: int = signal.SIGTERM) -> None:
         """End one, whose directory stays."""
         del self.servers[one.key, one.uuid]

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     Tell: TypeAlias = Callable[[str, str, int, str, str], None]
 
 SILENT = SECOND  # without an answer: the log says so
-WEDGED = 5 * SECOND  # a busy host may keep a control daemon from answering for a while, and this ends all clients
+#: A busy host may take seconds to start the program that asks, and to end a server ends all of its clients. So one
+#: question without an answer is asked again, and only then counts.
+AGAIN = 5 * SECOND
+WEDGED = 10 * SECOND
 NEXT = "the next program starts another one"
 UNUSED = 5 * SECOND  # a slice that is being made may not be known yet
 
@@ -43,7 +46,7 @@ UNUSED = 5 * SECOND  # a slice that is being made may not be known yet
 class Watched:
     """What is known of a shared control daemon."""
 
-    __slots__ = ("used", "server", "start", "clients", "seen", "asked", "said", "restarts")
+    __slots__ = ("used", "server", "start", "clients", "seen", "asked", "silent", "said", "restarts")
 
     def __init__(self, now: int) -> None:
         self.used = now  # when a slice that uses it was last seen
@@ -51,7 +54,8 @@ class Watched:
         self.start = 0  # of that process
         self.clients: dict[int, str] = {}  # processes of that server, and the keys of their slices
         self.seen = 0  # bytes of the server's log
-        self.asked = 0  # since when there is no answer; 0: nothing was asked
+        self.asked = 0  # when the question was asked that is not answered; 0: there is none
+        self.silent = 0  # when it was first asked since the last answer
         self.said = False
         self.restarts = 0  # of servers that had clients, and of the control daemon
 
@@ -113,6 +117,7 @@ class SharedServers:
             self._wait(one, watched, now)
         elif watched.server:
             watched.asked = now
+            watched.silent = watched.silent or now
             question = f"get_server_status {watched.server}\nget_client_list {watched.server}\n"
             try:
                 self.servers.ask(one, question.encode(), lambda text, now: self._answered(one, watched, text))
@@ -122,18 +127,23 @@ class SharedServers:
 
     def _wait(self, one: MpsServer, watched: Watched, now: int) -> None:
         """There is no answer yet."""
-        if now - watched.asked > SILENT and not watched.said:
+        if now - watched.silent > SILENT and not watched.said:
             watched.said = True
             self.servers.log(f"{one.name}: the control daemon does not answer")
-        if now - watched.asked > WEDGED:
+        if now - watched.silent > WEDGED:
             self._kill(watched)
-            self._ended(one, watched, "the control daemon has not answered for 5 s", "started again")
+            self._ended(one, watched, "the control daemon has not answered for 10 s", "started again")
             self.servers.drop(one, signal.SIGKILL)  # the next second starts it
-            watched.asked, watched.said = 0, False
+            watched.asked, watched.silent, watched.said = 0, 0, False
+        elif now - watched.asked > AGAIN:
+            self.servers.hush(one)
 
     def _answered(self, one: MpsServer, watched: Watched, text: str) -> None:
-        watched.asked, watched.said = 0, False
+        watched.asked = 0
         status = server_status(text)
+        if not status.state:  # the program that asks was ended
+            return
+        watched.silent, watched.said = 0, False
         watched.clients = {
             pid: watched.clients.get(pid) or self._slice_of(pid, one.uuid) for pid in status.clients
         } or (watched.clients if status.faulted else {})
@@ -157,7 +167,7 @@ class SharedServers:
         if count or pid:
             watched.restarts += 1
             self.tell(key, one.uuid, pid or watched.server, f"{what}, with {count} clients: {whose}", action)
-        watched.server, watched.clients = 0, {}
+        watched.server, watched.clients, watched.silent = 0, {}, 0
 
     def _slice_of(self, pid: int, uuid: str) -> str:
         """The key of the slice in whose mount namespace a process is; "": none."""

@@ -126,6 +126,21 @@ def test_a_control_daemon_that_ends_or_hangs(place: Place, tenants: Tenants, num
     assert run("nsenter", "-t", str(one.pid), "-m", "sh", "-c", ENTER.format(one.pid)).stdout.endswith("\n0\n")
 
 
+def test_a_control_daemon_that_is_slow(place: Place, tenants: Tenants) -> None:
+    """It is not ended: that would end all programs."""
+    daemon = place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    assert one.do("start")[0] == 0
+    eventually(place, lambda s: shared(s).get("clients") == 1)
+    before = control_pid(place)
+    os.kill(before, signal.SIGSTOP)
+    eventually(place, lambda _: "the control daemon does not answer" in daemon.said())
+    os.kill(before, signal.SIGCONT)
+    tenants.start(*SLICE).do("start")
+    state = eventually(place, lambda s: shared(s).get("clients") == 2)
+    assert control_pid(place) == before and state["found"]["fault"] == 0 and one.do("launch")[0] == 0
+
+
 #: Another program of a slice: a container starts one so.
 ENTER = """
 echo start | /usr/bin/python3 -c "
