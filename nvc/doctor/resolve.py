@@ -54,7 +54,9 @@ class RunningContainer(Value):
 
 
 def resolve(name: str) -> RunningContainer:
-    """The container of a process id, a container id (or its beginning) or an engine's name for it.
+    """The container of a process id, an engine's name for it, a container id, or the beginning of one.
+
+    A name or a whole id comes before what only begins like it: cgroups of Kubernetes are called pod0e08c7e7-...
 
     Raises InputError if no running container has that name, ContainerError if /proc cannot be read.
     """
@@ -62,17 +64,13 @@ def resolve(name: str) -> RunningContainer:
         raise InputError("find container", name, "neither a process id nor the id of a container")
     if name.isascii() and name.isdigit() and len(name) < 10 and os.path.exists(f"/proc/{name}"):
         return _with_state(RunningContainer(name, int(name)))
-    ids = [name, *Lookup().ids_of(name)]
-    for wanted in ids:
-        for directory in _states():
-            if _is_meant(os.path.basename(directory), wanted):
-                pid, bundle = read_state(directory)
-                if pid and os.path.exists(f"/proc/{pid}"):
-                    return RunningContainer(name, pid, os.path.basename(directory), bundle, directory)
-    for wanted in ids:
-        found = _by_cgroup(wanted)
+    tries = [(id, True) for id in (*Lookup().ids_of(name), name)]
+    if len(name) >= _SHORTEST:
+        tries.append((name, False))
+    for wanted, whole in tries:
+        found = _by_state(name, wanted, whole) or _by_cgroup(name, wanted, whole)
         if found:
-            return _with_state(RunningContainer(name, found[0], found[1]))
+            return found
     raise InputError(
         "find container", name, "no running container has this name",
         "give the process id of its first process: docker inspect -f {{.State.Pid}}, crictl inspect, runc state",
@@ -84,8 +82,18 @@ def known() -> list[tuple[str, str]]:
     return [(os.path.basename(directory), directory) for directory in _states()]
 
 
-def _is_meant(id: str, wanted: str) -> bool:
-    return id == wanted or len(wanted) >= _SHORTEST and id.startswith(wanted)
+def _is_meant(id: str, wanted: str, whole: bool) -> bool:
+    return id == wanted if whole else id.startswith(wanted)
+
+
+def _by_state(name: str, wanted: str, whole: bool) -> RunningContainer | None:
+    """The container whose runtime keeps a state under the id, or under one that begins so."""
+    for directory in _states():
+        if _is_meant(os.path.basename(directory), wanted, whole):
+            pid, bundle = read_state(directory)
+            if pid and os.path.exists(f"/proc/{pid}"):
+                return RunningContainer(name, pid, os.path.basename(directory), bundle, directory)
+    return None
 
 
 def _states() -> Iterator[str]:
@@ -126,8 +134,8 @@ def _link(pid: int, name: str) -> str:
         return ""
 
 
-def _by_cgroup(wanted: str) -> tuple[int, str] | None:
-    """The first process in a cgroup that bears the id, and the whole id."""
+def _by_cgroup(name: str, wanted: str, whole: bool) -> RunningContainer | None:
+    """The first process in a cgroup that bears the id, or one that begins so."""
     try:
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except OSError as error:
@@ -136,6 +144,6 @@ def _by_cgroup(wanted: str) -> tuple[int, str] | None:
         for line in read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines():
             for part in line.split(":", 2)[-1].split("/"):
                 for candidate in ids_in(part):
-                    if _is_meant(candidate, wanted):
-                        return pid, candidate
+                    if _is_meant(candidate, wanted, whole):
+                        return _with_state(RunningContainer(name, pid, candidate))
     return None

@@ -68,6 +68,18 @@ def test_documents_of_runtimes_and_engines(place: str, document: dict[str, Any])
     os.unlink(f"{place}/status")
 
 
+@pytest.mark.parametrize("ids", [("web-1", "web-10"), ("web-10", "web-1")])
+def test_a_whole_id_comes_before_one_that_begins_like_it(
+    place: str, monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(resolve, "STATES", tuple(f"{place}/run/{id}" for id in ids))
+    for id in ids:
+        os.makedirs(f"{place}/run/{id}")
+        write(f"{place}/run/{id}/state.json", b'{"init_process_pid": %d}' % os.getpid())
+    assert [resolve.resolve(id).id for id in ("web-1", "web-10")] == ["web-1", "web-10"]
+    assert resolve.resolve("web-").id == ids[0]
+
+
 @ONCE
 @given(data=st.binary(max_size=300))
 def test_any_bytes(place: str, data: bytes) -> None:
