@@ -21,6 +21,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 
 OPT = "opt/nvc"
@@ -65,9 +66,12 @@ def texts(host):
     """The content of every file that may name a version. A file that cannot be read is an error."""
     for directory in (*CDI, STATE):
         for path, _, files in os.walk(os.path.join(host, directory)):
-            for name in files:
-                with contextlib.suppress(FileNotFoundError), open(os.path.join(path, name), "rb") as file:
-                    yield file.read()
+            for each in (os.path.join(path, name) for name in files):
+                with contextlib.suppress(FileNotFoundError):
+                    if stat.S_ISSOCK(os.stat(each).st_mode):  # of a plugin that runs
+                        continue
+                    with open(each, "rb") as file:
+                        yield file.read()
 
 
 def unused(host, place, current):

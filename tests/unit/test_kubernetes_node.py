@@ -72,6 +72,15 @@ def test_a_version_that_a_file_names_stays(node: Node) -> None:
     assert node.versions == ["2", "current"]
 
 
+def test_a_plugin_runs_while_the_next_version_comes(node: Node) -> None:
+    """The state directory has the socket of its worker, which cannot be read."""
+    node.install("1")
+    with socket.socket(socket.AF_UNIX) as worker:
+        worker.bind(node.path("var/lib/nvc/kubernetes/worker.sock"))
+        node.install("2")
+    assert node.versions == ["2", "current"]
+
+
 def test_what_a_killed_installer_left_is_replaced(node: Node) -> None:
     os.makedirs(node.path("opt/nvc/2.new/lib"))
     os.symlink("nowhere", node.path("opt/nvc/current.new"))
