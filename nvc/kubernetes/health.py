@@ -170,6 +170,9 @@ class Monitor:
         self.interval = interval
         self.judge = Judge(quiet)
         self.round = Round({}, {}, {}, "not asked yet")
+        self.answered = False  # or known not to answer
+        self.profiles: dict[str, str] = {}  # of MIG devices, as NVML told last
+        self._there: frozenset[str] = frozenset()  # UUIDs of GPUs, likewise
         self.xids: dict[str, int] = {}  # the last one of each GPU
         self._told: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
@@ -215,8 +218,7 @@ class Monitor:
                 lines.append(line)
 
     def _unknown(self, problem: str) -> None:
-        self.round = Round({}, {}, {}, problem)
-        self._judge()
+        self._take([f"problem {problem}"], None)
 
     def _take(self, lines: list[str], kept: Round | None) -> None:
         try:
@@ -226,14 +228,14 @@ class Monitor:
         for event in events:
             self.xids[event.uuid] = event.number
             self.judge.event(event, time.monotonic())
-        before, self.round = self.round, kept or found
+        before, self.round = (self.answered, self.profiles, self._there), kept or found
+        if kept is None:
+            self.answered = True
+            if not found.problem:
+                self.profiles, self._there = found.profiles, frozenset(found.gpus)
         self._judge()
-        if not before.problem and (before.gpus.keys(), before.profiles) != (
-            found.gpus.keys(),
-            found.profiles,
-        ):
-            if kept is None and not found.problem:
-                self.changed()  # the node has other devices: MIG devices were made or removed
+        if before != (self.answered, self.profiles, self._there):
+            self.changed()  # the node has other devices: MIG devices were made or removed
 
     def _judge(self) -> None:
         found = self.judge.conditions(self.gpus(), self.round, time.monotonic())

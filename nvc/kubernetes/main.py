@@ -19,7 +19,7 @@ from nvc.kubernetes.access import by_kubeconfig, in_cluster
 from nvc.kubernetes.api import Api
 from nvc.kubernetes.board import Board
 from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
-from nvc.kubernetes.devices import Device, devices_of, tainted
+from nvc.kubernetes.devices import GPU, Device, devices_of, tainted
 from nvc.kubernetes.dra import Driver
 from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
@@ -119,7 +119,7 @@ class Plugin:
         self.recorder = Recorder(settings, self.options.root, self.outlet.hook_path, log)
 
     def _devices_of(self, facts: HostFacts) -> tuple[Device, ...]:
-        return devices_of(facts, places(facts), self.monitor.round.profiles)
+        return devices_of(facts, places(facts), self.monitor.profiles)
 
     def _gpus(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(device.parent or device.uuid for device in self._known))
@@ -184,6 +184,9 @@ class Plugin:
 
     def _offer(self, facts: HostFacts, devices: tuple[Device, ...]) -> None:
         """Have the device plugin offer devices and sizes."""
+        if self.monitor.running and not self.monitor.answered:
+            # What a MIG device is called takes its profile, and a node keeps every name that was ever offered.
+            devices = tuple(device for device in devices if device.kind == GPU)
         try:
             found = resources(facts, devices, slicing_of(self.config))
             if found.sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import grpc
@@ -142,15 +143,27 @@ def test_nothing_is_given_while_kubelet_does_not_say_who_has_what(plugin: Plugin
 
 
 @pytest.mark.driver(gpus=1, mig=("7x1g.10gb",))
-def test_mig_devices(plugin: Plugin, kubelet: Kubelet) -> None:
-    plugin.start("--mode=device-plugin")
-    found = kubelet.resources(1)
-    (mig,) = (resource for name, resource in found.items() if name.startswith("nvidia.com/mig"))
+def test_mig_devices(plugin: Plugin, kubelet: Kubelet, driver: str) -> None:
+    """Their one resource has the name of the profile: before NVML has told it, and after NVML has died, too."""
+    faults = f"{driver}/proc/driver/nvidia/sim/faults"
+    os.mkfifo(faults)
+    os.chmod(faults, 0o644)
+    plugin.start("--mode=device-plugin", "--health-interval=0.2")
+    plugin.said(": ready")
+    with open(faults, "wb"):  # NVML is being asked, and waits for what this says
+        os.unlink(faults)
+    (mig,) = kubelet.resources(1).values()
+    assert mig.name == "nvidia.com/mig-1g.10gb"
     ids = mig.until(7)
     assert all(id.startswith("MIG-") for id in ids)
     assert mig.allocate(ids[2]) == [f"k8s.gpu.nvc.dev/gpu={ids[2]}"]
     said = plugin.said("size large is not offered")
     assert "size small is not offered: input error: [[nvc.vgpu]] small: 20GiB" in said
+    os.kill(plugin.asker(), signal.SIGKILL)
+    plugin.said("the process that asks NVML has ended")
+    kubelet.serve()
+    (again,) = kubelet.resources(1).values()
+    assert again.name == mig.name and again.until(7) == ids
 
 
 def test_both_modes_on_one_gpu(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:

@@ -278,9 +278,14 @@ class Plugin:
     def worker(self) -> int:
         """The process behind the one that the kubelet talks to."""
         assert self.process is not None
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as file:
-            (pid,) = map(int, file.read().split())
+        (pid,) = children(self.process.pid)
         return pid
+
+    def asker(self) -> int:
+        """The process that asks NVML."""
+        keeper = children(self.worker())[0]  # the eldest; another one may look at the driver just now
+        (asker,) = children(keeper)
+        return asker
 
     def kill(self) -> None:
         """End it at once."""
@@ -312,6 +317,12 @@ class Plugin:
             if os.path.isdir(directory)
             else []
         )
+
+
+def children(pid: int) -> list[int]:
+    """Those of a process, in the order of their beginning."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
 
 
 def add(api: ApiServer, made: dict[str, Any]) -> dict[str, Any]:
