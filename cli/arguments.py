@@ -87,8 +87,8 @@ def request(values: Values) -> Request:
 
 def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     """What the options of a slice ask for, None where there are none."""
-    from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
     from nvc.slices.model.sizes import parse_size
+    from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
 
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip

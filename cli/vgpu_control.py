@@ -128,8 +128,8 @@ def policy_command(
         set_device_policy,
         shared_devices,
     )
-    from nvc.slices.model.shares import parse_policy
     from nvc.slices.model.sizes import parse_number
+    from nvc.slices.model.time_settings import parse_policy
     from nvc.slices.policy import policies
 
     changes: dict[str, int] = {}

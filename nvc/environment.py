@@ -281,8 +281,8 @@ def _default_slice(config: Config) -> SliceRequest | None:
     memory, cores = config.vgpu_memory or config.vgpu_memory_max, config.vgpu_cores or config.vgpu_cores_max
     if not (memory or cores or config.vgpu_weight or config.vgpu_weight_max or config.vgpu_policy):
         return None
-    from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
     from nvc.slices.model.sizes import parse_size
+    from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
 
     name = "vgpu-memory" if config.vgpu_memory else "vgpu-memory-max"
     default: SliceRequest = bounds_of(config).replace(

@@ -43,8 +43,8 @@ class Size(Value):
     whole: int = 1
 
 
-class Share(Value):
-    """A number that says what of a device's time somebody gets, and where that was said."""
+class TimeSetting(Value):
+    """A cap, a weight or the number of a policy, and the option or variable that gave it."""
 
     name: str  # of the option or variable, for messages
     text: str  # what it says
@@ -74,10 +74,10 @@ class SliceRequest(Value):
     # `..._at`: for the device at this place in that order; wins over the others.
     memory: tuple[Size, ...] = ()
     memory_at: tuple[tuple[int, Size], ...] = ()
-    cores: tuple[Share, ...] = ()  # percent of the device's time; 0: all of it
-    cores_at: tuple[tuple[int, Share], ...] = ()
-    weight: Share | None = None  # among the containers of a device
-    policy: Share | None = None  # its number
+    cores: tuple[TimeSetting, ...] = ()  # percent of the device's time; 0: all of it
+    cores_at: tuple[tuple[int, TimeSetting], ...] = ()
+    weight: TimeSetting | None = None  # among the containers of a device
+    policy: TimeSetting | None = None  # its number
     devices: tuple[str, ...] = ()  # only these selectors; (): every device
     isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
     reserved: Size | None = None  # isolation by the kernel: what the driver keeps for it of each device

@@ -8,9 +8,9 @@ from nvc.request import Part, Request, Size, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.shares import default_policy
 from nvc.slices.model.sizes import parse_number, parse_size
 from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of
+from nvc.slices.model.time_settings import default_policy
 from nvc.value import Value
 
 TYPE_CHECKING = False

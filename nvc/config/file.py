@@ -211,7 +211,7 @@ def _size(value: Any) -> str:
 
 def _policy(value: Any) -> str:
     if _text(value):
-        from nvc.slices.model.shares import parse_policy
+        from nvc.slices.model.time_settings import parse_policy
 
         _understood(parse_policy, value)
     return str(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.slices.model.layout import CORES_UNCAPPED, WEIGHT
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.shares import WEIGHT_MAX, check_together, parse_policy
 from nvc.slices.model.sizes import parse_size
+from nvc.slices.model.time_settings import WEIGHT_MAX, check_together, parse_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.shares import check_together, default_policy
+from nvc.slices.model.time_settings import check_together, default_policy
 from nvc.value import Value
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ from nvc.errors import InputError
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
 from nvc.slices.model.policy import POLICIES, TABLE
-from nvc.slices.model.shares import WEIGHT_MAX
+from nvc.slices.model.time_settings import WEIGHT_MAX
 from nvc.value import Value
 
 TYPE_CHECKING = False

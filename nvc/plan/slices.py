@@ -5,7 +5,7 @@ from __future__ import annotations
 from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.policy import policy_of
-from nvc.slices.model.shares import TO_START, enforced_text
+from nvc.slices.model.time_settings import TO_START, enforced_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from support.host import GPU, Host, host
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.main import obey_signals
 from nvc.kernel import LinuxKernel
-from nvc.request import Share, SliceRequest
+from nvc.request import SliceRequest, TimeSetting
 from nvc.slices.admin.change import pause, set_limits
 from nvc.slices.admin.device_policy import set_device_policy
 from nvc.slices.model.policy import POLICIES
@@ -67,7 +67,7 @@ def first() -> SliceStatus:
 
 def test_a_limit_changes(woken: Host) -> None:
     """In place: neither the registry nor the slice's directory has another time."""
-    set_limits(KERNEL, first(), SliceRequest(weight=Share("--weight", "7", 7)), ())
+    set_limits(KERNEL, first(), SliceRequest(weight=TimeSetting("--weight", "7", 7)), ())
     run_until(woken, lambda: claim(woken).weight == 7)
 
 
@@ -100,7 +100,7 @@ def test_slices_come_and_go(woken: Host) -> None:
 def test_quota_files_stay_open(woken: Host) -> None:
     """A tenant with CAP_SYS_ADMIN can hold up whoever opens its quota."""
     (known,) = woken.daemon.slices.by_key.values()
-    set_limits(KERNEL, first(), SliceRequest(weight=Share("--weight", "7", 7)), ())
+    set_limits(KERNEL, first(), SliceRequest(weight=TimeSetting("--weight", "7", 7)), ())
     run_until(woken, lambda: claim(woken).weight == 7)
     assert [*woken.daemon.slices.by_key.values()] == [known]
 

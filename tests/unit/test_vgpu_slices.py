@@ -9,15 +9,15 @@ from support import GIB
 from support.facts import MIG_UUID_0, MIG_UUID_1, UUID_0, UUID_1, facts, gpus
 
 from nvc.errors import DeviceError, InputError
-from nvc.request import Part, Request, Share, Size, SliceRequest
+from nvc.request import Part, Request, Size, SliceRequest, TimeSetting
 from nvc.selection import select
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.layout import POLICY_NATIVE as NATIVE
 from nvc.slices.model.policy import POLICY_FIXED as FIXED
 from nvc.slices.model.policy import POLICY_WEIGHT as WEIGHT
-from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import resolve
+from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
 
 
 def size(text: str) -> Size:
@@ -107,7 +107,7 @@ def shares(selectors: tuple[str, ...], **wanted: Any) -> list[tuple[int, int, in
     return [(device.cores, device.weight, device.policy) for device in made]
 
 
-def cores(text: str) -> Share:
+def cores(text: str) -> TimeSetting:
     return parse_cores("CORES", text)
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 from nvc.errors import InputError
-from nvc.request import Share, Size, SliceRequest
+from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model.entry import open_own
 from nvc.slices.model.layout import NO_LIMIT, PAUSED
 from nvc.slices.model.policy import POLICIES, policy_of
 from nvc.slices.model.quota import QuotaDevice, QuotaError
-from nvc.slices.model.shares import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.model.sizes import size_text
 from nvc.slices.model.slice import SliceDevice, amount
+from nvc.slices.model.time_settings import TO_START, check_together, default_policy, enforced_text
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
 from nvc.slices.store.admission import check_cap, check_server, check_weight, sharers
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import HeldCgroup
     from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
-    T = TypeVar("T", Size, Share)
+    T = TypeVar("T", Size, TimeSetting)
 
 
 DRIVER_PATIENCE = 10.0  # seconds
 FILE_LEASE_PATIENCE = 5.0  # seconds for a process of the slice that holds a lease on the quota (fcntl(2))
 
 
-class DeviceShare(Value):
+class DeviceLimits(Value):
     """The limits of one device of a slice, and the number of the policy that the slice asks for."""
 
     share: QuotaDevice
@@ -72,14 +72,14 @@ def set_limits(
             raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(chosen)} devices")
     told: list[str] = []
 
-    def change(place: int, old: DeviceShare) -> DeviceShare:
+    def change(place: int, old: DeviceLimits) -> DeviceLimits:
         number = chosen.index(place)
         size: Size | None = _nth(wanted.memory, number)
         memory = old.share.memory_limit
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
-        return _shared(kernel, tenant, DeviceShare(share, old.asked), wanted, _nth(wanted.cores, number), told)
+        return _shared(kernel, tenant, DeviceLimits(share, old.asked), wanted, _nth(wanted.cores, number), told)
 
     sizes = dict.fromkeys(chosen, NO_LIMIT) if unlimited else {
         place: amount(size, _plain(tenant.devices[place]))
@@ -121,15 +121,15 @@ def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
 def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused: bool) -> None:
     """Pause or resume all launches of a slice on its devices. Raises InputError, RegistryError."""
 
-    def change(_: int, old: DeviceShare) -> DeviceShare:
+    def change(_: int, old: DeviceLimits) -> DeviceLimits:
         flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
-        return DeviceShare(old.share.replace(flags=flags), old.asked)
+        return DeviceLimits(old.share.replace(flags=flags), old.asked)
 
     _edited(kernel, tenant, _chosen(tenant, devices), change)
 
 
 def _edited(
-    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits]
 ) -> dict[int, QuotaDevice]:
     """Change the chosen devices, all or none."""
     # While this is open nobody gets a lease on the file, and the lock is not held while one is waited for.
@@ -144,13 +144,13 @@ def _edited(
 
 
 def _edited_locked(
-    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceShare], DeviceShare]
+    kernel: Kernel, tenant: SliceStatus, chosen: list[int], change: Callable[[int, DeviceLimits], DeviceLimits]
 ) -> dict[int, QuotaDevice]:
     lock = registry.locked(kernel)
     try:
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
-        now = [DeviceShare(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
+        now = [DeviceLimits(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
         for place in chosen:
             now[place] = change(place, now[place])
         edit(entry, tuple(one.share for one in now), tuple(one.asked for one in now))
@@ -162,8 +162,9 @@ def _edited_locked(
 
 
 def _shared(
-    kernel: Kernel, tenant: SliceStatus, old: DeviceShare, wanted: SliceRequest, cap: Share | None, told: list[str]
-) -> DeviceShare:
+    kernel: Kernel, tenant: SliceStatus, old: DeviceLimits, wanted: SliceRequest, cap: TimeSetting | None,
+    told: list[str],
+) -> DeviceLimits:
     """The limits of a device with the wanted cap, weight and policy. Appends warnings to `told`."""
     if cap is None and wanted.weight is None and wanted.policy is None:
         return old
@@ -177,7 +178,7 @@ def _shared(
         asked = default_policy(cores, wanted.weight is not None or share.weight != 1)
     else:
         asked = old.asked
-    named = wanted.policy or cap or Share("--policy", POLICIES[asked], asked)
+    named = wanted.policy or cap or TimeSetting("--policy", POLICIES[asked], asked)
     check_together(cores, asked, named.name, named.text, share.uuid)
     if weight > share.weight:  # less is never too much, also where all together have too much
         known = snapshot(kernel, locked=True)
@@ -190,7 +191,7 @@ def _shared(
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    return DeviceShare(share.replace(cores=cores, weight=weight, policy=policy), asked)
+    return DeviceLimits(share.replace(cores=cores, weight=weight, policy=policy), asked)
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from nvc.selection import select
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, POLICIES, policy_of
-from nvc.slices.model.shares import TO_START
 from nvc.slices.model.slice import resolve
+from nvc.slices.model.time_settings import TO_START
 from nvc.slices.policy import policies
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import registry

@@ -45,7 +45,7 @@ def take_mig_device(
         )  # fmt: skip
     known = snapshot(kernel, locked=False)
     owners = {
-        share.uuid: entry.key for entry, shares in known.living for share in shares if share.memory_limit
+        device.uuid: entry.key for entry, limits in known.living for device in limits if device.memory_limit
     }
     broken = {device.uuid: one for _, device in found if (one := known.broken_on(device.uuid, key))}
     owners |= {uuid: one.entry.key for uuid, one in broken.items()}

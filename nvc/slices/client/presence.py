@@ -8,7 +8,7 @@ import posix
 from nvc.errors import NvcError
 from nvc.rundir import runtime_directory
 from nvc.slices.model.policy import WITHOUT_NVCD, policy_of
-from nvc.slices.model.shares import TO_START
+from nvc.slices.model.time_settings import TO_START
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Values and file formats of slices: sizes, shares, variables, the registry's entry, the quota, the ledger."""
+"""Values and file formats of slices: sizes, time settings, variables, entry, quota and ledger."""

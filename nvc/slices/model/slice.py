@@ -8,8 +8,8 @@ from nvc.request import Request, Size
 from nvc.selection import select
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.shares import ALL, check_together, default_policy, share_text
 from nvc.slices.model.sizes import size_text
+from nvc.slices.model.time_settings import ALL, check_together, default_policy, time_settings_text
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from nvc.compat import CompatLibrary
     from nvc.kernel.probe import MemoryLimit
     from nvc.model import HostFacts, OuterSlice
-    from nvc.request import Part, Share, SliceRequest
+    from nvc.request import Part, SliceRequest, TimeSetting
     from nvc.selection import Selection
 
-    T = TypeVar("T", Size, Share)
+    T = TypeVar("T", Size, TimeSetting)
 
 MIB = 1 << 20
 
@@ -55,7 +55,7 @@ class SliceDevice(Value):
         of = f" of {size_text(self.memory)}" if self.memory else ""
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
         if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
-            share += f"; time: {share_text(self.cores, self.weight, self.policy)}"
+            share += f"; time: {time_settings_text(self.cores, self.weight, self.policy)}"
         return f"{self.uuid}  {share}"
 
 
@@ -205,7 +205,7 @@ def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int
     return limit
 
 
-def _shared(wanted: SliceRequest, device: SliceDevice, asked: Share | None) -> SliceDevice:
+def _shared(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | None) -> SliceDevice:
     """The device with cap, weight and policy."""
     cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
     if (cores or ALL) > most:

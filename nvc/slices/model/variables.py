@@ -10,17 +10,17 @@ A value that makes no sense is an error that names it, never "no limit".
 from __future__ import annotations
 
 from nvc.errors import InputError
-from nvc.request import Share, Size, SliceRequest
+from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.model.layout import DEVICES
-from nvc.slices.model.shares import parse_cores, parse_policy, parse_weight
 from nvc.slices.model.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
+from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    T = TypeVar("T", Size, Share)
+    T = TypeVar("T", Size, TimeSetting)
 
 MEMORY = "NVC_VGPU_MEMORY"
 CORES = "NVC_VGPU_CORES"
@@ -166,7 +166,7 @@ def _nvidia_memory(environment: dict[str, str]) -> Size | None:
     return limit or request
 
 
-def _cores(environment: dict[str, str]) -> tuple[tuple[Share, ...], tuple[tuple[int, Share], ...]]:
+def _cores(environment: dict[str, str]) -> tuple[tuple[TimeSetting, ...], tuple[tuple[int, TimeSetting], ...]]:
     """The cap without an index, and the caps with one. HAMi's plugin says 0 for no cap: that counts as unset."""
     own = _indexed(environment, CORES, parse_cores)
     hami = _indexed(environment, HAMI_CORES, _hami_cores)
@@ -177,8 +177,8 @@ def _cores(environment: dict[str, str]) -> tuple[tuple[Share, ...], tuple[tuple[
     return hami
 
 
-def _hami_cores(name: str, text: str) -> Share:
-    return Share(name, text, 0) if text == "0" else parse_cores(name, text)
+def _hami_cores(name: str, text: str) -> TimeSetting:
+    return TimeSetting(name, text, 0) if text == "0" else parse_cores(name, text)
 
 
 def _hami_disabled(environment: dict[str, str]) -> bool:
@@ -189,7 +189,7 @@ def _hami_disabled(environment: dict[str, str]) -> bool:
     return value == "disable"
 
 
-def _weight(environment: dict[str, str], cgpu: bool) -> Share | None:
+def _weight(environment: dict[str, str], cgpu: bool) -> TimeSetting | None:
     """nvc's weight, else cGPU's. Its 1 is what everybody has, so it asks for nothing."""
     own, other = environment.get(WEIGHT, ""), environment.get(CGPU_WEIGHT, "") if cgpu else ""
     found = parse_weight(CGPU_WEIGHT, other) if other else None

@@ -17,8 +17,8 @@ from nvc.errors import InputError, NvcError
 from nvc.rundir import needed_directory
 from nvc.slices.model.entry import open_own
 from nvc.slices.model.policy import POLICIES
-from nvc.slices.model.shares import parse_policy
 from nvc.slices.model.sizes import parse_number
+from nvc.slices.model.time_settings import parse_policy
 from nvc.value import Value
 
 TYPE_CHECKING = False

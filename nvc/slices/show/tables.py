@@ -7,8 +7,8 @@ import time
 from nvc.columns import fitted
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import policy_of
-from nvc.slices.model.shares import enforced_text, share_text
 from nvc.slices.model.sizes import size_text
+from nvc.slices.model.time_settings import enforced_text, time_settings_text
 from nvc.slices.policy.utilization import Received, percent, state
 
 TYPE_CHECKING = False
@@ -224,7 +224,7 @@ def limit_text(device: SliceDeviceStatus) -> str:
 
 def time_text(device: SliceDeviceStatus) -> str:
     """What the slice may have of the device's time."""
-    name, text = policy_of(device.policy).name, share_text(device.cores, device.weight, device.policy)
+    name, text = policy_of(device.policy).name, time_settings_text(device.cores, device.weight, device.policy)
     if device.not_enforced:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
     return f"{text}, paused" if device.paused else text

@@ -39,11 +39,11 @@ def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Share
     """
     known.check(step, uuid, but)
     return tuple(
-        Sharer(entry.key, share.cores, share.weight, entry.isolation, entry.server)
-        for entry, shares in known.living
-        for share in shares
+        Sharer(entry.key, device.cores, device.weight, entry.isolation, entry.server)
+        for entry, limits in known.living
+        for device in limits
         # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
-        if share.uuid == uuid and share.memory_limit and entry.key != but
+        if device.uuid == uuid and device.memory_limit and entry.key != but
     )
 
 

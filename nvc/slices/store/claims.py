@@ -48,7 +48,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
             from nvc.slices.store.admission import admit
 
             admit(kernel, key, slice)
-        shares = tuple(registry.quota_device(device) for device in policies.with_policies(slice.devices))
+        limits = tuple(registry.quota_device(device) for device in policies.with_policies(slice.devices))
         devices = tuple(registry.entry_device(device) for device in slice.devices)
         entry = Entry(
             key,
@@ -65,10 +65,10 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
         )
         os.fchmod(lock, 0o711)
         if _is_there(path) and not is_remnant(path):
-            _update(path, shares, entry)
+            _update(path, limits, entry)
         else:
             registry.remove(entry.replace(directory=path))
-            registry.make(path, shares, text_of(entry))
+            registry.make(path, limits, text_of(entry))
         _mount(f"{path}/{LEDGER}")
     except OSError as error:
         raise RegistryError.of(STEP, error.filename or path, error) from None
@@ -112,7 +112,7 @@ def _readable(path: str) -> Entry | None:
         return None
 
 
-def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
+def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
     """Update limits after a change of nvc or of the device policy. Containers keep the file that they see."""
     old = read_entry(path)
     fd = open_own(f"{path}/quota", os.O_RDWR)
@@ -121,10 +121,10 @@ def _update(path: str, shares: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
         now = {quota.uuid_bytes(device.uuid): device for device in quota.read(fd)}
         wanted = tuple(
             # What nvcd has found, and an operator has paused, holds on.
-            share.replace(flags=known.flags, correction=known.correction)
-            if (known := now.get(quota.uuid_bytes(share.uuid)))
-            else share
-            for share in shares
+            device.replace(flags=known.flags, correction=known.correction)
+            if (known := now.get(quota.uuid_bytes(device.uuid)))
+            else device
+            for device in limits
         )
         if wanted != quota.read(fd):
             quota.write(fd, wanted)

@@ -6,7 +6,7 @@ Anything malformed is an error that names the option or variable.
 from __future__ import annotations
 
 from nvc.errors import InputError
-from nvc.request import Share
+from nvc.request import TimeSetting
 from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import CAP, POLICIES, POLICY_FIXED, POLICY_WEIGHT, policy_of
 from nvc.slices.model.sizes import parse_number
@@ -16,22 +16,22 @@ TO_START = "start nvcd: `systemctl start nvcd`, or `nvcd &` without systemd"
 ALL = 100  # percent
 
 
-def parse_cores(name: str, text: str) -> Share:
+def parse_cores(name: str, text: str) -> TimeSetting:
     """Parse a cap, `25` or `25%`. The value is in percent; 100 means no cap and gives 0. Raises InputError."""
-    return Share(name, text, parse_number(name, text, 1, ALL, "%") % ALL)
+    return TimeSetting(name, text, parse_number(name, text, 1, ALL, "%") % ALL)
 
 
-def parse_weight(name: str, text: str) -> Share:
+def parse_weight(name: str, text: str) -> TimeSetting:
     """Parse a weight, from 1 to WEIGHT_MAX. Raises InputError."""
-    return Share(name, text, parse_number(name, text, 1, WEIGHT_MAX))
+    return TimeSetting(name, text, parse_number(name, text, 1, WEIGHT_MAX))
 
 
-def parse_policy(name: str, text: str) -> Share:
+def parse_policy(name: str, text: str) -> TimeSetting:
     """Parse a policy, by name or number. The value is its number. Raises InputError."""
     if text in POLICIES:
-        return Share(name, text, POLICIES.index(text))
+        return TimeSetting(name, text, POLICIES.index(text))
     if len(text) == 1 and text in "0123456789"[: len(POLICIES)]:
-        return Share(name, text, int(text))
+        return TimeSetting(name, text, int(text))
     names = ", ".join(f"{name} ({number})" for number, name in enumerate(POLICIES))
     raise InputError(name, text, "no such policy", f"the policies are {names}")
 
@@ -61,7 +61,7 @@ def enforced_text(policy: int, cause: str) -> str:
     return f"{row.name} (not enforced: {cause})" if cause and row.needs_nvcd else row.name
 
 
-def share_text(cores: int, weight: int, policy: int) -> str:
+def time_settings_text(cores: int, weight: int, policy: int) -> str:
     """A slice's policy, cap and weight for people."""
     row = policy_of(policy)
     parts = [row.name]
