@@ -196,9 +196,13 @@ class DevicePlugin:
         claims: Callable[[], list[Held]],
         names: Callable[[Size, list[str]], list[str]],
         registered: Callable[[tuple[str, ...]], None],
-        packed: bool = True,
+        packed: bool,
+        giving: threading.Lock,
     ) -> None:
-        """`names` makes CDI devices of ids. `registered` hears which resources the kubelet knows."""
+        """`names` makes CDI devices of ids. `registered` hears which resources the kubelet knows.
+
+        `giving` is held by who gives devices to claims, from the look at what is free until that is known.
+        """
         self.directory = directory
         self.board = board
         self.counts = counts
@@ -210,7 +214,7 @@ class DevicePlugin:
         pods = os.path.join(os.path.dirname(directory), "pod-resources", KUBELET)
         self.grants = Grants(pods, claims)
         self.resources: dict[str, Resource] = {}
-        self._allocating = threading.Lock()
+        self._giving = giving
         self._problem = ""
         self._looked = 0.0
         self._end = threading.Event()
@@ -301,7 +305,7 @@ class DevicePlugin:
 
     def allocate(self, size: Size, ids: list[str]) -> list[str]:
         """The CDI devices for ids of a resource. Raises ClaimError for what cannot be had together."""
-        with self._allocating:
+        with self._giving:
             self.grants.look()
             known = dict(ids_of(size, self.offer.devices))
             uuids = [uuid_of(id) for id in ids]

@@ -101,6 +101,24 @@ def held_by(size: Size, ids: Iterable[str]) -> list[Held]:
     return [Held(uuid_of(id), size.bytes_of(uuid_of(id)), size.cores, whole=not size.name) for id in ids]
 
 
+def lacking(
+    devices: tuple[Device, ...], wanted: Iterable[Held], pods: list[Held], claims: list[Held]
+) -> tuple[str, Free] | None:
+    """The first device of a claim that has too little left beside pods and other claims, by UUID, and what is left.
+
+    The scheduler counts claims: only devices that pods have are looked at.
+    """
+    taken = [*pods, *claims]
+    shared = {one.uuid for one in pods}
+    for one in wanted:
+        free = free_of(devices, taken).get(one.uuid)
+        if one.uuid in shared and free is not None:
+            if one.whole or one.memory > free.memory or one.cores > free.cores:
+                return one.uuid, free
+        taken.append(one)
+    return None
+
+
 def usable(
     size: Size, devices: tuple[Device, ...], used: set[str], left: dict[str, Free]
 ) -> dict[str, bool]:

@@ -24,10 +24,10 @@ from nvc.kubernetes.dra import Driver
 from nvc.kubernetes.errors import ApiError, ClaimError
 from nvc.kubernetes.give import Outlet
 from nvc.kubernetes.health import Monitor
-from nvc.kubernetes.holdings import free_of, held_by, uuid_of
+from nvc.kubernetes.holdings import held_by, lacking, uuid_of
 from nvc.kubernetes.lead import lead
 from nvc.kubernetes.metrics import Collector, Counts
-from nvc.kubernetes.prepare import Host, Preparer
+from nvc.kubernetes.prepare import Host, Preparer, held_of
 from nvc.kubernetes.publish import Publisher
 from nvc.kubernetes.record import Recorder
 from nvc.kubernetes.settings import DEVICE_PLUGIN, DRA
@@ -111,6 +111,7 @@ class Plugin:
         self.device_plugin = DevicePlugin(
             settings.device_plugin_dir, self.board, self.counts, log, self.preparer.held, _cdi_names,
             lambda names: self.recorder.note(resources=names), settings.placement == "packed",
+            self.preparer.giving,
         )  # fmt: skip
         self.driver = Driver(
             settings.driver_name, settings.node_name, self.preparer, self.board, self.devices, self.counts, log,
@@ -125,19 +126,21 @@ class Plugin:
         return tuple(dict.fromkeys(device.parent or device.uuid for device in self._known))
 
     def _admit(self, allocation: Allocation) -> None:
-        """Refuse a claim of what pods have by the device plugin. Raises ClaimError."""
+        """Refuse a claim of what pods have by the device plugin. Raises ClaimError, CheckpointError."""
         if DRA not in self.served or DEVICE_PLUGIN not in self.served:
             return
         grants, offer = self.device_plugin.grants, self.device_plugin.offer
         grants.look()
         held = [one for size in offer.sizes for one in held_by(size, grants.used(size.resource))]
-        left = free_of(offer.devices, held)
-        for given in allocation.given:
-            free = left.get(given.uuid)
-            if free is not None and not (free.untouched or not given.whole and given.limit <= free.memory):
-                where = f"{allocation.namespace}/{allocation.name}"
-                cause = f"pods have {given.device} by the device plugin: {free.text}"
-                raise ClaimError("prepare claim", where, cause, "serve each node by one mode: --mode")
+        if not held:
+            return
+        others = self.preparer.held(apart=allocation.uid)
+        found = lacking(offer.devices, held_of(allocation), held, others)
+        if found is not None:
+            name = next(given.device for given in allocation.given if given.uuid == found[0])
+            where = f"{allocation.namespace}/{allocation.name}"
+            cause = f"pods have {name} by the device plugin: {found[1].text}"
+            raise ClaimError("prepare claim", where, cause, "serve each node by one mode: --mode")
 
     def devices(self) -> tuple[Device, ...]:
         """The node's devices as of the last look."""

@@ -78,8 +78,10 @@ class Preparer:
     ) -> None:
         """`bounds` is what the operator grants. `admit` raises ClaimError where something else has the devices.
 
-        Raises CheckpointError.
+        Who gives devices to others holds `giving` from the look at claims until that is known. Raises
+        CheckpointError.
         """
+        self.giving = threading.Lock()
         self.bounds = bounds
         self.shares = bool(host.kernel.capget()[0] & 1 << CAP_SYS_ADMIN)
         self.admit = admit
@@ -113,12 +115,13 @@ class Preparer:
         with self.alone():
             facts, devices = self.host.look()
             allocation = self._allocation(namespace, name, uid, devices)
-            self.admit(allocation)
             try:
                 documents = self._documents(facts, allocation)
             except InputError as error:
                 raise ClaimError(STEP, f"{namespace}/{name}", cause_of(error), error.hint) from None
-            self.checkpoint.write(allocation)
+            with self.giving:
+                self.admit(allocation)
+                self.checkpoint.write(allocation)
             self._hold(facts, allocation)
             give.write(self.outlet, allocation, documents)
             return allocation
@@ -174,16 +177,13 @@ class Preparer:
         """The claims that are prepared, for metrics; one that cannot be read is told when it is adopted."""
         return [one for one in self.checkpoint.all() if not isinstance(one, CheckpointError)]
 
-    def held(self) -> list[Held]:
-        """What claims have of devices, for those who give devices to others. Raises CheckpointError."""
+    def held(self, apart: str = "") -> list[Held]:
+        """What claims have of devices, but for the one with the UID `apart`. Raises CheckpointError."""
         found = []
         for allocation in self.checkpoint.all():
             if isinstance(allocation, CheckpointError):
                 raise allocation
-            found += [
-                Held(one.uuid, 0 if one.whole else one.limit, one.cores or ALL_CORES, one.whole)
-                for one in allocation.given
-            ]
+            found += held_of(allocation) if allocation.uid != apart else []
         return found
 
     def adopt(self) -> list[NvcError]:
@@ -241,6 +241,14 @@ class Preparer:
                 return True
             raise
         return bool(claim.get("metadata", {}).get("uid") != allocation.uid)
+
+
+def held_of(allocation: Allocation) -> list[Held]:
+    """What a claim has of devices."""
+    return [
+        Held(one.uuid, 0 if one.whole else one.limit, one.cores or ALL_CORES, one.whole)
+        for one in allocation.given
+    ]
 
 
 def _is_name(name: str) -> bool:

@@ -177,11 +177,16 @@ def test_both_modes_on_one_gpu(plugin: Plugin, kubelet: Kubelet, api: ApiServer)
     claims = [
         claim("a", [result("r", "gpu-0", "60Gi", "10")]),
         claim("b", [result("r", "gpu-1", "60Gi", "10")]),
+        claim("c", [result("r", "gpu-0", "30Gi", "10")]),
+        claim("d", [result("r", "gpu-0", "30Gi", "10")]),
     ]
     for made in claims:
         api.put(f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{made['metadata']['name']}", made)
     reply = kubelet.prepare(*claims)
     assert "pods have gpu-0 by the device plugin" in reply[claims[0]["metadata"]["uid"]].error
     assert reply[claims[1]["metadata"]["uid"]].error == ""
+    assert reply[claims[2]["metadata"]["uid"]].error == ""
+    said = reply[claims[3]["metadata"]["uid"]].error  # with the pod alone it would fit
+    assert "pods have gpu-0 by the device plugin" in said
     with pytest.raises(grpc.RpcError, match="large does not fit on gpu-1"):
         found["nvidia.com/vgpu-large"].allocate(larges[1])

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import ssl
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import GIB
-from support.facts import UUID_0, UUID_1
+from support.facts import UUID_0, UUID_1, facts
 
+from nvc.kernel import LinuxKernel
+from nvc.kubernetes.api import Api, Server
+from nvc.kubernetes.board import Board
+from nvc.kubernetes.claim import Allocation
+from nvc.kubernetes.deviceplugin import DevicePlugin, Offer
 from nvc.kubernetes.devices import Device
-from nvc.kubernetes.holdings import IDS_MAX, Size, free_of, held_by, ids_of, preferred, usable, uuid_of
+from nvc.kubernetes.give import Outlet
+from nvc.kubernetes.holdings import (
+    IDS_MAX,
+    Free,
+    Held,
+    Size,
+    free_of,
+    held_by,
+    ids_of,
+    lacking,
+    preferred,
+    usable,
+    uuid_of,
+)
+from nvc.kubernetes.metrics import Counts
+from nvc.kubernetes.prepare import Host, Preparer
+from nvc.request import DriverOptions, SliceRequest
 
 DEVICES = tuple(
     Device(f"gpu-{place}", "gpu", uuid, str(place), 80 * GIB, (), "")
@@ -39,6 +64,54 @@ def test_whatever_is_taken_fits(wishes: list[tuple[int, int]]) -> None:
         assert len(whole) <= 1 and (not whole or len(mine) == 1)
         assert sum(one.memory for one in mine) <= device.memory
         assert sum(one.cores for one in mine) <= 100
+
+
+def test_a_claim_fits_beside_pods_and_other_claims() -> None:
+    pods = [Held(UUID_0, 40 * GIB, 30)]
+    slice_, half = Held(UUID_0, 20 * GIB, 35), Held(UUID_0, 20 * GIB, 36)
+    assert lacking(DEVICES, [slice_, slice_], pods, []) is None
+    assert lacking(DEVICES, [slice_, half], pods, []) is not None  # of its time
+    assert lacking(DEVICES, [slice_], pods, [Held(UUID_0, 21 * GIB, 1)]) == (UUID_0, Free(19 * GIB, 69, False))
+    assert lacking(DEVICES, [Held(UUID_0, 0, 100, whole=True)], pods, []) is not None
+    # The scheduler has counted these.
+    assert lacking(DEVICES, [Held(UUID_1, 80 * GIB, 100)], pods, [Held(UUID_1, 80 * GIB, 100)]) is None
+
+
+def test_nothing_is_given_between_a_look_and_what_it_decides(scratch: str) -> None:
+    """A claim and a pod of the device plugin would each find the same device free."""
+    giving, told = threading.Lock(), []
+
+    def names(size: Size, ids: list[str]) -> list[str]:
+        told.append(giving.locked())
+        return ids
+
+    plugin = DevicePlugin(
+        scratch, Board(), Counts(), print, list, names, lambda resources: None, True, giving
+    )
+    plugin.grants.look = lambda: False  # type: ignore[method-assign]
+    plugin.want(Offer(DEVICES, SIZES))
+    plugin.allocate(SIZES[0], [UUID_0])
+    assert told == [True] and not giving.locked()
+
+
+def test_a_claim_is_kept_before_anything_else_is_given(
+    scratch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, told = LinuxKernel(), []
+    host = Host(kernel, DriverOptions(), lambda *_: facts(), lambda _: DEVICES)
+    api = Api(lambda: Server("127.0.0.1", 9, ssl.create_default_context(), str), "test")
+    preparer = Preparer(
+        host, api, "gpu.nvc.dev", scratch, Outlet(f"{scratch}/cdi", "/hook"), SliceRequest(),
+        lambda _: told.append(preparer.giving.locked()),
+    )  # fmt: skip
+    # The API server does not answer: what holds is what was prepared before.
+    preparer.checkpoint.write(Allocation("abc", "ml", "one", ()))
+    write = preparer.checkpoint.write
+    monkeypatch.setattr(
+        preparer.checkpoint, "write", lambda one: (told.append(preparer.giving.locked()), write(one))
+    )
+    preparer.prepare("ml", "one", "abc")
+    assert told == [True, True] and not preparer.giving.locked()
 
 
 def test_ids_are_few_and_stay_the_same() -> None:
