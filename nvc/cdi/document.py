@@ -21,24 +21,9 @@ from nvc.cdi.hookspec import (
 from nvc.cdi.sliced import sliced, written
 from nvc.cdi.versions import lowest_version
 from nvc.errors import DeviceError, InternalError
+from nvc.plan import ops
 from nvc.plan.build import build_plan
 from nvc.plan.devices import device_links, groups_of
-from nvc.plan.ops import (
-    AllowDevice,
-    BindDevice,
-    BindDeviceDirectory,
-    BindFile,
-    BindHostFile,
-    BindInside,
-    BindProc,
-    BindSocket,
-    Ledger,
-    Symlink,
-    Tmpfs,
-    UpdateLoaderCache,
-    assert_never,
-    options_of,
-)
 from nvc.selection import Selection
 from nvc.slices.model.slice import Slice, library_directory, shared_slice
 from nvc.target import Layout
@@ -51,7 +36,6 @@ if TYPE_CHECKING:
 
     from nvc.cdi.sliced import Slicing
     from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.plan.ops import LoaderEntry, Op
     from nvc.request import Request
 
 STRATEGIES = ("index", "uuid", "type-index")
@@ -117,15 +101,15 @@ def build_document(
         plan = build_plan(facts, chosen, request, layout, (), slice)
         dri = gpu.dri_nodes if any(name in request.capabilities for name in _GRAPHICS) else ()
         # Under WSL the one node is every GPU's and the control node: a device without it would change nothing.
-        own = BindDevice(gpu.node.path, gpu.node.path, gpu.node.major, gpu.node.minor)
-        ops = [op for op in plan.ops if op == own or op not in shared]
+        own = ops.BindDevice(gpu.node.path, gpu.node.path, gpu.node.major, gpu.node.minor)
+        operations = [op for op in plan.ops if op == own or op not in shared]
         if slicing is None:
-            edits = writer.device_edits(ops, dri)
+            edits = writer.device_edits(operations, dri)
             everything.setdefault("all", []).append(edits)
             devices += [{"name": name, "containerEdits": edits} for name in names]
             continue
         for size, part in parts.get(mig.uuid if mig else gpu.uuid, ()):
-            edits = writer.device_edits(ops, dri, f"--{OPTION}={written(part)}", bool(part.isolation))
+            edits = writer.device_edits(operations, dri, f"--{OPTION}={written(part)}", bool(part.isolation))
             everything.setdefault(f"all:{size}", []).append(edits)
             devices += [{"name": f"{name}:{size}", "containerEdits": edits} for name in names]
     if not devices and not options.none_device:
@@ -163,34 +147,34 @@ def _named(
 class Sorted:
     """The operations of a plan by what says them in a document. Raises InternalError for what nothing does."""
 
-    def __init__(self, ops: Iterable[Op]) -> None:
-        self.files: list[BindFile | BindSocket] = []
-        self.own: list[BindHostFile] = []
-        self.nodes: list[BindDevice] = []
-        self.proc: list[BindProc] = []
-        self.links: list[Symlink] = []
-        self.entries: list[LoaderEntry] = []
-        for op in ops:
-            if isinstance(op, (BindFile, BindSocket)):
+    def __init__(self, operations: Iterable[ops.Op]) -> None:
+        self.files: list[ops.BindFile | ops.BindSocket] = []
+        self.own: list[ops.BindHostFile] = []
+        self.nodes: list[ops.BindDevice] = []
+        self.proc: list[ops.BindProc] = []
+        self.links: list[ops.Symlink] = []
+        self.entries: list[ops.LoaderEntry] = []
+        for op in operations:
+            if isinstance(op, (ops.BindFile, ops.BindSocket)):
                 self.files.append(op)
-            elif isinstance(op, BindHostFile):
+            elif isinstance(op, ops.BindHostFile):
                 self.own.append(op)
-            elif isinstance(op, BindDevice):
+            elif isinstance(op, ops.BindDevice):
                 self.nodes.append(op)
-            elif isinstance(op, BindProc):
+            elif isinstance(op, ops.BindProc):
                 self.proc.append(op)
-            elif isinstance(op, Symlink):
+            elif isinstance(op, ops.Symlink):
                 self.links.append(op)
-            elif isinstance(op, UpdateLoaderCache):
+            elif isinstance(op, ops.UpdateLoaderCache):
                 self.entries += op.entries
-            elif isinstance(op, (AllowDevice, Tmpfs, Ledger)):
+            elif isinstance(op, (ops.AllowDevice, ops.Tmpfs, ops.Ledger)):
                 # Engines make rules of nodes. A ledger is one container's, and so are the files of a tmpfs: hooks
                 # make them.
                 pass
-            elif isinstance(op, (BindDeviceDirectory, BindInside)):
+            elif isinstance(op, (ops.BindDeviceDirectory, ops.BindInside)):
                 raise InternalError("write CDI specification", op.target, "cannot be said in one")
             else:
-                assert_never(op)
+                ops.assert_never(op)
 
 
 class _Writer:
@@ -202,13 +186,13 @@ class _Writer:
         self.nodes = nodes
 
     def device_edits(
-        self, ops: list[Op], dri: tuple[str, ...], slice: str = "", isolated: bool = False
+        self, operations: list[ops.Op], dri: tuple[str, ...], slice: str = "", isolated: bool = False
     ) -> dict[str, Any]:
         """The edits that one device adds to the common ones; `slice` is what its hook is to make of it.
 
         If it is `isolated`, another hook has the driver limit the container's cgroup.
         """
-        found = Sorted(ops)
+        found = Sorted(operations)
         nodes = [self._node(op.source, op.major, op.minor) for op in found.nodes]
         for path in dri:
             status = self.nodes.get(path)
@@ -229,10 +213,10 @@ class _Writer:
         return self._with_gids(edits)
 
     def common_edits(
-        self, ops: tuple[Op, ...], selection: Selection, request: Request, slices: bool
+        self, operations: tuple[ops.Op, ...], selection: Selection, request: Request, slices: bool
     ) -> dict[str, Any]:
         """The edits of every container that uses one of the selected devices, which are `slices` or whole ones."""
-        found = Sorted(ops)
+        found = Sorted(operations)
         mounts = [self._mount(op, _below(self.facts.driver_root, op.source)) for op in found.files]
         # The shim, on files of ours. The quota is a container's own: the hook mounts it.
         shared = self.facts.outer is not None
@@ -273,8 +257,8 @@ class _Writer:
         if graphics:
             yield Step(PROFILE)
 
-    def _mount(self, op: BindFile | BindSocket | BindHostFile, host: str) -> dict[str, Any]:
-        options = [*options_of(op.attributes), "rbind", "rprivate"]
+    def _mount(self, op: ops.BindFile | ops.BindSocket | ops.BindHostFile, host: str) -> dict[str, Any]:
+        options = [*ops.options_of(op.attributes), "rbind", "rprivate"]
         return {"hostPath": host, "containerPath": op.target, "options": options}
 
     def _node(self, path: str, major: int, minor: int) -> dict[str, Any]:
