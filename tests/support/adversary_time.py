@@ -19,6 +19,9 @@ class Way:
     burst: float = (
         0.005  # seconds of its work that can be under way when its share is reached: paid for later
     )
+    #: The part of the time that a neighbour may have beyond its cap: for its work beside unfinished work of this
+    #: one it is charged half, though that may wait for the host and not run. Nothing tells nvcd which.
+    lends: float = 0.0
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
     copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
@@ -65,8 +68,20 @@ WAYS = (
     Way("copy", "it waits by a copy", 0.003),
     Way("free", "it waits by freeing memory", 0.003),
     Way("watch-memory", "it watches memory that the stream writes", 0.003),
-    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, least=0.015),
-    Way("pretending", "work that never ends, so that what it launches seems to be needed", 0.16, least=0),
+    Way(
+        "held-back",
+        "launches pile up behind a word that the host writes later",
+        0.04,
+        lends=0.22,
+        least=0.015,
+    ),
+    Way(
+        "pretending",
+        "work that never ends, so that what it launches seems to be needed",
+        0.16,
+        lends=0.02,
+        least=0,
+    ),
     Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
     Way("events", "20,000 events"),
     Way("callback", "it waits for a function that the stream calls", 0.003),
@@ -81,7 +96,7 @@ WAYS = (
     Way("many-graphs", "1,500 graphs"),
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
     Way("short-lived-graphs", "a graph is cloned, uploaded, launched and destroyed", 0.02),
-    Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08),
+    Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08, lends=0.05),
     # No kernels: memory of the device is set and copied.
     Way("memset", "512 MiB are set, again and again", copies=True, nightly=True),
     Way("memset-rows", "the same in rows", copies=True, nightly=True),
@@ -110,6 +125,7 @@ WAYS = (
     Way(
         "thread-ends-in-callback",
         "the driver's thread ends there, another stream goes on",
+        lends=0.03,
         least=0,
         gpu=False,
     ),

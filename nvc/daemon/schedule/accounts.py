@@ -19,6 +19,7 @@ DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
 #: Nanoseconds for which a late tenant counts as one that works. It pays for them, and nobody has more than its
 #: bound for as long as another one never gives its lease back.
 LENT = 500_000_000
+ROUNDING = 1e-6  # of a sum of parts
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
 
@@ -124,7 +125,11 @@ class Accounts:
         """Take from all what each that wants the device has saved, but for its next lease.
 
         Where more is promised than there is, all save. Who could save no more would lose its part to the others.
+        Elsewhere what is saved is due: it was lost to a late one, and can be had once that is done.
         """
+        using = {*self.wanting.values(), *self.late}
+        if sum(tenant.rate for tenant in using) < 1 + ROUNDING:
+            return
         least, _ = self.saved(now)
         if least <= self.quantum:
             return
