@@ -6,6 +6,7 @@ Laid out by hand so that neither a compiler nor a 32-bit C library is needed.
 
 from __future__ import annotations
 
+import functools
 import struct
 
 _MACHINES = {"x86_64": (62, True), "aarch64": (183, True), "i386": (3, False), "arm": (40, False)}
@@ -95,6 +96,7 @@ def _header(wide: bool, machine: int, segments: int, sections_at: int, sections:
     )
 
 
+@functools.cache
 def shared_object(soname: str, arch: str, abi_note: bool = False) -> bytes:
     """A shared object for `arch` (x86_64, aarch64, i386 or arm) with this SONAME.
 

@@ -35,11 +35,15 @@ class _Root:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._made: set[str] = set()
 
     def full(self, name: str) -> str:
         return os.path.join(self.path, name.lstrip("/"))
 
     def directory(self, name: str, mode: int = 0o755) -> None:
+        if name in self._made:
+            return
+        self._made.add(name)
         full = self.full(name)
         if not os.path.isdir(full):
             if os.path.dirname(name.strip("/")):

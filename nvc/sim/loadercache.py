@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-from functools import cmp_to_key
 
 #: Flags of an entry: 3 is "ELF, libc6", the byte above it the architecture.
 FLAGS = {"x86_64": 0x0303, "i386": 0x0003, "aarch64": 0x0A03, "arm": 0x0903}
@@ -18,29 +17,17 @@ _NEW_MAGIC = b"glibc-ld.so.cache1.1"
 _LITTLE_ENDIAN = 2
 
 
-def compare_names(one: str, other: str) -> int:
-    """The loader's order of names: like strcmp, but runs of digits compare as numbers."""
-    parts = [re.findall(r"\d+|\D", name) for name in (one, other)]
-    for a, b in zip(*parts):
-        if a.isdigit() and b.isdigit():
-            if int(a) != int(b):
-                return int(a) - int(b)
-        elif a.isdigit() != b.isdigit():
-            return 1 if a.isdigit() else -1
-        elif a != b:
-            return ord(a) - ord(b)
-    return len(parts[0]) - len(parts[1])
-
-
-def _falling(one: tuple[str, str, int], other: tuple[str, str, int]) -> int:
-    return compare_names(other[0], one[0]) or other[2] - one[2]
+def name_key(name: str) -> tuple[tuple[bool, int], ...]:
+    """Sorts in the loader's order of names: like strcmp, but runs of digits compare as numbers, after the rest."""
+    parts = re.findall(r"\d+|\D", name)
+    return tuple((True, int(part)) if part.isdigit() else (False, ord(part)) for part in parts)
 
 
 def write(entries: list[tuple[str, str, str]], combined: bool = False) -> bytes:
     """The cache for `entries` of (name, path, architecture); of equal names the first given wins."""
     rows = [(name, path, FLAGS[arch]) for name, path, arch in entries]
     # The loader searches by halves and expects falling order; sorting is stable, so copies keep theirs.
-    rows.sort(key=cmp_to_key(_falling))
+    rows.sort(key=lambda row: (name_key(row[0]), row[2]), reverse=True)
     strings = bytearray()
     at: dict[str, int] = {}
     start = 48 + 24 * len(rows)

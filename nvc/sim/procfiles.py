@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 from nvc.sim.spec import MAX_GPUS, SimGpu, SimSpec, cap_minor
@@ -72,6 +73,7 @@ def _capabilities(gpus: tuple[SimGpu, ...]) -> dict[str, str]:
     return tree
 
 
+@functools.cache
 def _mig_minors() -> str:
     """All that could exist, as the driver lists it."""
     lines = ["config 1", "monitor 2"]

@@ -16,7 +16,14 @@ def lock(fd: int, byte: int) -> None:
     fcntl.fcntl(fd, _SET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
 
 
-def is_locked(fd: int, byte: int) -> bool:
-    """Whether somebody else holds a lock on a byte of a file."""
-    answer = fcntl.fcntl(fd, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+def locked(fd: int, count: int, first: int = 0) -> frozenset[int]:
+    """Which of these bytes of a file somebody else holds a lock on."""
+    if count <= 0:  # to fcntl(2), no length is up to the end
+        return frozenset()
+    answer = fcntl.fcntl(fd, _GET, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0))
+    kind, _, begin, length, _ = _FLOCK.unpack(answer)
+    if kind == fcntl.F_UNLCK:
+        return frozenset()
+    last = first + count
+    low, high = max(begin, first), min(begin + length, last) if length else last
+    return frozenset(range(low, high)) | locked(fd, low - first, first) | locked(fd, last - high, high)

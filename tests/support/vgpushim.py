@@ -14,7 +14,7 @@ from nvc.slices.model import layout, ledger, quota
 from support import CLEAN_ENV, REPO, run, until
 from support.builds import kept, make
 from support.dialog import Dialog
-from support.locks import is_locked
+from support.locks import locked
 from support.realtime import REAL, Time
 from support.simdriver import SANITIZE, SOURCES, WARN, library_directory
 
@@ -150,7 +150,7 @@ class Slice:
         """Bytes that the ledger's living slots hold of a device."""
         fd = os.open(self.path("nvc/ledger/ledger"), os.O_RDWR)
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = frozenset(slot for slot in range(layout.SLOTS) if is_locked(fd, slot))
+        live = locked(fd, layout.SLOTS)
         os.close(fd)
         return sum(account.used[device] for account in ledger.parse(data, len(self.uuids), live))
 

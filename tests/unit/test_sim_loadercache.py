@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import need, run
 
-from nvc.sim.loadercache import compare_names, write
+from nvc.sim.loadercache import name_key, write
 
 ENTRIES = [
     ("libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "x86_64"),
@@ -76,8 +75,8 @@ def test_the_order_is_the_loaders(one: str, other: str) -> None:
                 i, j = i + 1, j + 1
         return 0 if j >= len(b) else -1
 
-    found, wanted = compare_names(one, other), rule(one, other)
-    assert (found > 0) - (found < 0) == (wanted > 0) - (wanted < 0)
+    found, wanted = (name_key(one), name_key(other)), rule(one, other)
+    assert (found[0] > found[1]) - (found[0] < found[1]) == (wanted > 0) - (wanted < 0)
 
 
 @given(
@@ -91,4 +90,4 @@ def test_any_entries_come_back(
     lines = printed(write(entries, combined), tmp_path_factory.mktemp("cache"))
     assert sorted(lines) == sorted(line(entry) for entry in entries)
     names = [text.split(" ")[0] for text in lines]
-    assert names == sorted(names, key=functools.cmp_to_key(lambda a, b: compare_names(b, a)))
+    assert names == sorted(names, key=name_key, reverse=True)
