@@ -222,13 +222,14 @@ class Preparer:
     def collect(self) -> list[str]:
         """Forget claims that the API server has no longer, which nobody will unprepare; their UIDs.
 
-        Raises NvcError where the API server does not say.
+        One whose slices have processes stays: whoever may delete claims could otherwise free memory that a pod goes
+        on using. Raises NvcError where the API server does not say, or slices cannot be read, OSError.
         """
         gone = []
         for found in list(self.checkpoint.all()):
             if isinstance(found, CheckpointError):
                 continue  # `adopt` has said so; it goes when kubelet unprepares the claim
-            if self._is_gone(found):
+            if self._is_gone(found) and not claims.in_use(self.host.kernel, found.uid):
                 self.unprepare(found.uid)
                 gone.append(found.uid)
         return gone

@@ -94,6 +94,28 @@ def test_containers_of_one_request_share_its_slice(
     assert slices() == [] and ledgers() == [] and not os.path.exists(after.entry.directory)
 
 
+def test_a_claim_that_is_deleted_under_its_pod_stays(
+    plugin: Plugin, kubelet: Kubelet, runc_bundle: Any
+) -> None:
+    """Else its memory would be given away, and nvcd would not know its processes."""
+    made, unused = claim("part", [result("gpu", "gpu-0", "1Gi")]), claim("other", [result("gpu", "gpu-0", "1Gi")])
+    (name,) = prepared(plugin, made)
+    prepared(plugin, unused)
+    with edit(plugin, runc_bundle(), name).created("runc") as container:
+        container.start()
+        for one in (made, unused):
+            plugin.api.remove(f"/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/{one['metadata']['name']}")
+        assert plugin.close() == 0
+        plugin.start()
+        plugin.said(f"claim {unused['metadata']['uid']} is gone from the API server")
+        (now,) = slices()
+        assert now.entry.claim == "ml/part" and container.pid in now.pids
+    assert plugin.close() == 0
+    plugin.start()
+    plugin.said(f"claim {made['metadata']['uid']} is gone from the API server")
+    assert slices() == [] and ledgers() == []
+
+
 @pytest.mark.driver(gpus=2, driver_version="615.71.09")
 def test_isolation_by_the_kernel(plugin: Plugin, runc_bundle: Any, tool: str, launcher: str) -> None:
     """A container that goes around the shim is held to the claim's memory."""

@@ -14,7 +14,7 @@ from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.entry import Entry, open_own, read_entry, text_of
 from nvc.slices.policy import policies
 from nvc.slices.store import registry
-from nvc.slices.store.liveness import is_remnant
+from nvc.slices.store.liveness import is_remnant, living
 from nvc.slices.store.registry import LEDGER, READY, RegistryError
 
 TYPE_CHECKING = False
@@ -93,6 +93,21 @@ def release(kernel: Kernel, uid: str) -> None:
         raise RegistryError.of("remove slice", error.filename or base, error) from None
     finally:
         os.close(lock)
+
+
+def in_use(kernel: Kernel, uid: str) -> bool:
+    """Whether processes are in a slice of the claim. Raises OSError, RegistryError for an unreadable entry."""
+    base, entries = registry.base_directory(), []
+    for name in registry.entry_names(base):
+        try:
+            entry = read_entry(f"{base}/{name}")
+        except RegistryError:
+            if not is_remnant(f"{base}/{name}"):
+                raise
+            continue
+        if any(one.startswith(f"{uid}-") for one in entry.holds.split()):
+            entries.append(entry)
+    return any(life.pids for life in living(kernel, tuple(entries)).values()) if entries else False
 
 
 def held_uids() -> set[str]:
