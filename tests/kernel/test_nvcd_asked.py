@@ -110,7 +110,7 @@ def test_a_fence_does_not_wait_for_it_either(
     monkeypatch.setattr(mps, "ANSWER_TIME", 0.3)
     began = time.monotonic()
     with pytest.raises(DeviceError, match="nvcd does not answer at .*: timed out"):
-        mps._ask("mps-start", "GPU-1", key="1-2-3-4")
+        mps._ask(mps.STEP, "mps-start", "GPU-1", key="1-2-3-4")
     assert time.monotonic() - began < 10
 
 

@@ -49,7 +49,7 @@ class Busy:
             while not self.over.wait(0.002):
                 passed = time.monotonic_ns() - begin
                 budget = layout.BUDGET.pack(
-                    0, 0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, 0, 0
+                    0, 0, 0, int(passed * SHARE), int(passed * 0.5), passed // 10**6, 0, 0, 0
                 )
                 os.pwrite(ledger.fileno(), budget, layout.BUDGETS_OFFSET)
 

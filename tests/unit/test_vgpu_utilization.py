@@ -75,6 +75,7 @@ def test_states() -> None:
         ("-", {}, None),
         ("-", {"cores": 30}, None),  # no cap holds under `native`
         ("idle", {"cores": 30, "policy": FIXED}, None),
+        ("-", {"cores": 30, "policy": layout.POLICY_CONCURRENT}, None),  # a part of the multiprocessors
     ):
         one = tenant("a", **more)
         assert state(one, one.devices[0], seen) == wanted
