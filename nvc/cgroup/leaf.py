@@ -120,7 +120,8 @@ def make_leaf(proc: int, release: Callable[[Leaf], bool]) -> Leaf:
     path = f"{own}/{PREFIX}{os.getpid()}"
     try:
         for name in _children(own):
-            if name.startswith(PREFIX) and not _runs(name[len(PREFIX) :]):
+            # One with this process's number is of an earlier process that had it.
+            if name.startswith(PREFIX) and (path.endswith(f"/{name}") or not _runs(name[len(PREFIX) :])):
                 _remove_empty(f"{own}/{name}", release)
         os.mkdir(path, 0o755)
         return Leaf(path, os.stat(path).st_ino)

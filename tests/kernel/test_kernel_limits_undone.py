@@ -233,3 +233,5 @@ def test_a_reservation_that_stays_keeps_its_cgroup(driver: str, nvml: Nvml) -> N
         os.rmdir(_own_leaf(facts, devices, told.extend).path)
         assert not os.path.exists(left) and len(told) == 1
         assert nvml.in_force() == {(left, devices[0].uuid): UNLIMITED}
+        os.mkdir(f"{group.path}/nvc-run-{os.getpid()}")  # of an earlier process with this number
+        os.rmdir(_own_leaf(facts, devices, told.extend).path)
