@@ -26,7 +26,7 @@ from nvc.cgroup import RuleChange, prepare
 from nvc.cgroup.find import DeviceCgroup, cgroup_mounts, device_cgroup
 from nvc.cgroup.program import encode
 from nvc.kernel import LinuxKernel, bpf
-from support import run
+from support import run, until
 
 if TYPE_CHECKING:
     from nvc.cgroup.program import Instruction, Rule
@@ -182,7 +182,8 @@ class Group:
             child.remove()
         for descriptor in (self.directory, *self._open):
             os.close(descriptor)
-        os.rmdir(self.path)
+        # The kernel counts a process that has ended a little longer.
+        until(lambda: run("rmdir", self.path, check=False).returncode == 0, lambda: f"{self.path} is in use")
 
     def enter(self, pid: int) -> None:
         """Move a process into the group."""
