@@ -1,4 +1,4 @@
-"""The process that the kubelet talks to. It passes calls on to the worker, which does everything else.
+"""The process that the kubelet talks to. It passes calls on to the worker (relay.py), which does everything else.
 
 The kubelet repeats a failed preparation only after 60 to 90 seconds, and restarts a container that has ended after
 longer and longer pauses. So a worker that is killed or crashes is started again at once, and calls that it has not
@@ -15,63 +15,18 @@ import sys
 import threading
 import time
 
-import grpc
-
-from nvc.kubernetes.rpc import GRACE, Socket
+from nvc.kubernetes.relay import Relay
+from nvc.kubernetes.rpc import GRACE
 from nvc.wake import Wake
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
     from nvc.kubernetes.sockets import Places
 
 #: The last word of a worker's command line: its parent, and the descriptor to write to when it serves claims.
 WORKER = "--worker"
-#: Seconds that a call may take in all, less than the 45 that the kubelet waits; and between two starts of a worker.
-PATIENCE, AGAIN = 40.0, 1.0
-STREAMS = ("NodeWatchResources",)
-_OPTIONS = (
-    ("grpc.default_authority", "localhost"),
-    ("grpc.initial_reconnect_backoff_ms", 20),
-    ("grpc.min_reconnect_backoff_ms", 20),
-    ("grpc.max_reconnect_backoff_ms", 100),
-)
-
-
-class Relay(grpc.GenericRpcHandler):
-    """Answers every call with what the worker answers, byte for byte."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """The handler of any method."""
-        name = str(details.method)
-        if name.endswith(STREAMS):
-            return grpc.unary_stream_rpc_method_handler(lambda data, context: self._stream(name, data, context))
-        return grpc.unary_unary_rpc_method_handler(lambda data, context: self._call(name, data, context))
-
-    def _call(self, name: str, data: bytes, context: grpc.ServicerContext) -> bytes:
-        ask: Any = self.channel.unary_unary(name)
-        end = time.monotonic() + min(PATIENCE, context.time_remaining() or PATIENCE)
-        while True:
-            left = end - time.monotonic()
-            try:
-                return bytes(ask(data, timeout=max(left, 0.0), wait_for_ready=True))
-            except grpc.RpcError as error:
-                if left <= 0 or error.code() != grpc.StatusCode.UNAVAILABLE:
-                    context.abort(error.code(), error.details() or "")
-
-    def _stream(self, name: str, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        ask: Any = self.channel.unary_stream(name)
-        messages = ask(data, wait_for_ready=True)
-        context.add_callback(messages.cancel)
-        try:
-            yield from messages
-        except grpc.RpcError as error:
-            context.abort(error.code(), error.details() or "")  # the kubelet asks again after 5 seconds
+#: Seconds between two starts of a worker.
+AGAIN = 1.0
 
 
 class Front:
@@ -83,8 +38,8 @@ class Front:
         self.state = state
         self._wake = Wake()
         self._ended = False
-        self._opening = threading.Lock()  # for the sockets, and whether there shall be more
-        self._sockets: list[Socket] = []
+        self._opening = threading.Lock()  # for the relay, and whether there shall be one
+        self._relay: Relay | None = None
         self._closed = False
         self._ready, self._told = os.pipe()
         os.set_inheritable(self._told, True)
@@ -129,18 +84,16 @@ class Front:
         """Take no new calls, and wait for those that have begun: the worker answers them."""
         with self._opening:
             self._closed = True
-        while self._sockets:
-            self._sockets.pop().stop(GRACE)
+        if self._relay is not None:
+            self._relay.stop(GRACE)
 
     def _serve(self) -> None:
         """Open the kubelet's sockets once a worker serves claims: the kubelet calls at once."""
         os.read(self._ready, 1)
-        relay = Relay(grpc.insecure_channel(f"unix:{self.at.inner}", _OPTIONS))
         with open(f"{self.state}/lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for path in self.at.dead():
                 os.unlink(path)  # of a plugin that was killed; the kubelet would try to reach it for ever
-            for path in (self.at.endpoint, self.at.registration):
-                with self._opening:
-                    if not self._closed:
-                        self._sockets.append(Socket(path, {}, relay))
+            with self._opening:
+                if not self._closed:
+                    self._relay = Relay(self.at.inner, (self.at.endpoint, self.at.registration))

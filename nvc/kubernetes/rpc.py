@@ -45,42 +45,32 @@ class Method:
         )
 
 
-class Socket:
-    """A server at a path, in place of whatever socket an earlier process has left there."""
+class SocketPath:
+    """Where a server listens, in place of whatever socket an earlier process has left there."""
 
-    def __init__(
-        self,
-        path: str,
-        services: dict[str, tuple[Method, ...]],
-        rest: grpc.GenericRpcHandler | None = None,
-    ) -> None:
-        """Serves from here on; `rest` answers what no service does. Raises InitializationError with the path."""
+    def __init__(self, path: str) -> None:
+        """Raises InitializationError with the path."""
         if len(os.fsencode(path)) > PATH_MAX:
             raise InitializationError(
                 "open socket", path, f"longer than {PATH_MAX} characters", "choose a shorter directory"
             )
         self.path = path
+        self._identity: tuple[int, int] | None = None
         try:
             os.makedirs(os.path.dirname(path), 0o750, exist_ok=True)
             self._clear()
         except OSError as error:
             raise InitializationError.of("open socket", path, error) from None
-        self._server = grpc.server(
-            ThreadPoolExecutor(THREADS, "grpc"), options=(("grpc.max_send_message_length", -1),)
-        )
-        for name, methods in services.items():
-            handlers = {method.name: method.handler for method in methods}
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        if rest is not None:
-            self._server.add_generic_rpc_handlers((rest,))
+
+    def bind(self, server: grpc.Server | grpc.aio.Server) -> None:
+        """Have a server that has not started listen here. Raises InitializationError with the path."""
         before = os.umask(0o077)
         try:
-            self._server.add_insecure_port(f"unix:{path}")
+            server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
-            raise InitializationError("open socket", path, error) from None
+            raise InitializationError("open socket", self.path, error) from None
         finally:
             os.umask(before)
-        self._server.start()
         self._identity = self._inode()
 
     def _clear(self) -> None:
@@ -104,10 +94,34 @@ class Socket:
         """Whether the path still leads to this server: a kubelet that starts removes sockets of device plugins."""
         return self._identity is not None and self._inode() == self._identity
 
-    def stop(self, grace: float = GRACE) -> None:
-        """End all calls and remove the socket, unless another process has put its own there."""
+    def remove(self) -> None:
+        """Remove the socket, unless another process has put its own there."""
         if self.is_there():
             os.unlink(self.path)
+
+
+class Socket:
+    """A server with threads at a path."""
+
+    def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
+        """Serves from here on. Raises InitializationError with the path."""
+        self._path = SocketPath(path)
+        self._server = grpc.server(
+            ThreadPoolExecutor(THREADS, "grpc"), options=(("grpc.max_send_message_length", -1),)
+        )
+        for name, methods in services.items():
+            handlers = {method.name: method.handler for method in methods}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        self._path.bind(self._server)
+        self._server.start()
+
+    def is_there(self) -> bool:
+        """Whether the path still leads to this server."""
+        return self._path.is_there()
+
+    def stop(self, grace: float = GRACE) -> None:
+        """End all calls and remove the socket."""
+        self._path.remove()
         self._server.stop(grace).wait()
 
 

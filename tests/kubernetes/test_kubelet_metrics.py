@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support import GIB, run
+from support import GIB, run, until
 from support.apiserver import ApiServer, claim, result
 from support.kubelet import DRIVER, NODE, Kubelet, Plugin, add, forget
 from support.vgpu import ensure_shim
@@ -126,3 +127,24 @@ def test_probes_and_an_address_in_use(measured_plugin: Plugin, address: str) -> 
         done = run(measured_plugin.program, "--node-name=node-a", *words, check=False)
     assert done.returncode == 1 and f"serve metrics: 127.0.0.1:{port}: " in done.stderr
     assert "Address already in use" in done.stderr
+
+
+def test_nothing_to_do(plugin: Plugin, kubelet: Kubelet) -> None:
+    """While nobody calls, the process at the kubelet's sockets sleeps, though a stream of health is open."""
+    assert plugin.process is not None
+    front, worker = plugin.process.pid, plugin.worker()
+    next(kubelet.health())
+    before, began = switches(front), switches(worker)
+    until(lambda: switches(worker) >= began + 15)  # it polls five times a second
+    assert switches(front) < before + 5
+
+
+def switches(pid: int) -> int:
+    """How often threads of Python have gone to sleep."""
+    count = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="ascii", errors="replace") as text:
+            fields = dict(line.split(":\t", 1) for line in text)
+        if fields["Name"].startswith("python"):
+            count += int(fields["voluntary_ctxt_switches"])
+    return count
