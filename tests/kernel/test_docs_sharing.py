@@ -57,9 +57,13 @@ def test_every_policy_and_state_is_explained() -> None:
 
 
 def test_each_policy_has_a_plot_that_was_measured() -> None:
-    """Where it is chosen, and on the page."""
+    """Where it is chosen, and on the page, unless the page says that it was not measured."""
     choosing = TEXT[TEXT.index("## Choose a policy") : TEXT.index("## Ask for GPU time")]
+    unmeasured = re.findall(r"The policy `(\w+)` itself has not been measured on a GPU yet", choosing)
     for name in POLICIES:
+        if name in unmeasured:
+            assert f"pictures/sharing/{name}-" not in TEXT, "it has been measured"
+            continue
         (drawing,) = re.findall(rf"!\[.*\]\((pictures/sharing/{name}-[^)]*\.svg)\)", TEXT)[:1]
         assert any(f"| `{name}`" in line and f"({drawing})" in line for line in choosing.splitlines()), name
         with open(os.path.join(REPO, "docs", drawing), encoding="utf-8") as file:
