@@ -44,15 +44,16 @@ struct participant *world_claim(uint64_t time)
         one->turn = 0;
         one->pid = getpid();
         one->interrupted = one->looking = one->woken = 0;
-        one->order = atomic_fetch_add(&world->joined, 1) + 1;
+        one->order = atomic_fetch_add(&world->orders, 1) + 1;
         one->key = one->arrival = one->thread = 0;
         one->time = time;
         one->due = time;
         while (used <= i && !atomic_compare_exchange_weak(&world->used, &used, i + 1))
             ;
         atomic_store(&one->phase, WORLD_PRESENT);
-        world_call(SYS_futex, &world->joined, FUTEX_WAKE, 1, NULL, NULL,
-                   0); /* the keeper may wait for this */
+        /* The keeper may wait for this. It lets time pass at once, so the participant has to be there by now. */
+        atomic_fetch_add(&world->joined, 1);
+        world_call(SYS_futex, &world->joined, FUTEX_WAKE, 1, NULL, NULL, 0);
         if (world_self && time < world->next_due)
             world->next_due = time;
         return one;

@@ -39,7 +39,7 @@ struct participant {
     uint64_t arrival;     /* of waits: who waited first is woken first */
     uint64_t thread;      /* pthread_t, in its process */
     uint32_t woken;
-    uint32_t reserved;
+    _Atomic uint32_t orders; /* how many were claimed, in all */
 };
 
 struct world {
@@ -50,8 +50,8 @@ struct world {
     _Atomic uint32_t used;   /* participants beyond it were never there */
     _Atomic uint32_t joined; /* how many came, in all */
     _Atomic uint32_t holder; /* whose turn it is, + 1 */
-    uint32_t reserved;
-    int64_t wall; /* CLOCK_REALTIME is so many nanoseconds ahead of CLOCK_MONOTONIC */
+    _Atomic uint32_t orders; /* how many were claimed, in all */
+    int64_t wall;            /* CLOCK_REALTIME is so many nanoseconds ahead of CLOCK_MONOTONIC */
     _Atomic uint64_t now;
     uint64_t next_due; /* when the first of the others goes on */
     uint64_t arrivals, switches;
