@@ -87,12 +87,14 @@ class Place:
     def end(self) -> None:
         for tenant in self.tenants:
             tenant.end()
-        if self.daemon is not None:
-            self.daemon.end()
-        assert self._keeper.stdin is not None and self._keeper.stdout is not None
-        self._keeper.stdin.close()
-        self._keeper.stdout.close()
-        self._keeper.wait(timeout=PATIENCE)
+        try:
+            if self.daemon is not None:
+                self.daemon.end()
+        finally:
+            assert self._keeper.stdin is not None and self._keeper.stdout is not None
+            self._keeper.stdin.close()
+            self._keeper.stdout.close()
+            self._keeper.wait(timeout=PATIENCE)
         if self.daemon is not None:
             print(self.daemon.said())  # shown where a test fails
 
@@ -158,10 +160,12 @@ class Daemon:
 
     def end(self) -> None:
         """It must end by itself, and well."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            assert self.place.time.finish(self.process) == 0, self.said()
-        self.notified.close()
+        try:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                assert self.place.time.finish(self.process) == 0, self.said()
+        finally:
+            self.notified.close()
 
 
 def proportional(pid: int) -> int:
