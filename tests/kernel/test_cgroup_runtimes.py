@@ -24,7 +24,7 @@ _serial = itertools.count()
 def running(name: str, bundle: Bundle) -> Iterator[Container]:
     """A container of a runtime that uses cgroup v2 alone."""
     bundle.unified = True
-    bundle.config["linux"]["cgroupsPath"] = f"/nvc-test-{os.getpid()}-{next(_serial)}"
+    bundle.config["linux"]["cgroupsPath"] = f"/nvc-test-{os.getpid()}-path-{next(_serial)}"
     with hierarchy(2), bundle.created(name) as container:
         container.start()
         yield container

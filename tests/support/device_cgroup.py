@@ -164,7 +164,7 @@ class Group:
     def make(cls, version: int, name: str = "") -> Iterator[Group]:
         """A group below the root of its hierarchy, removed with its children at the end."""
         with hierarchy(version) as mount:
-            path = f"{mount}/{name or f'nvc-test-{os.getpid()}-{next(_serial)}'}"
+            path = f"{mount}/{name or f'nvc-test-{os.getpid()}-group-{next(_serial)}'}"
             group = cls(version, path, mount)
             try:
                 yield group
