@@ -57,10 +57,20 @@ static const char *distrust_above(int dir, char *name)
     return strerror(errno);
 }
 
-const char *resolve(const char *path, bool trusted, char canonical[PATH_MAX])
+static const char replaced[] = "it was replaced while it was looked at";
+
+static bool same_file(int dir, const char *name, const struct stat *st)
+{
+    struct stat again;
+
+    return !fstatat(dir, name, &again, AT_SYMLINK_NOFOLLOW) && again.st_ino == st->st_ino &&
+           again.st_dev == st->st_dev;
+}
+
+static const char *resolve_once(const char *path, bool trusted, char canonical[PATH_MAX])
 {
     char link[32], above[PATH_MAX];
-    struct stat st, again;
+    struct stat st;
     const char *cause;
     int fd = open(path, O_PATH | O_CLOEXEC);
 
@@ -74,7 +84,7 @@ const char *resolve(const char *path, bool trusted, char canonical[PATH_MAX])
         return "its name cannot be read from /proc/self/fd";
     canonical[length] = '\0';
     if (!trusted)
-        return NULL;
+        return same_file(AT_FDCWD, canonical, &st) ? NULL : replaced;
 
     cause = distrust(&st, false);
     if (cause)
@@ -86,13 +96,25 @@ const char *resolve(const char *path, bool trusted, char canonical[PATH_MAX])
     if (dir < 0)
         return strerror(errno);
     /* The name leads to the file that was looked at; once all above it is root's, it always will. */
-    if (fstatat(dir, strrchr(canonical, '/') + 1, &again, AT_SYMLINK_NOFOLLOW) ||
-        again.st_ino != st.st_ino || again.st_dev != st.st_dev) {
+    if (!same_file(dir, strrchr(canonical, '/') + 1, &st)) {
         close(dir);
-        return "it was replaced while it was looked at";
+        return replaced;
     }
     cause = distrust_above(dir, above);
     if (cause)
         strcpy(canonical, above);
+    return cause;
+}
+
+const char *resolve(const char *path, bool trusted, char canonical[PATH_MAX])
+{
+    enum { ATTEMPTS = 100 };
+    const char *cause = replaced;
+
+    /* An upgrade of the package renames a new file over the old one; the next look finds the new one. */
+    for (int attempt = 0; attempt < ATTEMPTS && cause == replaced; attempt++)
+        cause = resolve_once(path, trusted, canonical);
+    if (cause == replaced)
+        snprintf(canonical, PATH_MAX, "%s", path); /* not the old name with " (deleted)" behind it */
     return cause;
 }

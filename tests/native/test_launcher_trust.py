@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -115,6 +116,29 @@ def test_a_sticky_directory_itself_is_refused(installation: Installation) -> Non
     """Anyone may add a module to it."""
     os.chmod(installation.site, 0o1777)
     assert f"error: {installation.site}: writable by others" in installation.refusal()
+
+
+@pytest.mark.parametrize("user", [0, NOBODY])
+def test_an_upgrade_that_replaces_files_meanwhile(installation: Installation, scratch: str, user: int) -> None:
+    """dpkg renames a new file over the old one: a start finds one of them, and not neither."""
+    with open(installation.conf, "rb") as conf:
+        text = conf.read()
+    stop = threading.Event()
+
+    def upgrade() -> None:
+        while not stop.is_set():
+            with open(f"{installation.conf}.new", "wb") as new:
+                new.write(text)
+            os.rename(f"{installation.conf}.new", installation.conf)
+
+    thread = threading.Thread(target=upgrade)
+    thread.start()
+    try:
+        done = [installation.start(user=user) for _ in range(20)]
+    finally:
+        stop.set()
+        thread.join()
+    assert {(one.returncode, one.stderr) for one in done} == {(0, "")}
 
 
 def test_a_user_runs_what_is_theirs(installation: Installation) -> None:
