@@ -5,11 +5,16 @@
 #include "place.h"
 #include "real.h"
 
+#include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { NUMBER_MAX = 32 };
+
+/* What cuInit answers where the driver is not to be asked: CUDA_ERROR_MPS_CONNECTION_FAILED. */
+static const CUresult no_server = (CUresult)805;
+static CUresult joined = CUDA_SUCCESS;
 
 /* The one device that the slice may use; those with a limit of 0 are hidden. */
 static bool find_device(struct vgpu_quota_device *out)
@@ -32,14 +37,31 @@ static void set_percentage(uint32_t cores)
     setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", number, 1);
 }
 
+/* Whether a control daemon has put its pipes there: nvcd empties the directory before it starts another one, and what
+ * is below the mount of a directory that somebody took away is empty. */
+static bool has_pipes(const char *directory)
+{
+    bool found = false;
+    DIR *open = opendir(directory);
+    for (struct dirent *entry; open && !found && (entry = readdir(open));)
+        found = entry->d_name[0] != '.';
+    if (open)
+        closedir(open);
+    return found;
+}
+
 static void join_server(void)
 {
     struct vgpu_quota_device device;
     char pipes[PLACE_MAX], limit[NUMBER_MAX];
     if (!find_device(&device) || device.policy != VGPU_POLICY_CONCURRENT)
         return;
-    if (!place_join(VGPU_MPS_DIRECTORY, pipes) || access(pipes, F_OK) != 0)
-        return; /* the slice began under another policy */
+    /* A slice that began without a server never has this policy. The driver would go on without MPS, and so without
+     * the cap. */
+    if (!place_join(VGPU_MPS_DIRECTORY, pipes) || !has_pipes(pipes)) {
+        joined = no_server;
+        return;
+    }
     setenv("CUDA_MPS_PIPE_DIRECTORY", pipes, 1);
     set_percentage(device.cores);
     unsetenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
@@ -50,10 +72,10 @@ static void join_server(void)
     setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit, 1);
 }
 
+/* Threads that come meanwhile wait: the driver must not begin before the variables are set. */
 CU_API CUresult cuInit(unsigned int flags)
 {
-    static _Atomic bool joined; /* a forked child of one that was not yet, too */
-    if (!atomic_exchange(&joined, true))
-        join_server();
-    return REAL(cuInit)(flags);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, join_server);
+    return joined == CUDA_SUCCESS ? REAL(cuInit)(flags) : joined;
 }

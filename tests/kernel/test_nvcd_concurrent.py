@@ -13,6 +13,7 @@ from support import REPO, run
 from support.mps_clients import Tenants, shared
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
+from support.simdriver import WARN
 
 from nvc.daemon.io.loop import Loop
 from nvc.daemon.mps import EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, PROHIBITED, Servers
@@ -21,7 +22,7 @@ from nvc.errors import DeviceError
 from nvc.kernel import LinuxKernel
 
 pytestmark = pytest.mark.driver(gpus=2)
-ILLEGAL_ADDRESS, RPC_FAILURE, MAX_CLIENTS = 700, 806, 808
+ILLEGAL_ADDRESS, CONNECTION_FAILED, RPC_FAILURE, MAX_CLIENTS = 700, 805, 806, 808
 SLICE = ("--device=0", "--policy=concurrent", "--memory=4g")
 
 
@@ -87,7 +88,7 @@ def test_a_fault_of_one_ends_all_and_the_next_start_works(place: Place, tenants:
     key = next(one["key"] for one in state["slices"] if one["key"].startswith(f"{namespace(bad.pid):x}-"))
     assert (event["kind"], event["pid"], event["key"]) == ("fault", bad.pid, key)
     assert "a fault has ended all its programs, with 2 clients" in daemon.said()
-    assert good.do("launch")[0] in (ILLEGAL_ADDRESS, RPC_FAILURE)
+    assert good.do("launch")[0] in (ILLEGAL_ADDRESS, CONNECTION_FAILED, RPC_FAILURE)
     again = tenants.start(*SLICE)  # beside those that have not ended yet
     eventually(place, lambda s: shared(s)["clients"] == 0)
     assert again.do("start")[0] == 0 and again.do("launch")[0] == 0
@@ -172,6 +173,26 @@ def test_one_that_was_killed_with_work_leaves_the_others_alone(place: Place, ten
         assert stays.do("launch")[0] == 0
     eventually(place, lambda s: shared(s).get("clients") == 1)
     assert ask(place)["found"]["fault"] == 0
+
+
+def test_a_program_whose_server_cannot_be_found_does_not_go_on_without(place: Place, tenants: Tenants) -> None:
+    """The driver would, and so without its cap."""
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE)
+    with open(f"/proc/{one.pid}/mounts", encoding="utf-8") as mounts:
+        (pipes,) = (words[1] for words in map(str.split, mounts) if words[1].endswith("/nvc/mps"))
+    run("nsenter", "-t", str(one.pid), "-m", "umount", "-l", pipes)
+    assert one.do("start")[0] == CONNECTION_FAILED
+
+
+def test_two_threads_that_call_cuinit_at_once(place: Place, tenants: Tenants, scratch: str) -> None:
+    """The second does not come to the driver before the first has said which server is the slice's."""
+    library = f"{scratch}/hold.so"
+    run("gcc", *WARN, "-shared", "-fPIC", "-o", library, f"{REPO}/tests/native/hold_setenv.c", "-ldl")
+    place.start(f"--root={tenants.driver}")
+    one = tenants.start(*SLICE, LD_PRELOAD=library)
+    assert one.do("race") == (0, "0")
+    assert one.do("launch")[0] != 0 and one.do("start")[0] == 0
 
 
 def test_a_fork_after_the_start(place: Place, tenants: Tenants) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import threading
 from typing import Any
 
 FAULT = b""".version 8.0
@@ -36,6 +37,34 @@ def launch(bad: bool) -> Any:
     return code or cuda.cuCtxSynchronize()
 
 
+FUTEX, NO_TIMEOUT = "202", "0x0"
+
+
+def waits(thread: threading.Thread) -> bool:
+    """Whether it waits for a lock without a timeout (proc(5)); the interpreter's own locks have one."""
+    with open(f"/proc/self/task/{thread.native_id}/syscall", encoding="ascii") as file:
+        words = file.read().split()
+    return len(words) > 4 and words[0] == FUTEX and words[4] == NO_TIMEOUT
+
+
+def race() -> int:
+    """Two threads call cuInit; setenv() holds the first (native/hold_setenv.c). How many end before it goes on?"""
+    (answers, answer), (order, go_on) = os.pipe(), os.pipe()
+    os.environ["HOLD"] = f"{answer} {order}"
+    ended: list[int] = []
+    first, second = (threading.Thread(target=lambda: ended.append(cuda.cuInit(0))) for _ in range(2))
+    first.start()
+    os.read(answers, 1)
+    second.start()
+    while not ended and not waits(second):
+        os.sched_yield()
+    early = len(ended)
+    os.write(go_on, b"x")
+    first.join()
+    second.join()
+    return early
+
+
 print("ready", os.getpid(), flush=True)
 for line in sys.stdin:
     command, *more = line.split()
@@ -46,6 +75,8 @@ for line in sys.stdin:
         environ = ctypes.CDLL(None).getenv
         environ.restype = ctypes.c_char_p
         result, value = 0, (environ(more[0].encode()) or b"-").decode()
+    elif command == "race":
+        result, value = 0, race()
     elif command == "fork":  # the child goes on where its parent has used the driver
         child = os.fork()
         if not child:
