@@ -42,7 +42,6 @@ NEXT = "the next program starts another one"
 UNUSED = 5 * SECOND  # a slice that is being made may not be known yet
 
 
-
 class Watched:
     """What is known of a shared control daemon."""
 
@@ -87,7 +86,9 @@ class SharedServers:
             watched = self.watched.setdefault(one.uuid, Watched(now))
             if one.uuid not in used and now - watched.used > UNUSED:
                 self.servers.stop_one(one)
-                del self.watched[one.uuid]
+        running = {one.uuid for one in self._shared()}
+        for uuid in self.watched.keys() - used - running:  # also where none could be started
+            del self.watched[uuid]
 
     def _again(self, uuid: str, mode: int, now: int) -> None:
         try:
