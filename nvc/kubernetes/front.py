@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+from nvc.errors import InitializationError, NvcError
 from nvc.kubernetes.relay import Relay
 from nvc.kubernetes.rpc import GRACE
 from nvc.wake import Wake
@@ -41,17 +42,23 @@ class Front:
         self._opening = threading.Lock()  # for the relay, and whether there shall be one
         self._relay: Relay | None = None
         self._closed = False
+        self._problem: NvcError | None = None  # why there are no sockets
         self._ready, self._told = os.pipe()
         os.set_inheritable(self._told, True)
         self._served = threading.Thread(target=self._serve, name="serve", daemon=True)
 
     def run(self) -> int:
-        """Until a signal, or until the worker ends by itself; the exit code."""
+        """Until a signal, or until the worker ends by itself; the exit code.
+
+        Raises InitializationError where the kubelet's sockets cannot be opened.
+        """
         self._wake.obey((signal.SIGTERM, signal.SIGINT), self._end)
         self._served.start()
         while not self._ended:
             began = time.monotonic()
             code = self._work()
+            if self._problem is not None:
+                raise self._problem
             if self._ended:
                 return 0 if code in (0, -signal.SIGTERM) else abs(code)
             if code >= 0:
@@ -67,7 +74,7 @@ class Front:
             process = os.pidfd_open(worker.pid)
             try:
                 while worker.poll() is None:
-                    if self._ended and not self._closed:
+                    if (self._ended or self._problem is not None) and not self._closed:
                         self._close()
                         worker.terminate()
                     else:
@@ -90,6 +97,16 @@ class Front:
     def _serve(self) -> None:
         """Open the kubelet's sockets once a worker serves claims: the kubelet calls at once."""
         os.read(self._ready, 1)
+        try:
+            self._open()
+        except NvcError as error:
+            self._problem = error
+        except OSError as error:
+            self._problem = InitializationError.of("open socket", str(error.filename or self.state), error)
+        self._wake.call()
+
+    def _open(self) -> None:
+        """Raises InitializationError, OSError."""
         with open(f"{self.state}/lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for path in self.at.dead():

@@ -215,15 +215,6 @@ def test_a_full_disk_below_the_cdi_directory(plugin: Plugin, kubelet: Kubelet, a
         run("umount", plugin.cdi)
 
 
-@pytest.mark.parametrize("whose", ["front", "worker"])
-def test_sigterm_that_another_thread_takes(plugin: Plugin, whose: str) -> None:
-    """gRPC has threads of its own, and the kernel gives the signal to one of them now and then."""
-    assert plugin.process is not None
-    pid = plugin.process.pid if whose == "front" else plugin.worker()
-    os.kill(plugin.threads(pid)[0], signal.SIGTERM)
-    assert plugin.process.wait(PATIENCE) == 0
-
-
 @pytest.mark.parametrize("status", [409, 410, 429, 500, CLOSE])
 def test_publishing_goes_on_after(
     stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet, status: int
