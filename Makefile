@@ -137,7 +137,7 @@ nightly-faults:
 	@$(MAKE) --no-print-directory faults FAULTS="--fresh $(FAULTS)"
 
 bench: export NVC_STAGE := $(CURDIR)/$(BUILD)/prefix
-bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices and their shares, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
+bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, slices, their shares and tenants side by side, on a GPU also training and NCCL; PEER=/path/to/nvidia-container-cli times both in one run
 	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
@@ -147,6 +147,7 @@ bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, sli
 	$(RUN) tests/bench/vgpu.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM))
 	$(CC) -O2 -D_GNU_SOURCE -Inative/vgpu -o $(BUILD)/vgpu_work tests/native/vgpu_work.c -ldl -lpthread
 	tests/bench/shares.sh "$$NVC_STAGE/bin" $(BUILD)/vgpu_work
+	$(RUN) tests/bench/together.py $(if $(PEER_SHIM),--peer-shim $(PEER_SHIM)) $(TOGETHER)
 
 bundle: stage ## build/bundle: all that a host without a network needs
 	$(RUN) packaging/bundle.py $(BUILD)/bundle $(PARTS) --shim $(BUILD)/vgpu

@@ -37,7 +37,7 @@ NOTES = {
 
 #: What tests/support/vgpushim.py compiles, on the host that it measures.
 SHIM_TOOL = {
-    "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c"),
+    "tests/native": ("vgpu_tool*.[ch]", "vgpu_work.c", "vgpu_steps.c"),
     "tests/adversary": ("*.[ch]",),
     "native/vgpu": ("real.h", "abi.h", "entries.def"),
 }

@@ -1,0 +1,398 @@
+"""Tenants that do steps side by side on one GPU, in each way to share it; and tenants that are killed.
+
+Nothing waits without a bound: who does not answer in time is killed, and the run fails with what it said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import mps_peer
+from nvcd import processor
+from support.together import ALONE, Case, Had, Kills, Sample
+from tenants import Gpu
+
+PATIENCE = 40.0  # seconds until a program has begun, or nvcd
+LATE = 10.0  # seconds after its window until a tenant has ended
+MEMORY = "6GiB"  # of a slice
+PROGRESS = struct.Struct("3Q")  # of tests/native/vgpu_steps.c: steps, end of the last one, its beginning
+#: Of a policy `none` and of plain programs: no nvcd.
+WITHOUT_NVCD = (ALONE, "mps", "peer", "slices")
+#: What tenants of a load do, by turns.
+KINDS = {"mix": ("decode", "train", "eager", "train")}
+#: Arguments of tests/native/vgpu_steps.c.
+WORK: dict[str, dict[str, int]] = {
+    "decode": {"us": 2000, "layers": 24, "kernels": 7, "memory": 768},
+    "eager": {"us": 2000, "layers": 24, "kernels": 7, "memory": 768},
+    "train": {"us": 15000, "layers": 24, "kernels": 4, "memory": 1536},
+}
+
+
+class Failed(Exception):
+    """A run that gave no figures, and why."""
+
+
+class Energy:
+    """NVML's counter of the GPU's energy."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        name = "libnvidia-ml.so.1"
+        if gpu.root != "/":
+            name = os.path.join(gpu.root, f"usr/lib/{os.uname().machine}-linux-gnu", name)
+        self._handle = ctypes.c_void_p()
+        self._library: ctypes.CDLL | None = None
+        with contextlib.suppress(OSError):
+            self._library = ctypes.CDLL(name)
+            uuid = gpu.uuid.encode()
+            if self._library.nvmlInit_v2() or self._library.nvmlDeviceGetHandleByUUID(
+                uuid, ctypes.byref(self._handle)
+            ):
+                self._library = None
+
+    def joules(self) -> float | None:
+        """Since the driver was loaded; None: the GPU does not say."""
+        found = ctypes.c_ulonglong()
+        if not self._library:
+            return None
+        if self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(found)):
+            return None
+        return found.value / 1000
+
+
+class Tenant:
+    """One program, of tests/native/vgpu_steps.c."""
+
+    def __init__(self, words: list[str], variables: dict[str, str], kind: str) -> None:
+        self.kind, self.pid = kind, 0
+        self.progress = tempfile.NamedTemporaryFile(prefix="nvc-bench-")
+        self.progress.write(bytes(PROGRESS.size))
+        self.progress.flush()
+        self.error = tempfile.TemporaryFile()
+        self.buffer = b""
+        self.process = subprocess.Popen(
+            [*words, f"progress={self.progress.name}"], env=variables, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.error,
+        )  # fmt: skip
+
+    def said(self) -> str:
+        self.error.seek(0)
+        return self.error.read().decode(errors="replace")[-1500:].strip()
+
+    def line(self, until: float) -> list[str]:
+        """The words of its next line. Raises Failed where none comes by then."""
+        assert self.process.stdout is not None
+        while b"\n" not in self.buffer:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                raise Failed(f"a tenant ({self.kind}) said nothing in time and was killed: {self.said()}")
+            data = os.read(self.process.stdout.fileno(), 1 << 20)
+            if not data:
+                code = self.process.wait(LATE)
+                raise Failed(f"a tenant ({self.kind}) ended with {code}: {self.said()}")
+            self.buffer += data
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        words = line.decode(errors="replace").split()
+        if words[:1] == ["error"]:
+            raise Failed(f"a tenant ({self.kind}): {' '.join(words[1:])} {self.said()}")
+        return words
+
+    def ready(self, until: float) -> int:
+        """Wait until it can begin. The rounds of its kernels."""
+        words = self.line(until)
+        if words[:1] != ["ready"]:
+            raise Failed(f"a tenant ({self.kind}) said {words}")
+        self.pid = int(words[1])
+        return int(words[2])
+
+    def go(self, begin: int, end: int) -> None:
+        """Work, and count between two moments (CLOCK_MONOTONIC, ns)."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{begin} {end}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(f"a tenant ({self.kind}) ended before it began: {self.said()}") from None
+
+    def result(self, until: float) -> Had:
+        """What it did."""
+        count, times = self.line(until), self.line(until)
+        if count[:1] != ["done"] or len(times) != int(count[1]) + 1:
+            raise Failed(f"a tenant ({self.kind}) said {count}, and {len(times)} words")
+        return Had(self.kind, tuple(int(word) / 1000 for word in times[1:]))
+
+    def steps(self) -> tuple[int, int, int]:
+        """How far it is: steps, nanoseconds when the last one ended, and began."""
+        with open(self.progress.name, "rb") as file:
+            steps, ended, began = PROGRESS.unpack(file.read(PROGRESS.size))
+        return steps, ended, began
+
+    def kill(self) -> None:
+        """End the program itself at once; `vgpu run` ends then, too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid or self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        if self.process.poll() is None:
+            self.kill()
+            try:
+                self.process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # it hangs in the driver: there is nothing to do
+            self.process.wait(LATE)
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        self.error.close()
+        self.progress.close()
+
+
+def cost_of(pid: int) -> float:
+    """Seconds of processor time of nvcd and its helpers, without the MPS servers that it has."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        family = [pid, *map(int, file.read().split())]
+    used = 0.0
+    for one in family:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{one}/comm", encoding="ascii") as file:
+                if "mps" not in file.read():
+                    used += processor(one)
+    return used
+
+
+class Machine:
+    """The GPU, the programs, and each way to share."""
+
+    def __init__(self, gpu: Gpu, program: str, peer_shim: str, scratch: str, light: bool) -> None:
+        self.gpu, self.program, self.peer_shim, self.scratch = gpu, program, peer_shim, scratch
+        self.light = light  # a simulated GPU: filling its memory is the host's work
+        self.rounds: dict[str, int] = {}
+        self.energy = Energy(gpu)
+
+    def control(self) -> str:
+        """The MPS control daemon of this driver; "": it has none."""
+        if self.gpu.root == "/":
+            return mps_peer.find()
+        found = os.path.join(self.gpu.root, "usr/bin", mps_peer.CONTROL)
+        return found if os.path.exists(found) else ""
+
+    def lacks(self, way: str) -> str:
+        """Why this way cannot be measured here; "": it can."""
+        if way == "peer" and not self.peer_shim:
+            return "PEER_SHIM names no other shim"
+        if way in ("mps", "concurrent") and not self.control():
+            return f"the driver has no {mps_peer.CONTROL}"
+        return ""
+
+    def words(self, kind: str) -> list[str]:
+        """The program with its arguments."""
+        work = dict(WORK[kind])
+        if self.light:
+            work.update(memory=1)
+        if kind in self.rounds:
+            work.update(rounds=self.rounds[kind])
+        return [self.program, f"kind={kind}", *(f"{name}={value}" for name, value in work.items())]
+
+    def calibrate(self) -> None:
+        """The same kernels for all that follows."""
+        for kind in ("decode", "train"):
+            made = Tenant(self.words(kind), self.gpu.environment(), kind)
+            try:
+                self.rounds[kind] = made.ready(time.monotonic() + PATIENCE)
+            finally:
+                made.end()
+        self.rounds["eager"] = self.rounds["decode"]
+
+    def start(self, case: Case, at: int, variables: dict[str, str], kind: str = "") -> Tenant:
+        """The tenant of that place."""
+        kinds = KINDS.get(case.load, (case.load,))
+        kind = kind or kinds[at % len(kinds)]
+        prefix: list[str] = []
+        more = dict(variables)
+        if case.way == "slices":
+            prefix = self.gpu.slice("--policy=native", memory=MEMORY)
+        elif case.way == "fixed":
+            prefix = self.gpu.slice(f"--cores={100 // len(case.weights)}", memory=MEMORY)
+        elif case.way == "peer":
+            cache = os.path.join(self.scratch, f"peer-{at}")
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(cache)
+            more.update(
+                LD_PRELOAD=self.peer_shim, CUDA_DEVICE_MEMORY_LIMIT="6g", LIBCUDA_LOG_LEVEL="0",
+                CUDA_DEVICE_SM_LIMIT=str(100 // len(case.weights)), CUDA_DEVICE_MEMORY_SHARED_CACHE=cache,
+                CUDA_VISIBLE_DEVICES=self.gpu.index, CUDA_DEVICE_ORDER="PCI_BUS_ID",  # it knows no UUIDs
+            )  # fmt: skip
+        elif case.way not in WITHOUT_NVCD:
+            prefix = self.gpu.slice(f"--weight={case.weights[at]}", memory=MEMORY)
+        return Tenant([*prefix, *self.words(kind)], self.gpu.environment(**more), kind)
+
+    @contextlib.contextmanager
+    def shared(self, way: str) -> Iterator[tuple[dict[str, str], int]]:
+        """The GPU is shared this way. Variables of the tenants, and nvcd's number or 0."""
+        if way == "mps":
+            try:
+                with mps_peer.serving(self.control(), self.gpu) as variables:
+                    yield variables, 0
+            except SystemExit as error:
+                raise Failed(str(error)) from None
+        elif way in WITHOUT_NVCD:
+            yield {}, 0
+        else:
+            with self._nvcd(way) as pid:
+                yield {}, pid
+
+    @contextlib.contextmanager
+    def _nvcd(self, policy: str) -> Iterator[int]:
+        words = self.gpu.nvcd
+        path = os.path.join(self.scratch, "nvcd.log")
+        with open(path, "wb") as log:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            end = time.monotonic() + PATIENCE
+            while subprocess.run([words[0], "--state"], capture_output=True, timeout=PATIENCE).returncode:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise Failed("nvcd does not start")
+                time.sleep(0.02)
+            self._call("vgpu", "policy", self.gpu.uuid, policy)
+            yield process.pid
+        except Failed as error:
+            with open(path, encoding="utf-8", errors="replace") as log_read:
+                raise Failed(f"{error}; nvcd: {log_read.read()[-1500:].strip()}") from None
+        finally:
+            with contextlib.suppress(Failed):
+                self._call("vgpu", "policy", self.gpu.uuid, "--reset")
+            process.terminate()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _call(self, *words: str) -> None:
+        try:
+            self.gpu.call(*words)
+        except SystemExit as error:
+            raise Failed(str(error)) from None
+
+    def measure(self, case: Case, seconds: float, warm: float) -> Sample:
+        """One run. Raises Failed."""
+        tenants: list[Tenant] = []
+        with self.shared(case.way) as (variables, pid):
+            try:
+                for at in range(len(case.weights)):
+                    tenants.append(self.start(case, at, variables))
+                until = time.monotonic() + PATIENCE
+                for one in tenants:
+                    one.ready(until)
+                begin = time.monotonic_ns() + round(1e9 * warm)
+                end = begin + round(1e9 * seconds)
+                for one in tenants:
+                    one.go(begin, end)
+                before = self._at(begin, pid)
+                after = self._at(end, pid)
+                quantum = self._quantum() if pid and case.way != "concurrent" else None
+                had = tuple(one.result(time.monotonic() + LATE) for one in tenants)
+            finally:
+                for one in tenants:
+                    one.end()
+        energy = after[1] - before[1] if after[1] is not None and before[1] is not None else None
+        percent = 100 * (after[2] - before[2]) / (after[0] - before[0]) if pid else None
+        return Sample(seconds, had, energy, percent, quantum)
+
+    def _quantum(self) -> float | None:
+        """Milliseconds that nvcd takes for a turn now."""
+        words = [self.gpu.nvcd[0], "--state"]
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+        try:
+            devices = json.loads(asked.stdout)["devices"]
+            found = [device["quantumNs"] for device in devices if device["uuid"] == self.gpu.uuid]
+        except (ValueError, KeyError):
+            raise Failed(f"nvcd --state: {asked.stdout[:200]}{asked.stderr}") from None
+        return found[0] / 1e6 if found else None
+
+    def _at(self, moment: int, pid: int) -> tuple[float, float | None, float]:
+        time.sleep(max(0.0, (moment - time.monotonic_ns()) / 1e9))
+        try:
+            return time.monotonic(), self.energy.joules(), cost_of(pid) if pid else 0.0
+        except FileNotFoundError:
+            raise Failed("nvcd has ended") from None
+
+    def kill(self, way: str, wanted: int, until: float, note: Callable[[Kills], None]) -> Kills:
+        """Two decode loops go on while one that trains is started and killed, again and again."""
+        found = Kills(wanted, 0, (), 0, 0)
+        case = Case("decode", way, (1, 1, 1))
+        with self.shared(way) as (variables, _):
+            others: list[Tenant] = []
+            try:
+                for at in range(2):
+                    others.append(self._going(case, at, variables, "decode"))
+                while found.done < wanted and time.monotonic() < until:
+                    found = self._kill_one(case, variables, others, found)
+                    note(found)
+            finally:
+                for one in others:
+                    one.end()
+        return found
+
+    def _going(self, case: Case, at: int, variables: dict[str, str], kind: str) -> Tenant:
+        """One that has ended a step, and has no end."""
+        made = self.start(case, at, variables, kind)
+        try:
+            until = time.monotonic() + PATIENCE
+            made.ready(until)
+            made.go(0, 1 << 63)
+            while not made.steps()[0]:
+                if time.monotonic() > until:
+                    raise Failed(f"a tenant ({kind}) ended no step: {made.said()}")
+                if made.process.poll() is not None:
+                    made.line(time.monotonic() + 1)
+                time.sleep(0.002)
+        except BaseException:
+            made.end()
+            raise
+        return made
+
+    def _kill_one(self, case: Case, variables: dict[str, str], others: list[Tenant], found: Kills) -> Kills:
+        victim = self._going(case, 2, variables, "train")
+        try:
+            at = time.monotonic_ns()
+            victim.kill()
+            back, restarts, late = at, 0, 0
+            for place, one in enumerate(others):
+                while one.steps()[2] < at:  # until one that began afterwards has ended
+                    if one.process.poll() is not None:
+                        one.end()
+                        restarts += 1
+                        one = others[place] = self._going(case, place, variables, "decode")
+                    elif time.monotonic_ns() - at > LATE * 1e9:
+                        one.end()
+                        late += 1
+                        others[place] = self._going(case, place, variables, "decode")
+                        back = at + round(LATE * 1e9)
+                        break
+                    time.sleep(0.001)
+                else:
+                    back = max(back, one.steps()[1])
+        finally:
+            victim.end()
+        delay = (back - at) / 1e6
+        return found._replace(
+            done=found.done + 1,
+            delays=(*found.delays, delay),
+            restarts=found.restarts + restarts,
+            late=found.late + (1 if late or delay > found.limit else 0),
+        )

@@ -1,0 +1,40 @@
+"""`bench together` on a simulated driver: it measures each way, kills tenants, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from support import CLEAN_ENV, REPO, run
+from support.mps_program import compile_control
+from support.vgpu import ensure_shim
+
+
+def test_tenants_side_by_side(stage: str, driver: str, scratch: str) -> None:
+    """What was measured is not judged here: it is a busy machine's. The counts are."""
+    ensure_shim(stage, scratch)
+    compile_control(
+        f"{driver}/usr/bin/nvidia-cuda-mps-control", os.path.join(REPO, "tests/support/mps_control.py")
+    )
+    program, kept = os.path.join(REPO, "tests/bench/together.py"), f"{scratch}/report.md"
+    words = ["--root", driver, "--bin", f"{stage}/bin", "--report", kept, "-o", "json"]
+    words += ["--seconds=0.3", "--warm=0.1", "--rounds=1", "--minutes=3", "--only=two,kill,peer", "--kill=2"]
+    done = run(sys.executable, program, *words, env=CLEAN_ENV, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rates = {(row["way"], len(row["weights"])): row["rates"] for row in found["rows"]}
+    assert list(rates) == [
+        ("native", 1),
+        *((way, 2) for way in ("native", "mps", "concurrent", "weight")),
+    ], done
+    assert all(rate > 0 for each in rates.values() for rate in each)
+    kills = found["kills"]
+    assert (kills["done"], len(kills["delays"]), kills["late"]) == (2, 2, 0), done.stderr
+    goals = {goal["goal"]: goal for goal in found["goals"]}
+    assert goals["tenants killed"]["kept"] and goals["`weight` / native, 2: steps"]["got"] > 0
+    assert found["notRun"]["group `peer`"] == "PEER_SHIM names no other shim"
+    with open(kept, encoding="utf-8") as file:
+        assert "| 2, concurrent |" in file.read()
+    left = run("ps", "-eo", "args").stdout
+    assert f"--root={driver}" not in left and "vgpu_steps" not in left

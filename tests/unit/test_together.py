@@ -1,0 +1,127 @@
+"""What `bench together` says of steps that were measured: rows, goals and the report."""
+
+from __future__ import annotations
+
+import pytest
+from support.together import (
+    EIGHT,
+    Case,
+    Had,
+    Kills,
+    Sample,
+    alternation,
+    equal,
+    goals,
+    percentile,
+    report,
+    rows,
+)
+
+
+def sample(*steps: int, ms: float = 2.0, kinds: tuple[str, ...] = ("decode",), **more: float) -> Sample:
+    """A second in which each tenant ended so many steps of so many milliseconds."""
+    had = tuple(Had(kinds[at % len(kinds)], (ms,) * count) for at, count in enumerate(steps))
+    return Sample(1.0, had, **more)
+
+
+def got(
+    samples: dict[Case, list[Sample]], text: str, kills: Kills | None = None, weighs: bool = True
+) -> object:
+    """The value of the goal of that name, and whether it was kept."""
+    (goal,) = [one for one in goals(rows(samples), kills, weighs) if one.text == text]
+    return (round(goal.value, 3) if goal.value is not None else goal.why), goal.kept
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [float(number) for number in range(100, 0, -1)]
+    assert [percentile(values, part) for part in (0, 1, 50, 99, 100)] == [1, 1, 50, 99, 100]
+    assert percentile([7.0], 99) == 7
+    with pytest.raises(ValueError):
+        percentile([], 50)
+
+
+def test_a_row_has_the_medians_of_its_runs() -> None:
+    case = equal("weight", 2)
+    runs = [
+        sample(100, 200, ms=4, joules=30, nvcd=0.5, quantum=2),
+        sample(120, 180, ms=5, joules=60, nvcd=0.7, quantum=3),
+        sample(50, 40, ms=9, joules=90, nvcd=0.6, quantum=4),
+    ]
+    (one,) = rows({case: runs}).values()
+    assert (one.rates, one.total, one.p50, one.p99, one.runs) == ((100, 180), 280, 5, 5, 3)
+    assert (one.joules, one.nvcd, one.quantum) == (0.2, 0.6, 3)
+    assert one.speed is None  # nothing was measured alone
+
+
+def test_a_mix_is_measured_by_what_each_reaches_alone_and_its_latency_by_those_that_wait() -> None:
+    mix = Case("mix", "mps", (1, 1))
+    both = Sample(1.0, (Had("decode", (3.0,) * 250), Had("train", (20.0,) * 30)))
+    found = rows({equal("native", 1): [sample(500)], equal("native", 1, "train"): [sample(60)], mix: [both]})
+    assert (found[mix].speed, found[mix].p99) == (1.0, 3)
+
+
+def test_a_tenant_without_a_step_counts() -> None:
+    case = equal("weight", 2)
+    (one,) = rows({case: [sample(0, 10)]}).values()
+    assert one.rates == (0, 10) and one.points == 50
+    (none,) = rows({case: [sample(0, 0)]}).values()
+    assert (none.p99, none.points) == (1000, 100)
+
+
+def test_goals_compare_one_run() -> None:
+    samples = {
+        equal("native", 1): [sample(500)],
+        equal("native", 2): [sample(230, 230, ms=4.3)],
+        equal("mps", 2): [sample(285, 285, ms=3.6)],
+        equal("concurrent", 2): [sample(280, 280, ms=3.8)],
+        equal("weight", 2): [sample(225, 225, ms=4.8)],
+        Case("decode", "concurrent", (3, 1)): [sample(340, 140)],
+        Case("decode", "weight", EIGHT): [sample(*(11 * weight for weight in EIGHT))],
+    }
+    assert got(samples, "`concurrent` / one MPS server, 2: steps") == (0.982, True)
+    assert got(samples, "`concurrent` / one MPS server, 2: p99") == (1.056, True)
+    assert got(samples, "`weight` / strict alternation, 2: p99") == (1.2, False)
+    assert got(samples, "`weight` / native, 2: steps") == (0.978, False)
+    assert got(samples, "`concurrent` 3:1: points off") == (4.167, True)
+    assert got(samples, "`concurrent` 3:1 / native: steps") == (1.043, False)
+    assert got(samples, "`weight` 1 to 8, 8: points off") == (0, True)
+    assert got(samples, "`concurrent` / one MPS server, 4: steps")[1] is None  # type: ignore[index]
+    why = "not run: `concurrent` does not use weights"
+    assert got(samples, "`concurrent` 3:1: points off", weighs=False) == (why, None)
+
+
+def test_what_nvcd_may_cost_depends_on_its_turns() -> None:
+    case, sixteen = equal("weight", 16), (10,) * 16
+    short = {case: [sample(*sixteen, nvcd=1.5, quantum=1.0)]}
+    long = {case: [sample(*sixteen, nvcd=1.5, quantum=10.0)]}
+    assert got(short, "nvcd, 16, turns of 1.0 ms: percent of a core") == (1.5, True)
+    assert got(long, "nvcd, 16, turns of 10.0 ms: percent of a core") == (1.5, False)
+
+
+@pytest.mark.parametrize(
+    ("kills", "kept"),
+    [
+        (Kills(100, 100, (5.0, 1900.0), 2, 0), [True, True, True]),
+        (Kills(100, 99, (5.0, 2100.0), 0, 1), [False, False, False]),
+        (Kills(100, 0, (), 0, 0), [None, False, True]),
+    ],
+)
+def test_goals_of_kills(kills: Kills, kept: list[bool | None]) -> None:
+    assert [goal.kept for goal in goals({}, kills, True)[-3:]] == kept
+
+
+def test_strict_alternation_is_computed_from_one_alone() -> None:
+    (alone,) = rows({equal("native", 1): [sample(500, ms=2.0)]}).values()
+    four = alternation(alone, 4)
+    assert (four.total, four.rates, four.p99) == (500, (125,) * 4, 8)
+
+
+def test_the_report_says_what_did_not_run() -> None:
+    samples = {equal("native", 1): [sample(500)], equal("weight", 2): [sample(225, 225, ms=4.4)]}
+    text = report([("GPU", "one")], rows(samples), None, False, [("group `peer`", "not asked for")])
+    assert "| 2, weight | 450.0 | 0.900 | 225.0 225.0 | 4.40 | 4.40 | - | - | - | 1 |" in text
+    assert "| 2, strict alternation (computed) | 500.0 |" in text
+    assert (
+        "- group `peer`: not asked for" in text
+        and "| `weight` / native, 2: steps | at least 0.98 | not" in text
+    )
