@@ -93,6 +93,10 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
     given = {name: text(values, (prefix + name).replace("-", "_")) for name in SLICE_OPTIONS
              if (prefix + name).replace("-", "_") in values}  # fmt: skip
     uncounted = flag(values, f"{prefix}uncounted".replace("-", "_"))
+    request = f"{prefix}memory-request"
+    reserves = request.replace("-", "_") in values
+    if reserves and "memory" not in given:
+        raise InputError(f"--{request}", cause=f"only with --{prefix}memory")
     if not given and "isolation" not in values:
         if uncounted:
             raise InputError(
@@ -107,21 +111,10 @@ def slice_request(values: Values, prefix: str = "vgpu-") -> SliceRequest | None:
         weight=parse_weight(f"--{prefix}weight", given["weight"]) if "weight" in given else None,
         policy=parse_policy(f"--{prefix}policy", given["policy"]) if "policy" in given else None,
         isolation=_isolation(text(values, "isolation")),
+        reserved=parse_size(f"--{request}", text(values, request.replace("-", "_"))) if reserves else None,
         uncounted=uncounted,
         require_daemon=_requires_daemon(),
     )
-
-
-def with_reservation(wanted: SliceRequest, given: str) -> SliceRequest:
-    """The request with the memory that the driver is to reserve ("": none). Raises InputError."""
-    if not given:
-        return wanted
-    if wanted.isolation != "kernel":
-        raise InputError("--memory-request", given, "only the driver can reserve memory", "add --isolation kernel")
-    from nvc.slices.model.sizes import parse_size
-
-    reserving: SliceRequest = wanted.replace(reserved=parse_size("--memory-request", given))
-    return reserving
 
 
 def _requires_daemon() -> bool:

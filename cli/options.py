@@ -70,6 +70,7 @@ LIST: tuple[Option, ...] = (
 #: A slice of each device; `vgpu run` takes the same without the prefix.
 VGPU: tuple[Option, ...] = (
     ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; for all devices, or each"),
+    ("vgpu-memory-request", "", VALUE, "SIZE", "Refuse unless this much of each device can be reserved"),
     ("vgpu-cores", "", VALUE, "PERCENT[,...]", "Cap on the device's time: 25 or 25%; for all devices, or each"),
     ("vgpu-weight", "", VALUE, "N", "Weight among slices that compete for time (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "{policies}"),

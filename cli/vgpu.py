@@ -41,8 +41,9 @@ __all__ = ["vgpu", "vgpu_control", "vgpu_report", "vgpu_watch"]  # the group, an
     help="Devices, as for configure. Default: all.",
 )  # fmt: skip
 @click.option(
-    "--memory-request", default="", metavar="SIZE", help="With --isolation kernel: reserve this of each GPU."
-)
+    "--memory-request", default=None, metavar="SIZE",
+    help="Refuse unless this much of each GPU can be reserved.",
+)  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @click.option("--name", default="", metavar="NAME", help="Name of the slice. Default: the program's.")
 @slice_options
@@ -53,7 +54,6 @@ def run_command(
     ctx: click.Context,
     /,
     devices: tuple[str, ...],
-    memory_request: str,
     user: str,
     name: str,
     words: tuple[str, ...],
@@ -73,7 +73,6 @@ def run_command(
     wanted = wanted_slice(given)
     if wanted is None:
         raise click.UsageError("want --memory, --cores, --weight, --policy or --isolation")
-    wanted = arguments.with_reservation(wanted, memory_request)
     uid, gid = arguments.user(user) if user else (-1, -1)
     environment = callers_environment()
     selectors = selectors_of(devices, "--device")

@@ -71,6 +71,8 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
             lines.append(("", "hidden: it was not asked for"))
             continue
         lines.append(("", f"limit {tables.limit_text(device)} of {memory}, used {used}"))
+        if device.reserved:
+            lines.append(("", f"{size_text(device.reserved)} reserved"))
         if keepers := tenant.keepers(device):
             lines.append(("", f"limited by {', '.join(keepers)}"))
         lines.append(("", tables.time_text(device)))

@@ -80,7 +80,7 @@ class SliceRequest(Value):
     policy: TimeSetting | None = None  # its number
     devices: tuple[str, ...] = ()  # only these selectors; (): every device
     isolation: str = ""  # mig: its own MIG device, mps: its own MPS server, kernel: the driver limits its cgroup
-    reserved: Size | None = None  # isolation by the kernel: what the driver keeps for it of each device
+    reserved: Size | None = None  # what no other slice can reserve of each device; at most the limit
     uncounted: bool = False  # keep libraries whose memory the shim does not see (OpenCL, graphics, video)
     library_path: tuple[str, ...] = ()  # where else the image's programs look for libraries
     largest: Size | None = None  # what the operator lets anybody ask for

@@ -12,7 +12,7 @@ from support.engines import Host
 def test_every_command(host: Host) -> None:
     with open(os.path.join(REPO, "docs/vgpu.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
-    asking, running, looking, naming, measuring = blocks
+    asking, running, reserving, looking, naming, measuring = blocks
     host.sh("nvc-cli runtime configure --engine docker; systemctl start docker")
     host.image()
     host.sh("mkdir -p /var/lib/nvc")
@@ -21,6 +21,7 @@ def test_every_command(host: Host) -> None:
     assert shown.count("10240MiB") == 2 and "4096MiB" in shown and "20389MiB" in shown
     shown = host.sh(running).stdout
     assert shown.count("10240MiB") == 2 and shown.count("GPU 0: ") == 1
+    assert host.sh(reserving).stdout == "           50 GiB reserved\n" * 2  # of each GPU
     shown = host.sh(looking).stdout
     for text in ("limit 4 GiB of 81559 MiB", '"limit": 6442450944', '"limit": null', "none", ": active"):
         assert text in shown, shown

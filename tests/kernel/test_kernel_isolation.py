@@ -117,11 +117,15 @@ def test_a_reservation_ends_before_its_cgroup(programs: Programs, driver: str, u
         group = stack.enter_context(Group.make(2, f"nvc-limits-{os.getpid()}-{next(_serial)}"))
         stack.callback(move_to, own)
         group.enter(os.getpid())
-        path = cgroup_of(programs.start(*words))
+        pid = programs.start(*words)
+        path = cgroup_of(pid)
         assert path.startswith(f"{group.path}/")
         assert get_limits(driver, uuids[0], path)[:2] == (GIB, 2 * GIB)
         assert get_limits(driver, uuids[1], path)[:2] == (0, MIB)
         assert get_limits(driver, uuids[0], group.path)[0] == GIB
+        for size, kept in ((3 * GIB, GIB), (GIB // 2, GIB // 2)):  # what is kept is at most the limit
+            run(*programs.command[:3], "set", str(pid), f"--memory={size >> 20}m")
+            assert get_limits(driver, uuids[0], path)[:2] == (kept, size)
         programs.end_last()
         assert get_limits(driver, uuids[0], group.path)[0] == 0
         programs.start(*words)
@@ -376,7 +380,6 @@ def test_one_of_several_limits_that_fails_leaves_none(driver: str, uuids: list[s
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--memory=1g", "--memory-request=1g"), "only the driver can reserve memory; add --isolation kernel"),
         (("--isolation=kernel", "--memory=1g", "--memory-request=2g"), "--memory-request: 2g: more than the limit"),
         (("--isolation=kernel", "--cores=50"), "no limit of memory is asked for; ask for a size, like 10GiB"),
     ],

@@ -34,10 +34,10 @@ def test_any_name_comes_back(
 ) -> None:
     path = str(tmp_path_factory.getbasetemp())
     name = name.encode("utf-8", "replace").decode()
-    devices = (EntryDevice("GPU-1", "0:1", 5, name), EntryDevice("GPU-2", "1", 0, ""))
+    devices = (EntryDevice("GPU-1", "0:1", 5, name), EntryDevice("GPU-2", "1", 0, "", reserved=7))
     entry = Entry(os.path.basename(path), path, 7, 8, rootfs, libs, 9, devices)
     text = text_of(entry)
-    assert text.isascii() and len(text.splitlines()) == 8
+    assert text.isascii() and len(text.splitlines()) == 9
     assert read_entry(written(path, text)) == entry
 
 

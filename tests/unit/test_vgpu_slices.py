@@ -90,6 +90,14 @@ def test_a_device_that_does_not_tell_its_memory() -> None:
         limits(("0",), facts(), memory=(size("10%"),))
 
 
+def test_reservations_need_a_known_memory() -> None:
+    wanted = SliceRequest(memory=(size("2g"),), reserved=size("1g"))
+    made = resolve(host(), select(host(), Request(devices=("all",))), wanted)
+    assert [device.reserved for device in made] == [GIB] * 3
+    with pytest.raises(InputError, match="does not tell the memory of GPU-.*, so none can be reserved"):
+        limits(("0",), facts(), memory=(size("2g"),), reserved=size("1g"))
+
+
 def test_what_the_operator_grants() -> None:
     assert limits(("0",), memory=(size("4g"),), largest=size("4g")) == {UUID_0: 4 * GIB}
     for largest in ("4g", "5%"):

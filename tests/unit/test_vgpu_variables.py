@@ -47,6 +47,9 @@ def test_each_system_is_understood() -> None:
     assert memory(NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="0") == [4 * GIB]
     assert memory(NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST="4096") == [4 * GIB]
     assert memory(NVIDIA_GPU_MEMORY_REQUEST="2048") == [2 * GIB]
+    for request, reserved in (("1024", GIB), ("4096", 4 * GIB), ("0", None), ("", None)):
+        found = asked(NVIDIA_GPU_MEMORY_LIMIT="4096", NVIDIA_GPU_MEMORY_REQUEST=request)
+        assert (found.reserved and found.reserved.bytes) == reserved
     part = asked(**CGPU, ALIYUN_COM_GPU_MEM_DEV="15").memory[0]
     assert (part.part, part.whole) == (3, 15)
 

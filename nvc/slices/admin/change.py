@@ -44,6 +44,7 @@ class DeviceLimits(Value):
 
     share: QuotaDevice
     asked: int
+    reserved: int = 0  # bytes
 
 
 def set_limits(
@@ -79,7 +80,12 @@ def set_limits(
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
-        return _shared(kernel, tenant, DeviceLimits(share, old.asked), wanted, _nth(wanted.cores, number), told)
+        limited: DeviceLimits = old.replace(share=share, reserved=min(old.reserved, share.memory_limit))
+        if limited.reserved < old.reserved:
+            told.append(
+                f"{share.uuid}: reserves {size_text(limited.reserved)} now, {size_text(old.reserved)} before"
+            )
+        return _shared(kernel, tenant, limited, wanted, _nth(wanted.cores, number), told)
 
     sizes = dict.fromkeys(chosen, NO_LIMIT) if unlimited else {
         place: amount(size, _plain(tenant.devices[place]))
@@ -107,7 +113,11 @@ def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -
     if facts is None or not tenant.pids:
         raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")
     limits = {tenant.devices[place].uuid: size for place, size in sizes.items()}
-    return held_processes(facts, tenant.pids, limits)
+    # The driver reserves memory for programs of `vgpu run` alone.
+    reserved = {} if tenant.entry.rootfs else {
+        tenant.devices[place].uuid: min(size, tenant.devices[place].reserved) for place, size in sizes.items()
+    }  # fmt: skip
+    return held_processes(facts, tenant.pids, limits, reserved)
 
 
 def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:
@@ -123,7 +133,8 @@ def pause(kernel: Kernel, tenant: SliceStatus, devices: tuple[str, ...], paused:
 
     def change(_: int, old: DeviceLimits) -> DeviceLimits:
         flags = old.share.flags | PAUSED if paused else old.share.flags & ~PAUSED
-        return DeviceLimits(old.share.replace(flags=flags), old.asked)
+        paused_device: DeviceLimits = old.replace(share=old.share.replace(flags=flags))
+        return paused_device
 
     _edited(kernel, tenant, _chosen(tenant, devices), change)
 
@@ -150,10 +161,17 @@ def _edited_locked(
     try:
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
-        now = [DeviceLimits(share, device.asked_policy) for share, device in zip(limits, entry.devices)]
+        now = [
+            DeviceLimits(share, device.asked_policy, device.reserved)
+            for share, device in zip(limits, entry.devices)
+        ]
         for place in chosen:
             now[place] = change(place, now[place])
-        edit(entry, tuple(one.share for one in now), tuple(one.asked for one in now))
+        devices = tuple(
+            device.replace(asked_policy=one.asked, reserved=one.reserved)
+            for device, one in zip(entry.devices, now, strict=True)
+        )
+        edit(entry, tuple(one.share for one in now), devices)
     except (OSError, QuotaError, IndexError) as error:
         raise RegistryError("change limits", tenant.entry.quota, error) from None
     finally:
@@ -191,7 +209,10 @@ def _shared(
         told.append(f"{share.uuid}: programs that run keep their part of the multiprocessors until they end")
     if policy != asked and wanted.policy is not None:
         told.append(f"{share.uuid}: the device has the policy {POLICIES[policy]}, which holds")
-    return DeviceLimits(share.replace(cores=cores, weight=weight, policy=policy), asked)
+    changed: DeviceLimits = old.replace(
+        share=share.replace(cores=cores, weight=weight, policy=policy), asked=asked
+    )
+    return changed
 
 
 def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def set_device_policy(
                 for share, device in zip(shares_of_entry, entry.devices)
             )
             if changed != shares_of_entry:
-                edit(entry, changed, tuple(device.asked_policy for device in entry.devices))
+                edit(entry, changed, entry.devices)
     except OSError as error:
         raise RegistryError.of("change policy", error.filename or "", error) from None
     finally:

@@ -96,7 +96,7 @@ def build_slice(
     if wanted.isolation == "kernel":
         from nvc.slices.build.kernel_limits import held_cgroup
 
-        isolated = held_cgroup(facts, devices, target, wanted.reserved)
+        isolated = held_cgroup(facts, devices, target)
     ruled = with_policies(devices)
     server = ""
     if any(policy_of(device.policy).server for device in ruled if not device.hidden):

@@ -1,7 +1,7 @@
 """Isolation by the kernel: from driver 615 on it limits memory for a cgroup, whatever library a program loads.
 
-The shim keeps the limit as well, and shows it. For containers no memory is reserved: the driver leaks the
-reservation of a cgroup that is removed before it is told, as engines do.
+The shim keeps the limit as well, and shows it. The driver reserves no memory for containers: it leaks the
+reservation of a cgroup that is removed before it is told, as engines do. Admission counts their reservations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nvc.kernel.probe import IDS_KEEP, MemoryLimit, start_probe
 from nvc.rundir import in_user_namespace
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.sizes import size_text
-from nvc.slices.model.slice import HeldCgroup, amount
+from nvc.slices.model.slice import HeldCgroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvc.model import HostFacts
-    from nvc.request import Size
     from nvc.slices.model.slice import SliceDevice
     from nvc.target import Target
 
@@ -40,13 +39,12 @@ LEFT_HINT = "set the limits again, or end the container"
 _NO_PERMISSION, _NOT_FOUND, _MISSING = 4, 6, (3, 13)
 
 
-def held_cgroup(
-    facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target, reserved: Size | None
-) -> HeldCgroup:
+def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
     """The cgroup for which the driver is to limit the memory of a slice. Nothing is changed.
 
-    Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit, or
-    one has less than is `reserved`, ContainerError for a cgroup that the driver cannot limit.
+    For the slice of this process the driver keeps what it reserves, too: `vgpu run` ends that.
+    Raises DeviceError where the driver or a device has no such limits, InputError where no device has a limit,
+    ContainerError for a cgroup that the driver cannot limit.
     """
     check_devices(facts, devices)
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if target.proc < 0 else -1
@@ -55,14 +53,15 @@ def held_cgroup(
     finally:
         if own >= 0:
             os.close(own)
-    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices, reserved))
+    return HeldCgroup(leaf.path, leaf.inode, library_of(facts), limits_of(facts, devices, own >= 0))
 
 
 def held_processes(
-    facts: HostFacts, pids: tuple[int, ...], limits: dict[str, int]
+    facts: HostFacts, pids: tuple[int, ...], limits: dict[str, int], reserved: dict[str, int]
 ) -> tuple[HeldCgroup, ...]:
     """The cgroups of processes, each once, and limits for them in bytes by UUID. Processes that end are left out.
 
+    The driver keeps what is `reserved` free for the first one, which is the only one of a sound slice.
     Raises ContainerError, also where all have ended, DeviceError.
     """
     found: dict[str, Leaf] = {}
@@ -83,8 +82,16 @@ def held_processes(
         cause = "no such process"
         raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "has the container ended?")
     library = library_of(facts)
-    told = tuple(MemoryLimit(uuid, 0, max(limit, LEAST)) for uuid, limit in limits.items())
-    return tuple(HeldCgroup(leaf.path, leaf.inode, library, told) for leaf in found.values())
+
+    def told(first: bool) -> tuple[MemoryLimit, ...]:
+        return tuple(
+            MemoryLimit(uuid, reserved.get(uuid, 0) if first else 0, max(limit, LEAST))
+            for uuid, limit in limits.items()
+        )
+
+    return tuple(
+        HeldCgroup(leaf.path, leaf.inode, library, told(not place)) for place, leaf in enumerate(found.values())
+    )
 
 
 def _has_ended(proc: int) -> bool:
@@ -115,27 +122,15 @@ def check_devices(facts: HostFacts, devices: tuple[SliceDevice, ...]) -> None:
 
 
 def limits_of(
-    facts: HostFacts, devices: tuple[SliceDevice, ...], reserved: Size | None = None
+    facts: HostFacts, devices: tuple[SliceDevice, ...], reserve: bool
 ) -> tuple[MemoryLimit, ...]:
-    """What the driver is to be told of each GPU. Pure. Raises InputError."""
+    """What the driver is to be told of each GPU; with `reserve`, to keep reservations free, too. Pure."""
     whole = {gpu.uuid for gpu in facts.gpus if not gpu.mig_enabled}
     return tuple(
-        MemoryLimit(device.uuid, _soft(device, reserved), max(device.limit, LEAST))
+        MemoryLimit(device.uuid, device.reserved if reserve else 0, max(device.limit, LEAST))
         for device in devices
         if device.limit != NO_LIMIT and device.uuid in whole
     )
-
-
-def _soft(device: SliceDevice, reserved: Size | None) -> int:
-    """Bytes that are kept for a slice on one device."""
-    if reserved is None or device.hidden:
-        return 0
-    soft = amount(reserved, device)
-    if soft > device.limit:
-        limit = size_text(device.limit)
-        cause = f"more than the limit of {device.uuid}, {limit}"
-        raise InputError(reserved.name, reserved.text, cause, "ask for less")
-    return soft
 
 
 def release(facts: HostFacts, leaf: Leaf, limits: tuple[MemoryLimit, ...], timeout: float) -> str:

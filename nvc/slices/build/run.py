@@ -105,7 +105,7 @@ def run(
         return _wait(kernel, pid, read, warn)
     finally:
         if leaf is not None:
-            limits = limits_of(facts, chosen) if wanted.reserved is not None else ()
+            limits = limits_of(facts, chosen, False) if wanted.reserved is not None else ()
             if _released(facts, leaf, limits, program.timeout, warn):
                 remove(leaf.path)
 

@@ -24,13 +24,14 @@ class RegistryError(NvcError, code="NVC-2101", stage="vgpu", doctor="vgpu"):
 
 
 class EntryDevice(Value):
-    """The facts about a device of a slice that never change."""
+    """What the registry knows of a device of a slice beside its quota."""
 
     uuid: str
     index: str
     memory: int  # bytes; 0: not known
     name: str
     asked_policy: int = layout.POLICY_NATIVE  # holds where the device has no policy of its own
+    reserved: int = 0  # bytes that no other slice can reserve
 
 
 class Entry(Value):
@@ -82,6 +83,7 @@ def text_of(entry: Entry) -> str:
         for place, d in enumerate(entry.devices)
         if d.asked_policy != layout.POLICY_NATIVE
     ]
+    lines += [f"reserved {place} {d.reserved}" for place, d in enumerate(entry.devices) if d.reserved]
     return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
 
 
@@ -175,6 +177,9 @@ def read_entry(path: str) -> Entry:
             elif name == "policy":
                 place, policy = (int(word) for word in value.split(" ", 1))
                 devices[place] = devices[place].replace(asked_policy=range(len(POLICIES))[policy])
+            elif name == "reserved":
+                place, reserved = (int(word) for word in value.split(" ", 1))
+                devices[place] = devices[place].replace(reserved=reserved)
             elif name in fields:
                 fields[name] = value
         entry = Entry(

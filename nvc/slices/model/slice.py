@@ -44,6 +44,7 @@ class SliceDevice(Value):
     asked_policy: int = POLICY_NATIVE  # the same before the device's own policy, if it has one
     hold: str = ""  # of Part
     isolation: str = ""  # likewise
+    reserved: int = 0  # bytes that no other slice can reserve
 
     @property
     def hidden(self) -> bool:
@@ -56,6 +57,7 @@ class SliceDevice(Value):
         share = f"all{of}" if self.limit == NO_LIMIT else f"{size_text(self.limit)}{of}"
         if (self.cores, self.weight, self.policy) != (CORES_UNCAPPED, WEIGHT, POLICY_NATIVE):
             share += f"; time: {time_settings_text(self.cores, self.weight, self.policy)}"
+        share += f"; {size_text(self.reserved)} reserved" if self.reserved else ""
         return f"{self.uuid}  {share}"
 
 
@@ -130,6 +132,7 @@ class Slice(Value):
                     "uuid": device.uuid,
                     "memory": device.memory,
                     "limit": None if device.limit == NO_LIMIT else device.limit,
+                    "reserved": device.reserved,
                     "contextOverhead": device.context_overhead,
                     "calibrated": device.calibrated,
                     "cores": device.cores or None,
@@ -167,7 +170,7 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     return tuple(
         bounded(device, parts[device.uuid], wanted)
         if device.uuid in parts
-        else _shared(wanted, device.replace(limit=_limit(wanted, device, sizes.get(place))), caps.get(place))
+        else _shared(wanted, _limited(wanted, device, sizes.get(place)), caps.get(place))
         for place, device in enumerate(devices)
     )
 
@@ -191,6 +194,22 @@ def _placed(
     if given:
         found = {place: given[number if len(given) > 1 else 0] for number, place in enumerate(sliced)}
     return {**found, **dict(given_at)}
+
+
+def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
+    """The device with its limit and its reservation. Raises InputError."""
+    limit = _limit(wanted, device, asked)
+    reserved = amount(wanted.reserved, device) if wanted.reserved else 0
+    if reserved > limit:
+        assert wanted.reserved is not None
+        cause = f"more than the limit of {device.uuid}, {size_text(limit)}"
+        raise InputError(wanted.reserved.name, wanted.reserved.text, cause, "ask for less")
+    if reserved and not device.memory:
+        assert wanted.reserved is not None
+        cause = f"NVML does not tell the memory of {device.uuid}, so none can be reserved"
+        raise InputError(wanted.reserved.name, wanted.reserved.text, cause, "leave the reservation out")
+    made: SliceDevice = device.replace(limit=limit, reserved=reserved)
+    return made
 
 
 def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:

@@ -64,7 +64,7 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
         return None
     return SliceRequest(
         memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, isolation,
-        library_path=library_path(environment),
+        reserved=_reserved(environment), library_path=library_path(environment),
     )  # fmt: skip
 
 
@@ -153,17 +153,22 @@ def _without_nvidia(
 
 def _nvidia_memory(environment: dict[str, str]) -> Size | None:
     """The limit by NVIDIA's variables, for every device: a request alone is one, too. Raises InputError."""
-    requested, limited = environment.get(NVIDIA_REQUEST, ""), environment.get(NVIDIA_LIMIT, "")
-    request = parse_mebibytes(NVIDIA_REQUEST, requested) if requested not in ("", "0") else None
+    limited, request = environment.get(NVIDIA_LIMIT, ""), _reserved(environment)
     limit = parse_mebibytes(NVIDIA_LIMIT, limited) if limited else None
     if request is not None and limit is not None and request.bytes > limit.bytes:
         raise InputError(
             NVIDIA_REQUEST,
-            requested,
+            request.text,
             f"more than {NVIDIA_LIMIT}, which is {limited}",
             "request at most the limit",
         )
     return limit or request
+
+
+def _reserved(environment: dict[str, str]) -> Size | None:
+    """What is reserved of every device; NVIDIA's 0 asks for nothing. Raises InputError."""
+    requested = environment.get(NVIDIA_REQUEST, "")
+    return parse_mebibytes(NVIDIA_REQUEST, requested) if requested not in ("", "0") else None
 
 
 def _cores(environment: dict[str, str]) -> tuple[tuple[TimeSetting, ...], tuple[tuple[int, TimeSetting], ...]]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> str:
     """One line for each device of each slice, in at most `width` columns unless that is 0."""
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "DEVICE", "LIMIT", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE", "CONTAINER")
+        ("SLICE", "DEVICE", "LIMIT", "RESERVED", "USED", "USE", "CORES", "WEIGHT", "POLICY", "PROCESSES", "AGE",
+         "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
         shown = [device for device in tenant.devices if not device.hidden] or tenant.devices[:1]
@@ -32,6 +33,7 @@ def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> st
                     tenant.name if first else "",
                     device.index,
                     limit_text(device),
+                    reserved_text(device.reserved),
                     used_text(tenant, device),
                     use_text(tenant, device),
                     f"{device.cores}%" if device.cores else "-",
@@ -43,7 +45,8 @@ def slices(everybody: tuple[SliceStatus, ...], now: float, width: int = 0) -> st
                 )
             )
     spare = ("AGE", "CONTAINER", "WEIGHT", "PROCESSES", "USE")
-    return fitted(rows, width, spare, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
+    found = _filled(rows, "RESERVED")
+    return fitted(found, width, spare, ("CONTAINER",), ("SLICE",)) + enforcement(everybody)
 
 
 def processes(everybody: tuple[SliceStatus, ...], width: int = 0) -> str:
@@ -83,7 +86,7 @@ def screen(
 def devices(everybody: tuple[SliceStatus, ...], received: dict[tuple[str, str], Received], width: int = 0) -> str:
     """One line for each device: what its slices may take and do take together."""
     rows: list[tuple[str, ...]] = [
-        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "USED", "ENTITLED", "UTILIZED")
+        ("DEVICE", "UUID", "MEMORY", "SLICES", "PROMISED", "RESERVED", "USED", "ENTITLED", "UTILIZED")
     ]
     shown: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
     for tenant in everybody:
@@ -103,12 +106,13 @@ def devices(everybody: tuple[SliceStatus, ...], received: dict[tuple[str, str], 
                 size_text(device.memory) if device.memory else "?",
                 str(len(found)),
                 size_text(promised),
+                reserved_text(sum(one.reserved for _, one in found)),
                 size_text(sum(one.used for _, one in found)),
                 percent(sum(entitled) if entitled else None),
                 percent(sum(had) if had else None),
             )
         )
-    return fitted(rows, width, ("MEMORY",), ("UUID",))
+    return fitted(_filled(rows, "RESERVED"), width, ("MEMORY",), ("UUID",))
 
 
 def sharing(
@@ -116,8 +120,8 @@ def sharing(
 ) -> str:
     """One line for each device of each slice: what it asks for, its entitlement, and what it received."""
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "DEVICE", "ASKED", "ENTITLED", "UTILIZED", "WAITED", "STATE", "LIMIT", "USED", "USE", "POLICY",
-         "PROCESSES", "AGE", "CONTAINER")
+        ("SLICE", "DEVICE", "ASKED", "ENTITLED", "UTILIZED", "WAITED", "STATE", "LIMIT", "RESERVED", "USED", "USE",
+         "POLICY", "PROCESSES", "AGE", "CONTAINER")
     ]  # fmt: skip
     for tenant in everybody:
         first = True
@@ -136,6 +140,7 @@ def sharing(
                     percent(had.waited if had else None),
                     state(tenant, device, had),
                     limit_text(device),
+                    reserved_text(device.reserved),
                     used_text(tenant, device),
                     use_text(tenant, device),
                     policy_text(device),
@@ -145,8 +150,8 @@ def sharing(
                 )
             )
             first = False
-    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT")
-    return fitted(rows, width, spare, ("CONTAINER",))
+    spare = ("AGE", "USE", "POLICY", "CONTAINER", "PROCESSES", "ENTITLED", "LIMIT", "RESERVED")
+    return fitted(_filled(rows, "RESERVED"), width, spare, ("CONTAINER",))
 
 
 def policies_table(shared: tuple[SharedDevice, ...], width: int = 0) -> str:
@@ -220,6 +225,19 @@ def enforcement(everybody: tuple[SliceStatus, ...]) -> str:
 def limit_text(device: SliceDeviceStatus) -> str:
     """The limit for people."""
     return "none" if device.limit == NO_LIMIT else size_text(device.limit)
+
+
+def reserved_text(count: int) -> str:
+    """Bytes that are reserved, for people; `-` for none."""
+    return size_text(count) if count else "-"
+
+
+def _filled(rows: list[tuple[str, ...]], title: str) -> list[tuple[str, ...]]:
+    """The rows of a table without the column of this title, if no row has something in it."""
+    at = rows[0].index(title)
+    if any(row[at] != "-" for row in rows[1:]):
+        return rows
+    return [(*row[:at], *row[at + 1 :]) for row in rows]
 
 
 def time_text(device: SliceDeviceStatus) -> str:

@@ -12,7 +12,7 @@ from nvc.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
-    from nvc.slices.model.slice import Slice
+    from nvc.slices.model.slice import Slice, SliceDevice
     from nvc.slices.store.registry import Entry
     from nvc.slices.store.snapshot import Snapshot
 
@@ -30,6 +30,7 @@ class Sharer(Value):
     weight: int
     isolation: str = ""
     server: str = ""  # of Entry
+    reserved: int = 0  # bytes of the device's memory
 
 
 def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Sharer, ...]:
@@ -39,9 +40,12 @@ def sharers(known: Snapshot, uuid: str, step: str, but: str = "") -> tuple[Share
     """
     known.check(step, uuid, but)
     return tuple(
-        Sharer(entry.key, device.cores, device.weight, entry.isolation, entry.server)
+        Sharer(
+            entry.key, device.cores, device.weight, entry.isolation, entry.server,
+            entry.devices[place].reserved if place < len(entry.devices) else 0,
+        )  # fmt: skip
         for entry, limits in known.living
-        for device in limits
+        for place, device in enumerate(limits)
         # Without memory it is there for who looks behind CUDA_VISIBLE_DEVICES.
         if device.uuid == uuid and device.memory_limit and entry.key != but
     )
@@ -58,11 +62,16 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
             continue
         own = policies.read(device.uuid)
         check_cap(device.cores, device.uuid, own.effective(device.policy))
-        if not own.bounds and ":" not in device.index and not slice.server:
+        bounded = own.bounds or ":" in device.index or slice.server
+        if not bounded and not device.reserved:
             continue
         if known is None:
             known = snapshot(kernel, locked=True)
         others = sharers(known, device.uuid, "make a slice", key)
+        if device.reserved:
+            check_reservation(device, others, known)
+        if not bounded:
+            continue
         alone = slice.isolation in EXCLUSIVE
         if alone and others or any(one.isolation in EXCLUSIVE for one in others):
             raise RegistryError(
@@ -78,6 +87,30 @@ def admit(kernel: Kernel, key: str, slice: Slice) -> None:
                 "`nvc-cli vgpu policy` shows that, and changes it with --max-instances",
             )  # fmt: skip
         check_weight("make a slice", device.uuid, device.weight, own.total_weight, others)
+
+
+def check_reservation(device: SliceDevice, others: tuple[Sharer, ...], known: Snapshot) -> None:
+    """Refuse a reservation above the memory of a device that no slice has reserved. Raises RegistryError."""
+    taken = {one.key: one.reserved for one in others if one.reserved}
+    free = max(device.memory - sum(taken.values()), 0)
+    if device.reserved <= free:
+        return
+    from nvc.containers.lookup import Lookup
+    from nvc.slices.model.sizes import size_text
+    from nvc.slices.store.status import label_of
+
+    names = Lookup()
+    who = ", ".join(
+        f"{label_of(entry, names)} {size_text(taken[entry.key])}"
+        for entry, _ in known.living
+        if entry.key in taken
+    )
+    raise RegistryError(
+        "make a slice", device.uuid,
+        f"{size_text(device.reserved)} cannot be reserved: {size_text(free)} of {size_text(device.memory)} is"
+        f" free, the rest is reserved by {who}",
+        "wait until one has ended (`nvc-cli vgpu ls`), or request less",
+    )  # fmt: skip
 
 
 def check_weight(step: str, uuid: str, weight: int, total: int, others: tuple[Sharer, ...]) -> None:

@@ -13,6 +13,7 @@ from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
+    from nvc.slices.model.entry import EntryDevice
 
 LOCK_TIME = 0.2  # seconds
 
@@ -77,19 +78,15 @@ def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
             os.close(lock)
 
 
-def edit(entry: Entry, devices: tuple[QuotaDevice, ...], asked: tuple[int, ...]) -> Entry:
-    """Write new limits of a slice, and the policies that it asks for. The caller holds the lock.
+def edit(entry: Entry, shares: tuple[QuotaDevice, ...], devices: tuple[EntryDevice, ...]) -> Entry:
+    """Write new limits of a slice, and what else the registry knows of its devices. The caller holds the lock.
 
     Raises OSError.
     """
-    changed: Entry = entry.replace(
-        devices=tuple(
-            device.replace(asked_policy=policy) for device, policy in zip(entry.devices, asked, strict=True)
-        )
-    )
+    changed: Entry = entry.replace(devices=devices)
     fd = open_own(entry.quota, os.O_RDWR)
     try:
-        quota.write(fd, devices)
+        quota.write(fd, shares)
     finally:
         os.close(fd)
     if changed != entry:

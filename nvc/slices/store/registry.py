@@ -121,8 +121,10 @@ def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
     """Refuse a slice for which its devices have no room, or whose plan is outdated. The caller holds the lock."""
     if slice.holds:
         _check_holds(kernel, base, key, slice.holds)
-    # Another slice may have a MIG device for itself.
-    if slice.server or any(":" in one.index or policies.read(one.uuid).text() for one in slice.devices):
+    # Another slice may have a MIG device for itself, or have reserved what this one reserves.
+    if slice.server or any(
+        ":" in one.index or one.reserved or policies.read(one.uuid).text() for one in slice.devices
+    ):
         from nvc.slices.store.admission import admit
 
         admit(kernel, key, slice)
@@ -276,7 +278,9 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
 
 def entry_device(device: SliceDevice) -> EntryDevice:
     """The entry's record of a device."""
-    return EntryDevice(device.uuid, device.index, device.memory, device.name, device.asked_policy)
+    return EntryDevice(
+        device.uuid, device.index, device.memory, device.name, device.asked_policy, device.reserved
+    )
 
 
 def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:

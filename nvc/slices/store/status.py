@@ -52,6 +52,7 @@ class SliceDeviceStatus(Value):
     budget: Budget | None = None  # of its time, as the processes say; None: not known
     not_enforced: str = ""  # why the policy is not, where that was asked
     entitlement: float | None = None  # part of its time while all have work; None: what the driver gives
+    reserved: int = 0  # that no other slice can reserve
 
     @property
     def hidden(self) -> bool:
@@ -219,6 +220,11 @@ def container_of(entry: Entry, names: Lookup) -> ContainerName:
     return names.of(Trace(entry.container, entry.bundle, entry.cgroup))
 
 
+def label_of(entry: Entry, names: Lookup) -> str:
+    """What a slice is called, for messages: its program, its container's name, or the beginning of its key."""
+    return entry.program or container_of(entry, names).label or entry.key.partition("-")[0]
+
+
 def _tenant(
     kernel: Kernel, entry: Entry, short: str, life: Life | None, now: tuple[QuotaDevice, ...]
 ) -> SliceStatus:
@@ -231,6 +237,7 @@ def _tenant(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
             limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
+            reserved=device.reserved,
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
@@ -299,6 +306,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "name": device.name,
                 "memory": device.memory or None,
                 "limit": None if device.limit == NO_LIMIT else device.limit,
+                "reserved": device.reserved,
                 "limitedBy": [name.lower() for name in tenant.keepers(device)],
                 "cores": device.cores or None,
                 "weight": device.weight,
