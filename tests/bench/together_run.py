@@ -161,16 +161,16 @@ class Tenant:
         self.progress.close()
 
 
-def cost_of(pid: int) -> float:
-    """Seconds of processor time of nvcd and its helpers, without the MPS servers that it has."""
+def cost_of(pid: int) -> dict[int, float]:
+    """Seconds of processor time of nvcd and each of its helpers, without the MPS servers that it has."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
         family = [pid, *map(int, file.read().split())]
-    used = 0.0
+    used = {}
     for one in family:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             with open(f"/proc/{one}/comm", encoding="ascii") as file:
                 if "mps" not in file.read():
-                    used += processor(one)
+                    used[one] = processor(one)
     return used
 
 
@@ -310,7 +310,8 @@ class Machine:
                 for one in tenants:
                     one.end()
         energy = after[1] - before[1] if after[1] is not None and before[1] is not None else None
-        percent = 100 * (after[2] - before[2]) / (after[0] - before[0]) if pid else None
+        used = sum(cost - before[2].get(one, 0.0) for one, cost in after[2].items())
+        percent = 100 * used / (after[0] - before[0]) if pid else None
         return Sample(seconds, had, energy, percent, quantum)
 
     def _quantum(self) -> float | None:
@@ -324,10 +325,10 @@ class Machine:
             raise Failed(f"nvcd --state: {asked.stdout[:200]}{asked.stderr}") from None
         return found[0] / 1e6 if found else None
 
-    def _at(self, moment: int, pid: int) -> tuple[float, float | None, float]:
+    def _at(self, moment: int, pid: int) -> tuple[float, float | None, dict[int, float]]:
         time.sleep(max(0.0, (moment - time.monotonic_ns()) / 1e9))
         try:
-            return time.monotonic(), self.energy.joules(), cost_of(pid) if pid else 0.0
+            return time.monotonic(), self.energy.joules(), cost_of(pid) if pid else {}
         except FileNotFoundError:
             raise Failed("nvcd has ended") from None
 
