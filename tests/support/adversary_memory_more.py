@@ -381,7 +381,9 @@ TAKERS = (
     Taker("modules until refused", "modules with 500 MiB of variables", modules_until_refused),
     Taker("modules that are unloaded", "a module of 1 GiB, again and again", modules_that_are_unloaded),
     Taker("instances of a graph", "eight instances of a graph that allocates", instances_of_a_graph),
-    Taker("a graph for another device", "a graph allocates elsewhere", a_graph_for_another_device, gpu=False),
+    Taker(
+        "a graph for another device", "a graph allocates elsewhere", a_graph_for_another_device, gpu=False
+    ),
     Taker("a captured allocation", "allocations that a stream captured", a_captured_allocation),
     Taker("a limit that is lowered", "the limit falls below what is in use", a_limit_that_is_lowered),
     Taker("denied while it runs", "five calls while the host denies memory", denied_while_it_runs),

@@ -59,7 +59,9 @@ DERIVED = re.compile(r"/(ld\.so\.cache|\.?inventory-|config-)|\.nvc-undo$|/[0-9]
 
 def contents(host: Host) -> dict[str, str]:
     """Every regular file that a remedy may touch, with the sum of its content; links with their texts."""
-    script = f"find {HELD} -xdev -type l -printf '%l\\t%p\\n' -o -type f -size +0 -size -64M -exec cksum {{}} +"
+    script = (
+        f"find {HELD} -xdev -type l -printf '%l\\t%p\\n' -o -type f -size +0 -size -64M -exec cksum {{}} +"
+    )
     found = {}
     for line in host.sh(f"{script} 2>/dev/null || true").stdout.splitlines():
         text, tab, path = line.partition("\t")
@@ -76,9 +78,7 @@ def is_of_host(line: str) -> bool:
     return bool(re.match(r"\S.{12}host\.", line))
 
 
-def _mended_as_advised(
-    host: Host, case: Case, known: list[Named], commands: tuple[str, ...]
-) -> list[Named]:
+def _mended_as_advised(host: Host, case: Case, known: list[Named], commands: tuple[str, ...]) -> list[Named]:
     """The problems after doctor's own commands, which must destroy nothing and cause no other problem."""
     assert commands, "neither a command nor a remedy of the test"
     before = contents(host)

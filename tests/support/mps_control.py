@@ -74,7 +74,9 @@ def serve() -> None:
                 elif command == "get_server_list":
                     stream.write(f"{shared.pid}\n" if shared.pid else "")
                 elif command in ("get_server_status", "get_client_list"):
-                    found = shared.ask() if int(words[0]) == shared.pid else {"state": "INVALID", "clients": []}
+                    found = (
+                        shared.ask() if int(words[0]) == shared.pid else {"state": "INVALID", "clients": []}
+                    )
                     lines_of = [found["state"]] if command == "get_server_status" else found["clients"]
                     stream.write("".join(f"{one}\n" for one in lines_of))
                 else:
@@ -122,7 +124,9 @@ def work(control: socket.socket) -> None:
                 word = one.recv(64)
                 if word == b"f":
                     state = "FAULT"
-                    log.write(f"[Server {os.getpid()}] Client {clients[one]} encountered a fatal exception\n")
+                    log.write(
+                        f"[Server {os.getpid()}] Client {clients[one]} encountered a fatal exception\n"
+                    )
                     for other in clients:
                         if other is not one:
                             other.send(b"f")

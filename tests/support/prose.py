@@ -12,9 +12,7 @@ import click
 from support import REPO
 
 #: Code, and what is written by programs.
-NOT_PROSE = re.compile(
-    r"^```.*?^```$|^<!--.*?-->$|^ {4,}(?![-*] ).*?$", re.MULTILINE | re.DOTALL
-)
+NOT_PROSE = re.compile(r"^```.*?^```$|^<!--.*?-->$|^ {4,}(?![-*] ).*?$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)")
 CODE = re.compile(r"`[^`]+`")
 #: In the project's Python, which formats strings with double quotes, and writes docstrings as long strings.
@@ -58,7 +56,12 @@ def words(sentence: str) -> int:
 def pages() -> list[str]:
     """README and the pages, without reports of measurements."""
     found = glob.glob(os.path.join(REPO, "docs/*.md"))
-    return ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *sorted(os.path.relpath(page, REPO) for page in found)]
+    return [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *sorted(os.path.relpath(page, REPO) for page in found),
+    ]
 
 
 def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:

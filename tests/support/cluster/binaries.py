@@ -78,7 +78,9 @@ def _module(source: str, what: str, flags: str, tags: str = "") -> str:
             content += text.read()
     about = f"{os.path.relpath(source, REPO)}: once, some ten minutes for Kubernetes"
     return kept(
-        content + flags.encode() + tags.encode(), about, lambda target, _: _build(source, what, flags, tags, target)
+        content + flags.encode() + tags.encode(),
+        about,
+        lambda target, _: _build(source, what, flags, tags, target),
     )
 
 
@@ -120,7 +122,18 @@ def _build(module: str, what: str, flags: str, tags: str, target: str) -> None:
     with tempfile.TemporaryDirectory(prefix="nvc-go-", dir=cache()) as directory:
         source = os.path.join(directory, "module")
         shutil.copytree(module, source)
-        go("build", "-ldflags", flags, "-tags", tags, "-o", target + os.sep, what, where=source, cgo=bool(tags))
+        go(
+            "build",
+            "-ldflags",
+            flags,
+            "-tags",
+            tags,
+            "-o",
+            target + os.sep,
+            what,
+            where=source,
+            cgo=bool(tags),
+        )
     for built, name in NAMES.items():
         if os.path.exists(os.path.join(target, built)):
             os.rename(os.path.join(target, built), os.path.join(target, name))

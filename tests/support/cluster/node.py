@@ -142,7 +142,9 @@ def crio(state: State, node: Node) -> None:
     paths = {"runc": need("runc"), "conmon": need("conmon"), "pinns": f"{os.path.dirname(program)}/pinns"}
     write(f"{node.directory}/etc/crio/crio.conf", CRIO_CONF.format(address=node.address, **paths))
     write(f"{node.directory}/etc/containers/storage.conf", STORAGE_CONF)
-    write(f"{node.directory}/etc/containers/policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}')
+    write(
+        f"{node.directory}/etc/containers/policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}'
+    )
     write(f"{node.directory}/etc/containers/registries.conf", "")
     name = f"{node.name}-crio"
     state.start(name, [program], node)

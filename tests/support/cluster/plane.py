@@ -183,10 +183,18 @@ class Cluster:
         pki = f"{self.directory}/pki"
         for name, user in (("kube-controller-manager", CONTROLLERS), ("kube-scheduler", SCHEDULER)):
             conf = f"{pki}/{user}.conf"
-            words = [self.state.program(name), "--leader-elect=false", f"--bind-address={self.state.address}"]
+            words = [
+                self.state.program(name),
+                "--leader-elect=false",
+                f"--bind-address={self.state.address}",
+            ]
             words += self.more.get(name, [])
             words += [f"--kubeconfig={conf}", f"--authentication-kubeconfig={conf}"]
-            words += [f"--authorization-kubeconfig={conf}", f"--cert-dir={pki}/{name}", *self._feature_gates()]
+            words += [
+                f"--authorization-kubeconfig={conf}",
+                f"--cert-dir={pki}/{name}",
+                *self._feature_gates(),
+            ]
             if user == CONTROLLERS:
                 words += [f"--service-account-private-key-file={pki}/sa.key"]
                 words += [f"--root-ca-file={pki}/apiserver.crt", "--use-service-account-credentials"]
@@ -249,9 +257,7 @@ class Cluster:
         """Run kubectl as the administrator; `input` is its standard input."""
         return self.sh([self.state.program("kubectl"), *words], check, **options)
 
-    def sh(
-        self, words: list[str], check: bool = True, **options: Any
-    ) -> subprocess.CompletedProcess[str]:
+    def sh(self, words: list[str], check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a program with the cluster's programs in PATH and the administrator's KUBECONFIG."""
         if "input" in options:
             options["stdin"] = None

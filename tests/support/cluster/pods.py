@@ -17,7 +17,11 @@ CDI, CLAIMS, NVC = "/run/cdi", "/var/lib/nvc/kubernetes/claims", "/opt/nvc/curre
 
 
 def template(
-    name: str, capacity: dict[str, str], of: str = SLICE, parameters: dict[str, Any] | None = None, **request: Any
+    name: str,
+    capacity: dict[str, str],
+    of: str = SLICE,
+    parameters: dict[str, Any] | None = None,
+    **request: Any,
 ) -> dict[str, Any]:
     """A ResourceClaimTemplate with the one request `gpu`."""
     exactly = {"deviceClassName": of, **request}
@@ -73,7 +77,9 @@ class Space:
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
 
     def apply(self, *documents: dict[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", input=json.dumps({"kind": "List", "apiVersion": "v1", "items": documents}))
+        self.kubectl(
+            "apply", "-f", "-", input=json.dumps({"kind": "List", "apiVersion": "v1", "items": documents})
+        )
 
     def get(self, kind: str, *words: str) -> Any:
         return json.loads(self.kubectl("get", kind, *words, "-o", "json"))

@@ -83,7 +83,12 @@ class State:
         """Start a daemon with its output in DIRECTORY/log/NAME, in a node's mounts and cgroup if one is given."""
         before: list[str] = []
         if node:
-            before = ["sh", "-c", f'echo $$ >{tracked()}/{node.cgroup}/daemons/cgroup.procs; exec "$@"', "sh"]
+            before = [
+                "sh",
+                "-c",
+                f'echo $$ >{tracked()}/{node.cgroup}/daemons/cgroup.procs; exec "$@"',
+                "sh",
+            ]
             if node.keeper:
                 before += ["nsenter", "-m", "-t", str(node.keeper), "--"]
         os.makedirs(f"{self.directory}/log", exist_ok=True)
