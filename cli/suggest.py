@@ -22,6 +22,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "list": "files images",
         "runtime configure": "init install",
         "sim create": "simulate",
+        "vgpu advise": "advice advise recommend",
         "vgpu ls": "get ls ps slices",
         "vgpu pause": "pause",
         "vgpu policy": "policy",
@@ -35,6 +36,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu top": "dmon events monitor pmon stats top",
     },
     "vgpu": {
+        "vgpu advise": "advice recommend",
         "vgpu check": "verify",
         "vgpu ls": "get list ps",
         "vgpu pause": "stop",

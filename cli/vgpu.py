@@ -7,7 +7,7 @@ import sys
 import click
 
 from nvc.kernel import LinuxKernel
-from nvc_cli import arguments, completion, output, vgpu_control, vgpu_report, vgpu_watch
+from nvc_cli import arguments, completion, output, vgpu_advise, vgpu_control, vgpu_report, vgpu_watch
 from nvc_cli.caller_environment import callers_environment
 from nvc_cli.main import program_of
 from nvc_cli.vgpu_group import (
@@ -27,7 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["vgpu", "vgpu_control", "vgpu_report", "vgpu_watch"]  # the group, and modules that add commands to it
+#: The group, and modules that add commands to it.
+__all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_watch"]
 
 
 @command(

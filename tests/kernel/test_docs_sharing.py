@@ -36,7 +36,8 @@ def test_every_command(stage: str, launcher: str, sim_root: Callable[..., str], 
         with open(path, "w", encoding="ascii") as out:
             out.write(f"set -e\n{alone}{script}")
         shown.append(run(need("unshare"), "--mount", "sh", path, env=env).stdout)
-    asking, policies, changing, fencing, held = shown
+    advising, asking, policies, changing, fencing, held = shown
+    assert "Advice: leave it at weight" in advising, advising
     assert asking.count("GPU 0: ") == 3
     assert (
         '"policy": "weight"' in policies

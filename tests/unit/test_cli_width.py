@@ -24,8 +24,9 @@ from nvc.selection import select
 from nvc.sim.report import GpuReport, MigReport, ProcessReport, SimReport
 from nvc.slices.admin.device_policy import SharedDevice
 from nvc.slices.model.ledger import Account
+from nvc.slices.policy.advice import Load, Situation, advise
 from nvc.slices.policy.policies import DevicePolicy
-from nvc.slices.show import tables
+from nvc.slices.show import advice, tables
 from nvc.slices.show.history import Track
 from nvc.slices.store.registry import Entry as SliceEntry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
@@ -103,6 +104,14 @@ def shared_devices() -> tuple[SharedDevice, ...]:
     return tuple(SharedDevice(MIG_UUID_0, f"{number}:6", LONG, own, ()) for number in range(8))
 
 
+def shares() -> tuple[Situation, ...]:
+    """A crowd with long names, on a GPU that was measured and on one that was not."""
+    loads = (Load(LONG * 2, 0.999, 9.9, 0.0099, 99, 65536, 143771 << 20, 64),) * 3
+    long = Load(LONG, 0.999, 9.9, None, 99, 65536, 143771 << 20, 64)
+    one = Situation("GPU-0", "0:6", LONG, 2, (*loads, long), 0.04, 100, 143771 << 20)
+    return one, one.replace(model="NVIDIA H200", loads=tuple(load.replace(cores=0) for load in loads))
+
+
 def tenants() -> tuple[SliceStatus, ...]:
     """A slice on eight devices in a pod with a long name, and one of a program."""
     name, size = "trainer-deployment-7f9c5d8b6d-x2x9l/pytorch-production", 143771 << 20
@@ -152,6 +161,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "sim show": lambda width: sim.table(simulated(), width),
     "vgpu policy": lambda width: tables.policies_table(shared_devices(), width),
     "vgpu report": lambda width: tables.tracks_table(tracks(), width),
+    "vgpu advise": lambda width: advice.text(tuple(advise(one, True) for one in shares()), width),
     "vgpu ls": lambda width: tables.slices(tenants(), 1e9, width),
     "vgpu show": lambda width: tables.processes(tenants(), width),
     "vgpu top": lambda width: tables.screen(tenants(), 1e9, {}, width),

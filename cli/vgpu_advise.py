@@ -1,0 +1,69 @@
+"""`nvc-cli vgpu advise`: which policy fits what slices do now."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from nvc.errors import InitializationError, InputError
+from nvc_cli import completion, output
+from nvc_cli.main import Seconds, program_of
+from nvc_cli.vgpu_group import FORMAT, command, operator_kernel
+from nvc_cli.vgpu_report import OFTEN, Progress
+
+
+@command("advise", "nvc-cli vgpu advise", "nvc-cli vgpu advise 0 --trusted --seconds 10")
+@click.argument("gpu", metavar="[GPU]", default="", shell_complete=completion.devices)
+@click.option(
+    "--trusted", is_flag=True, help="A fault of one tenant may end the programs of all: consider concurrent."
+)
+@click.option(
+    "--seconds", default=2.0, show_default=True, type=Seconds(0.2, 3600), metavar="SECONDS",
+    help="Duration of the measurement.",
+)  # fmt: skip
+@FORMAT
+@click.pass_context
+def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, form: str) -> None:
+    """Measure what slices do. Say which policy fits, and what each would give.
+
+    GPU is an index or UUID; without it, every GPU with slices. TIME is the part of the GPU's time that a slice had.
+    STEP is the GPU time between two moments at which it waited for the GPU. Figures are of runs on the same kind of
+    GPU; for others, rules say what a policy gives.
+    """
+    from nvc.slices.client.nvcd import PATIENCE, ask
+    from nvc.slices.policy.advice import advise
+    from nvc.slices.show.advice import document, situations, text
+    from nvc.slices.show.live import LiveView
+
+    watcher = LiveView(operator_kernel(), seconds)
+    progress = Progress(seconds)
+    picture = watcher.look()
+    begin = time.monotonic()
+    try:
+        while (left := begin + seconds - time.monotonic()) > 0:
+            progress.tell(seconds - left, len(picture.everybody))
+            time.sleep(min(left, OFTEN))
+    finally:
+        progress.end()
+    picture = watcher.look()
+    warnings = picture.warnings
+    try:
+        state = ask("state", PATIENCE)
+    except InitializationError as error:
+        state, warnings = {}, (*warnings, f"how busy GPUs are is not known: {error.cause}")
+    found = situations(picture, state)
+    output.warn(program_of(ctx), warnings if found else picture.warnings)
+    if gpu:
+        found = tuple(one for one in found if gpu.lower() in (one.index, one.uuid.lower()))
+        if not found:
+            raise InputError(
+                "GPU", gpu, "no slice with a process uses it", "`nvc-cli vgpu top` lists those in use"
+            )
+    advices = tuple(advise(one, trusted) for one in found)
+    if form != "table":
+        output.write(output.document_text(document(advices, seconds), form))
+    elif advices:
+        output.write(output.emphasised(text(advices, output.columns())))
+    else:
+        output.say(program_of(ctx), "no slice has a process: start programs, and ask while they work")

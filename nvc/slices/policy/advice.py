@@ -1,0 +1,208 @@
+"""Which policy fits the slices of one device, from what they do now. Pure.
+
+Three questions decide (docs/sharing.md): whether the tenants trust each other, which only the operator knows;
+whether some wait for each step, which their ledgers tell; and what was promised to them, which caps and weights
+say.
+"""
+
+from __future__ import annotations
+
+from nvc.slices.model.policy import TABLE, policy_of
+from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
+from nvc.value import Value
+
+SHORT = 0.010  # seconds: who waits for a step of this length notices what others' leases add to it
+IDLE = 0.01  # of the time
+AHEAD = 8  # weights of so many times another's do not wait for the end of its lease
+CLIENTS = 60  # of an MPS server
+UNKNOWN, IDLING, WAITING, WORKING = "not measured", "idle", "short steps", "long steps"
+
+
+class Load(Value):
+    """What one slice did on the device between two readings."""
+
+    name: str
+    share: float | None = None  # of the device's time; None: its policy does not measure it
+    waited: float | None = None  # for leases, as a part of the time
+    step: float | None = (
+        None  # seconds of device time between two waits for it; None: it did not wait, or not measured
+    )
+    cores: int = 0  # cap in percent; 0: none
+    weight: int = 1
+    used: int | None = None  # bytes
+    processes: int = 0  # that use the GPU
+    server: bool = False  # it was started under `concurrent`
+
+    @property
+    def kind(self) -> str:
+        """What it does, in two words."""
+        if self.share is None:
+            return UNKNOWN if self.processes else IDLING
+        if self.share < IDLE and (self.waited or 0.0) < IDLE:
+            return IDLING
+        return WAITING if self.step is not None and self.step < SHORT else WORKING
+
+
+class Situation(Value):
+    """One device and its slices."""
+
+    uuid: str
+    index: str
+    model: str
+    policy: int  # in force
+    loads: tuple[Load, ...]
+    quantum: float | None = None  # seconds of a lease; None: nvcd gives none
+    busy: int | None = None  # percent of the last moments in which a kernel ran, as NVML says
+    memory: int | None = None  # bytes in use, as NVML says
+
+    @property
+    def active(self) -> tuple[Load, ...]:
+        """The slices that did something, or may have."""
+        return tuple(one for one in self.loads if one.kind != IDLING)
+
+    @property
+    def load(self) -> str:
+        """The measured load that is most like what the slices do; "" if that is not known."""
+        kinds = {one.kind for one in self.active}
+        if not kinds or UNKNOWN in kinds:
+            return ""
+        return {frozenset({WAITING}): DECODE, frozenset({WORKING}): TRAIN}.get(frozenset(kinds), MIX)
+
+
+class Outlook(Value):
+    """What one policy would give."""
+
+    policy: str
+    now: bool
+    text: str
+    measured: Effect | None  # None: `text` is a rule
+    obstacle: str  # what is in its way; "": nothing
+
+
+class Advice(Value):
+    """What to do with a device, and why."""
+
+    situation: Situation
+    policy: str
+    why: str
+    commands: tuple[str, ...]  # none: leave it as it is
+    outlooks: tuple[Outlook, ...]
+
+
+#: What a policy gives by its nature, where it was not measured.
+RULES = {
+    "fair": "equal parts; what one leaves stays unused",
+    "preempt": "equal parts for slices with work; a step waits for a lease of each",
+    "weight": "parts by weight for slices with work; a step waits for a lease of each",
+    "fixed": "at most its cap for each; what one leaves stays unused",
+    "soft": "parts by weight; leases, and waits, four times as long",
+    "native": "parts as the driver gives them; caps and weights do not count",
+    "concurrent": "kernels side by side: most where each leaves much of the GPU unused",
+}
+
+
+def advise(situation: Situation, trusted: bool, table: tuple[Effect, ...] = MEASURED) -> Advice:
+    """The policy for a device. `trusted`: a fault of one tenant may end the programs of all."""
+    name, why, more = _choice(situation, trusted, table)
+    now = policy_of(situation.policy).name
+    if name == "concurrent" and _restarts(situation):
+        why += "; a slice can join only from its start: stop them, set the policy, start them"
+    commands = () if name == now else (f"nvc-cli vgpu policy {situation.index} {name}",)
+    return Advice(situation, name, why, (*commands, *more), _outlooks(situation, trusted, table))
+
+
+def _choice(
+    situation: Situation, trusted: bool, table: tuple[Effect, ...]
+) -> tuple[str, str, tuple[str, ...]]:
+    """A policy, the reason, and commands beside that which sets the policy."""
+    active, now = situation.active, policy_of(situation.policy).name
+    caps = [one for one in active if one.cores]
+    weights = {one.weight for one in active}
+    if not active:
+        return now, "no slice does anything: ask again while they work", ()
+    if caps and len(caps) == len(active):
+        return "fixed", "every slice has a cap, and only under fixed is that all that it gets", ()
+    if len(active) == 1:
+        why = f"only {active[0].name} works, and has the GPU's time as long as it is alone"
+        return now, why, ()
+    if trusted and not _obstacle(situation, "concurrent") and (gain := _gain(situation, weights, table)):
+        return "concurrent", gain, ()
+    short, long = ([one for one in active if one.kind == kind] for kind in (WAITING, WORKING))
+    if short and long:
+        least = AHEAD * max(one.weight for one in long)
+        sets = tuple(f"nvc-cli vgpu set {one.name} --weight {least}" for one in short if one.weight < least)
+        who = f"{short[0].name} waits" if len(short) == 1 else f"{len(short)} slices wait"
+        why = (
+            f"{who} for steps of less than {SHORT * 1000:.0f} ms beside longer work."
+            f" With {AHEAD} times its weight, they do not wait for the end of a lease"
+        )
+        return "weight", why, sets
+    if len(weights) > 1:
+        return "weight", "weights differ: only by weight does each get its part", ()
+    if not situation.load:
+        return (
+            "weight",
+            f"what they do is not measured under {now}: by weight, each gets its part, and it is",
+            (),
+        )
+    if now in ("preempt", "weight"):
+        return now, "all slices have one weight, and each gets its part of the time that is used", ()
+    return "weight", "each gets its part, and what one leaves goes to the others", ()
+
+
+def _gain(situation: Situation, weights: set[int], table: tuple[Effect, ...]) -> str:
+    """Why the policy `concurrent` is better than leases; "" if that is not known or not so."""
+    if len(weights) > 1 and not next(row for row in TABLE if row.server).weighs:
+        return ""
+    count, load = len(situation.active), situation.load
+    found = effect(situation.model, load, count, "concurrent", table)
+    other = effect(situation.model, load, count, "native", table)
+    if found and other:
+        if found.speed <= other.speed:
+            return ""
+        return (
+            f"side by side they did {found.speed / other.speed:.2f} times as much as one after the other,"
+            f" with {found.slices} slices of such work on this kind of GPU"
+        )
+    if situation.load == DECODE:
+        return (
+            "short steps that are waited for leave much of the GPU unused; not measured on this kind of GPU"
+        )
+    return ""
+
+
+def _obstacle(situation: Situation, name: str) -> str:
+    """Why the policy cannot be set now; "" if it can."""
+    if name == "concurrent":
+        if situation.uuid.startswith("MIG-"):
+            return "not for MIG devices"
+        if len(situation.loads) > CLIENTS:
+            return f"more than {CLIENTS} slices"
+    if name == "fixed" and any(not one.cores for one in situation.loads):
+        return "not every slice has a cap"
+    return ""
+
+
+def _restarts(situation: Situation) -> bool:
+    return any(not one.server for one in situation.loads)
+
+
+def _outlooks(situation: Situation, trusted: bool, table: tuple[Effect, ...]) -> tuple[Outlook, ...]:
+    made = []
+    for row in TABLE:
+        found = effect(situation.model, situation.load, len(situation.active), row.name, table)
+        obstacle = _obstacle(situation, row.name)
+        if row.server and not obstacle and not trusted:
+            obstacle = "a fault of one ends all: say --trusted"
+        elif row.server and not obstacle and _restarts(situation):
+            obstacle = "start the slices again"
+        made.append(
+            Outlook(
+                row.name,
+                row.number == situation.policy,
+                found.text if found else RULES[row.name],
+                found,
+                obstacle,
+            )
+        )
+    return tuple(made)

@@ -1,0 +1,53 @@
+"""What ways to share a GPU gave where that was measured, by `bench together` or programs like its own. Data.
+
+`python3 tests/bench/together.py -o effects` prints rows for a GPU. A row is not carried over to another GPU model,
+and only to another number of slices where the table has nothing nearer: `Effect.text` says what was measured.
+"""
+
+from __future__ import annotations
+
+from nvc.value import Value
+
+#: What the measured programs do: wait for each step of a few milliseconds, as decoding does; never wait, as
+#: training does; or some the one and some the other.
+DECODE, TRAIN, MIX = "decode", "train", "mix"
+
+
+class Effect(Value):
+    """One policy, with so many slices of equal weight that always have work."""
+
+    model: str  # the GPU's name, as NVML has it
+    load: str
+    slices: int
+    policy: str
+    speed: float  # steps of all, of what each would do alone: 1.0 is what one GPU does for one
+    p99: float | None  # the time within which 99 % of the steps end, as a multiple of that alone
+    when: str  # driver and date
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """For people, in one line."""
+        late = f"; 99 % of steps take up to {self.p99:.1f} times as long" if self.p99 is not None else ""
+        return f"{self.speed:.2f} times one alone{late}{f' ({self.note})' if self.note else ''}"
+
+
+FIRST = "driver 580.159.04, 2026-11-22"
+MEASURED = (
+    Effect("NVIDIA H200", DECODE, 2, "native", 0.94, 2.1, FIRST),
+    Effect("NVIDIA H200", DECODE, 2, "fixed", 0.93, 6.7, FIRST, "caps of 50"),
+    Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.15, 1.7, FIRST, "a server started by hand"),
+    Effect("NVIDIA H200", DECODE, 4, "native", 0.95, None, FIRST),
+)
+
+
+def effect(
+    model: str, load: str, slices: int, policy: str, table: tuple[Effect, ...] = MEASURED
+) -> Effect | None:
+    """What was measured on this model of GPU with this load; of several, with the nearest number of slices."""
+    found = [
+        one
+        for one in table
+        if one.model == model and one.load == load and one.policy == policy and slices > 1
+    ]
+    return min(found, key=lambda one: abs(one.slices - slices), default=None)

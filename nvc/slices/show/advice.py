@@ -1,0 +1,177 @@
+"""`nvc-cli vgpu advise`: what slices do now as situations, and advice as text or for programs. Pure."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from nvc.columns import clean, fitted
+from nvc.slices.model.policy import policy_of
+from nvc.slices.model.sizes import size_text
+from nvc.slices.policy.advice import Load, Situation
+from nvc.slices.policy.utilization import percent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvc.slices.policy.advice import Advice
+    from nvc.slices.policy.utilization import Received
+    from nvc.slices.show.view import Picture
+    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+
+INDENT = 2
+WORDS = 25  # columns before the words on a policy
+
+
+def situations(picture: Picture, state: dict[str, Any]) -> tuple[Situation, ...]:
+    """Each device that slices with processes share, by index. `state` is nvcd's; {} if it does not answer."""
+    listed = state.get("devices")
+    known = {str(one.get("uuid")).lower(): one for one in listed if isinstance(one, dict)} if listed else {}
+    shared: dict[str, list[tuple[SliceStatus, SliceDeviceStatus]]] = {}
+    for tenant in picture.everybody:
+        for device in tenant.devices:
+            if tenant.alive and not device.hidden:
+                shared.setdefault(device.uuid, []).append((tenant, device))
+    found = []
+    for uuid, pairs in shared.items():
+        of_nvcd = known.get(uuid.lower(), {})
+        device = pairs[0][1]
+        quantum = _number(of_nvcd.get("quantumNs"))
+        leases = policy_of(device.policy).leases
+        found.append(
+            Situation(
+                uuid=uuid,
+                index=device.index,
+                model=device.name,
+                policy=device.policy,
+                loads=tuple(_load(picture, tenant, one) for tenant, one in pairs),
+                quantum=quantum / 1e9 if quantum and leases else None,
+                busy=_number(of_nvcd.get("busyPercent")),
+                memory=_number(of_nvcd.get("used")),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: one.index))
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> Load:
+    had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
+    measured = policy_of(device.policy).leases and not tenant.problem
+    return Load(
+        name=tenant.name,
+        share=(had.share if had else 0.0) if measured else None,
+        waited=had.waited if had and measured else None,
+        step=had.step if had and measured else None,
+        cores=device.cores,
+        weight=device.weight,
+        used=None if tenant.problem else device.used,
+        processes=len(tenant.accounts),
+        server=tenant.entry.server == device.uuid,
+    )
+
+
+def text(advices: tuple[Advice, ...], width: int) -> str:
+    """For people, in at most `width` columns."""
+    return "\n".join(_one(advice, width) for advice in advices)
+
+
+def _one(advice: Advice, width: int) -> str:
+    now = advice.situation
+    leases = f", leases of {now.quantum * 1000:.1f} ms" if now.quantum is not None else ""
+    head = f"GPU {now.index}  {now.model}  policy {policy_of(now.policy).name}{leases}"
+    busy = f"busy {now.busy}% of the time" if now.busy is not None else "busy: not known"
+    memory = f"{size_text(now.memory)} in use" if now.memory is not None else "memory in use: not known"
+    rows: list[tuple[str, ...]] = [
+        ("SLICE", "TIME", "WAITED", "STEP", "CAP", "WEIGHT", "MEMORY", "PROCESSES", "WORK")
+    ]
+    for one in now.loads:
+        rows.append(
+            (
+                one.name, percent(one.share), percent(one.waited),
+                "-" if one.step is None else f"{one.step * 1000:.1f}ms", f"{one.cores}%" if one.cores else "-",
+                str(one.weight), "?" if one.used is None else size_text(one.used), str(one.processes), one.kind,
+            )
+        )  # fmt: skip
+    lines = [*_folded(f"{head}; {busy}, {memory}", width, 0), ""]
+    lines += [
+        f"  {line}"
+        for line in fitted(rows, width - INDENT, ("PROCESSES", "CAP"), (), ("SLICE",)).splitlines()
+    ]
+    lines += ["", "  POLICY       BY        WHAT IT WOULD GIVE"]
+    for outlook in advice.outlooks:
+        mark = "*" if outlook.now else " "
+        basis = "measured" if outlook.measured else "rule"
+        words = f"{outlook.text}; {outlook.obstacle}" if outlook.obstacle else outlook.text
+        first, *more = _folded(words, width, WORDS)
+        lines += [f"{mark} {outlook.policy:<11}  {basis:<8}  {first[WORDS:]}", *more]
+    lines += ["", *_folded(sources(advice), width, INDENT), ""]
+    lines += _folded(f"{_verdict(advice)} {advice.why}.", width, INDENT)
+    lines += [f"    {command}" for command in advice.commands]
+    return "\n".join(clean((line,))[0] for line in lines) + "\n"
+
+
+def _verdict(advice: Advice) -> str:
+    if not advice.commands:
+        return f"Advice: leave it at {advice.policy}:"
+    return f"Advice: {advice.policy}:"
+
+
+def sources(advice: Advice) -> str:
+    """Where the figures are from, or that there are none."""
+    now = advice.situation
+    measured = [one.measured for one in advice.outlooks if one.measured]
+    if not measured:
+        why = "their work is not measured" if not now.load else "this kind of GPU and work was not measured"
+        why = why if len(now.active) > 1 else "fewer than two slices work"
+        return f"No figures: {why}. docs/sharing.md says how to measure."
+    found = measured[0]
+    counts = " and ".join(str(count) for count in sorted({one.slices for one in measured}))
+    return f"Measured on {found.model}, {found.when}, with {counts} slices of such work ({found.load})."
+
+
+def _folded(words: str, width: int, indent: int) -> list[str]:
+    margin = " " * indent
+    return wrap(words, max(width, indent + 20), initial_indent=margin, subsequent_indent=margin) or [""]
+
+
+def document(advices: tuple[Advice, ...], seconds: float) -> dict[str, Any]:
+    """Advice for programs; times in seconds, shares as fractions of the time, memory in bytes."""
+    return {"seconds": seconds, "devices": [_document(advice) for advice in advices]}
+
+
+def _document(advice: Advice) -> dict[str, Any]:
+    now = advice.situation
+    return {
+        "uuid": now.uuid,
+        "index": now.index,
+        "name": now.model,
+        "policy": policy_of(now.policy).name,
+        "quantum": now.quantum,
+        "busyPercent": now.busy,
+        "used": now.memory,
+        "slices": [
+            {
+                "name": one.name, "utilization": one.share, "waited": one.waited, "step": one.step,
+                "cores": one.cores or None, "weight": one.weight, "used": one.used, "processes": one.processes,
+                "work": one.kind,
+            }
+            for one in now.loads
+        ],
+        "policies": [
+            {
+                "name": one.policy,
+                "rule": None if one.measured else one.text,
+                "measured": None if one.measured is None else {
+                    "model": one.measured.model, "load": one.measured.load, "slices": one.measured.slices,
+                    "speed": one.measured.speed, "p99": one.measured.p99, "when": one.measured.when,
+                    "note": one.measured.note or None,
+                },
+                "obstacle": one.obstacle or None,
+            }
+            for one in advice.outlooks
+        ],
+        "advice": {"policy": advice.policy, "why": advice.why, "commands": list(advice.commands)},
+    }  # fmt: skip

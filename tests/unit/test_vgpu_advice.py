@@ -1,0 +1,145 @@
+"""`nvc-cli vgpu advise`: which policy is advised, what is said of each, and that no rule passes for a figure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support import GIB
+
+from nvc.slices.model.policy import POLICIES
+from nvc.slices.policy.advice import RULES, Load, Outlook, Situation, advise
+from nvc.slices.policy.effects import DECODE, MEASURED, Effect, effect
+from nvc.slices.policy.utilization import Received
+from nvc.slices.show.advice import document, situations, sources, text
+from nvc.slices.show.view import Picture
+from nvc.slices.store.registry import Entry
+from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+
+CHAT = Load("chat", 0.5, 0.4, 0.002, used=GIB, processes=1)
+TRAIN = Load("train", 0.5, 0.4, None, used=GIB, processes=1)
+IDLE = Load("idle", 0.0, 0.0, processes=1)
+UNKNOWN = Load("any", processes=1)
+TABLE = (
+    Effect("NVIDIA X1", DECODE, 2, "native", 0.9, 2.1, "today"),
+    Effect("NVIDIA X1", DECODE, 2, "concurrent", 1.2, 1.7, "today"),
+    Effect("NVIDIA X1", DECODE, 8, "concurrent", 1.5, None, "today"),
+    Effect("NVIDIA X2", DECODE, 2, "native", 0.9, 2.1, "today"),
+    Effect("NVIDIA X2", DECODE, 2, "concurrent", 0.8, 1.7, "today"),
+)
+
+
+def situation(*loads: Load, policy: str = "weight", model: str = "NVIDIA X1", **more: Any) -> Situation:
+    return Situation(more.pop("uuid", "GPU-0"), "0", model, POLICIES.index(policy), loads, **more)
+
+
+def outlook(made: Any, name: str) -> Outlook:
+    (found,) = [one for one in made.outlooks if one.policy == name]
+    assert isinstance(found, Outlook)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loads", "policy", "trusted", "advised", "commands"),
+    [
+        ((), "native", True, "native", ()),
+        ((IDLE, IDLE), "weight", True, "weight", ()),
+        ((CHAT, IDLE), "weight", True, "weight", ()),
+        ((CHAT, CHAT), "weight", False, "weight", ()),
+        ((CHAT, CHAT), "preempt", False, "preempt", ()),
+        ((CHAT, CHAT), "weight", True, "concurrent", ("nvc-cli vgpu policy 0 concurrent",)),
+        ((CHAT, CHAT.replace(weight=2)), "weight", True, "weight", ()),
+        ((CHAT, TRAIN), "weight", False, "weight", ("nvc-cli vgpu set chat --weight 8",)),
+        ((CHAT.replace(weight=8), TRAIN), "weight", False, "weight", ()),
+        ((TRAIN, TRAIN.replace(weight=3)), "preempt", False, "weight", ("nvc-cli vgpu policy 0 weight",)),
+        ((TRAIN, TRAIN), "weight", True, "weight", ()),
+        ((UNKNOWN, UNKNOWN), "native", True, "weight", ("nvc-cli vgpu policy 0 weight",)),
+        ((CHAT.replace(cores=40), TRAIN.replace(cores=60)), "fixed", True, "fixed", ()),
+        ((CHAT.replace(cores=40), CHAT), "weight", False, "weight", ()),
+    ],
+)
+def test_what_is_advised(
+    loads: tuple[Load, ...], policy: str, trusted: bool, advised: str, commands: tuple[str, ...]
+) -> None:
+    found = advise(situation(*loads, policy=policy), trusted, TABLE)
+    assert (found.policy, found.commands) == (advised, commands), found.why
+
+
+def test_side_by_side_only_where_that_was_more() -> None:
+    assert advise(situation(CHAT, CHAT, model="NVIDIA X2"), True, TABLE).policy == "weight"
+    assert "stop them, set the policy" in advise(situation(CHAT, CHAT), True, TABLE).why
+    again = CHAT.replace(server=True)
+    assert "stop them" not in advise(situation(again, again), True, TABLE).why
+    unmeasured = advise(situation(CHAT, CHAT, model="NVIDIA X9"), True, TABLE)
+    assert unmeasured.policy == "concurrent" and "not measured on this kind of GPU" in unmeasured.why
+    mig = advise(situation(CHAT, CHAT, uuid="MIG-0"), True, TABLE)
+    assert mig.policy == "weight" and outlook(mig, "concurrent").obstacle == "not for MIG devices"
+
+
+def test_figures_are_those_of_this_kind_of_gpu_and_the_nearest_number() -> None:
+    assert effect("NVIDIA X1", DECODE, 3, "concurrent", TABLE) is TABLE[1]
+    assert effect("NVIDIA X1", DECODE, 7, "concurrent", TABLE) is TABLE[2]
+    for model, load, slices in (
+        ("NVIDIA X1 (simulated)", DECODE, 2),
+        ("NVIDIA X1", "train", 2),
+        ("NVIDIA X1", DECODE, 1),
+    ):
+        assert effect(model, load, slices, "concurrent", TABLE) is None
+
+
+def test_a_rule_is_never_shown_as_measured() -> None:
+    found = advise(situation(CHAT, CHAT), False, TABLE)
+    assert {one.policy for one in found.outlooks} == set(POLICIES) == set(RULES)
+    for one in found.outlooks:
+        assert (one.measured is None) == (one.text == RULES[one.policy])
+    assert (
+        outlook(found, "native").text == "0.90 times one alone; 99 % of steps take up to 2.1 times as long"
+    )
+    shown = text((found,), 200)
+    assert "* weight       rule      parts" in shown and "  native       measured  0.90 times" in shown
+    assert "Measured on NVIDIA X1, today, with 2 slices of such work (decode)." in shown
+    assert "fewer than two" in sources(advise(situation(CHAT), False, TABLE))
+    assert "not measured" in sources(advise(situation(CHAT, UNKNOWN), False, TABLE))
+    assert outlook(found, "concurrent").obstacle == "a fault of one ends all: say --trusted"
+    trusting = advise(situation(CHAT, CHAT), True, TABLE)
+    assert outlook(trusting, "concurrent").obstacle == "start the slices again"
+    started = CHAT.replace(server=True)
+    assert outlook(advise(situation(started, started), True, TABLE), "concurrent").obstacle == ""
+
+
+def test_the_table_of_what_was_measured() -> None:
+    """Each row is of a policy that there is, once, with what it is compared with."""
+    keys = [(one.model, one.load, one.slices, one.policy) for one in MEASURED]
+    assert len(set(keys)) == len(keys) and {one.policy for one in MEASURED} <= set(POLICIES)
+    for one in MEASURED:
+        assert (
+            (one.model, one.load, one.slices, "native") in keys and 0 < one.speed < one.slices and one.when
+        )
+
+
+def test_situations_are_what_slices_and_nvcd_say() -> None:
+    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
+    weight, native = POLICIES.index("weight"), POLICIES.index("native")
+    device = SliceDeviceStatus("GPU-A", "1", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, weight)
+    one = SliceStatus(entry, "f1", (7,), (device,), (), name="chat")
+    other = one.replace(entry=entry.replace(key="f2"), name="free")
+    other = other.replace(devices=(device.replace(uuid="GPU-B", index="0", policy=native),))
+    gone = one.replace(entry=entry.replace(key="f3"), pids=(), name="gone")
+    had = {("f1", "GPU-A"): Received(0.5, 0.2, 9, 0.002), ("f2", "GPU-B"): Received(0.5, 0.2, 9)}
+    state = {"devices": [{"uuid": "gpu-a", "quantumNs": 2000000, "busyPercent": 90, "used": GIB}, None]}
+    first, second = situations(Picture((one, other, gone), had, {}, 0.0, 1.0), state)
+    assert (first.index, first.loads[0].share, first.quantum, first.busy) == ("0", None, None, None)
+    assert (second.quantum, second.busy, second.memory) == (0.002, 90, GIB)
+    assert second.loads == (Load("chat", 0.5, 0.2, 0.002, 0, 4, 5, 0),)
+    (plain,) = situations(
+        Picture((one,), {}, {}, 0.0, 1.0), {"devices": [{"uuid": "GPU-A", "busyPercent": "x"}]}
+    )
+    assert (plain.busy, plain.loads[0].share) == (None, 0.0)
+
+
+def test_the_document() -> None:
+    made = document((advise(situation(CHAT, TRAIN, quantum=0.002), False, TABLE),), 2.0)
+    (device,) = made["devices"]
+    assert device["slices"][0]["step"] == 0.002 and device["quantum"] == 0.002
+    assert device["advice"]["commands"] == ["nvc-cli vgpu set chat --weight 8"]
+    assert all((one["rule"] is None) != (one["measured"] is None) for one in device["policies"])
