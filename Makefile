@@ -141,6 +141,7 @@ bench: stage ## time `configure`, the hook, `docker run`, the package, nvcd, sli
 	@$(MAKE) -s --no-print-directory install PREFIX="$$NVC_STAGE" DESTDIR=
 	$(RUN) tests/bench/configure.py $(if $(PEER),--peer $(PEER)) $(BENCH)
 	$(RUN) tests/bench/hook.py $(if $(HOOK_PEER),--peer $(HOOK_PEER))
+	$(RUN) tests/bench/cdi.py $(if $(CTK_PEER),--peer $(CTK_PEER))
 	$(RUN) tests/bench/docker.py
 	$(RUN) tests/bench/package.py
 	$(RUN) tests/bench/nvcd.py

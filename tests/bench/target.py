@@ -19,6 +19,11 @@ mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" overlay "$1/
 SETUP = """
 set -e
 mount -t proc proc "$1/merged/proc"
+# As a host with NVIDIA's modules has it, which NVIDIA's tool takes for granted.
+if [ ! -e "$1/merged/proc/driver/nvidia" ]; then
+    mount -t tmpfs -o mode=755 tmpfs "$1/merged/proc/driver"
+    mkdir "$1/merged/proc/driver/nvidia"
+fi
 mount -t tmpfs -o nosuid,mode=755,size=65536k tmpfs "$1/merged/dev"
 echo ready
 exec cat
