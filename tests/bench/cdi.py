@@ -17,8 +17,8 @@ import sys
 import tempfile
 from typing import Any
 
-TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path[:0] = [TESTS, os.path.dirname(TESTS)]
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(sys.path[0]))
 
 from configure import quantile, timed
 from support import CLEAN_ENV, REPO, STAGE, need, run

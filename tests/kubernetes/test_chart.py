@@ -36,6 +36,7 @@ EVERY = [
     (DRA, "--set=driverRoot=/run/nvidia/driver"),
     (DRA, "--set=driverRoot=/opt/driver,privileged=false,nvcd.enabled=false,metrics.enabled=false"),
     (DRA, "--set=metrics.dashboard=true,deviceClasses.sliceParameters.policy=weight"),
+    (DRA, "--set=nri.enabled=true,networkPolicy.enabled=true"),
     (DRA, "--set=uninstall=true"),
 ]
 
@@ -71,6 +72,8 @@ WRONG = [
     "metrics.nvcdPort=0",
     "deviceClasses.sliceParameters.polcy=fair",
     "driverroot=/",
+    "nri.namespaces[0]=Not_One",
+    "nri.index=5",
 ]
 
 

@@ -15,8 +15,8 @@ from .state import CNI, CONTAINERD, CRIO, Node, State, write
 SOCKETS = {CONTAINERD: "/run/containerd/containerd.sock", CRIO: "/run/crio/crio.sock"}
 #: What a node has of its own: the path there, which is also the path below its directory.
 PRIVATE = """etc/cdi etc/cni/net.d etc/containerd etc/containers etc/crio opt/cni/bin opt/nvc run/cdi run/containerd
-run/containers run/crio run/netns srv var/lib/cni var/lib/containerd var/lib/containers var/lib/crio var/lib/kubelet
-var/lib/nvc var/log/containers var/log/crio var/log/pods""".split()
+run/containers run/crio run/netns run/nri srv var/lib/cni var/lib/containerd var/lib/containers var/lib/crio
+var/lib/kubelet var/lib/nvc var/log/containers var/log/crio var/log/pods""".split()
 #: The same, in memory as on any host.
 MEMORY = ("run/nvc", "run/nvidia")
 CONTAINERD_TOML = """version = 3

@@ -15,6 +15,24 @@ app.kubernetes.io/name: nvc
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* Other names than those of the plugin's pods, whose DaemonSet must not take these for its own. */}}
+{{- define "nvc.nri.selector" -}}
+app.kubernetes.io/name: nvc-nri
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "nvc.nri.labels" -}}
+{{ include "nvc.nri.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* It looks at no process of the node. */}}
+{{- define "nvc.nri.security" -}}
+{{- include "nvc.security" . | replace ", SYS_PTRACE]" "]" }}
+{{- end }}
+
 {{- define "nvc.mode" -}}
 {{- if ne .Values.mode "auto" -}}
 {{- .Values.mode -}}
