@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from support import run
+from support import REPO, run
 from support.rootfs import multiarch
 
 LIBS = f"/usr/lib/{multiarch()}"
@@ -66,6 +66,10 @@ def test_a_hook_of_all_steps_loads_nothing_heavy(
         "nvc.listing",
     )
     assert not [name for name in loaded if name.startswith(unneeded)]
+    # Others an installation looks for one by one, and Python's own `__future__` with each of them.
+    with open(os.path.join(REPO, "packaging/archive/modules.txt"), encoding="ascii") as lines:
+        archived = {*lines.read().split(), "nvc._syscalls", "nvc._syscalls.lib"}
+    assert {name for name in loaded if name.partition(".")[0] in ("nvc", "nvc_hooks")} - archived == set()
 
 
 def test_an_unknown_hook_loads_next_to_nothing(stage: str) -> None:
