@@ -44,6 +44,7 @@ class Given(Value):
     uncounted: bool = False
     capabilities: tuple[str, ...] = ()
     isolation: str = ""  # of Part
+    admin: bool = False  # admin access: nothing is consumed, and nothing counts
 
 
 class Consumer(Value):
@@ -92,12 +93,16 @@ def allocation_of(claim: dict[str, Any], uid: str, driver: str, devices: dict[st
             given.append(_given(result, requests, configs, devices))
         except InputError as error:
             raise ClaimError(STEP, where, cause_of(error), error.hint) from None
-    pods = tuple(
+    return Allocation(uid, namespace, name, tuple(given), consumers_of(claim))
+
+
+def consumers_of(claim: dict[str, Any]) -> tuple[Consumer, ...]:
+    """The pods that a claim is reserved for."""
+    return tuple(
         Consumer(str(one.get("name", "")), str(one.get("uid", "")))
-        for one in _list(status.get("reservedFor"))
+        for one in _list(_table(claim.get("status")).get("reservedFor"))
         if one.get("resource") == "pods"
     )
-    return Allocation(uid, namespace, name, tuple(given), pods)
 
 
 def _given(
@@ -118,12 +123,13 @@ def _given(
         raise InputError("request", request, "the claim has no such request")
     asked = _table(_table(wanted.get("capacity")).get("requests"))
     consumed = _table(result.get("consumedCapacity"))
-    whole = _is_whole(device, asked, consumed, result.get("adminAccess") is True)
+    admin = result.get("adminAccess") is True
+    whole = _is_whole(device, asked, consumed, admin)
     objects = tuple(
         (label, value) for label, names, value in configs if not names or request in names or main in names
     )
     found = merged(GPU_PARAMETERS if whole else SLICE_PARAMETERS, objects)
-    made = Given(main, pool, name, share, device.uuid, whole, capabilities=found.capabilities)
+    made = Given(main, pool, name, share, device.uuid, whole, capabilities=found.capabilities, admin=admin)
     if whole:
         return made
     limit, cores = _amounts(device, consumed)

@@ -13,7 +13,7 @@ from nvc.cdi.document import DocumentOptions
 from nvc.cdi.generate import document_of
 from nvc.cdi.hookspec import STEP
 from nvc.cdi.sliced import SliceSize, Slicing
-from nvc.cdi.store import open_directory, text_of, write_in
+from nvc.cdi.store import CdiError, open_directory, text_of, write_in
 from nvc.errors import of_host
 from nvc.kubernetes.names import (
     CDI_CLASS,
@@ -248,14 +248,14 @@ def _remove(directory: int, name: str) -> None:
 
 
 def uids_there(outlet: Outlet) -> set[str]:
-    """The UIDs of the claims that have documents. Raises OSError, HostError."""
+    """The UIDs of the claims that have documents. Raises CdiError, HostError."""
     try:
         names = os.listdir(outlet.directory)
     except FileNotFoundError:
         return set()
     except OSError as error:
         of_host(error, "list specifications", outlet.directory)
-        raise
+        raise CdiError.of("list specifications", outlet.directory, error) from None
     prefixes = tuple(f"{CDI_VENDOR}-{kind}-" for kind in (CDI_CLASS, CDI_SLICE_CLASS))
     return {
         name[len(prefix) : -len(_SUFFIX)]

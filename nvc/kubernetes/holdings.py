@@ -102,14 +102,14 @@ def held_by(size: Size, ids: Iterable[str]) -> list[Held]:
 
 
 def lacking(
-    devices: tuple[Device, ...], wanted: Iterable[Held], pods: list[Held], claims: list[Held]
+    devices: tuple[Device, ...], wanted: Iterable[Held], others: list[Held], claims: list[Held]
 ) -> tuple[str, Free] | None:
-    """The first device of a claim that has too little left beside pods and other claims, by UUID, and what is left.
+    """The first device of a claim that has too little left beside others and claims, by UUID, and what is left.
 
-    The scheduler counts claims: only devices that pods have are looked at.
+    Only devices that `others` have a part of are looked at.
     """
-    taken = [*pods, *claims]
-    shared = {one.uuid for one in pods}
+    taken = [*others, *claims]
+    shared = {one.uuid for one in others}
     for one in wanted:
         free = free_of(devices, taken).get(one.uuid)
         if one.uuid in shared and free is not None:

@@ -12,14 +12,15 @@ import fcntl
 import os
 import threading
 
-from nvc.errors import InputError, NvcError, unforeseen
+from nvc.errors import HostError, InputError, NvcError
 from nvc.kubernetes import give
 from nvc.kubernetes.checkpoint import Checkpoint, is_uid
-from nvc.kubernetes.claim import STEP, allocation_of, cause_of
+from nvc.kubernetes.claim import STEP, allocation_of, cause_of, consumers_of
 from nvc.kubernetes.devices import ALL_CORES
 from nvc.kubernetes.errors import ApiError, CheckpointError, ClaimError
-from nvc.kubernetes.holdings import Held
+from nvc.kubernetes.holdings import Held, lacking
 from nvc.kubernetes.names import CLAIMS
+from nvc.kubernetes.running import running
 from nvc.slices.store import claims
 
 TYPE_CHECKING = False
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from nvc.kernel import Kernel
     from nvc.kubernetes.api import Api
-    from nvc.kubernetes.claim import Allocation
+    from nvc.kubernetes.claim import Allocation, Consumer
     from nvc.kubernetes.devices import Device
     from nvc.kubernetes.give import Outlet
     from nvc.model import HostFacts
@@ -95,14 +96,29 @@ class Preparer:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """One at a time in this process, and in another one that an update has started beside it."""
+        """One at a time in this process, and in another one that an update has started beside it.
+
+        Raises CheckpointError.
+        """
         with self._lock:
-            fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = self._locked()
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
                 yield
             finally:
                 os.close(fd)
+
+    def _locked(self) -> int:
+        path = self._lock_path
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CheckpointError.of("open lock", path, error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            os.close(fd)
+            raise CheckpointError.of("take lock", path, error) from None
+        return fd
 
     def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
         """Have the devices of a claim ready for its containers, which name them by `give.device_name`.
@@ -114,11 +130,14 @@ class Preparer:
             raise ClaimError(STEP, where, cause)
         with self.alone():
             facts, devices = self.host.look()
-            allocation = self._allocation(namespace, name, uid, devices)
+            kept = self._kept(uid)
+            allocation = self._allocation(namespace, name, uid, devices, kept)
             try:
                 documents = self._documents(facts, allocation)
             except InputError as error:
                 raise ClaimError(STEP, f"{namespace}/{name}", cause_of(error), error.hint) from None
+            if kept is None or kept.given != allocation.given:
+                self._make_room(allocation, tuple(devices.values()))
             with self.giving:
                 self.admit(allocation)
                 self.checkpoint.write(allocation)
@@ -126,9 +145,32 @@ class Preparer:
             give.write(self.outlet, allocation, documents)
             return allocation
 
-    def _allocation(self, namespace: str, name: str, uid: str, devices: dict[str, Device]) -> Allocation:
+    def _make_room(self, allocation: Allocation, devices: tuple[Device, ...]) -> None:
+        """Refuse what other claims still have on this node, and forget those of them that nobody uses any more.
+
+        The scheduler counts what the API server has, and may give a device away under a pod that was deleted by
+        force and still runs. Raises ClaimError, which names who has the device; other NvcError where that cannot
+        be told.
+        """
+        others = [self.checkpoint.read(uid) for uid in self.checkpoint.uids() if uid != allocation.uid]
+        left = [one for one in others if one is not None]
+        while found := lacking(devices, held_of(allocation), [one for own in left for one in held_of(own)], []):
+            owners = [one for one in left if found[0] in {held.uuid for held in held_of(one)}]
+            unused = [one for one in owners if self._claim(one) is None and not self._is_used(one)]
+            if not unused:
+                name = next(given.device for given in allocation.given if given.uuid == found[0])
+                names = ", ".join(f"{one.namespace}/{one.name}" for one in owners)
+                cause = f"{name} is still held on this node by claim {names}: {found[1].text}"
+                hint = "it is tried again; the device is free when the pods of that claim have ended here"
+                raise ClaimError(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint)
+            for one in unused:
+                self._drop(one.uid)
+            left = [one for one in left if one not in unused]
+
+    def _allocation(
+        self, namespace: str, name: str, uid: str, devices: dict[str, Device], kept: Allocation | None
+    ) -> Allocation:
         """The claim as the API server has it, or as it was prepared while that does not answer. Raises NvcError."""
-        kept = self._kept(uid)
         try:
             claim = self.api.get(CLAIMS.format(namespace, name))
         except ApiError as error:
@@ -161,7 +203,7 @@ class Preparer:
     def unprepare(self, uid: str) -> None:
         """Undo what was made for a claim. The API server is not asked, and a claim that is not known is well.
 
-        Raises NvcError, OSError.
+        Raises NvcError.
         """
         if not is_uid(uid):
             return  # nothing was ever prepared for it
@@ -169,7 +211,12 @@ class Preparer:
             self._drop(uid)
 
     def _drop(self, uid: str) -> None:
-        give.remove(self.outlet, uid)
+        """Raises NvcError."""
+        try:
+            give.remove(self.outlet, uid)
+        except OSError as error:
+            path = os.path.join(self.outlet.directory, error.filename or "")
+            raise HostError.of("remove specification", path, error) from None
         claims.release(self.host.kernel, uid)
         self.checkpoint.remove(uid)
 
@@ -190,7 +237,7 @@ class Preparer:
         """Go on with what an earlier process has prepared: documents are written for the driver of now.
 
         What it has left half done is removed. Returned is what went wrong; those claims are prepared again when
-        kubelet asks for them.
+        kubelet asks for them. Raises NvcError where it cannot be told what there is.
         """
         problems: list[NvcError] = []
         with self.alone():
@@ -199,14 +246,14 @@ class Preparer:
                 if is_uid(uid):
                     try:
                         self._drop(uid)
-                    except (NvcError, OSError) as error:
-                        problems.append(error if isinstance(error, NvcError) else unforeseen(error))
+                    except NvcError as error:
+                        problems.append(error)
             if not known:
                 return problems
             try:
                 facts, _ = self.host.look()
-            except NvcError as error:
-                return [error]
+            except (NvcError, OSError) as error:
+                return [*problems, _named("look for devices", error)]
             for found in self.checkpoint.all():
                 if isinstance(found, CheckpointError):
                     problems.append(found)
@@ -215,33 +262,50 @@ class Preparer:
                     made = self._documents(facts, found)
                     self._hold(facts, found)
                     give.write(self.outlet, found, made)
-                except NvcError as error:
-                    problems.append(error)
+                except (NvcError, OSError) as error:
+                    problems.append(_named(f"go on with claim {found.namespace}/{found.name}", error))
         return problems
 
     def collect(self) -> list[str]:
         """Forget claims that the API server has no longer, which nobody will unprepare; their UIDs.
 
-        One whose slices have processes stays: whoever may delete claims could otherwise free memory that a pod goes
-        on using. Raises NvcError where the API server does not say, or slices cannot be read, OSError.
+        One whose pods or slices have processes stays: whoever may delete claims could otherwise free what a pod
+        goes on using. Raises NvcError where the API server does not say, or processes or slices cannot be read.
         """
         gone = []
         for found in list(self.checkpoint.all()):
             if isinstance(found, CheckpointError):
                 continue  # `adopt` has said so; it goes when kubelet unprepares the claim
-            if self._is_gone(found) and not claims.in_use(self.host.kernel, found.uid):
+            claim = self._claim(found)
+            if claim is not None:
+                self._keep_pods(found, consumers_of(claim))
+            elif not self._is_used(found):
                 self.unprepare(found.uid)
                 gone.append(found.uid)
         return gone
 
-    def _is_gone(self, allocation: Allocation) -> bool:
+    def _claim(self, allocation: Allocation) -> dict[str, Any] | None:
+        """A prepared claim as the API server has it now; None: it has it no longer. Raises ApiError."""
         try:
             claim = self.api.get(CLAIMS.format(allocation.namespace, allocation.name))
         except ApiError as error:
             if error.status == 404:
-                return True
+                return None
             raise
-        return bool(claim.get("metadata", {}).get("uid") != allocation.uid)
+        return claim if claim.get("metadata", {}).get("uid") == allocation.uid else None
+
+    def _keep_pods(self, allocation: Allocation, pods: tuple[Consumer, ...]) -> None:
+        """Remember pods that share a claim since it was prepared: the kubelet tells of the first one alone."""
+        if set(pods) <= set(allocation.pods):
+            return
+        with self.alone():
+            if self.checkpoint.read(allocation.uid) is not None:
+                own = tuple(dict.fromkeys((*pods, *running(allocation.pods))))
+                self.checkpoint.write(allocation.replace(pods=own))
+
+    def _is_used(self, allocation: Allocation) -> bool:
+        """Whether processes have what a claim was given."""
+        return bool(running(allocation.pods)) or claims.in_use(self.host.kernel, allocation.uid)
 
 
 def held_of(allocation: Allocation) -> list[Held]:
@@ -249,7 +313,12 @@ def held_of(allocation: Allocation) -> list[Held]:
     return [
         Held(one.uuid, 0 if one.whole else one.limit, one.cores or ALL_CORES, one.whole)
         for one in allocation.given
+        if not one.admin
     ]
+
+
+def _named(step: str, error: NvcError | OSError) -> NvcError:
+    return error if isinstance(error, NvcError) else HostError.of(step, str(error.filename or ""), error)
 
 
 def _is_name(name: str) -> bool:

@@ -105,8 +105,8 @@ def test_killed_and_started_again(plugin: Plugin, kubelet: Kubelet, api: ApiServ
 
 def test_an_api_server_that_does_not_answer(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
     """A claim that was prepared is prepared again without it; another one fails, and says why."""
-    known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi")]))
-    new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi")]))
+    known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi", "50")]))
+    new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi", "50")]))
     first = kubelet.prepare(known)[known["metadata"]["uid"]]
     for status in (429, 500, 503, CLOSE):
         api.fail("GET .*/resourceclaims/", status)

@@ -98,7 +98,7 @@ def test_a_claim_that_is_deleted_under_its_pod_stays(
     plugin: Plugin, kubelet: Kubelet, runc_bundle: Any
 ) -> None:
     """Else its memory would be given away, and nvcd would not know its processes."""
-    made, unused = claim("part", [result("gpu", "gpu-0", "1Gi")]), claim("other", [result("gpu", "gpu-0", "1Gi")])
+    made, unused = (claim(name, [result("gpu", "gpu-0", "1Gi", "50")]) for name in ("part", "other"))
     (name,) = prepared(plugin, made)
     prepared(plugin, unused)
     with edit(plugin, runc_bundle(), name).created("runc") as container:

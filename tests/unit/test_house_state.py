@@ -155,7 +155,8 @@ def test_each_reason_has_its_place() -> None:
 
 #: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.liveness.
 LIFE = {
-    "is_here": {"nvc/slices/store/liveness.py", "nvc/daemon/mps.py"},  # the second of MPS servers
+    # The second asks of MPS servers, the third of processes of pods.
+    "is_here": {"nvc/slices/store/liveness.py", "nvc/daemon/mps.py", "nvc/kubernetes/running.py"},
     "namespace_id_of": {"nvc/slices/store/liveness.py", "nvc/slices/store/process_info.py"},
 }
 

@@ -96,9 +96,13 @@ def release(kernel: Kernel, uid: str) -> None:
 
 
 def in_use(kernel: Kernel, uid: str) -> bool:
-    """Whether processes are in a slice of the claim. Raises OSError, RegistryError for an unreadable entry."""
+    """Whether processes are in a slice of the claim. Raises RegistryError where entries cannot be read."""
     base, entries = registry.base_directory(), []
-    for name in registry.entry_names(base):
+    try:
+        names = registry.entry_names(base)
+    except OSError as error:
+        raise RegistryError.of("list slices", base, error) from None
+    for name in names:
         try:
             entry = read_entry(f"{base}/{name}")
         except RegistryError:
@@ -111,9 +115,12 @@ def in_use(kernel: Kernel, uid: str) -> bool:
 
 
 def held_uids() -> set[str]:
-    """UIDs of the claims that have slices. Raises InitializationError, OSError."""
+    """UIDs of the claims that have slices. Raises InitializationError, RegistryError."""
     base = registry.base_directory()
-    found = [_readable(f"{base}/{name}") for name in registry.entry_names(base)]
+    try:
+        found = [_readable(f"{base}/{name}") for name in registry.entry_names(base)]
+    except OSError as error:
+        raise RegistryError.of("list slices", base, error) from None
     return {
         one.rpartition("-")[0] for entry in found if entry and entry.claim for one in entry.holds.split()
     }

@@ -1,0 +1,59 @@
+"""Which pods have processes on this node, whatever the API server and the kubelet say of them: by their cgroups."""
+
+from __future__ import annotations
+
+import os
+
+from nvc.errors import HostError
+from nvc.slices.store.process_info import ENDED, is_here, start_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvc.kubernetes.claim import Consumer
+
+STEP = "look for processes of pods"
+CGROUPS_MAX = 1 << 16
+
+
+def running(pods: Iterable[Consumer]) -> tuple[Consumer, ...]:
+    """Those of the pods that have a process.
+
+    The kubelet's cgroups have a pod's UID in their names: `kubepods/pod<UID>/...`, or with systemd
+    `kubepods-pod<UID>.slice` with `_` for each dash. Raises HostError where that cannot be told.
+    """
+    left = {(f"pod{pod.uid}".encode(), f"pod{pod.uid.replace('-', '_')}".encode()): pod for pod in pods if pod.uid}
+    found = []
+    path = "/proc"
+    try:
+        for number in [int(name) for name in os.listdir(path) if name.isdigit()] if left else ():
+            path = f"/proc/{number}/cgroup"
+            text = _cgroups(path)
+            own = [names for names in left if any(name in text for name in names)]
+            if own and _has_not_ended(number):
+                found += [left.pop(names) for names in own]
+    except OSError as error:
+        raise HostError.of(STEP, path, error) from None
+    return tuple(found)
+
+
+def _cgroups(path: str) -> bytes:
+    """The content of /proc/PID/cgroup; none of a process that has ended. Raises OSError."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(CGROUPS_MAX)
+    except OSError as error:
+        if error.errno in ENDED:
+            return b""
+        raise
+
+
+def _has_not_ended(number: int) -> bool:
+    """Whether a process is more than an exit code that nobody has asked for yet. Raises OSError."""
+    try:
+        return is_here(number, start_of(f"/proc/{number}"))
+    except OSError as error:
+        if error.errno in ENDED:
+            return False
+        raise
