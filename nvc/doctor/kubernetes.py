@@ -298,7 +298,7 @@ def leftovers(context: Context) -> Iterator[Finding]:
             yield warning(
                 f"claim {one.namespace}/{one.name} is gone, and what was prepared for it is still here",
                 f"claim {one.uid}",
-                advice="the plugin removes it within ten minutes, and when it starts",
+                advice="the plugin removes it within ten minutes of its pod's end, and when it starts",
             )
 
 

@@ -173,15 +173,15 @@ class Plugin:
         found = tuple(
             tainted(device, self.board.of(device.parent or device.uuid)) for device in devices.values()
         )
-        self._monitor(facts)
+        before, self._known = self._known, found
+        self._monitor(facts)  # it tells of the devices that are known
         if DEVICE_PLUGIN in self.served:
             self._offer(facts, found)
-        if found != self._known or not self.publisher.published:
+        if found != before or not self.publisher.published:
             names = ", ".join(device.name for device in found) or "none"
             if names != self._names:
                 self._names = names
                 log(f"driver {facts.driver_label}, devices: {names}")
-            self._known = found
             self.publisher.want(found)
             self.board.touch()
 

@@ -18,7 +18,7 @@ CGROUPS_MAX = 1 << 16
 
 
 def running(pods: Iterable[Consumer]) -> tuple[Consumer, ...]:
-    """Those of the pods that have a process.
+    """The pods, of those given, that have a process on this node.
 
     The kubelet's cgroups have a pod's UID in their names: `kubepods/pod<UID>/...`, or with systemd
     `kubepods-pod<UID>.slice` with `_` for each dash. Raises HostError where that cannot be told.

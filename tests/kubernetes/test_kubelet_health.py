@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,3 +129,27 @@ def test_nvml_that_ends_is_asked_again(quick: Plugin, api: ApiServer) -> None:
             return file.read().count(f"{uuid} is healthy")
 
     until(lambda: times() > 1)
+
+
+@pytest.mark.driver(gpus=8)
+def test_the_first_round_is_told(
+    stage: str, scratch: str, driver: str, api: ApiServer, kubelet: Kubelet
+) -> None:
+    """NVML answers before the plugin has gone through its sizes, and then not for 99 seconds."""
+    ensure_shim(stage, scratch)
+    plugin = Plugin(stage, scratch, driver, kubelet, api)
+    plugin.config = f"{scratch}/config.toml"
+    with open(plugin.config, "w", encoding="ascii") as file:
+        file.write("".join(f'[[nvc.vgpu]]\nname = "s{n}"\nmemory = "{n}GiB"\n' for n in range(1, 65)))
+    try:
+        plugin.start("--mode=dra,device-plugin", "--health-interval=99")
+        began = time.monotonic()
+        plugin.said(": ready")
+        kubelet.register()
+        for devices in kubelet.health():
+            if all(one.health == health_pb2.HEALTHY for one in devices.values()):
+                break
+        said = plugin.said(" is healthy")
+        assert len(devices) == 8 and "unknown" not in said and time.monotonic() - began < 60
+    finally:
+        plugin.close()
