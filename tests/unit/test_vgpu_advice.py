@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import GIB
 
+from nvc.slices.model.ledger import Account
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.policy.advice import RULES, Load, Outlook, Situation, advise
 from nvc.slices.policy.effects import DECODE, MEASURED, Effect, effect
@@ -135,6 +136,22 @@ def test_situations_are_what_slices_and_nvcd_say() -> None:
         Picture((one,), {}, {}, 0.0, 1.0), {"devices": [{"uuid": "GPU-A", "busyPercent": "x"}]}
     )
     assert (plain.busy, plain.loads[0].share) == (None, 0.0)
+
+
+def test_without_nvcd_nothing_is_taken_for_idle() -> None:
+    """No figures and no nvcd: the slice may have worked. The advice says what is missing."""
+    entry = Entry("f1", "/run/nvc/vgpu/f1", 1, 1, "/rootfs", "/usr/lib", 1000, ())
+    device = SliceDeviceStatus("GPU-A", "0", "NVIDIA X1", 80 * GIB, GIB, 5, 0, 4, POLICIES.index("weight"))
+    account = Account(0, 7, "python3", (GIB,))
+    one = SliceStatus(
+        entry, "f1", (7,), (device.replace(not_enforced="nvcd does not run"),), (account,), name="a"
+    )
+    other = one.replace(entry=entry.replace(key="f2"), name="b")
+    (found,) = situations(Picture((one, other), {}, {}, 0.0, 1.0), {})
+    assert [load.kind for load in found.loads] == ["not measured"] * 2
+    made = advise(found, False, TABLE)
+    assert made.policy == "weight" and made.why.endswith("before nvcd runs (nvcd does not run)")
+    assert "(not enforced: nvcd does not run)" in text((made,), 200)
 
 
 def test_the_document() -> None:

@@ -7,7 +7,7 @@ say.
 
 from __future__ import annotations
 
-from nvc.slices.model.policy import TABLE, policy_of
+from nvc.slices.model.policy import POLICIES, TABLE, policy_of
 from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
 from nvc.value import Value
 
@@ -54,6 +54,7 @@ class Situation(Value):
     quantum: float | None = None  # seconds of a lease; None: nvcd gives none
     busy: int | None = None  # percent of the last moments in which a kernel ran, as NVML says
     memory: int | None = None  # bytes in use, as NVML says
+    not_enforced: str = ""  # why its policy is not, where that is so
 
     @property
     def active(self) -> tuple[Load, ...]:
@@ -107,6 +108,8 @@ def advise(situation: Situation, trusted: bool, table: tuple[Effect, ...] = MEAS
     now = policy_of(situation.policy).name
     if name == "concurrent" and _restarts(situation):
         why += "; a slice can join only from its start: stop them, set the policy, start them"
+    if situation.not_enforced and policy_of(POLICIES.index(name)).needs_nvcd:
+        why += f"; it is not enforced before nvcd runs ({situation.not_enforced})"
     commands = () if name == now else (f"nvc-cli vgpu policy {situation.index} {name}",)
     return Advice(situation, name, why, (*commands, *more), _outlooks(situation, trusted, table))
 

@@ -7,6 +7,7 @@ from textwrap import wrap
 from nvc.columns import clean, fitted
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.sizes import size_text
+from nvc.slices.model.time_settings import enforced_text
 from nvc.slices.policy.advice import Load, Situation
 from nvc.slices.policy.utilization import percent
 
@@ -48,6 +49,7 @@ def situations(picture: Picture, state: dict[str, Any]) -> tuple[Situation, ...]
                 quantum=quantum / 1e9 if quantum and leases else None,
                 busy=_number(of_nvcd.get("busyPercent")),
                 memory=_number(of_nvcd.get("used")),
+                not_enforced=device.not_enforced,
             )
         )
     return tuple(sorted(found, key=lambda one: one.index))
@@ -59,7 +61,8 @@ def _number(value: object) -> int | None:
 
 def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> Load:
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
-    measured = policy_of(device.policy).leases and not tenant.problem
+    # Without nvcd and a cap, nothing is measured; otherwise, what was never used has no figures.
+    measured = policy_of(device.policy).leases and not tenant.problem and (had or not device.not_enforced)
     return Load(
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,
@@ -81,7 +84,7 @@ def text(advices: tuple[Advice, ...], width: int) -> str:
 def _one(advice: Advice, width: int) -> str:
     now = advice.situation
     leases = f", leases of {now.quantum * 1000:.1f} ms" if now.quantum is not None else ""
-    head = f"GPU {now.index}  {now.model}  policy {policy_of(now.policy).name}{leases}"
+    head = f"GPU {now.index}  {now.model}  policy {enforced_text(now.policy, now.not_enforced)}{leases}"
     busy = f"busy {now.busy}% of the time" if now.busy is not None else "busy: not known"
     memory = f"{size_text(now.memory)} in use" if now.memory is not None else "memory in use: not known"
     rows: list[tuple[str, ...]] = [
