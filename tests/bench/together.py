@@ -33,6 +33,7 @@ sys.path.insert(1, os.path.dirname(sys.path[0]))
 from support import REPO, STAGE
 from support.together import EIGHT, TENANTS_OF_NVCD, Case, Kills, Sample, effects, equal, goals, report, rows
 from tenants import Gpu
+from together_kill import kill
 from together_run import Failed, Machine
 
 from nvc.slices.model.layout import POLICY_CONCURRENT
@@ -122,7 +123,7 @@ class Run:
         wanted = self.options.kill
         if not why:
             try:
-                self.machine.kill("concurrent", wanted, self.deadline - 2, self.note)
+                kill(self.machine, "concurrent", wanted, self.deadline - 2, self.note)
             except Failed as error:
                 why = f"failed: {' '.join(str(error).split())}"
         done = self.kills.done if self.kills else 0

@@ -15,11 +15,11 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import mps_peer
 from nvcd import processor
-from support.together import ALONE, Case, Had, Kills, Sample
+from support.together import ALONE, Case, Had, Sample
 from tenants import Gpu
 
 PATIENCE = 40.0  # seconds until a program has begun, or nvcd
@@ -331,78 +331,3 @@ class Machine:
             return time.monotonic(), self.energy.joules(), cost_of(pid) if pid else {}
         except FileNotFoundError:
             raise Failed("nvcd has ended") from None
-
-    def kill(self, way: str, wanted: int, until: float, note: Callable[[Kills], None]) -> Kills:
-        """Two decode loops go on while one that trains is started and killed, again and again."""
-        found = Kills(wanted, 0, (), 0, 0)
-        case = Case("decode", way, (1, 1, 1))
-        with self.shared(way) as (variables, _):
-            others: list[Tenant] = []
-            try:
-                for at in range(2):
-                    others.append(self._going(case, at, variables, "decode"))
-                while found.done < wanted and time.monotonic() < until:
-                    found = self._kill_one(case, variables, others, found)
-                    note(found)
-            finally:
-                for one in others:
-                    one.end()
-        return found
-
-    def _going(self, case: Case, at: int, variables: dict[str, str], kind: str) -> Tenant:
-        """One that has ended a step, and has no end."""
-        made = self.start(case, at, variables, kind)
-        try:
-            until = time.monotonic() + PATIENCE
-            made.ready(until)
-            made.go(0, 1 << 63)
-            while not made.steps()[0]:
-                if time.monotonic() > until:
-                    raise Failed(f"a tenant ({kind}) ended no step: {made.said()}")
-                if made.process.poll() is not None:
-                    made.line(time.monotonic() + 1)
-                time.sleep(0.002)
-        except BaseException:
-            made.end()
-            raise
-        return made
-
-    def _again(self, case: Case, place: int, variables: dict[str, str], kind: str, at: int) -> Tenant:
-        """One that goes, started as often as that takes: a server that had a fault may still be ending."""
-        while True:
-            try:
-                return self._going(case, place, variables, kind)
-            except Failed:
-                if time.monotonic_ns() - at > LATE * 1e9:
-                    raise
-
-    def _kill_one(self, case: Case, variables: dict[str, str], others: list[Tenant], found: Kills) -> Kills:
-        victim = self._again(case, 2, variables, "train", time.monotonic_ns())
-        try:
-            at = time.monotonic_ns()
-            victim.kill()
-            back, restarts, late = at, 0, 0
-            for place, one in enumerate(others):
-                while one.steps()[2] < at:  # until one that began afterwards has ended
-                    if one.process.poll() is not None:
-                        one.end()
-                        restarts += 1
-                        one = others[place] = self._again(case, place, variables, "decode", at)
-                    elif time.monotonic_ns() - at > LATE * 1e9:
-                        one.end()
-                        late += 1
-                        others[place] = self._going(case, place, variables, "decode")
-                        back = at + round(LATE * 1e9)
-                        break
-                    time.sleep(0.001)
-                else:
-                    back = max(back, one.steps()[1])
-        finally:
-            victim.end()
-        delay = (back - at) / 1e6
-        return found._replace(
-            done=found.done + 1,
-            delays=(*found.delays, delay),
-            restarts=found.restarts + restarts,
-            late=found.late + (1 if late or delay > found.limit else 0),
-        )
