@@ -9,12 +9,12 @@ The key of the shared one is `shared`; mps_shared.py starts and watches those.
 
     /run/nvc/mps/<key>/<UUID>/about   mps_records.py
     /run/nvc/mps/<key>/<UUID>/pipe    CUDA_MPS_PIPE_DIRECTORY
-    /run/nvc/mps/<key>/<UUID>/log     CUDA_MPS_LOG_DIRECTORY
+    /run/nvc/mps/<key>/<UUID>/log     control.log: what a control daemon in the foreground and its servers print;
+                                      each question is five lines of it, so it is emptied where it has grown
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
@@ -23,7 +23,7 @@ from nvc.daemon import mps_records
 from nvc.daemon.io.helper import fork
 from nvc.daemon.io.identity import signal_process
 from nvc.daemon.io.loop import SECOND
-from nvc.daemon.mps_answers import is_number, is_size, last_line
+from nvc.daemon.mps_answers import LOG_MAX, is_number, is_size, last_line, size_of
 from nvc.daemon.mps_records import GONE, MIB, STARTING, MpsServer, ServerRecord
 from nvc.errors import DeviceError, one_line
 from nvc.rundir import runtime_directory
@@ -95,7 +95,7 @@ class Servers:
         directory = f"{_base()}/{key}/{uuid}"
         found = MpsServer(key, uuid, percent, memory, directory, now)
         if found.shared:
-            _empty(f"{directory}/pipe")
+            mps_records.empty(f"{directory}/pipe")
         else:
             self._remove(directory)
         try:
@@ -133,13 +133,15 @@ class Servers:
     def _begin(self, one: MpsServer) -> None:
         for name in ("pipe", "log"):
             os.makedirs(f"{one.directory}/{name}", mode=0o755, exist_ok=one.shared)
+        said = os.open(one.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         go_read, go_write = os.pipe2(os.O_CLOEXEC)
         try:
-            one.pid = self._execute(one, one.options(), -1, -1, go_read)
+            one.pid = self._execute(one, one.options(), -1, said, go_read)
             one.start = start_of(f"/proc/{one.pid}")
             mps_records.write(one.directory, ServerRecord(one.pid, one.start, one.percent, one.memory))
             os.write(go_write, b"\n")
         finally:
+            os.close(said)
             os.close(go_read)
             os.close(go_write)
         self._instruct(one)
@@ -246,10 +248,12 @@ class Servers:
             elif one.pid and not _lives(one):
                 one.pid = 0
                 self._fail(one, "the control daemon has ended", now)
+            elif one.pid and size_of(one.log) > LOG_MAX:
+                os.truncate(one.log, 0)
 
     def _fail(self, one: MpsServer, problem: str, now: int) -> None:
         """Nobody is to use it."""
-        last = last_line(f"{one.directory}/log/control.log")  # it goes with the slice
+        last = last_line(one.log)  # it goes with the slice
         one.problem = f"{problem}; its log ends with: {last}" if last else problem
         one.state, one.since = FAILED, now
         self._end(one)
@@ -341,7 +345,7 @@ class Servers:
             null = os.open("/dev/null", os.O_RDWR)
             os.dup2(stdin if stdin >= 0 else null, 0)
             os.dup2(stdout if stdout >= 0 else null, 1)
-            os.dup2(null, 2)
+            os.dup2(stdout if go >= 0 else null, 2)
             if go >= 0:
                 os.dup2(go, 3)
             os.closerange(4 if go >= 0 else 3, os.sysconf("SC_OPEN_MAX"))
@@ -362,22 +366,6 @@ def _base() -> str:
     path = runtime_directory("mps")
     os.chmod(path, 0o711)
     return path
-
-
-def _empty(directory: str) -> None:
-    """Remove what an earlier control daemon has left, but not the directory: containers have it mounted.
-
-    Raises DeviceError.
-    """
-    try:
-        for entry in os.scandir(directory):
-            if entry.is_dir(follow_symlinks=False):
-                raise OSError(errno.ENOTEMPTY, f"a container has made the directory {entry.name[:80]!r} there")
-            os.unlink(entry.path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise DeviceError.of("policy concurrent", directory, error, "remove what is in it") from None
 
 
 def _is_reaped(pid: int) -> bool:

@@ -9,7 +9,7 @@ from nvc.errors import one_line
 from nvc.value import Value
 
 LINE_MAX = 200  # bytes
-LOG_MAX = 1 << 16  # bytes that are searched
+LOG_MAX = 1 << 16  # bytes of a log that are searched; it is emptied when it has more
 FAULT = re.compile(r"fault|exception|fatal|illegal|killed|terminat", re.IGNORECASE)
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMGT]?)B?\s*$")
 
@@ -60,7 +60,9 @@ def culprit(path: str, position: int, clients: frozenset[int]) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            data = os.pread(fd, LOG_MAX, max(position, os.fstat(fd).st_size - LOG_MAX))
+            size = os.fstat(fd).st_size
+            begin = position if position <= size else 0  # it was emptied since
+            data = os.pread(fd, LOG_MAX, max(begin, size - LOG_MAX))
         finally:
             os.close(fd)
     except OSError:

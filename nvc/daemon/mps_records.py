@@ -7,8 +7,10 @@ The file is whole or not there, and is there before the server runs.
 
 from __future__ import annotations
 
+import errno
 import os
 
+from nvc.errors import DeviceError
 from nvc.slices.model.entry import open_own
 from nvc.value import Value
 
@@ -58,6 +60,11 @@ class MpsServer:
     def name(self) -> str:
         """Whose it is, for the log."""
         return f"MPS of {self.uuid}" if self.shared else f"MPS of slice {self.key} on {self.uuid}"
+
+    @property
+    def log(self) -> str:
+        """The file with what it and its servers print."""
+        return f"{self.directory}/log/control.log"
 
     def options(self) -> tuple[str, ...]:
         """The options of the program: in the foreground; -M has one server for clients of all users."""
@@ -136,3 +143,19 @@ def directories(base: str) -> tuple[list[tuple[str, str]], list[str]]:
         if not key.startswith("."):
             found += [(key, uuid) for uuid in sorted(os.listdir(f"{base}/{key}"))]
     return found, [f"{base}/{name}" for name in names if name.startswith(GONE)]
+
+
+def empty(directory: str) -> None:
+    """Remove what an earlier control daemon has left, but not the directory: containers have it mounted.
+
+    Raises DeviceError.
+    """
+    try:
+        for entry in os.scandir(directory):
+            if entry.is_dir(follow_symlinks=False):
+                raise OSError(errno.ENOTEMPTY, f"a container has made the directory {entry.name[:80]!r} there")
+            os.unlink(entry.path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise DeviceError.of("policy concurrent", directory, error, "remove what is in it") from None

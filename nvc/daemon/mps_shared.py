@@ -113,7 +113,7 @@ class SharedServers:
         if not watched.server and children:
             watched.server = children[-1]
             watched.start = start_of(f"/proc/{watched.server}")
-            watched.seen = size_of(_log(one))
+            watched.seen = size_of(one.log)
         if watched.asked:
             self._wait(one, watched, now)
         elif watched.server:
@@ -161,7 +161,7 @@ class SharedServers:
 
     def _ended(self, one: MpsServer, watched: Watched, what: str, action: str) -> None:
         """Tell whose fault it was, where the driver says so."""
-        pid = culprit(_log(one), watched.seen, frozenset(watched.clients))
+        pid = culprit(one.log, watched.seen, frozenset(watched.clients))
         key = watched.clients.get(pid, "")
         count = len(watched.clients)
         whose = "the driver names the process" if pid else "the driver does not say whose fault it was"
@@ -178,10 +178,6 @@ class SharedServers:
             return ""
         found = (entry for entry in self.slices.living() if entry.server == uuid)
         return next((entry.key for entry in found if entry.namespace == namespace), "")
-
-
-def _log(one: MpsServer) -> str:
-    return f"{one.directory}/log/server.log"
 
 
 def _children(pid: int) -> list[int]:

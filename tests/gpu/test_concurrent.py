@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from support import STAGE, gpus, run
+from support.bundle import Bundle
 from support.mps_clients import Tenant, Tenants, shared
 from support.nvcd import Place, ask, eventually
 
@@ -34,8 +36,8 @@ def tenants() -> Iterator[Tenants]:
         place.end()
 
 
-def file(tenants: Tenants, name: str) -> str:
-    """The end of one of the server's files."""
+def file(tenants: Tenants, name: str = "log/control.log") -> str:
+    """The end of what the control daemon and its servers print, or of another of its files."""
     with open(
         f"{tenants.place.run}/mps/shared/{gpus.uuid()}/{name}", encoding="utf-8", errors="replace"
     ) as text:
@@ -51,7 +53,7 @@ def begun(tenants: Tenants, *words: str) -> Tenant:
     """A client of the server."""
     one = tenants.start(f"--device={gpus.uuid()}", *SLICE, *words)
     code, _ = one.do("start")
-    assert code == 0, (code, file(tenants, "log/control.log"), file(tenants, "log/server.log"))
+    assert code == 0, (code, file(tenants))
     return one
 
 
@@ -59,7 +61,7 @@ def test_caps_are_parts_of_the_multiprocessors(tenants: Tenants, measured: Measu
     sizes = {}
     for cap in (100, 50, 30, 10):
         code, sizes[cap] = tenants.start(f"--device={gpus.uuid()}", *SLICE, f"--cores={cap}").do("start")
-        assert code == 0, (code, file(tenants, "log/server.log"))
+        assert code == 0, (code, file(tenants))
     measured("multiprocessors at 100, 50, 30, 10 %", list(sizes.values()))
     clients(tenants, 4)
     assert [one.do("launch")[0] for one in tenants.all] == [0, 0, 0, 0]
@@ -78,6 +80,24 @@ def test_another_user(tenants: Tenants) -> None:
     clients(tenants, 2)
 
 
+@pytest.mark.parametrize("kind", ["own namespaces", "own users"])
+def test_a_container(tenants: Tenants, runc_bundle: Callable[..., Bundle], kind: str) -> None:
+    """It is a client with a /dev/shm, processes, users and IPC of its own."""
+    made: Any = runc_bundle()
+    shutil.copy(os.path.join(STAGE, "bin/nvc-spin"), f"{made.rootfs}/usr/bin")
+    if kind == "own users":
+        made.user_namespace()
+    words = (f"--device={gpus.uuid()}", "--compute", "--utility", "--vgpu-memory=4g")
+    with made.created("runc") as container:
+        container.start()
+        head = (tenants.launcher, f"--root={tenants.driver}", "configure", f"--pid={container.pid}")
+        limits = ("--vgpu-policy=concurrent", "--vgpu-cores=30")
+        run(*tenants.place.enter(*head, *words, *limits, made.rootfs))
+        assert "1.00 of 4.00 GiB taken" in container.exec("nvc-spin --memory 1GiB --seconds 2").stdout
+        clients(tenants, 0)
+    assert "Active Threads Percentage set to" in file(tenants)
+
+
 def test_a_fault_of_one_ends_all_and_the_next_start_works(tenants: Tenants, measured: Measured) -> None:
     good, bad = begun(tenants), begun(tenants)
     clients(tenants, 2)
@@ -86,7 +106,7 @@ def test_a_fault_of_one_ends_all_and_the_next_start_works(tenants: Tenants, meas
     state = eventually(tenants.place, lambda s: s["found"]["fault"])
     measured("nvcd tells of a fault after, s", f"{time.monotonic() - fault:.2f}")
     measured("what it tells", state["events"])
-    measured("the server's log", file(tenants, "log/server.log").splitlines()[-6:])
+    measured("the server's log", [line for line in file(tenants).splitlines() if str(bad.pid) in line][-3:])
     measured("code of the other", good.do("launch")[0])
     again = begun(tenants)
     measured("the next program runs after, s", f"{time.monotonic() - fault:.2f}")
@@ -135,9 +155,11 @@ def test_twenty_that_are_killed_with_work_leave_the_others_alone(
         goes.kill()
         killed = time.monotonic()
         codes.append(stays.do("launch")[0])
-        if codes[-1]:
-            stays = begun(tenants)
+        while codes[-1] and time.monotonic() - killed < 2:  # it starts over, as often as it must
+            stays = tenants.start(f"--device={gpus.uuid()}", *SLICE)
+            codes.append(stays.do("start")[0] or stays.do("launch")[0])
         slowest = max(slowest, time.monotonic() - killed)
+        assert codes[-1] == 0, codes
     measured("codes of the other", sorted(set(codes)))
     measured("the other goes on within, s", f"{slowest:.2f}")
     measured("found", ask(tenants.place)["found"])

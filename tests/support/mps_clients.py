@@ -10,7 +10,8 @@ from typing import Any
 from . import CLEAN_ENV, PATIENCE, REPO
 from .nvcd import Place
 
-PROGRAM = os.path.join(REPO, "tests/support/mps_tenant.py")
+with open(os.path.join(REPO, "tests/support/mps_tenant.py"), encoding="utf-8") as file:
+    PROGRAM = file.read()  # as text: not every user may read the file
 
 
 class Tenant:
@@ -19,7 +20,7 @@ class Tenant:
     def __init__(self, place: Place, launcher: str, driver: str, *words: str, **variables: str) -> None:
         command = place.sliced(launcher, driver, *words)
         self.process = subprocess.Popen(
-            [*command, "/usr/bin/python3", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [*command, "/usr/bin/python3", "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, env={**CLEAN_ENV, **variables},
         )  # fmt: skip
         assert self.process.stdout is not None

@@ -37,8 +37,7 @@ def serve() -> None:
     listener.bind(f"{PIPE}/control")
     os.chmod(f"{PIPE}/control", 0o666)
     listener.listen()
-    with open(os.environ["CUDA_MPS_LOG_DIRECTORY"] + "/control.log", "w", encoding="ascii") as log:
-        log.write(f"devices {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+    say("Control", f"devices {os.environ.get('CUDA_VISIBLE_DEVICES')}")
     if server := os.environ.get("MPS_SERVER"):
         made = subprocess.Popen([server], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert made.stdin is not None
@@ -117,16 +116,14 @@ def work(control: socket.socket) -> None:
     clients: dict[socket.socket, int] = {}
     state = "ACTIVE"
     most = int(os.environ.get("MPS_CLIENTS", "60"))
-    log = open(os.environ["CUDA_MPS_LOG_DIRECTORY"] + "/server.log", "a", buffering=1, encoding="ascii")
     while True:
         for one in select.select([control, *clients], [], [])[0]:
             if one is not control:
                 word = one.recv(64)
                 if word == b"f":
                     state = "FAULT"
-                    log.write(
-                        f"[Server {os.getpid()}] Client {clients[one]} encountered a fatal exception\n"
-                    )
+                    named = f"{{PID: {clients[one]}, Context: 1}}"
+                    say("Server", f"Client {named} encountered a fatal GPU error.")
                     for other in clients:
                         if other is not one:
                             other.send(b"f")
@@ -145,9 +142,14 @@ def work(control: socket.socket) -> None:
             if state == "FAULT" or len(clients) >= most:
                 client.send(b"n" if state == "FAULT" else b"m")
                 continue
-            log.write(f"[Server {os.getpid()}] New client {pid} of user {uid}: {hello}\n")
+            say("Server", f"New client {pid} of user {uid}: {hello}")
             clients[client] = pid
             client.send(b"a")
+
+
+def say(who: str, text: str) -> None:
+    """As the driver's own do in the foreground: on standard output, and in no file."""
+    print(f"[2026-11-22 23:18:04.374 {who:7} {os.getpid():5}] {text}", flush=True)
 
 
 def shown(limit: str) -> str:

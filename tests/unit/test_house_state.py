@@ -43,7 +43,7 @@ REASONS = {
     "nvc/daemon/io/identity.py peer_of": "who cannot be told is refused",
     "nvc/daemon/mps.py _clear": "removes what nobody uses",
     "nvc/daemon/mps.py _remove": "likewise",
-    "nvc/daemon/mps.py _empty": "there is none",
+    "nvc/daemon/mps_records.py empty": "there is none",
     "nvc/daemon/mps_answers.py culprit": "0 is nobody: the event says that the driver does not tell",
     "nvc/daemon/mps_answers.py last_line": "a line for the log",
     "nvc/daemon/mps_answers.py size_of": "a log that is not there yet",

@@ -10,7 +10,7 @@ from nvc.daemon.mps_answers import culprit, server_status
 from nvc.slices.store.admission import MPS_CLIENTS, Sharer, check_clients
 from nvc.slices.store.registry import RegistryError
 
-LOG = "[2026-11-22 10:00:00.123 Server {}] Client {} encountered a fatal exception\n"
+LOG = "[2026-11-22 10:00:00.123 Server {}] Client {{PID: {}, Context: 1}} encountered a fatal GPU error.\n"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_status(text: str, state: str, clients: tuple[int, ...]) -> None:
     [
         (LOG.format(7, 12), 12),
         ("[Server 7] New client 12 connected\n", 0),
-        ("[Server 7] Client 123 encountered a fatal exception\n", 0),  # not 12
+        ("[Server 7] Client {PID: 123, Context: 1} encountered a fatal GPU error.\n", 0),  # not 12
         ("[Server 7] Fatal exception of one of 12, 345\n", 0),
         ("", 0),
     ],
@@ -45,6 +45,9 @@ def test_the_culprit(scratch: str, text: str, found: int) -> None:
     with open(path, "w", encoding="ascii") as log:
         log.write(before + text)
     assert culprit(path, len(before), frozenset((12, 345))) == found
+    with open(path, "w", encoding="ascii") as log:  # it was emptied
+        log.write(text)
+    assert culprit(path, len(before + text) + 1, frozenset((12, 345))) == found
     assert culprit(f"{path}.gone", 0, frozenset((12,))) == 0
 
 

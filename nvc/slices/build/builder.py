@@ -103,7 +103,6 @@ def build_slice(
         from nvc.slices.client import mps as servers
 
         server = servers.shared_device(ruled, wanted.isolation, bool(holds))
-        servers.check_container(kernel, target, server)
         mps = servers.directory(servers.SHARED, server)
     return Slice(
         devices=measured(ruled, facts.driver_label),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from nvc.errors import DeviceError, InitializationError
-from nvc.kernel import O_PATH
 from nvc.rundir import runtime_directory
 from nvc.slices.client import nvcd
 from nvc.slices.model.layout import NO_LIMIT
@@ -16,14 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from nvc.kernel import Kernel
     from nvc.slices.model.slice import SliceDevice
-    from nvc.target import Target
 
 STEP = "isolation by MPS"
 SHARING = "policy concurrent"
 SHARED = "shared"  # in the place of a slice's key, of a server that slices share
-SHM = "/dev/shm"
 PAUSE = 0.05  # seconds between two looks at whether the server is ready
 ANSWER_TIME = 10.0  # seconds for one answer
 
@@ -61,24 +56,6 @@ def shared_device(devices: tuple[SliceDevice, ...], isolation: str, claimed: boo
             "`nvc-cli vgpu policy GPU --reset` on that node",
         )  # fmt: skip
     return own.uuid
-
-
-def check_container(kernel: Kernel, target: Target, uuid: str) -> None:
-    """Refuse a container without the host's /dev/shm, where MPS and its clients meet. Raises DeviceError."""
-    try:
-        fd = kernel.open_in_root(target.rootfs, SHM, O_PATH | os.O_DIRECTORY)
-        try:
-            found = os.fstat(fd).st_dev
-        finally:
-            os.close(fd)
-        same = found == os.stat(SHM).st_dev
-    except OSError as error:
-        raise DeviceError(SHARING, SHM, str(error.strerror), "start the container with the host's IPC") from None
-    if not same:
-        raise DeviceError(
-            SHARING, uuid, f"the container has a {SHM} of its own, and MPS needs the host's",
-            "start it with `--ipc=host`, for a pod `hostIPC: true`",
-        )  # fmt: skip
 
 
 def share(uuid: str, timeout: float) -> None:
