@@ -89,6 +89,7 @@ struct engine {
     bool stepping; /* a thread is at it, though it may have left the lock */
     bool wants;    /* kernels wait for the turn */
     bool queued;   /* and other processes know */
+    bool late;     /* it looks later than something ends */
     pthread_t thread;
     pthread_cond_t wake;
     uint64_t asleep_until; /* when its thread looks again by itself */
@@ -163,6 +164,7 @@ struct event {
     unsigned int flags;
     uint32_t references;     /* handle and operations */
     uint64_t recorded, done; /* generations */
+    uint32_t awaited;        /* threads that wait for it */
     uint64_t time;
     struct capture *capture; /* last recorded in this capture */
     struct node **captured;
@@ -188,6 +190,7 @@ struct op {
     uint64_t remaining; /* of a running kernel */
     uint64_t finish;    /* of a running copy */
     uint32_t share;     /* of the GPU, of 65536 */
+    bool awaited;       /* threads wait for its end */
     effect run;
     bool (*ready)(struct op *op); /* OP_POLL, and kernels that spin */
     struct event *event;
@@ -206,6 +209,7 @@ static inline void *op_data(const struct op *op)
 struct driver {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* some work is done */
+    uint32_t waiting;       /* threads that wait for that */
     pthread_cond_t host_wake;
     bool host_started;
     struct op *host_first; /* functions of the program that are due */

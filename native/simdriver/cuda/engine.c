@@ -1,6 +1,7 @@
 #include "engine.h"
 
 #include "memory.h"
+#include "order.h"
 #include "stream.h"
 
 #include <sys/prctl.h>
@@ -9,51 +10,11 @@ enum { POLL_NS = 50000, TURN_NS = 1000000 };
 
 #define NEVER UINT64_MAX
 
-static uint64_t later(uint64_t one, uint64_t other)
-{
-    return one > other ? one : other;
-}
-
-static uint64_t sooner(uint64_t one, uint64_t other)
-{
-    return one < other ? one : other;
-}
-
-static bool is_blocking(const struct stream *stream)
-{
-    return !(stream->flags & CU_STREAM_NON_BLOCKING);
-}
-
-/* The legacy default stream waits for all blocking streams of its context, and they for it. */
-static bool must_wait_for_others(const struct stream *stream, uint64_t sequence)
-{
-    const struct stream *legacy = stream->context->legacy;
-    if (!is_blocking(stream))
-        return false;
-    if (stream != legacy)
-        return legacy->head && legacy->head->sequence < sequence;
-    for (const struct stream *other = stream->context->device->streams; other; other = other->next)
-        if (other->context == stream->context && other != stream && is_blocking(other) && other->head &&
-            other->head->sequence < sequence)
-            return true;
-    return false;
-}
-
-/* When the operation at the head of its stream could begin. */
-static uint64_t start_of(const struct op *op)
-{
-    const struct stream *stream = op->stream;
-    uint64_t start = later(op->submitted, stream->time);
-    if (is_blocking(stream))
-        start = later(start, stream == stream->context->legacy ? stream->context->blocking_time
-                                                               : stream->context->legacy_time);
-    return start;
-}
-
 /* Wakes other engines too: an operation of another device may have waited for this one. */
 static void announce(void)
 {
-    pthread_cond_broadcast(&driver()->changed);
+    if (driver()->waiting)
+        pthread_cond_broadcast(&driver()->changed);
     for (struct device *one = driver()->devices; one < driver()->devices + driver()->device_count; one++)
         if (one->engine.started && !one->engine.stepping)
             pthread_cond_signal(&one->engine.wake);
@@ -250,7 +211,7 @@ static bool step_kernels(struct device *device, uint64_t until, uint64_t *next)
         op->remaining = POLL_NS; /* it spins */
     }
     for (uint32_t i = 0; i < engine->running_count; i++)
-        *next = sooner(*next, engine->clock + engine->running[i]->remaining);
+        *next = sooner(*next, engine->clock + undisturbed(engine, engine->running[i]));
     return false;
 }
 
@@ -298,6 +259,7 @@ static uint64_t step(struct device *device)
     engine->wants = false;
     do {
         next = NEVER;
+        engine->late = false;
         changed = step_streams(device, now, &next);
         if (!changed)
             changed = step_kernels(device, sooner(now, next), &next);
@@ -324,6 +286,12 @@ void engine_catch_up(struct device *device)
         return;
     if (step(device) < engine->asleep_until || (engine->wants && !engine->in_wait))
         rouse(engine, device);
+}
+
+void engine_look(struct device *device)
+{
+    if (device->engine.late)
+        rouse(&device->engine, device);
 }
 
 static void *engine_main(void *argument)
@@ -382,7 +350,7 @@ CUresult engine_submit(struct stream *stream, struct op *op)
         return result;
     }
     while (stream->depth >= QUEUE_DEPTH)
-        pthread_cond_wait(&driver()->changed, &driver()->lock);
+        engine_wait_change();
     op->stream = stream;
     op->sequence = ++stream->context->sequence;
     op->submitted = sim_now();

@@ -24,6 +24,12 @@ CUresult engine_submit(struct stream *stream, struct op *op);
  * the engine's thread is. */
 void engine_catch_up(struct device *device);
 
+/* Something is awaited that was not: the engine may have to look sooner. */
+void engine_look(struct device *device);
+
+/* Waits until some work is done. */
+void engine_wait_change(void);
+
 /* Each returns when the work that was submitted before is done. */
 void engine_wait_stream(struct stream *stream);
 void engine_wait_context(struct context *context);

@@ -185,6 +185,8 @@ static CUresult elapsed(float *out, CUevent from, CUevent to)
     CU_REQUIRE(first && second && first->context == second->context, CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(!((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
     CU_REQUIRE(first->recorded && second->recorded, CUDA_ERROR_INVALID_HANDLE);
+    if (first->done != first->recorded || second->done != second->recorded)
+        engine_catch_up(first->context->device);
     CU_REQUIRE(first->done == first->recorded && second->done == second->recorded, CUDA_ERROR_NOT_READY);
     *out = (float)((double)(int64_t)(second->time - first->time) / 1e6);
     return CUDA_SUCCESS;

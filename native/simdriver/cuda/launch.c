@@ -127,9 +127,9 @@ CUresult launch_make(struct function *function, const struct launch *launch, str
     }
     op->share = (uint32_t)(share < FULL_SHARE ? share : FULL_SHARE);
     op->duration = builtin ? builtin->duration(call->arguments) : function->duration;
-    op->run = run_kernel;
     op->ready = builtin && builtin->ready ? kernel_is_ready : NULL;
     call->bad_address = builtin && builtin->fits && !builtin->fits(call->arguments);
+    op->run = call->bad_address || (builtin && builtin->run) ? run_kernel : NULL;
     function->loaded = true;
     *out = op;
     return CUDA_SUCCESS;

@@ -55,17 +55,23 @@ void op_free(struct op *op)
     free(op);
 }
 
-static void wait_for_change(void)
+void engine_wait_change(void)
 {
+    driver()->waiting++;
     pthread_cond_wait(&driver()->changed, &driver()->lock);
+    driver()->waiting--;
 }
 
 /* Waits for the work of now, not for what other threads submit meanwhile. The stream may end while we wait. */
 void engine_wait_stream(struct stream *stream)
 {
     uint64_t last = stream->tail ? stream->tail->sequence : 0;
+    if (last) {
+        stream->tail->awaited = true;
+        engine_look(stream->context->device);
+    }
     while (last && handle_is(stream, KIND_STREAM) && stream->head && stream->head->sequence <= last)
-        wait_for_change();
+        engine_wait_change();
 }
 
 static bool has_work_until(const struct context *context, uint64_t last)
@@ -79,8 +85,12 @@ static bool has_work_until(const struct context *context, uint64_t last)
 void engine_wait_context(struct context *context)
 {
     uint64_t last = context->sequence;
+    for (struct stream *stream = context->device->streams; stream; stream = stream->next)
+        if (stream->context == context && stream->tail)
+            stream->tail->awaited = true;
+    engine_look(context->device);
     while (handle_is(context, KIND_CONTEXT) && has_work_until(context, last))
-        wait_for_change();
+        engine_wait_change();
     if (handle_is(context, KIND_CONTEXT))
         pool_settle(context->device);
 }
@@ -101,8 +111,11 @@ void engine_wait_device(struct device *device)
 void engine_wait_event(struct event *event, uint64_t generation)
 {
     event->references++;
+    event->awaited++;
+    engine_look(event->context->device);
     while (event->done < generation)
-        wait_for_change();
+        engine_wait_change();
+    event->awaited--;
     event_release(event);
 }
 
