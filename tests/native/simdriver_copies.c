@@ -64,6 +64,29 @@ static void settings_have_widths(void)
     CHECK(bytes[0] == 5 && bytes[15] == 5 && bytes[16] == 9);
 }
 
+/* Of more than the simulated driver writes at once: all of it, and nothing behind it. */
+static void long_settings_are_whole(void)
+{
+    enum { COUNT = 100003 };
+    static unsigned short halves[COUNT + 1];
+    static unsigned int words[COUNT + 1];
+    CUdeviceptr address;
+    use_device();
+    OK(cuMemAlloc_v2(&address, sizeof(words)));
+    OK(cuMemsetD8_v2(address, 9, sizeof(words)));
+    OK(cuMemsetD32_v2(address, 0x01020304, COUNT));
+    OK(cuMemcpyDtoH_v2(words, address, sizeof(words)));
+    for (int i = 0; i < COUNT; i++)
+        CHECK(words[i] == 0x01020304);
+    CHECK(words[COUNT] == 0x09090909);
+    OK(cuMemsetD8_v2(address, 9, sizeof(words)));
+    OK(cuMemsetD16_v2(address, 0xabcd, COUNT));
+    OK(cuMemcpyDtoH_v2(halves, address, sizeof(halves)));
+    for (int i = 0; i < COUNT; i++)
+        CHECK(halves[i] == 0xabcd);
+    CHECK(halves[COUNT] == 0x0909);
+}
+
 static void planes_are_copied_row_by_row(void)
 {
     unsigned char from[8][16], to[8][16] = {{0}};
@@ -199,6 +222,7 @@ const struct test copy_tests[] = {
     {"bytes_go_around", bytes_go_around},
     {"pageable_memory_is_free_again", pageable_memory_is_free_again},
     {"settings_have_widths", settings_have_widths},
+    {"long_settings_are_whole", long_settings_are_whole},
     {"planes_are_copied_row_by_row", planes_are_copied_row_by_row},
     {"arrays_keep_elements", arrays_keep_elements},
     {"arrays_are_charged", arrays_are_charged},
