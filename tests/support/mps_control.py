@@ -4,9 +4,9 @@
 For the first client of native/simdriver/cuda/mps.c it starts a server, which has all of them until one causes a
 fault. MPS_CLIENTS is how many it takes.
 
-With -f it is the control daemon: it takes its limits from its environment and answers commands until `quit` or
-SIGTERM. A program that MPS_SERVER names is its server: one of tests/native/vgpu_tool.c that uses the device.
-Without a word it sends the commands of its standard input and prints the answers.
+It takes its limits from its environment and answers commands until `quit` or SIGTERM. A program that MPS_SERVER
+names is its server: one of tests/native/vgpu_tool.c that uses the device. What sends the commands is
+tests/native/mps_control.c, which starts this too.
 """
 
 import array
@@ -159,22 +159,5 @@ def shown(limit: str) -> str:
     return limit
 
 
-def send() -> int:
-    with socket.socket(socket.AF_UNIX) as made:
-        try:
-            made.connect(f"{PIPE}/control")
-        except OSError:
-            print("Cannot find MPS control daemon process")
-            return 1
-        made.sendall(sys.stdin.buffer.read())
-        made.shutdown(socket.SHUT_WR)
-        while data := made.recv(4096):
-            sys.stdout.buffer.write(data)
-    return 0
-
-
 if __name__ == "__main__":
-    if "-f" in sys.argv:
-        serve()
-    else:
-        sys.exit(send())
+    serve()

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-import tempfile
 
 from . import run
+from .builds import kept
+from .simdriver import SOURCES, WARN
 
-#: A program of the driver is an ELF file; the one that is meant is in Python.
-START = """
-#include <stdlib.h>
-#include <unistd.h>
-int main(int argc, char **argv)
-{
-    %s
-    char *words[] = {"python3", "%s", argc > 1 ? argv[1] : NULL, argc > 2 ? argv[2] : NULL, NULL};
-    return execv("/usr/bin/python3", words);
-}
-"""
+MARK = b"mps-settings"
+SIZE = 4096  # of what is written there
+
+
+def build(directory: str) -> str:
+    """tests/native/mps_control.c as a program that knows no script yet."""
+    program = os.path.join(directory, "mps_control")
+    run("gcc", *WARN, "-O1", "-o", program, os.path.join(SOURCES, "mps_control.c"))
+    return program
 
 
 def compile_control(program: str, script: str, **variables: str) -> None:
     """Put it where the driver's own is; it runs the script with these variables."""
-    code = "".join(f'setenv("{name}", "{value}", 1);' for name, value in variables.items())
-    with tempfile.TemporaryDirectory(prefix="nvc-mps-") as directory:
-        source = os.path.join(directory, "control.c")
-        with open(source, "w", encoding="ascii") as out:
-            out.write(START % (code, script))
-        os.unlink(program)
-        run("gcc", "-o", program, source)
+    words = [script, *(word for pair in variables.items() for word in pair)]
+    settings = b"".join(os.fsencode(word) + b"\0" for word in words)
+    assert len(settings) < SIZE
+    with open(kept("mps_control", build), "rb") as file:
+        code = file.read()
+    assert code.count(MARK) == 1
+    os.unlink(program)
+    with open(program, "wb", opener=lambda name, flags: os.open(name, flags, 0o755)) as out:
+        out.write(code.replace(MARK.ljust(len(settings), b"\0"), settings))
