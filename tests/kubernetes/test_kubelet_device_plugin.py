@@ -137,9 +137,20 @@ def test_nothing_is_given_while_kubelet_does_not_say_who_has_what(plugin: Plugin
     plugin.start("--mode=device-plugin")
     small = kubelet.resources(3)["nvidia.com/vgpu-small"]
     ids = healthy(small)
-    os.unlink(f"{kubelet.pod_resources}/kubelet.sock")
+    # Its socket stays: calls at one time share a connection, so one beside the plugin's own look would be answered.
+    kubelet.silent = True
     with pytest.raises(grpc.RpcError, match="ask kubelet who has devices"):
         small.allocate(ids[0])
+    kubelet.silent = False
+    assert small.allocate(ids[0])
+
+
+def test_nothing_is_given_where_kubelet_has_no_such_socket(plugin: Plugin, kubelet: Kubelet) -> None:
+    os.unlink(f"{kubelet.pod_resources}/kubelet.sock")
+    plugin.start("--mode=device-plugin")
+    small = kubelet.resources(3)["nvidia.com/vgpu-small"]
+    with pytest.raises(grpc.RpcError, match="ask kubelet who has devices: .*/pod-resources/kubelet.sock"):
+        small.allocate(healthy(small)[0])
 
 
 @pytest.mark.driver(gpus=1, mig=("7x1g.10gb",))

@@ -49,6 +49,7 @@ class Kubelet:
         for path in (self.plugins, self.registry, self.device_plugins, self.pod_resources):
             os.makedirs(path, exist_ok=True)
         self.pods = podresources_pb2.ListPodResourcesResponse()
+        self.silent = False  # whether it refuses to say who has what
         self.registered: queue.Queue[deviceplugin_pb2.RegisterRequest] = queue.Queue()
         self._channels: list[grpc.Channel] = []
         self._server: grpc.Server | None = None
@@ -162,8 +163,14 @@ class Kubelet:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
         )
+
+        def listed(_: object, context: grpc.ServicerContext) -> Any:
+            if self.silent:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+            return self.pods
+
         listing = grpc.unary_unary_rpc_method_handler(
-            lambda *_: self.pods,
+            listed,
             request_deserializer=podresources_pb2.ListPodResourcesRequest.FromString,
             response_serializer=raw,
         )
