@@ -130,7 +130,8 @@ nightly-packages: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/engines
 
 nightly-explore: $(BUILD)/.packages-test stage
-	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit
+	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_cgroup_model.py \
+	    tests/native/test_launcher_trust.py tests/native/test_simdriver_description.py
 	NVC_EXPLORE=1 $(PYTEST) -m nightly tests/kernel/test_faults.py
 
 nightly-faults:

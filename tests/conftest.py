@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
-from support import EXPLORE, REPO, STAGE, run
+from support import EXPLORE, REPO, STAGE, examples, run
 from support.bound import Bound
 from support.builds import make
 from support.bundle import Bundle
@@ -36,14 +36,16 @@ unsigned int la_version(unsigned int v) { bite(); return v; }
 def pytest_configure(config: pytest.Config) -> None:
     """Bound every test, and set Hypothesis up.
 
-    Property tests try the same examples every time, or new ones with NVC_EXPLORE. None fails for being slow.
+    Property tests try the same few examples every time, with NVC_EXPLORE many new ones. None fails for being slow.
     """
     config.pluginmanager.register(Bound())
     if config.pluginmanager.hasplugin("hypothesispytest"):
         from hypothesis import configuration, settings
 
         configuration.set_hypothesis_home_dir(os.path.join(REPO, "build/hypothesis"))
-        settings.register_profile("nvc", deadline=None, derandomize=not EXPLORE, database=None)
+        settings.register_profile(
+            "nvc", max_examples=examples(100), deadline=None, derandomize=not EXPLORE, database=None
+        )
         settings.load_profile("nvc")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support import examples
 from support.device_cgroup import BLOCK, CHAR, MKNOD, NULL, READ, WRITE, Group, Prober, load
 
 from nvc.cgroup.evaluate import answer_to
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 DEVICES = (NULL, (1, 5), (195, 0), (195, 1), (240, 0))
 FLAGS = {READ: os.O_RDONLY, WRITE: os.O_WRONLY, READ | WRITE: os.O_RDWR}
 in_kernel = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -12,7 +12,7 @@ import threading
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, REPO, examples, run
 from support.launcher import Installation
 
 NOBODY = 65534
@@ -253,7 +253,7 @@ LINES = st.lists(
 ).map(b"\n".join)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(conf=st.one_of(LINES, st.binary(max_size=5000)))
 def test_no_conf_breaks_the_launcher(sanitized: Installation, conf: bytes) -> None:
     sanitized.write_conf(conf)
@@ -275,7 +275,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(entries=ENTRIES)
 def test_no_environment_breaks_the_launcher(sanitized: Installation, entries: list[bytes]) -> None:
     """What comes out is bounded, and has known names only."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import PATIENCE, REPO, run
+from support import PATIENCE, REPO, examples, run
 from support.builds import kept
 from support.simdriver import SANITIZE, WARN
 
@@ -80,7 +80,7 @@ def test_what_python_writes_is_read(spec: SimSpec, reader: Reader) -> None:
     seed=st.text("abc", max_size=3),
     cuda=st.tuples(st.integers(0, 99), st.integers(0, 9)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_description_is_read(
     gpus: int, model: str, memory: int, seed: str, cuda: tuple[int, int], reader: Reader
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_long_text_is_refused(reader: Reader) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_changed_texts_are_read_or_refused(data: st.DataObject, reader: Reader) -> None:
     """Bytes overwritten, cut out and doubled anywhere: an answer comes, and what is accepted makes sense."""
     text = bytearray(text_of(data.draw(st.sampled_from(SPECS))))
@@ -153,6 +153,6 @@ def test_changed_texts_are_read_or_refused(data: st.DataObject, reader: Reader) 
 
 
 @given(noise=st.binary(max_size=400))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_noise_is_refused(noise: bytes, reader: Reader) -> None:
     assert not reader(noise).startswith("ok")

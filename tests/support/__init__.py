@@ -22,6 +22,12 @@ PATIENCE = 180.0
 #: Whether random choices differ from run to run, as in `make nightly`; otherwise each run makes the same ones.
 EXPLORE = "NVC_EXPLORE" in os.environ
 
+
+def examples(many: int) -> int:
+    """How many examples a property test tries: `many` when it explores, else a quarter, the same ones each time."""
+    return many if EXPLORE else max(10, many // 4)
+
+
 T = TypeVar("T")
 
 #: What a hook gets from a careful caller, and what every child of a test gets unless it says more.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 from support.arbiter_world import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
@@ -237,7 +238,7 @@ def programs(draw: st.DrawFn) -> Program:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from((PREEMPT, WEIGHT, SOFT)),
     st.lists(st.integers(1, 16), min_size=2, max_size=5),
@@ -259,7 +260,7 @@ def test_long_run_shares(policy: int, weights: list[int], others: list[Program])
         assert share / sum(busy) == pytest.approx(weight / sum(counted), abs=0.03)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(10, 60), st.lists(st.tuples(st.integers(2, 8), programs()), min_size=1, max_size=5))
 def test_percentages_hold_whatever_others_do(cores: int, asked: list[tuple[int, Program]]) -> None:
     """At least what was promised, when others have promises too that fit."""
@@ -316,7 +317,7 @@ def test_nobody_takes_all_connections(comers: list[int]) -> None:
     assert room_for_one(sum(held)) > 100
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.integers(1, 3), programs()), min_size=1, max_size=6), st.integers(0, 4))
 def test_gangs_never_stall(asked: list[tuple[int, Program]], policy: int) -> None:
     """Tenants with one to three devices: each that wants some has them within a bounded time."""

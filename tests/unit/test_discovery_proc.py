@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 from support.drivertree import VERSION, DriverTree
 
 from nvc.discovery.hostroot import HostRoot
@@ -143,7 +144,7 @@ def test_a_capability_that_mig_minors_does_not_list_tells_its_minor_itself(tree:
     assert MigCapabilities(tree.root(), {}).of_global("monitor") is None  # capabilities without nodes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=400))
 def test_text_parsers_survive_any_bytes(data: bytes) -> None:
     assert all(major >= 0 for major in char_majors(data).values())

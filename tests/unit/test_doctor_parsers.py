@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from nvc.doctor import ORDER, driver, registrations, resolve, system
 from nvc.errors import NvcError
@@ -25,7 +26,7 @@ KEYS = (
 DOCUMENTS = st.dictionaries(
     st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3), max_size=5
 )
-ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+ONCE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import need, run
+from support import examples, need, run
 
 from nvc.discovery.ldcache import CACHE_LIMIT, NEW_MAGIC, OLD_MAGIC, parse_cache
 from nvc.errors import DetectionError
@@ -164,7 +164,7 @@ def test_ten_thousand_mutations_raise_nothing_else() -> None:
     assert 1000 < sound < 9000, "mutations that always or never fail test nothing"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=600), st.sampled_from([b"", OLD_MAGIC + b"\0", NEW_MAGIC]))
 def test_any_bytes_after_a_magic_are_survived(body: bytes, magic: bytes) -> None:
     try:

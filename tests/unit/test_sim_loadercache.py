@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import need, run
+from support import examples, need, run
 
 from nvc.sim.loadercache import name_key, write
 
@@ -83,7 +83,7 @@ def test_the_order_is_the_loaders(one: str, other: str) -> None:
     entries=st.lists(st.tuples(NAMES, NAMES, st.sampled_from(sorted(KINDS))), max_size=40),
     combined=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_entries_come_back(
     entries: list[tuple[str, str, str]], combined: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import REPO
+from support import REPO, examples
 from support.arbiter_world import FAIR, FIXED, NATIVE, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 from support.host import GPU, host
 
@@ -108,7 +108,7 @@ CLAIMS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @example([(FIXED, 1, 30, "busy", 0), (WEIGHT, 3, 0, "busy", 0), (PREEMPT, 1, 0, "busy", 0)], NONE, 0)
 @example([(FIXED, 1, 60, "busy", 0), (FIXED, 1, 60, "busy", 0), (FIXED, 1, 30, "busy", 0)], NONE, 0)
 @example([(FIXED, 1, cap, "busy", 0) for cap in (60, 50, 40, 30, 20)], NONE, 0)
@@ -169,7 +169,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(EVENTS, st.randoms(use_true_random=False))
 def test_top_and_nvcd_agree(events: list[tuple[str, tuple[int, ...]]], random: Any) -> None:
     """With mixed policies, arrivals and departures."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import examples
 
 from nvc.discovery import wire
 from nvc.discovery.wire import ProbeGpu, ProbeMig, is_uuid, lower_tail, parse_reply
@@ -300,7 +301,7 @@ def test_ten_thousand_mutations_raise_nothing_else() -> None:
     assert 500 < sound < 9500, "mutations that always or never fail test nothing"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=2 * wire.FRAME.size))
 def test_any_bytes_are_survived(data: bytes) -> None:
     for whole in (data, wire.MAGIC + data):
