@@ -9,6 +9,7 @@ Without a remedy of its own, the commands that doctor prints must mend it.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ def problems(text: str) -> list[Named]:
 
 def examine(host: Host, words: str = "", checks: str = "") -> subprocess.CompletedProcess[str]:
     """Run doctor on the host of the test."""
-    done = host.sh(f"nvc-cli {words} doctor {checks}", check=False)
+    done = host.doctor(*shlex.split(words), "doctor", *checks.split())
     assert "Traceback" not in done.stderr and done.returncode in (0, 1, 2), done.stderr
     return done
 

@@ -7,7 +7,6 @@ import os
 import shutil
 from typing import Any
 
-from . import run
 from .bundle import Bundle, Container
 from .doctor import Named, problems
 from .engines import Host
@@ -48,11 +47,10 @@ class Box:
 
     def doctor(self, name: object, *words: str, check: int | None = None) -> str:
         """What doctor says of a container; `check` is the exit code that it must have."""
-        command = [*self.host.namespace, "nvc-cli", "doctor", "--container", str(name), *words]
-        done = run(*command, check=False)
+        done = self.host.doctor("doctor", "--container", str(name), *words)
         assert "Traceback" not in done.stderr, done.stderr
         assert check is None or done.returncode == check, done.stdout + done.stderr
-        return str(done.stdout)
+        return done.stdout
 
     def named(self, container: Container, check: str, says: str, status: str = "failed") -> Named:
         """The one problem of a container that `check` names."""

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from . import CLEAN_ENV, PATIENCE, REPO, STAGE, generations, need, run
+from .begun import Begun
 from .rootfs import make_rootfs
 
 #: Where the simulated driver is on the test's host; its configuration says so.
@@ -98,6 +99,7 @@ class Host:
         self.directory = directory
         self.generation = generation
         self._holder: subprocess.Popen[str] | None = None
+        self._begun: Begun | None = None
 
     def __enter__(self) -> Host:
         command = [need("unshare"), "--mount", "--propagation", "private", "/bin/sh", "-c", MOUNTS, "sh"]
@@ -131,6 +133,8 @@ class Host:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._holder is not None
+        if self._begun is not None:
+            self._begun.end()
         self.sh("systemctl stop docker containerd crio", check=False)
         self._holder.communicate()  # its `cat` ends, and every mount goes with the namespace
 
@@ -147,6 +151,12 @@ class Host:
         # Podman 5 warns at each call of a host with cgroups of version 1.
         env = {**CLEAN_ENV, "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
         return run(*self.namespace, "/bin/sh", "-ec", script, check=check, timeout=timeout, env=env)
+
+    def doctor(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """What `nvc-cli` does there with these words, the options of doctor and what precedes it among them."""
+        if self._begun is None:
+            self._begun = Begun(self.namespace, "/usr/local")
+        return self._begun(*words)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Make a file there."""
