@@ -16,7 +16,7 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.holdings import Held, free_of, held_by, ids_of, preferred, usable, uuid_of
 from nvc.kubernetes.podresources import listed, used_ids
 from nvc.kubernetes.protocol import deviceplugin_pb2 as pb
-from nvc.kubernetes.rpc import Method, Socket, call
+from nvc.kubernetes.rpc import Method, Refused, Socket, Stream, call
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -111,11 +111,11 @@ class Resource:
         """Open the socket. Raises InitializationError."""
         methods = (
             Method("GetDevicePluginOptions", pb.Empty, self.options),
-            Method("ListAndWatch", pb.Empty, self.watch, stream=True),
+            Stream("ListAndWatch", pb.Empty, self.watch, self.plugin.board.touch),
             Method("GetPreferredAllocation", pb.PreferredAllocationRequest, self.prefer),
             Method("Allocate", pb.AllocateRequest, self.allocate),
             Method(
-                "PreStartContainer", pb.PreStartContainerRequest, lambda *_: pb.PreStartContainerResponse()
+                "PreStartContainer", pb.PreStartContainerRequest, lambda _: pb.PreStartContainerResponse()
             ),
         )
         self.socket = Socket(f"{self.plugin.directory}/{self.endpoint}", {"v1beta1.DevicePlugin": methods})
@@ -142,16 +142,8 @@ class Resource:
                 found.topology.nodes.add(ID=device.numa_node)
         return reply
 
-    def watch(self, _: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
+    def watch(self, _: pb.Empty, alive: threading.Event) -> Iterator[pb.ListAndWatchResponse]:
         """The list now, and whenever it has changed."""
-        alive = threading.Event()
-        alive.set()
-
-        def ended() -> None:
-            alive.clear()
-            self.plugin.board.touch()
-
-        context.add_callback(ended)
         told: pb.ListAndWatchResponse | None = None
         for _nothing in self.plugin.board.changes(None, alive):
             found = self.devices()
@@ -159,7 +151,7 @@ class Resource:
                 told = found
                 yield found
 
-    def prefer(self, request: pb.PreferredAllocationRequest, _: object) -> pb.PreferredAllocationResponse:
+    def prefer(self, request: pb.PreferredAllocationRequest) -> pb.PreferredAllocationResponse:
         """Which ids suit best."""
         left = self.plugin.grants.left(self.plugin.offer)
         reply = pb.PreferredAllocationResponse()
@@ -169,8 +161,11 @@ class Resource:
             reply.container_responses.add(deviceIDs=ids)
         return reply
 
-    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
-        """CDI devices for what kubelet has chosen; what does not fit is refused, with the reason for the pod."""
+    def allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        """CDI devices for what kubelet has chosen.
+
+        Raises Refused for what does not fit, with the reason for the pod.
+        """
         reply = pb.AllocateResponse()
         try:
             for one in request.container_requests:
@@ -180,7 +175,7 @@ class Resource:
         except NvcError as error:
             self.plugin.counts.failed("allocate")
             self.plugin.log(f"allocate {self.name}: {error.line()}")
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.line())
+            raise Refused(error.line()) from None
         return reply
 
 

@@ -9,13 +9,11 @@ from nvc.errors import one_line, unforeseen
 from nvc.kubernetes import give
 from nvc.kubernetes.board import HEALTHY, UNHEALTHY
 from nvc.kubernetes.protocol import dra_pb2, health_pb2, registration_pb2
-from nvc.kubernetes.rpc import Method, Socket
+from nvc.kubernetes.rpc import Method, Socket, Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import grpc
 
     from nvc.kubernetes.board import Board
     from nvc.kubernetes.devices import Device
@@ -66,9 +64,11 @@ class Driver:
             Method("NodePrepareResources", dra_pb2.NodePrepareResourcesRequest, self.prepare),
             Method("NodeUnprepareResources", dra_pb2.NodeUnprepareResourcesRequest, self.unprepare),
         )
-        watch = Method("NodeWatchResources", health_pb2.NodeWatchResourcesRequest, self.watch, stream=True)
+        watch = Stream(
+            "NodeWatchResources", health_pb2.NodeWatchResourcesRequest, self.watch, self.board.touch
+        )
 
-        def info(_: object, __: object) -> registration_pb2.PluginInfo:
+        def info(_: object) -> registration_pb2.PluginInfo:
             return registration_pb2.PluginInfo(
                 type=TYPE, name=self.name, endpoint=at.endpoint, supported_versions=SERVICES
             )
@@ -77,7 +77,11 @@ class Driver:
             Method("GetInfo", registration_pb2.InfoRequest, info),
             Method("NotifyRegistrationStatus", registration_pb2.RegistrationStatus, self.told),
         )
-        services = {SERVICE: methods, HEALTH_SERVICE: (watch,), REGISTRATION_SERVICE: registration}
+        services: dict[str, tuple[Method | Stream, ...]] = {
+            SERVICE: methods,
+            HEALTH_SERVICE: (watch,),
+            REGISTRATION_SERVICE: registration,
+        }
         self._socket = Socket(at.inner, services)
 
     def stop(self) -> None:
@@ -86,7 +90,7 @@ class Driver:
             self._socket.stop()
 
     def told(
-        self, status: registration_pb2.RegistrationStatus, _: object
+        self, status: registration_pb2.RegistrationStatus
     ) -> registration_pb2.RegistrationStatusResponse:
         """What kubelet says of the registration; it registers anew whenever it starts."""
         if status.plugin_registered:
@@ -99,7 +103,7 @@ class Driver:
         return registration_pb2.RegistrationStatusResponse()
 
     def prepare(
-        self, request: dra_pb2.NodePrepareResourcesRequest, _: grpc.ServicerContext
+        self, request: dra_pb2.NodePrepareResourcesRequest
     ) -> dra_pb2.NodePrepareResourcesResponse:
         """Prepare claims; each has an entry in the reply, with its devices or what is wrong."""
         reply = dra_pb2.NodePrepareResourcesResponse()
@@ -122,7 +126,7 @@ class Driver:
         return reply
 
     def unprepare(
-        self, request: dra_pb2.NodeUnprepareResourcesRequest, _: grpc.ServicerContext
+        self, request: dra_pb2.NodeUnprepareResourcesRequest
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
         """Undo preparations; each claim has an entry in the reply."""
         reply = dra_pb2.NodeUnprepareResourcesResponse()
@@ -143,17 +147,9 @@ class Driver:
         return str(text)
 
     def watch(
-        self, _: health_pb2.NodeWatchResourcesRequest, context: grpc.ServicerContext
+        self, _: health_pb2.NodeWatchResourcesRequest, alive: threading.Event
     ) -> Iterator[health_pb2.NodeWatchResourcesResponse]:
         """The health of all devices: now, at each change, and often enough that kubelet believes it."""
-        alive = threading.Event()
-        alive.set()
-
-        def ended() -> None:
-            alive.clear()
-            self.board.touch()
-
-        context.add_callback(ended)
         for _nothing in self.board.changes(HEALTH_AGAIN, alive):
             now = int(time.time())
             reply = health_pb2.NodeWatchResourcesResponse()

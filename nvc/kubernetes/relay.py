@@ -1,23 +1,21 @@
 """Passes the kubelet's calls on to the worker, byte for byte, and repeats those that a worker has left unanswered.
 
-Each call is a task of one event loop. A server or a stream of gRPC that has threads wakes them five to ten times a
-second, for as long as it is there; this one costs nothing while nobody calls.
+Each call is a task of the one event loop, without a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 
 import grpc
 import grpc.aio
 
-from nvc.kubernetes.rpc import SocketPath
+from nvc.kubernetes.rpc import SocketPath, in_loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator
     from typing import Any
 
 #: Seconds that a call may take in all, less than the 45 that the kubelet waits.
@@ -93,17 +91,12 @@ class _Calls(grpc.GenericRpcHandler):
 
 
 class Relay:
-    """A server at the kubelet's sockets, in a thread of its own."""
+    """A server at the kubelet's sockets."""
 
     def __init__(self, inner: str, paths: tuple[str, ...]) -> None:
         """Serves `paths` from here on; `inner` is the worker's socket. Raises InitializationError with a path."""
         self._paths = [SocketPath(path) for path in paths]
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="relay", daemon=True).start()
-        self._run(self._start(inner))
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        in_loop(self._start(inner))
 
     async def _start(self, inner: str) -> None:
         self._calls = _Calls(grpc.aio.insecure_channel(f"unix:{inner}", _OPTIONS))
@@ -121,4 +114,4 @@ class Relay:
         """Take no new calls and end streams, wait up to `grace` seconds for other calls, and remove the sockets."""
         for path in self._paths:
             path.remove()
-        self._run(self._stop(grace))
+        in_loop(self._stop(grace))

@@ -1,18 +1,26 @@
-"""gRPC over sockets of this node: servers of the services in protocol/*.proto, and calls of kubelet's own."""
+"""gRPC over sockets of this node: servers of the services in protocol/*.proto, and calls of kubelet's own.
+
+Servers run in one event loop, and answers in threads beside it. A server of gRPC that has threads wakes them five
+times a second, for as long as it is there; this one costs nothing while nobody calls.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import os
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import grpc.aio
 
 from nvc.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from typing import Any
 
     from google.protobuf.message import Message
@@ -26,23 +34,82 @@ CALL_TIMEOUT = 10.0  # seconds
 GRACE = 5.0
 
 
+class Refused(Exception):
+    """An answer that is an error with the code FAILED_PRECONDITION; its text is for the caller."""
+
+
 class Method:
-    """One method of a service: what it is called, what it takes, and who answers."""
+    """One method of a service with one answer: what it is called, what it takes, and who answers."""
+
+    def __init__(self, name: str, request: type[Message], answer: Callable[[Any], Message]) -> None:
+        """`answer` is called in any thread; it may raise Refused."""
+        self.name = name
+        self.request = request
+        self.answer = answer
+
+    def handler(self, pool: ThreadPoolExecutor) -> Any:
+        """What gRPC calls."""
+
+        async def call(request: Any, context: Any) -> Message:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, self.answer, request)
+            except Refused as error:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+                raise
+
+        return grpc.unary_unary_rpc_method_handler(call, self.request.FromString, _serialized)
+
+
+class Stream:
+    """One method of a service whose answers go on until the caller has gone."""
 
     def __init__(
         self,
         name: str,
         request: type[Message],
-        answer: Callable[[Any, grpc.ServicerContext], Message | Iterator[Message]],
-        stream: bool = False,
+        answers: Callable[[Any, threading.Event], Iterator[Message]],
+        wake: Callable[[], None],
     ) -> None:
+        """`answers` gets an event that is set as long as the caller listens; `wake` has it look at that."""
         self.name = name
-        make = grpc.unary_stream_rpc_method_handler if stream else grpc.unary_unary_rpc_method_handler
-        self.handler: grpc.RpcMethodHandler[Any, Any] = make(
-            answer,
-            request_deserializer=request.FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
+        self.request = request
+        self.answers = answers
+        self.wake = wake
+
+    def handler(self, pool: ThreadPoolExecutor) -> Any:
+        """What gRPC calls."""
+
+        async def call(request: Any, _: object) -> AsyncIterator[Message]:
+            alive = threading.Event()
+            alive.set()
+            messages = self.answers(request, alive)
+            try:
+                loop = asyncio.get_running_loop()
+                while (message := await loop.run_in_executor(pool, next, messages, None)) is not None:
+                    yield message
+            finally:
+                alive.clear()
+                self.wake()
+
+        made: Any = grpc.unary_stream_rpc_method_handler
+        return made(call, self.request.FromString, _serialized)
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of all servers of this process, which runs from here on."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="grpc", daemon=True).start()
+    return loop
+
+
+def in_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Do something where servers run, and wait for it."""
+    asyncio.run_coroutine_threadsafe(work, _loop()).result()
 
 
 class SocketPath:
@@ -62,7 +129,7 @@ class SocketPath:
         except OSError as error:
             raise InitializationError.of("open socket", path, error) from None
 
-    def bind(self, server: grpc.Server | grpc.aio.Server) -> None:
+    def bind(self, server: grpc.aio.Server) -> None:
         """Have a server that has not started listen here. Raises InitializationError with the path."""
         before = os.umask(0o077)
         try:
@@ -101,19 +168,21 @@ class SocketPath:
 
 
 class Socket:
-    """A server with threads at a path."""
+    """A server at a path."""
 
-    def __init__(self, path: str, services: dict[str, tuple[Method, ...]]) -> None:
+    def __init__(self, path: str, services: dict[str, tuple[Method | Stream, ...]]) -> None:
         """Serves from here on. Raises InitializationError with the path."""
         self._path = SocketPath(path)
-        self._server = grpc.server(
-            ThreadPoolExecutor(THREADS, "grpc"), options=(("grpc.max_send_message_length", -1),)
-        )
+        self._pool = ThreadPoolExecutor(THREADS, "grpc")
+        in_loop(self._start(services))
+
+    async def _start(self, services: dict[str, tuple[Method | Stream, ...]]) -> None:
+        self._server = grpc.aio.server(options=(("grpc.max_send_message_length", -1),))
         for name, methods in services.items():
-            handlers = {method.name: method.handler for method in methods}
+            handlers = {method.name: method.handler(self._pool) for method in methods}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         self._path.bind(self._server)
-        self._server.start()
+        await self._server.start()
 
     def is_there(self) -> bool:
         """Whether the path still leads to this server."""
@@ -122,7 +191,10 @@ class Socket:
     def stop(self, grace: float = GRACE) -> None:
         """End all calls and remove the socket."""
         self._path.remove()
-        self._server.stop(grace).wait()
+        in_loop(self._stop(grace))
+
+    async def _stop(self, grace: float) -> None:
+        await self._server.stop(grace)
 
 
 def call(

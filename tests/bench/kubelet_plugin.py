@@ -1,4 +1,4 @@
-"""Memory and processor time of an idle nvc-kubelet-plugin, on a simulated driver.
+"""Memory, processor time and wake-ups of an idle nvc-kubelet-plugin, on a simulated driver.
 
     python tests/bench/kubelet_plugin.py [--seconds 120] [--gpus 8] [--metrics] [-- OPTION...]
 
@@ -53,6 +53,15 @@ def used(pid: int) -> float:
     return total / 1e9
 
 
+def woken(pid: int) -> int:
+    """How often threads of a process began to run after they had waited."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/status", encoding="ascii", errors="replace") as text:
+            total += next(int(line.split()[1]) for line in text if line.startswith("voluntary_ctxt_switches:"))
+    return total
+
+
 def watched(kubelet: Kubelet) -> None:
     """Read the health of devices until the plugin ends."""
     with contextlib.suppress(grpc.RpcError):
@@ -95,7 +104,7 @@ def measure(args: argparse.Namespace, scratch: str) -> None:
         assert plugin.process is not None
         pids = family(plugin.process.pid)
         began = time.monotonic()
-        before = {pid: used(pid) for pid in pids}
+        before = {pid: (used(pid), woken(pid)) for pid in pids}
         end = began + args.seconds
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(15, left))
@@ -105,10 +114,11 @@ def measure(args: argparse.Namespace, scratch: str) -> None:
         whole = anonymous = share = most = 0.0
         for name, pid in zip(("relay", "worker", "keeper", "NVML"), pids):
             found = memory(pid)
-            part = (used(pid) - before[pid]) / seconds * 100
+            part = (used(pid) - before[pid][0]) / seconds * 100
+            wakes = (woken(pid) - before[pid][1]) / seconds
             whole, anonymous, share = whole + found[0], anonymous + found[1], share + part
             most = max(most, found[2])
-            print(f"{name}: PSS {found[0]:.1f} MiB, {part:.3f} % of a core")
+            print(f"{name}: PSS {found[0]:.1f} MiB, {part:.3f} % of a core, woken {wakes:.1f} times a second")
         print(f"all: PSS {whole:.1f} MiB, at most {anonymous + most:.1f} without other users of its libraries; "
               f"{share:.3f} % of a core in {seconds:.0f} s")  # fmt: skip
     finally:
