@@ -8,9 +8,11 @@
 
 enum {
     STUCK_NS = 50000000,
-    TURN_NS = 10000000, /* after which who has the turn is taken for dead */
-    TURNS_BITS = 12,    /* so many turns are passed over at once, at most */
-    SPARE_NS = 150000   /* for so long, what is twice that is not looked at again */
+    TURN_NS = 10000000,    /* after which who has the turn is taken for dead */
+    TURNS_BITS = 12,       /* so many turns are passed over at once, at most */
+    STALLED_NS = 40000000, /* work that may wait on a device that stalls, by what launches took lately, */
+    STALLED = 8,           /* and so many launches of unknown length */
+    SPARE_NS = 150000      /* for so long, what is twice that is not looked at again */
 };
 
 /* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
@@ -89,13 +91,20 @@ static bool is_stuck(struct meter *meter, struct wait *wait, uint64_t now)
     return now - from > (due > STUCK_NS ? due : STUCK_NS);
 }
 
+/* The lock is held. Nothing runs, and what is under way may wait for this launch. */
+static bool may_join_stalled(const struct meter *meter)
+{
+    return atomic_load(&meter->stalled) && meter->under_way < STALLED &&
+           meter->pace * (meter->under_way + 1) <= STALLED_NS;
+}
+
 enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct wait *wait)
 {
     struct meter *meter = launch->meter;
     enum verdict_of_gate verdict = OPEN;
     lock_take(&meter->lock);
     meter->cores = cores;
-    if (meter->under_way >= meter->allowed)
+    if (meter->under_way >= meter->allowed && !may_join_stalled(meter))
         verdict = WAIT_WORK;
     else if (cores)
         verdict = take_credit(launch, wait);
@@ -117,6 +126,8 @@ bool credit_is_stuck(int position, uint32_t cores, struct wait *wait, uint64_t n
     lock_take(&meter->lock);
     meter->cores = cores;
     bool stuck = is_stuck(meter, wait, now);
+    if (atomic_load(&meter->stalled)) /* nothing ends by itself */
+        stuck |= !cores || refill(meter, now) > 0;
     lock_drop(&meter->lock);
     return stuck;
 }

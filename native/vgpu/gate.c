@@ -1,6 +1,7 @@
 /* Where a launch waits until it may be made: for the quota, a turn, credit, or the end of what is under way. */
 #include "gate.h"
 
+#include "capture.h"
 #include "credit.h"
 #include "ledger.h"
 #include "lease.h"
@@ -192,15 +193,6 @@ static CUstream explicit_stream(CUstream stream, bool per_thread)
     return stream ? stream : (CUstream)(uintptr_t)(per_thread ? 2 : 1);
 }
 
-static bool is_capturing(CUstream stream)
-{
-    int capturing = 0;
-    struct process *in = process();
-    if (in && !atomic_load_explicit(&in->captures, memory_order_relaxed))
-        return false;
-    return REAL(cuStreamIsCapturing)(stream, &capturing) != CUDA_SUCCESS || capturing;
-}
-
 /* A thread mostly launches in the stream that it launched in before. */
 static bool find_target(struct launch *launch)
 {
@@ -235,13 +227,30 @@ static CUresult enter(struct launch *launch, CUstream stream, bool per_thread, i
     launch->thread = (uintptr_t)launch->handle == 2 ? this_thread() : 0;
     if (find_target(launch)) {
         int at = position == NO_POSITION ? launch->to.position : position;
-        if (!is_capturing(launch->handle))
+        launch->captures = capture_begins();
+        launch->captured = capture_has(launch->handle);
+        launch->position = at;
+        if (!launch->captured)
             result = at != NO_POSITION ? pass(launch, at) : pass_unknown(launch);
     }
     if (result != CUDA_SUCCESS)
         launch->meter = NULL;
+    if (launch->meter)
+        stall_mark(launch);
     errno = before;
     return result;
+}
+
+void gate_expect_stall(CUstream stream, bool per_thread)
+{
+    if (window_is_open())
+        return;
+    int before = errno;
+    struct launch launch = {.handle = explicit_stream(stream, per_thread)};
+    launch.thread = (uintptr_t)launch.handle == 2 ? this_thread() : 0;
+    if (!capture_has(launch.handle) && find_target(&launch))
+        stall_expect(launch.handle, launch.to.context, launch.to.position, launch.thread);
+    errno = before;
 }
 
 CUresult gate_enter(struct launch *launch, CUstream stream, bool per_thread)
@@ -261,9 +270,27 @@ CUresult gate_enter_for(struct launch *launch, CUstream stream, bool per_thread,
     return enter(launch, stream, per_thread, position);
 }
 
+/* The stream captured when the launch was to be made, and may have ceased to: it may have run. */
+static void note_escape(struct launch *launch)
+{
+    int position = launch->position;
+    struct window window = window_of(position);
+    struct meter *meter = window.cores || lease_is_active(position) ? meter_make(position) : NULL;
+    if (!meter)
+        return;
+    launch->meter = meter;
+    launch->now = now_ns(CLOCK_MONOTONIC);
+    lock_take(&meter->lock);
+    bool begun = meter_begin(launch);
+    lock_drop(&meter->lock);
+    launch->meter = begun ? meter : NULL;
+}
+
 void gate_leave(struct launch *launch, CUresult result)
 {
     int before = errno;
+    if (launch->captured && result == CUDA_SUCCESS && !capture_is_same(launch->captures))
+        note_escape(launch);
     if (launch->meter)
         meter_end(launch, result == CUDA_SUCCESS);
     errno = before;

@@ -15,6 +15,9 @@ void gate_leave(struct launch *launch, CUresult result);
 /* Likewise for one that works on another device as well, and ends when what is in the stream has. */
 CUresult gate_enter_for(struct launch *launch, CUstream stream, bool per_thread, int position);
 
+/* The stream is to wait for something before what is launched in it next: see stalls.c. */
+void gate_expect_stall(CUstream stream, bool per_thread);
+
 /* copies.c: cuMemcpy, which waits at the gate where both ends are on a device. */
 CUresult copy_anywhere(CUdeviceptr to, CUdeviceptr from, size_t size, bool per_thread);
 

@@ -1,7 +1,10 @@
 /* Marks: timed events of ours in the program's streams, behind some of its launches. The device's clock is brought onto
  * ours: an event is not reached before it was recorded, nor after it was seen to be. */
+#include "capture.h"
 #include "lease.h"
 #include "meter.h"
+
+#include <string.h>
 
 #define SECOND INT64_C(1000000000)
 
@@ -93,6 +96,25 @@ void marks_drop(struct meter *meter, struct stream *stream)
         give_event(meter, stream, stream->ring[stream->head % METER_MARKS].event);
 }
 
+/* False: it is not, or it may have come into a capture that began meanwhile, and the device would never reach it. */
+static bool record(CUevent event, CUstream handle)
+{
+    uint64_t captures = capture_begins();
+    int mode = capture_leave();
+    bool recorded = !capture_has(handle) && REAL(cuEventRecord)(event, handle) == CUDA_SUCCESS;
+    capture_return(mode);
+    return recorded && capture_is_same(captures);
+}
+
+/* The lock is held, and there is room. */
+static void add_mark(struct stream *stream, struct mark mark)
+{
+    mark.recorded = now_ns(CLOCK_MONOTONIC);
+    stream->ring[(stream->head + stream->count++) % METER_MARKS] = mark;
+    stream->marked = mark.launches;
+    stream->since = mark.recorded; /* or a little later, if nothing was launched meanwhile */
+}
+
 bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread)
 {
     uint64_t made = 0;
@@ -107,27 +129,50 @@ bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t conte
     CUevent event = place < METER_CONTEXTS ? take_event(meter, place, context) : NULL;
     if (!event)
         return false;
-    int mode = capture_leave();
-    bool recorded = REAL(cuEventRecord)(event, handle) == CUDA_SUCCESS;
-    capture_return(mode);
-    uint64_t now = now_ns(CLOCK_MONOTONIC);
+    bool recorded = record(event, handle);
     lock_take(&meter->lock);
     stream = stream_find(meter, key, context, thread);
     bool room = recorded && stream && stream->count < METER_MARKS && stream->made >= made;
-    if (room) {
-        stream->ring[(stream->head + stream->count++) % METER_MARKS] =
-            (struct mark){.event = event,
-                          .launches = made,
-                          .recorded = now,
-                          .first = stream->since,
-                          .sampled = made == stream->marked + 1};
-        stream->marked = made;
-        stream->since = now; /* or a little later, if nothing was launched meanwhile */
-    } else if (stream) {
+    if (room)
+        add_mark(stream, (struct mark){.event = event,
+                                       .launches = made,
+                                       .first = stream->since,
+                                       .sampled = made == stream->marked + 1});
+    else if (stream)
         give_event(meter, stream, event);
-    }
     lock_drop(&meter->lock);
     return room;
+}
+
+/* The lock is held. But for this launch, none of the stream is between the gate and the end of the driver's call: it may
+ * be on either side of a mark that is recorded now. */
+static bool is_alone(const struct stream *stream)
+{
+    return stream && stream->begun == stream->made + 1 && stream->count < METER_MARKS &&
+           stream->place < METER_CONTEXTS;
+}
+
+void mark_put_before(struct launch *launch)
+{
+    struct meter *meter = launch->meter;
+    uint64_t key = (uintptr_t)launch->handle, context = launch->to.context, made = 0;
+    lock_take(&meter->lock);
+    struct stream *stream = stream_find(meter, key, context, launch->thread);
+    bool alone = is_alone(stream);
+    uint32_t place = alone ? stream->place : METER_CONTEXTS;
+    made = alone ? stream->made : 0;
+    lock_drop(&meter->lock);
+    CUevent event = alone ? take_event(meter, place, context) : NULL;
+    if (!event)
+        return;
+    bool recorded = record(event, launch->handle);
+    lock_take(&meter->lock);
+    stream = stream_find(meter, key, context, launch->thread);
+    if (recorded && is_alone(stream) && stream->made == made)
+        add_mark(stream, (struct mark){.event = event, .launches = made, .begins = true});
+    else if (stream)
+        give_event(meter, stream, event);
+    lock_drop(&meter->lock);
 }
 
 /* The lock is held. The mark's event becomes what times are relative to. */
@@ -255,6 +300,15 @@ static void note_stretch(struct meter *meter, const struct stream *stream, const
         budget_refund(&meter->budget, meter->cores, all - busy);
 }
 
+/* The lock is held. The i-th stream of the table, if it is still that one, and the mark its first. */
+static struct stream *still_first(struct meter *meter, uint32_t i, const struct stream *known, CUevent event)
+{
+    struct stream *stream = stream_find(meter, known->handle, known->context, known->thread);
+    bool same = stream && stream == &meter->streams[i] && stream->count &&
+                stream->ring[stream->head % METER_MARKS].event == event;
+    return same ? stream : NULL;
+}
+
 /* The first mark of the i-th stream of the table, if the device has passed it. */
 static bool read_mark(struct meter *meter, uint32_t i)
 {
@@ -263,42 +317,46 @@ static bool read_mark(struct meter *meter, uint32_t i)
     struct stream *stream = i < meter->room ? &meter->streams[i] : NULL;
     bool some = stream && stream_is_used(stream) && stream->count;
     struct mark mark = {0};
-    uint64_t context = 0, handle = 0, thread = 0;
+    struct stream known = {0};
     CUevent origin = NULL;
     if (some) {
         mark = stream->ring[stream->head % METER_MARKS];
-        context = stream->context;
-        handle = stream->handle;
-        thread = stream->thread;
+        memcpy(&known, stream, offsetof(struct stream, ring));
         origin = meter->contexts[stream->place].origin;
     }
     lock_drop(&meter->lock);
     if (!some)
         return false;
+    uint64_t asked = mark.begins ? now_ns(CLOCK_MONOTONIC) : 0;
     CUresult result = REAL(cuEventQuery)(mark.event);
-    if (result == CUDA_ERROR_NOT_READY)
+    if (result == CUDA_ERROR_NOT_READY && !mark.begins)
         return false;
+    if (result == CUDA_ERROR_NOT_READY) {
+        lock_take(&meter->lock);
+        if ((stream = still_first(meter, i, &known, mark.event)))
+            stall_note(stream, asked);
+        lock_drop(&meter->lock);
+        return false;
+    }
     if (result == CUDA_SUCCESS && origin)
         result = REAL(cuEventElapsedTime)(&milliseconds, origin, mark.event);
     uint64_t now = now_ns(CLOCK_MONOTONIC);
     lock_take(&meter->lock);
-    /* Another stream may be in its place by now. */
-    if (stream_find(meter, handle, context, thread) == &meter->streams[i] && meter->streams[i].count &&
-        meter->streams[i].ring[meter->streams[i].head % METER_MARKS].event == mark.event) {
-        stream = &meter->streams[i];
+    if ((stream = still_first(meter, i, &known, mark.event))) {
         stream->head++;
         stream->count--;
         uint64_t reached = now;
         if (result == CUDA_SUCCESS) {
             reached = bring_over(meter, stream, &mark, (int64_t)((double)milliseconds * 1e6), now);
-            note_stretch(meter, stream, &mark, reached, now);
+            if (!mark.begins)
+                note_stretch(meter, stream, &mark, reached, now);
             stream->reached = reached;
         } else {
             give_event(meter, stream, mark.event);
             stream->reached = 0;
         }
-        stream_ended(meter, stream, mark.launches, reached,
-                     reached > mark.recorded ? reached - mark.recorded : 0);
+        uint64_t ready = mark.recorded > stream->still ? mark.recorded : stream->still;
+        stream_ended(meter, stream, mark.launches, reached, reached > ready ? reached - ready : 0);
     }
     lock_drop(&meter->lock);
     return true;

@@ -54,17 +54,24 @@ uint64_t this_thread(void)
     return own;
 }
 
+void meter_close_interval(struct meter *meter, uint64_t end, uint64_t next, uint64_t now)
+{
+    uint64_t busy = atomic_load(&meter->busy);
+    atomic_store_explicit(&meter->busy, next, memory_order_release);
+    atomic_store_explicit(&meter->charged, meter_charged(meter->position) + end - busy,
+                          memory_order_release);
+    budget_end(&meter->budget, meter->cores, end, now);
+    if (next)
+        budget_begin(&meter->budget, next);
+}
+
 /* The lock is held. The device is shown idle, so far as this process goes. */
 void meter_close_if_idle(struct meter *meter, uint64_t now)
 {
     uint64_t busy = atomic_load(&meter->busy);
     if (meter->used || meter->closing || !busy)
         return;
-    uint64_t end = meter->latest > busy ? least(meter->latest, now) : busy;
-    atomic_store_explicit(&meter->busy, 0, memory_order_release);
-    atomic_store_explicit(&meter->charged, meter_charged(meter->position) + end - busy,
-                          memory_order_release);
-    budget_end(&meter->budget, meter->cores, end, now);
+    meter_close_interval(meter, meter->latest > busy ? least(meter->latest, now) : busy, 0, now);
 }
 
 static void open_if_idle(struct meter *meter, uint64_t now)
@@ -156,6 +163,7 @@ bool meter_begin(struct launch *launch)
     stream->begun++;
     stream->entered = launch->now;
     meter->under_way++;
+    atomic_store(&meter->stalled, false);
     atomic_store_explicit(&meter->last_launch, launch->now, memory_order_relaxed);
     return true;
 }
@@ -183,6 +191,7 @@ void meter_end(struct launch *launch, bool launched)
         stream->begun++;
         stream->entered = stream->since = launch->now;
         meter->under_way++;
+        atomic_store(&meter->stalled, false);
     }
     if (stream && launched) {
         stream->made += stream->made < stream->begun;
@@ -246,8 +255,11 @@ static void ask(struct meter *meter, uint32_t i, uint64_t off)
     bool fixed = copy.handle <= 2; /* a default stream is one of the current context */
     if (fixed && REAL(cuCtxPushCurrent_v2)((CUcontext)(uintptr_t)copy.context) != CUDA_SUCCESS)
         return;
-    bool busy = REAL(cuStreamIsCapturing)(handle, &capturing) == CUDA_SUCCESS &&
-                (capturing || REAL(cuStreamQuery)(handle) == CUDA_ERROR_NOT_READY);
+    CUresult result = REAL(cuStreamIsCapturing)(handle, &capturing);
+    if (result == CUDA_SUCCESS && !capturing)
+        result = REAL(cuStreamQuery)(handle);
+    bool busy = capturing || result == CUDA_ERROR_NOT_READY ||
+                (result >= CUDA_ERROR_STREAM_CAPTURE && result <= CUDA_ERROR_STREAM_CAPTURE_LAST);
     if (fixed)
         REAL(cuCtxPopCurrent_v2)(&before);
     if (!busy)
@@ -274,7 +286,9 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
         ask(meter, i, off);
     capture_return(mode);
     lock_take(&meter->lock);
-    meter_close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+    uint64_t end = now_ns(CLOCK_MONOTONIC);
+    meter_close_if_idle(meter, end);
+    stall_leave_out(meter, now, end);
     lock_drop(&meter->lock);
     atomic_store_explicit(&meter->reading, false, memory_order_release);
     return true;
@@ -294,6 +308,12 @@ bool meter_is_idle(int position)
     if (meter && atomic_load(&meter->busy))
         meter_look(meter, now_ns(CLOCK_MONOTONIC), 0);
     return !meter || !atomic_load(&meter->busy);
+}
+
+bool meter_is_stalled(int position)
+{
+    struct meter *meter = meter_of(position);
+    return meter && atomic_load(&meter->busy) && atomic_load(&meter->stalled);
 }
 
 uint64_t meter_left(int position)

@@ -5,7 +5,9 @@
  *   - a mark behind the launches, a timed event of ours, is reached (marks.c);
  *   - we ask the driver about each stream with unfinished work, before launches and now and then (watch.c).
  *
- * What cannot be shown to have ended counts as unfinished. Nothing here is estimated but how many launches may be under
+ * What cannot be shown to have ended counts as unfinished. Work that waits for the host, or for another process, does not
+ * run: a mark in front of it that is not reached shows that. The device *stalls* while each stream with unfinished work
+ * has such a mark, and that time is not charged: see stalls.c. Nothing here is estimated but how many launches may be under
  * way at one time, and how full a stretch is in which the host is too slow to keep the device busy: see `density`. */
 #ifndef NVC_VGPU_METER_H
 #define NVC_VGPU_METER_H
@@ -28,6 +30,7 @@ struct mark {
     uint64_t recorded; /* when; all times of the meter are CLOCK_MONOTONIC, nanoseconds */
     uint64_t first;    /* when the first launch after the mark before was made */
     bool sampled;      /* one launch is between it and the mark before */
+    bool begins;       /* all further launches of the stream are behind it, whichever thread made them */
 };
 
 /* A stream with unfinished work. */
@@ -46,6 +49,7 @@ struct stream {
     uint32_t head, count;
     uint32_t place;  /* of the context; METER_CONTEXTS: none */
     uint32_t sample; /* launches left that are timed one by one */
+    uint64_t still;  /* nothing of the stream ran at that time: see stalls.c */
     struct mark ring[METER_MARKS];
 };
 
@@ -80,6 +84,7 @@ struct meter {
     _Atomic uint64_t last_launch; /* when */
     _Atomic uint64_t looked;      /* when marks were last read, and streams asked about */
     _Atomic uint64_t charged;     /* GPU time of this process's intervals, for nvcd */
+    _Atomic bool stalled;         /* at the last look, there was unfinished work, and none of it ran */
     uint32_t cores;               /* the cap, for what is charged */
     _Atomic uint64_t serial;      /* calls of launches that have returned */
     uint32_t under_way;           /* launches that are not shown to have ended */
@@ -109,6 +114,9 @@ struct launch {
     uint64_t now; /* when it was let through */
     uint32_t ticket;
     bool queued; /* for credit, with that ticket */
+    int position;
+    bool captured; /* its stream captures, and what had changed of captures by then */
+    uint64_t captures;
     bool prompt; /* it is one kernel, or the like, which begins at the end of the driver's call */
 };
 
@@ -127,6 +135,16 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off);
 /* Everything of these that was launched before `serial` has ended, at `end`. Zero means any. */
 void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
                  uint64_t end);
+
+/* stalls.c: a stream is about to wait for something else than its own work. */
+void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thread);
+
+/* Around the first launch behind such a wait: a mark in front of it, when it may be made. */
+void stall_mark(struct launch *launch);
+
+/* The lock is held. At `asked` the stream's first mark was not reached; then, that no stream's was. */
+void stall_note(struct stream *stream, uint64_t asked);
+void stall_leave_out(struct meter *meter, uint64_t asked, uint64_t now);
 
 /* The program waited, or asked, and nothing of its own is left on the device. */
 void meter_stepped(struct meter *meter, uint64_t now);
@@ -152,6 +170,9 @@ bool meter_is_idle(int position);
 /* Between the meter's files. The lock is held, but for the last two, and for memory. */
 void *meter_pages(size_t size); /* zeroed; NULL: there is none */
 void meter_close_if_idle(struct meter *meter, uint64_t now);
+
+/* The device worked since `busy` until `end`, and may work again from `next` on; 0: it does not. */
+void meter_close_interval(struct meter *meter, uint64_t end, uint64_t next, uint64_t now);
 struct stream *stream_add(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
 void stream_forget(struct meter *meter, struct stream *stream); /* it has no unfinished work */
 
@@ -165,6 +186,9 @@ void note_pace(struct meter *meter, uint64_t launch); /* so long one took */
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);
 bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread);
+
+/* In front of a launch that was let through, and is not made yet. */
+void mark_put_before(struct launch *launch);
 void marks_read(struct meter *meter);
 
 static inline bool stream_is_used(const struct stream *stream)

@@ -26,6 +26,7 @@ struct lease {
     _Atomic uint32_t state, waiters;
     struct lock changing; /* a grant comes, or one is given back */
     _Atomic bool stuck;   /* nvcd has been told that what runs waits for another turn */
+    bool stalled;         /* nvcd has been told that what runs waits for the host */
     uint32_t round;
     uint64_t granted;        /* CLOCK_MONOTONIC, nanoseconds */
     uint64_t length;         /* nanoseconds */
@@ -82,8 +83,10 @@ struct process {
     _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];     /* who makes or ends the primary context: see context.c */
     struct meter *_Atomic meters[VGPU_DEVICES];
-    _Atomic uint64_t metered;       /* a bit for each position that has a meter */
-    _Atomic uint32_t captures;      /* streams that capture, at least so many */
+    _Atomic uint64_t metered;          /* a bit for each position that has a meter */
+    _Atomic uint32_t captures;         /* streams that capture, at least so many */
+    _Atomic uint32_t capture_changing; /* calls that begin or end a capture now: see capture.h */
+    _Atomic uint64_t capture_changes;  /* those that have returned */
     _Atomic uint32_t streams_ended; /* streams and contexts that were destroyed: handles may mean others */
     _Atomic uint32_t stale;         /* waits left after which to look for what was freed in stream order */
 };
