@@ -48,6 +48,7 @@ bool lease_send_release(struct process *in, int position, bool enough)
     memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
     bool sent = channel_send(in, &message);
     atomic_store(&lease->stuck, false);
+    lease->stalled = false;
     if (lease->length)
         atomic_store(&lease->turned, now_ns(CLOCK_MONOTONIC));
     lease_move(lease, enough ? UNASKED : WAITING);
@@ -61,6 +62,23 @@ bool lease_release(struct process *in, int position, bool enough)
     bool sent = atomic_load(&lease->state) != DRAINING || lease_send_release(in, position, enough);
     lock_drop(&lease->changing);
     return sent;
+}
+
+bool lease_tell_stall(struct process *in, int position, bool stalled)
+{
+    struct lease *lease = &in->leases[position];
+    struct nvcd_message message = {.kind = NVCD_STALL, .b = stalled};
+    bool good = true;
+    lock_take(&lease->changing);
+    if (atomic_load(&lease->state) == DRAINING && lease->stalled != stalled) {
+        message.round = lease->round;
+        message.a = meter_charged(position) - lease->charged;
+        memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
+        lease->stalled = stalled;
+        good = channel_send(in, &message);
+    }
+    lock_drop(&lease->changing);
+    return good;
 }
 
 extern int __cxa_atexit(void (*call)(void *), void *argument, void *library);
@@ -145,12 +163,16 @@ void lease_hand_back(int position)
     struct process *in = process();
     struct lease *lease = &in->leases[position];
     uint32_t state = GRANTED;
-    if (atomic_load(&lease->waiters) || !meter_is_idle(position))
+    if (atomic_load(&lease->waiters) || (!meter_is_idle(position) && !meter_is_stalled(position)))
         return;
     if (!atomic_compare_exchange_strong(&lease->state, &state, DRAINING) && state != DRAINING)
         return;
-    if (meter_is_idle(position) &&
-        !lease_release(in, position, true)) /* another thread may have launched meanwhile */
+    bool good = true;
+    if (meter_is_idle(position)) /* another thread may have launched meanwhile */
+        good = lease_release(in, position, true);
+    else if (meter_is_stalled(position))
+        good = lease_tell_stall(in, position, true);
+    if (!good)
         channel_end(in);
 }
 

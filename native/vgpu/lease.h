@@ -39,6 +39,7 @@ bool lease_is_full(int position);
 
 /* What the lease needs to know, supplied by the meter. Called from a thread of the shim's own that has no context. */
 bool meter_is_idle(int position);     /* what this process launched on the device is shown to have ended */
+bool meter_is_stalled(int position);  /* it is not, and at the last look none of it ran */
 uint64_t meter_left(int position);    /* how long that will take, nanoseconds, as a guess */
 uint64_t meter_pace(int position);    /* what one launch takes, likewise */
 uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */

@@ -14,6 +14,7 @@ enum {
     DRAIN_LOOKS_NS = 300000, /* and not for longer than that: guesses may be wrong */
     OVERRUN_NS = 5000000,    /* work may end so long after the lease, at most */
     HELD_STEP_NS = 500000,   /* between two looks at whether there is work */
+    STALL_STEP_NS = 1000000, /* between two looks at whether what waits for the host runs */
     REST_STEP_NS = 1000000000,
     AT_ONCE = 1 /* a step, of no time */
 };
@@ -40,6 +41,7 @@ static bool granted(struct process *in, int position, const struct nvcd_message 
     lease->round = message->round;
     lease->charged = meter_charged(position);
     lease->spun = 0;
+    lease->stalled = false;
     atomic_store(&lease->stuck, false);
     lease->granted = now_ns(CLOCK_MONOTONIC);
     lease->length = message->a;
@@ -77,7 +79,7 @@ static bool obey(struct process *in, const struct nvcd_message *message)
 /* Whoever waited for the lease, or for its work, needs a moment to launch once that has come. */
 static bool is_quiet(const struct lease *lease, int position, uint64_t now)
 {
-    bool idle = meter_is_idle(position);
+    bool idle = meter_is_idle(position) || meter_is_stalled(position);
     uint64_t last = meter_last_work(position);
     if (last < lease->granted)
         last = lease->granted;
@@ -133,7 +135,9 @@ static long look_after(struct process *in)
             atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
             state = DRAINING;
         if (state == DRAINING && !meter_is_idle(i)) {
-            step = drain_step(lease, i, now);
+            bool stalled = meter_is_stalled(i);
+            good = lease_tell_stall(in, i, stalled);
+            step = stalled ? STALL_STEP_NS : drain_step(lease, i, now);
         } else if (state == DRAINING) {
             good = lease_release(in, i, quiet);
             state = atomic_load(&lease->state);

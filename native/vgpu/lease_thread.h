@@ -26,4 +26,7 @@ void lease_move(struct lease *lease, uint32_t state);
 bool lease_release(struct process *in, int position, bool enough);
 bool lease_send_release(struct process *in, int position, bool enough);
 
+/* What is DRAINING waits for the host, or does no longer; said once. False: the connection is of no use. */
+bool lease_tell_stall(struct process *in, int position, bool stalled);
+
 #endif

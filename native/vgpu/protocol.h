@@ -6,7 +6,9 @@
  * work for the device, or is about to have; it launches nothing before FREE or GRANT. At the end of a lease's length, or
  * after DROP, it launches nothing more, and says RELEASE when what runs has ended, or surely will have before the next
  * one can have begun; earlier when it has been idle. Where what runs does not end since it waits for what is yet to be launched, the process says WANT with the
- * lease's round instead: nvcd hands the turn on, and takes that work for unfinished until the next one. A process whose connection is lost goes on as if there were no nvcd,
+ * lease's round instead: nvcd hands the turn on, and takes that work for unfinished until the next one. Where it waits for the
+ * host, or for another process, the process says STALL, and again when that changes: nvcd hands the turn on, and charges only
+ * for the time in which the work runs. A process whose connection is lost goes on as if there were no nvcd,
  * and may connect again. */
 #ifndef NVC_VGPU_PROTOCOL_H
 #define NVC_VGPU_PROTOCOL_H
@@ -20,6 +22,8 @@ enum {
     NVCD_HELLO = 1,   /* first of all; `a`: NVCD_VERSION */
     NVCD_WANT = 2,    /* `uuid`; `round`: of a lease that is over, whose work waits for more; else 0 */
     NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it, `b`: 1 if no more is wanted */
+    NVCD_STALL =
+        4, /* `uuid`, `round`; `a`: likewise, `b`: 1 if none of what it launched runs, 0 if it runs again */
 
     /* from nvcd */
     NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */

@@ -21,6 +21,7 @@ from nvc.daemon.io.wire import (
     REFUSED,
     RELEASE,
     SIZE,
+    STALL,
     VERSION,
     WANT,
     WELCOME,
@@ -194,12 +195,16 @@ class Server:
             client.greeted = True
             self._put(client, MESSAGE.pack(WELCOME, 0, 0, NO_UUID, VERSION, 0))
             return 0
-        if kind == RELEASE:
+        if kind in (RELEASE, STALL):
             member = client.members.get(uuid)
             arbiter = self.board.arbiters.get(uuid)
             if b > 1:
                 return errno.EPROTO
-            if member is not None and arbiter is not None:
+            if member is None or arbiter is None:
+                return 0
+            if kind == STALL:
+                arbiter.stall(member, round, bool(b), a, now)
+            else:
                 arbiter.release(member, round, not b, a, now)
             return 0
         if kind == WANT:
@@ -277,7 +282,7 @@ class Server:
                     self.doom(client, errno.ETIMEDOUT)
                 continue
             for member in client.members.values():
-                if member in member.tenant.late and not member.stuck:
+                if member in member.tenant.late and not member.stuck and not member.stalled:
                     if now - member.since > LATE_MAX:
                         self.doom(client, errno.ETIMEDOUT)
                 elif member.wants and (member.stuck or not member.round):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 VERSION = 1
-HELLO, WANT, RELEASE = 1, 2, 3
+HELLO, WANT, RELEASE, STALL = 1, 2, 3, 4
 WELCOME, FREE, GRANT, DROP, REFUSED = 16, 17, 18, 19, 20
 
 #: kind, reserved, round, uuid, a, b.

@@ -11,7 +11,7 @@ from nvc.slices.model.policy import EQUAL, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvc.daemon.schedule.leases import Lease, ScheduledSlice
+    from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
@@ -74,11 +74,12 @@ class Accounts:
         self.charged_until = now
         lease = self.lease
         user = lease.tenant if lease is not None else self.reserved
-        if not self.late:
+        late = [tenant for tenant in self.late if not all(one.stalled for one in tenant.late)]
+        if not late:
             if user is not None:
                 self._charge(user, now - since)
             return
-        users = {*self.late} if user is None else {*self.late, user}
+        users = {*late} if user is None else {*late, user}
         part = (now - since) // len(users)
         for tenant in users:
             if tenant is user:
@@ -86,9 +87,25 @@ class Accounts:
             else:
                 tenant.unpaid += part
                 tenant.held += part
-        fresh = sum(any(now - one.since < LENT for one in tenant.late) for tenant in self.late)
-        if user is not None and user not in self.late:
+        fresh = sum(any(now - one.since < LENT for one in tenant.late if not one.stalled) for tenant in late)
+        if user is not None and user not in late:
             user.shared += (now - since) * fresh // (fresh + 1)
+
+    def settle(self, member: Member, used: int, now: int) -> None:
+        """Share out what a late process `used` in all, while the last that it said was that nothing of it runs.
+
+        It says so a moment after its work has begun.
+        """
+        ran, member.used = min(used - member.used, now - member.since), used
+        if not member.stalled or ran <= 0:
+            return
+        part = ran // (len(self.late) + 1)
+        member.tenant.unpaid += part
+        member.tenant.held += part
+        user = self.lease.tenant if self.lease is not None else None
+        if user is not None and user not in self.late:
+            user.shared += part
+            self._charge(user, -part)
 
     def _charge(self, tenant: ScheduledSlice, held: int) -> None:
         tenant.held += held

@@ -6,7 +6,6 @@ Turns go round by deficit (accounts.py). All times are nanoseconds of a monotoni
 from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
-from nvc.daemon.schedule.accounts import UNIT
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
@@ -37,9 +36,7 @@ class Arbiter(Order):
         self.send = send
         self.force = force
         self.learnt = Fit()
-        self.line: list[ScheduledSlice] = []  # of gangs: before all others
         self.round = 0
-        self.idle_since = 0
         self.lease_count = 0
 
     # What happens
@@ -97,7 +94,7 @@ class Arbiter(Order):
                 tenant.unpaid = 0
                 self.late.discard(tenant)
                 for member in tenant.members:
-                    member.round = 0
+                    member.round, member.stalled = 0, False
                 self._wanting_changed(tenant, now)
                 self._free_all(tenant)
         elif not old.leases:
@@ -195,6 +192,8 @@ class Arbiter(Order):
         member.round = 0
         member.wants = more
         if member in tenant.late:
+            self.charge_until(now)
+            self.settle(member, used, now)
             self._end_lateness(member, now)
             self._wanting_changed(tenant, now)
             if more and not tenant.terms.demand.paused:
@@ -214,9 +213,34 @@ class Arbiter(Order):
             self._wanting_changed(tenant, now)
         return True
 
+    def stall(self, member: Member, round: int, stalled: bool, used: int, now: int) -> None:
+        """What the process launched under a lease that is over waits for the host, and does not run; or runs again.
+
+        The next one begins at once. Its own meter charged the process `used` nanoseconds since the lease began.
+        """
+        tenant, lease = member.tenant, self.lease
+        if not round or member.round != round:
+            return
+        self.charge_until(now)
+        late = member in tenant.late
+        over = lease is not None and member in lease.holders and bool(lease.end or lease.dropped)
+        if not late and not (stalled and over):
+            return
+        self.settle(member, used, now)
+        member.stalled, member.since = stalled, now
+        if late or lease is None:
+            return
+        lease.holders.discard(member)
+        tenant.late.add(member)
+        self.late.add(tenant)
+        if lease.holders:
+            self._wanting_changed(tenant, now)
+        else:
+            self._finish(now)
+
     def _end_lateness(self, member: Member, now: int) -> None:
         tenant = member.tenant
-        member.stuck = False
+        member.stuck = member.stalled = False
         if member not in tenant.late:
             return
         self.charge_until(now)
@@ -347,42 +371,13 @@ class Arbiter(Order):
             self._hand(member, lease.round, kind, max(length, spare))
 
     def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
-        member.round = round
+        member.round, member.used = round, 0
         self.send(member, kind, round, length, 0)
 
     def new_round(self) -> int:
         """The number of the next lease."""
         self.round = self.round + 1 & 0xFFFFFFFF or 1
         return self.round
-
-    def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
-        """Keep `wanting` right after a member or the terms changed."""
-        wants = not tenant.terms.demand.paused and any(member.waits() for member in tenant.members)
-        if wants == (tenant.key in self.wanting):
-            return
-        if not wants:
-            del self.wanting[tenant.key]
-            self.total -= tenant.weight
-            tenant.since = 0
-            if not self.wanting:
-                self.account = max(self.account, tenant.account)
-            if tenant is self.reserved or tenant in self.line:
-                self.board.cancel(tenant.key, now)
-            return
-        self.charge_until(now)
-        if self.lease is None and not self.wanting:
-            total = sum(other.weight for other in self.tenants.values()) or 1
-            self.account += max(0, now - self.idle_since) * UNIT // total
-        self.advance()
-        tenant.account = max(tenant.account, self.account)
-        if tenant.rate:
-            self.refill(tenant, now)
-            # Where more is promised than there is, all others have savings.
-            most = self.saved(now)[1]
-            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), tenant.rate * most))
-        tenant.since = now
-        self.wanting[tenant.key] = tenant
-        self.total += tenant.weight
 
     def _look_again(self, now: int) -> None:
         """Tenants or terms changed."""

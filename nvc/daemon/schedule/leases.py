@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 class Member:
     """What one process has to do with one device."""
 
-    __slots__ = ("tenant", "client", "uuid", "wants", "stuck", "round", "since")
+    __slots__ = ("tenant", "client", "uuid", "wants", "stuck", "stalled", "round", "since", "used")
 
     def __init__(self, tenant: ScheduledSlice, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
@@ -18,8 +18,10 @@ class Member:
         self.uuid = uuid
         self.wants = False
         self.stuck = False  # what it launched before its lease ended waits for what it is yet to launch
+        self.stalled = False  # late, but what it launched waits for the host, and does not run
         self.round = 0  # of the lease that it holds; 0: none
-        self.since = 0  # late
+        self.since = 0  # late, or late and stalled, or no longer stalled
+        self.used = 0  # nanoseconds under its lease, as it last said
         tenant.members.add(self)
 
     def waits(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from nvc.daemon.schedule.accounts import Accounts
+from nvc.daemon.schedule.accounts import UNIT, Accounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ class Order(Accounts):
         super().__init__(force)
         self.board = board
         self.deadline: int | None = None
+        self.line: list[ScheduledSlice] = []  # of gangs: before all others
+        self.idle_since = 0
 
     def choose(self, now: int) -> ScheduledSlice | None:
         """Who gets the next lease. Bounded tenants that are due come first; None: nobody yet, see `deadline`."""
@@ -70,3 +72,32 @@ class Order(Accounts):
         """New ones start where the one stands that is furthest behind of those who use the device."""
         if self.wanting:
             self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
+
+    def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
+        """Keep `wanting` right after a member or the terms changed."""
+        wants = not tenant.terms.demand.paused and any(member.waits() for member in tenant.members)
+        if wants == (tenant.key in self.wanting):
+            return
+        if not wants:
+            del self.wanting[tenant.key]
+            self.total -= tenant.weight
+            tenant.since = 0
+            if not self.wanting:
+                self.account = max(self.account, tenant.account)
+            if tenant is self.reserved or tenant in self.line:
+                self.board.cancel(tenant.key, now)
+            return
+        self.charge_until(now)
+        if self.lease is None and not self.wanting:
+            total = sum(other.weight for other in self.tenants.values()) or 1
+            self.account += max(0, now - self.idle_since) * UNIT // total
+        self.advance()
+        tenant.account = max(tenant.account, self.account)
+        if tenant.rate:
+            self.refill(tenant, now)
+            # Where more is promised than there is, all others have savings.
+            most = self.saved(now)[1]
+            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), tenant.rate * most))
+        tenant.since = now
+        self.wanting[tenant.key] = tenant
+        self.total += tenant.weight
