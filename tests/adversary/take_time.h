@@ -24,7 +24,7 @@ struct way {
 };
 
 extern const struct way launch_ways[], wait_ways[], graph_ways[], copy_ways[], process_ways[], lack_ways[],
-    end_ways[]; /* end with {0} */
+    end_ways[], hold_ways[]; /* end with {0} */
 
 extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
 extern Handle context, function;
@@ -47,6 +47,7 @@ void wait_for(Handle stream);
 void wait_for_all(void);
 void pause_for(double us);
 void honest(void);
+void print_costs(void);            /* ends the program */
 bool child_ended(void);            /* waits for one, and notes if it ended early; false: there is none */
 int new_child(void);               /* fork(2); it ends with its parent, and when the time is long over */
 void start_over(const char *name); /* the program again, in the same process, for the time that is left */

@@ -30,7 +30,12 @@ def cases() -> list[object]:
 
 @pytest.mark.parametrize("way, cap", cases())
 def test_none_has_more_than_its_cap(
-    world: World, capped: Callable[..., Capped], take_time: str, way: Way, cap: int, before: tuple[str, ...] = ()
+    world: World,
+    capped: Callable[..., Capped],
+    take_time: str,
+    way: Way,
+    cap: int,
+    before: tuple[str, ...] = (),
 ) -> None:
     slice_ = capped(program=take_time)
     slice_.cap(cap)
@@ -83,3 +88,13 @@ def test_what_memory_takes_counts_as_it_does_in_a_queue(
     slice_.cap(50)
     used = float(world.output([take_time, way, "0.1", "1000"], slice_.environment()).split()[0])
     assert 0.3 <= used / (1000 * slice_.charged()) <= 1.02
+
+
+def test_a_mark_costs_calls_of_the_driver_behind_a_wait_alone(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """A call takes 1 us of virtual time, a look at a clock 50 ns: a launch is a call, a mark two more."""
+    slice_ = capped(program=take_time)
+    slice_.cap(50)
+    found = world.output([take_time, "costs", "0", "1000"], slice_.environment()).split()
+    assert [int(word) // 1000 for word in found] == [1, 3, 1]

@@ -20,8 +20,9 @@ class Way:
         0.005  # seconds of its work that can be under way when its share is reached: paid for later
     )
     #: The part of the time that a neighbour may have beyond its cap: for its work beside unfinished work of this
-    #: one it is charged half, though that may wait for the host and not run. Nothing tells nvcd which.
+    #: one it is charged half, though that may wait for something and not run, where no mark shows that.
     lends: float = 0.0
+    swings: float = 1.0  # what it may have beyond that in a single second
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
     copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
@@ -68,20 +69,36 @@ WAYS = (
     Way("copy", "it waits by a copy", 0.003),
     Way("free", "it waits by freeing memory", 0.003),
     Way("watch-memory", "it watches memory that the stream writes", 0.003),
+    Way("held-back", "launches pile up behind a word that the host writes later", 0.04, swings=0.02),
+    Way("pretending", "work that never ends, so that what it launches seems to be needed", 0.16),
     Way(
-        "held-back",
-        "launches pile up behind a word that the host writes later",
-        0.04,
-        lends=0.22,
-        least=0.015,
+        "held-one-by-one",
+        "eight streams wait, and one after the other goes on",
+        0.008,
+        least=0.45,
+        swings=0.02,
+    ),
+    Way("held-after-short", "short kernels, and then six long ones pile up behind a word", 0.12),
+    Way("held-gone", "a stream is destroyed while its work waits for a word", 0.005, swings=0.02),
+    Way(
+        "held-events",
+        "streams wait for an event of one that waits, blocking ones for the default stream",
+        0.007,
+        swings=0.02,
     ),
     Way(
-        "pretending",
-        "work that never ends, so that what it launches seems to be needed",
-        0.16,
-        lends=0.02,
-        least=0,
+        "held-functions", "kernels wait for a function of the program that returns late", 0.008, swings=0.02
     ),
+    Way("held-race", "a thread lets a stream wait while another launches in it", 0.01, swings=0.02),
+    Way(
+        "held-captures",
+        "a stream waits, and another thread captures it for moments",
+        0.01,
+        lends=0.14,
+        least=0.3,
+        gpu=False,
+    ),
+    Way("held-context", "a stream of another context waits all the time", 0.012, swings=0.02),
     Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
     Way("events", "20,000 events"),
     Way("callback", "it waits for a function that the stream calls", 0.003),
