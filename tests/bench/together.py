@@ -54,6 +54,7 @@ def plan(weighs: bool) -> dict[str, list[Case]]:
     def each(count: int, load: str, ways: tuple[str, ...] = WAYS) -> list[Case]:
         return [equal(way, count, load) for way in ways]
 
+    uncapped = [way for way in POLICIES if way != "fixed"]  # which wants a cap
     uneven = ("concurrent", "weight") if weighs else ("weight",)
     kinds = ("decode", "train", "eager")
     return {
@@ -70,7 +71,7 @@ def plan(weighs: bool) -> dict[str, list[Case]]:
         "eager": [*alone("eager"), *each(2, "eager"), *each(4, "eager")],
         "eight": [*alone(*kinds), *each(8, "decode"), *each(8, "mix")],
         "policies": [*alone("decode"), *each(2, "decode", ("native", *POLICIES))],
-        "one": [*alone("decode"), *each(1, "decode", (*WAYS[1:], *POLICIES))],
+        "one": [*alone("decode"), *each(1, "decode", (*WAYS[1:], *uncapped))],
         "peer": [*alone("decode"), *each(2, "decode", ("native", "peer")), *each(4, "decode", ("native", "peer"))],
     }  # fmt: skip
 
