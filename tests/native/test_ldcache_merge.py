@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 
 import pytest
@@ -51,23 +52,32 @@ def assert_merged(before: list[Line], after: list[Line], added: list[Line]) -> N
         assert line == next(other for other in group if other.words.split(", ")[0] == line.words)
 
 
-@pytest.fixture
-def tree(scratch: str) -> str:
+@pytest.fixture(scope="session")
+def made_tree(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A root with libraries in two directories and in glibc-hwcaps ones, as an image has them."""
-    root = os.path.join(scratch, "root")
-    source = os.path.join(scratch, "empty.c")
-    with open(source, "w", encoding="utf-8") as out:
-        out.write("int nvc_test(void) { return 1; }\n")
+    root = str(tmp_path_factory.mktemp("ldcache-tree"))
     folders = ("opt/a", "opt/b", "opt/a/glibc-hwcaps/x86-64-v2", "opt/a/glibc-hwcaps/x86-64-v3")
+    made = {}
     for folder in folders:
         os.makedirs(os.path.join(root, folder))
         for name in ("libcuda.so.1", "libother.so.10", "libother.so.9", f"lib{folder.count('/')}.so"):
             target = os.path.join(root, folder, f"{name}.real")
-            run("gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", target, source)
+            if name in made:
+                shutil.copy(made[name], target)
+                continue
+            made[name] = target
+            compiler = ("gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", target, "-x", "c", "-")
+            run(*compiler, stdin=None, input="int nvc_test(void) { return 1; }\n")
     os.mkdir(os.path.join(root, "etc"))
     with open(os.path.join(root, "etc/ld.so.conf"), "w", encoding="utf-8") as out:
         out.write("/opt/a\n/opt/b\n")
     return root
+
+
+@pytest.fixture
+def tree(made_tree: str, scratch: str) -> str:
+    """One of this test's own."""
+    return shutil.copytree(made_tree, os.path.join(scratch, "root"), symlinks=True)
 
 
 def ldconfig(root: str, flavour: str) -> str:

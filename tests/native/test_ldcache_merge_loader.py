@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 
 import pytest
 from support import REPO, need, run
@@ -26,6 +27,9 @@ class Image:
         option, self.flags, self.hwcaps = BITS[bits]
         self.compiler = ("gcc", "-Wall", "-Werror", option)
         self.program = os.path.join(directory, "find")
+
+    def build(self) -> None:
+        """Make them, and the program that looks for them."""
         run(*self.compiler, "-o", self.program, os.path.join(REPO, "tests/native/ldcache_dlopen.c"), "-ldl")
         self.library("image", SONAME)
         self.library("driver", SONAME)
@@ -73,10 +77,20 @@ class Image:
         return said
 
 
-@pytest.fixture(params=BITS)
-def image(scratch: str, request: pytest.FixtureRequest) -> Image:
-    """The image, for each kind of program that this machine can run."""
-    return Image(scratch, request.param)
+@pytest.fixture(scope="session", params=BITS)
+def built(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A directory with an image, for each kind of program that this machine can run; and which kind that is."""
+    directory = str(tmp_path_factory.mktemp("ldcache-image"))
+    Image(directory, request.param).build()
+    return directory, request.param
+
+
+@pytest.fixture
+def image(scratch: str, built: tuple[str, str]) -> Image:
+    """An image of this test's own."""
+    directory, bits = built
+    shutil.copytree(directory, scratch, symlinks=True, dirs_exist_ok=True)
+    return Image(scratch, bits)
 
 
 def test_minimal_cache(ldcache: Tool, image: Image) -> None:
