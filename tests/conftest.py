@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support import EXPLORE, REPO, STAGE, examples, run
+from support.begun import Begun
 from support.bound import Bound
 from support.builds import make
 from support.bundle import Bundle
@@ -157,6 +158,14 @@ def stage() -> str:
 def launcher(stage: str) -> str:
     """The staged nvc-cli."""
     return os.path.join(stage, "bin/nvc-cli")
+
+
+@pytest.fixture(scope="session")
+def begun(stage: str) -> Iterator[Begun]:
+    """The staged nvc-cli, without its start at each call."""
+    made = Begun(stage)
+    yield made
+    made.end()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from support import CLEAN_ENV, PATIENCE, run
+from support.begun import Begun
 from support.cdi import schema_problems
 from support.plans import snapshot
 
@@ -24,15 +25,16 @@ from nvc.request import DriverOptions, Request
 class Cdi:
     """Calls `nvc-cli --root ROOT cdi`."""
 
-    def __init__(self, launcher: str, root: str) -> None:
-        self.command = [launcher, "--root", root, "cdi"]
+    def __init__(self, begun: Begun, root: str) -> None:
+        self.begun = begun
+        self.words = ("--root", root, "cdi")
 
-    def __call__(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return run(*self.command, *words, **options)
+    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.begun(*self.words, *words, check=check)
 
-    def refusal(self, *words: str, **options: Any) -> str:
+    def refusal(self, *words: str) -> str:
         """Call, which must fail with exit 1 and one line on standard error: that line."""
-        done = self(*words, check=False, **options)
+        done = self(*words, check=False)
         assert done.returncode == 1 and done.stdout == "", done
         lines = [line for line in done.stderr.splitlines() if "simulated driver in" not in line]
         assert len(lines) == 1, done.stderr
@@ -46,9 +48,9 @@ class Cdi:
 
 
 @pytest.fixture
-def cdi(launcher: str, sim_root: Any) -> Any:
+def cdi(begun: Begun, sim_root: Any) -> Any:
     """Factory: `cdi(gpus=2)` is the command on a simulated driver of that kind."""
-    return lambda **wanted: Cdi(launcher, sim_root(**wanted))
+    return lambda **wanted: Cdi(begun, sim_root(**wanted))
 
 
 def names(made: Any) -> list[str]:
@@ -138,12 +140,12 @@ def test_a_library_directory_that_the_loader_does_not_know(cdi: Any) -> None:
     assert libraries and all(path.startswith("/opt/driver/lib/") for path in libraries)
 
 
-def test_without_a_driver_the_old_file_stays(launcher: str, cdi: Any, scratch: str) -> None:
+def test_without_a_driver_the_old_file_stays(begun: Begun, cdi: Any, scratch: str) -> None:
     path = f"{scratch}/out.json"
     cdi(gpus=1)("generate", "--output", path)
     before = os.stat(path)
     os.mkdir(f"{scratch}/empty")
-    error = Cdi(launcher, f"{scratch}/empty").refusal("generate", "--output", path)
+    error = Cdi(begun, f"{scratch}/empty").refusal("generate", "--output", path)
     assert "initialization error" in error or "detection error" in error
     assert "no device" in cdi(gpus=1, mig=("on",)).refusal("generate", "--output", path)
     assert os.stat(path) == before
@@ -194,11 +196,11 @@ def test_list_with_damaged_files(cdi: Any, scratch: str) -> None:
         )
 
 
-def test_a_stale_specification_is_said(launcher: str, sim_root: Any, scratch: str) -> None:
+def test_a_stale_specification_is_said(begun: Begun, sim_root: Any, scratch: str) -> None:
     from nvc.sim import SimSpec, create
 
     root = sim_root(gpus=2)
-    call = Cdi(launcher, root)
+    call = Cdi(begun, root)
     os.mkdir(f"{scratch}/cdi")
     path = f"{scratch}/cdi/nvidia.json"
     call("generate", "--output", path)
@@ -214,21 +216,21 @@ def test_a_stale_specification_is_said(launcher: str, sim_root: Any, scratch: st
     assert "other devices or driver files" in call("validate", path).stderr
 
 
-def test_validate_without_a_driver(launcher: str, cdi: Any, scratch: str) -> None:
+def test_validate_without_a_driver(begun: Begun, cdi: Any, scratch: str) -> None:
     cdi(gpus=1)("generate", "--output", f"{scratch}/a.json")
     os.mkdir(f"{scratch}/empty")
-    done = Cdi(launcher, f"{scratch}/empty")("validate", f"{scratch}/a.json")
+    done = Cdi(begun, f"{scratch}/empty")("validate", f"{scratch}/a.json")
     assert "valid, 3 devices, version 0.5.0" in done.stdout and "cannot tell" in done.stderr
 
 
-def test_transform(cdi: Any, scratch: str) -> None:
+def test_transform(cdi: Any, launcher: str, scratch: str) -> None:
     call = cdi(gpus=1)
     text = call("generate", "--format=yaml").stdout
-    root = call.command[2]
+    root = call.words[1]
     words = ("transform", "root", "--from", root, "--to", "/host/driver")
-    moved = json.loads(call(*words, stdin=None, input=text).stdout)
+    moved = json.loads(run(launcher, "cdi", *words, stdin=None, input=text).stdout)
     assert all(mount["hostPath"].startswith("/host/driver/") for mount in moved["containerEdits"]["mounts"])
-    call(*words, "--output", f"{scratch}/moved.yaml", stdin=None, input=text)
+    run(launcher, "cdi", *words, "--output", f"{scratch}/moved.yaml", stdin=None, input=text)
     with open(f"{scratch}/moved.yaml", encoding="utf-8") as file:
         assert yaml.safe_load(file) == moved
 
@@ -259,11 +261,11 @@ def test_refresh_writes_once(cdi: Any, scratch: str) -> None:
     assert os.listdir(f"{scratch}/cdi") == ["nvidia.com-gpu.json"]
 
 
-def test_refresh_never_writes_an_empty_file(launcher: str, sim_root: Any, scratch: str) -> None:
+def test_refresh_never_writes_an_empty_file(begun: Begun, sim_root: Any, scratch: str) -> None:
     from nvc.sim import SimSpec, create
 
     root = sim_root(gpus=1)
-    call = Cdi(launcher, root)
+    call = Cdi(begun, root)
     call("refresh", f"--output-dir={scratch}/cdi")
     before = snapshot(f"{scratch}/cdi")
     create(root, SimSpec(gpus=1, mig=("on",)))
@@ -271,9 +273,9 @@ def test_refresh_never_writes_an_empty_file(launcher: str, sim_root: Any, scratc
     assert snapshot(f"{scratch}/cdi") == before
 
 
-def test_many_refreshes_at_once(cdi: Any, scratch: str) -> None:
+def test_many_refreshes_at_once(cdi: Any, launcher: str, scratch: str) -> None:
     call = cdi(gpus=2)
-    command = [*call.command, "refresh", f"--output-dir={scratch}/cdi"]
+    command = [launcher, *call.words, "refresh", f"--output-dir={scratch}/cdi"]
     running = [
         subprocess.Popen(command, env=CLEAN_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(6)

@@ -1,6 +1,6 @@
 """nvc-cli without its start, for tests that call it often: a process has imported it, and forks for each call.
 
-cli = Begun(host.namespace, "/usr/local")
+cli = Begun("/usr/local", host.namespace)
 cli("doctor", "driver").stdout
 
 How nvc-cli itself starts, other tests try.
@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 
 from . import CLEAN_ENV
 from .processes import SHARED
 
 #: Modules that the calls need.
-IMPORTED = ("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.doctor.resolve", "nvc.discovery.full", "tomlkit")
+IMPORTED = (
+    *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.doctor.resolve", "nvc.discovery.full", "tomlkit"),
+    *("nvc_cli.cdi", "nvc_cli.config"),
+)
 #: Run as the launcher runs Python; the words are the installation's prefix and IMPORTED.
 SERVER = """
 import os
@@ -47,9 +51,9 @@ for line in sys.stdin:
 
 
 class Begun:
-    """The process. `enter` is the argv that runs a program where the calls are to be made."""
+    """The process. `prefix` is the installation's, `enter` the argv that runs a program where calls are made."""
 
-    def __init__(self, enter: list[str], prefix: str) -> None:
+    def __init__(self, prefix: str, enter: Sequence[str] = ()) -> None:
         conf = subprocess.run(
             [*enter, "cat", f"{prefix}/lib/nvc/launch.conf"],
             env=CLEAN_ENV,
@@ -71,8 +75,11 @@ class Begun:
         SHARED.discard(self._process.pid)
         self._process.communicate()
 
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """What nvc-cli does with these words, in the root directory and with a bare environment."""
+    def __call__(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """What nvc-cli does with these words, with a bare environment and without standard input.
+
+        `check`: exit 0 is expected.
+        """
         sent, answered = self._process.stdin, self._process.stdout
         assert sent is not None and answered is not None
         sent.write(json.dumps(words) + "\n")
@@ -80,4 +87,5 @@ class Begun:
         line = answered.readline()
         assert line, "it has ended"
         code, stdout, stderr = json.loads(line)
+        assert code == 0 or not check, f"{words}: exit {code}\n{stdout}{stderr}"
         return subprocess.CompletedProcess(words, code, stdout, stderr)

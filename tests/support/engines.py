@@ -155,8 +155,8 @@ class Host:
     def doctor(self, *words: str) -> subprocess.CompletedProcess[str]:
         """What `nvc-cli` does there with these words, the options of doctor and what precedes it among them."""
         if self._begun is None:
-            self._begun = Begun(self.namespace, "/usr/local")
-        return self._begun(*words)
+            self._begun = Begun("/usr/local", self.namespace)
+        return self._begun(*words, check=False)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Make a file there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import stat
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run
+from support.begun import Begun
 
 from nvc.config.file import parse
 from nvc.config.keys import KEYS
@@ -44,11 +45,8 @@ def file(scratch: str) -> str:
 
 
 @pytest.fixture
-def config(launcher: str) -> Any:
-    def call(*words: str, check: bool = True) -> Any:
-        return run(launcher, "config", *words, check=check)
-
-    return call
+def config(begun: Begun) -> Any:
+    return functools.partial(begun, "config")
 
 
 def read(path: str) -> str:
@@ -167,7 +165,10 @@ def test_wrong_values_of_nvidias_tables_are_named(config: Any, file: str) -> Non
     cgroups = f"nvc-cli: warning: {file}: [nvidia-container-cli] no-cgroups: want true or false; "
     done = config("show", "--file", file)
     assert 'nvidia-container-runtime.mode = "magic"\n' in done.stdout
-    assert 'nvidia-container-cli.no-cgroups = "1979-05-27"\n' in done.stdout and "nvc.timeout = 3.0" in done.stdout
+    assert (
+        'nvidia-container-cli.no-cgroups = "1979-05-27"\n' in done.stdout
+        and "nvc.timeout = 3.0" in done.stdout
+    )
     assert mode in done.stderr and cgroups in done.stderr and done.stderr.count("\n") == 2
     done = config("get", "--file", file, "nvc.timeout")
     assert done.stdout == "3.0\n" and mode in done.stderr
