@@ -126,8 +126,9 @@ nightly-builds: $(BUILD)/.packages-test stage
 	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
 	    tests/native/test_install.py tests/native/test_uninstall.py
 
+# The documentation's longer pages, too.
 nightly-packages: $(BUILD)/.packages-test stage
-	$(PYTEST) -m nightly tests/engines
+	$(PYTEST) -m "nightly and not engines" tests/engines
 
 nightly-explore: $(BUILD)/.packages-test stage
 	NVC_EXPLORE=1 $(PYTEST) -n $(JOBS) --dist loadfile tests/unit tests/kernel/test_cgroup_model.py \

@@ -84,6 +84,7 @@ def test_the_quick_start(host: Host) -> None:
     host.sh("systemctl stop docker containerd; rm -f /etc/docker/key.json")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page(host: Host, page: str) -> None:
     blocks = commands(page)

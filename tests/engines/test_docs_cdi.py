@@ -42,6 +42,7 @@ def machine(host: Host) -> Host:
     return host
 
 
+@pytest.mark.nightly
 def test_every_command_of_the_page(machine: Host) -> None:
     assert len(COMMANDS) > 10
     said = {command: machine.sh(command).stdout for command in COMMANDS}

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+import pytest
 from support import REPO
 from support.engines import DRIVER, Host
 
@@ -35,6 +36,7 @@ def page() -> str:
         return file.read()
 
 
+@pytest.mark.nightly
 def test_every_command(host: Host) -> None:
     setting, starting, looking = re.findall(r"^```sh\n(.*?)^```$", page(), re.MULTILINE | re.DOTALL)
     host.write("/usr/local/sbin/nvc-cli", WRAPPER, 0o755)

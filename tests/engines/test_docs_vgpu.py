@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 
+import pytest
 from support import REPO
 from support.engines import Host
 
 
+@pytest.mark.nightly
 def test_every_command(host: Host) -> None:
     with open(os.path.join(REPO, "docs/vgpu.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
