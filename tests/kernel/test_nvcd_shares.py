@@ -26,7 +26,7 @@ MIXTURES = {
 }
 
 
-def shares(world: World, driver: str, workers: Sequence[Worker], seconds: float = 10) -> list[float]:
+def shares(world: World, driver: str, workers: Sequence[Worker], seconds: float = 5) -> list[float]:
     """The part of the GPU's time that each has from now on."""
     before = device_time(driver)
     world.run(seconds)
