@@ -2,6 +2,9 @@
 
 apt works them out with a state of its own, as for a machine on which nothing is installed: the programs, and every
 library that they load. Nothing is installed, and the machine's sources of packages are as they were.
+
+Sid has one version of each package at a time, and archives of older ones are not among the sources of a machine. So
+the versions that tests and pages mean are named here, and another one is an error that says what has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ import tempfile
 from .cluster.binaries import kept
 from .mirror import mirror
 
-PACKAGES = "conmon containerd crun docker.io docker-cli netavark podman runc".split()
+#: The packages, with what their versions begin with.
+PACKAGES = {
+    "conmon": "2.1.", "containerd": "2.1.", "crun": "1.28", "docker.io": "28.5.", "docker-cli": "28.5.",
+    "netavark": "1.17.", "podman": "5.8.", "runc": "1.3.",
+}  # fmt: skip
 #: Those that want sid's C library, with their paths there.
 RELINKED = "bin/conmon bin/crun bin/podman bin/runc sbin/runc lib/podman/netavark".split()
 LOADER = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
@@ -29,7 +36,7 @@ def sid() -> str:
     Raises AssertionError with apt's words where that fails.
     """
     names = " ".join(PACKAGES)
-    return kept(f"{names}\n{' '.join(RELINKED)}", f"Debian sid: {names}", _unpack)
+    return kept(repr((PACKAGES, RELINKED)), f"Debian sid: {names}", _unpack)
 
 
 def programs() -> dict[str, str]:
@@ -66,6 +73,9 @@ def _unpack(root: str, final: str) -> None:
         _run([*apt, "update"])
         _run([*apt, "-y", "install", "--download-only", *PACKAGES])
         archives = sorted(glob.glob(f"{work}/archives/*.deb"))
+        news = changed([os.path.basename(archive) for archive in archives])
+        advice = "try the tests with them, and name them in tests/support/sid.py and on the pages of the engines"
+        assert not news, f"Debian's sid has other versions: {', '.join(news)}; {advice}"
         for archive in archives:
             _run(["nice", "dpkg", "-x", archive, root])
         with open(f"{root}/packages", "w", encoding="ascii") as out:
@@ -83,6 +93,19 @@ def _unpack(root: str, final: str) -> None:
         path = f"{root}/usr/{name}"
         if os.path.isfile(path) and not os.path.islink(path) and _is_dynamic(path):
             _run(["patchelf", *words, path])
+
+
+def changed(archives: list[str]) -> list[str]:
+    """What of PACKAGES is not there in the version that it should have, by the names of .deb files."""
+    versions = {}
+    for archive in archives:
+        name, version, _ = archive.split("_")
+        versions[name] = version.replace("%3a", ":").rpartition(":")[2]
+    return [
+        f"{name} {versions.get(name, 'missing')}, not {wanted}*"
+        for name, wanted in PACKAGES.items()
+        if not versions.get(name, "").startswith(wanted)
+    ]
 
 
 def _is_dynamic(path: str) -> bool:
