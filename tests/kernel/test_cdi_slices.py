@@ -139,6 +139,22 @@ def test_a_whole_device_beside_a_slice_stays_whole(runc_bundle: Any, give: Any) 
         assert os.path.getsize(f"{root}/libnvidia-opencl.so.580.159.04") == 0
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_requests_by_variables_are_reserved(runc_bundle: Any, give: Any, runtime: str) -> None:
+    first, second = runc_bundle(), runc_bundle()
+    for bundle, devices in ((first, ("1",)), (second, ("0", "1"))):
+        give(bundle, *devices)
+        ask(bundle, NVIDIA_GPU_MEMORY_REQUEST="40960")
+    with first.created(runtime) as container:
+        assert [device.reserved for device in entry_of(container.pid).devices] == [40 * GIB]
+        done = second.run(runtime, "echo started", check=False)
+        assert done.returncode != 0 and "started" not in done.stdout
+        if runtime == "runc":  # crun does not pass on what hooks print
+            assert "40 GiB cannot be reserved: 40599 MiB of 81559 MiB is free" in done.stderr
+    with second.created(runtime) as container:
+        assert [device.reserved for device in entry_of(container.pid).devices] == [40 * GIB] * 2
+
+
 def test_variables_make_a_slice_of_whole_devices(runc_bundle: Any, give: Any, tool: str) -> None:
     bundle = runc_bundle()
     give(bundle, "1", "0")
