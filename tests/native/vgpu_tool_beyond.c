@@ -55,6 +55,7 @@ static CUresult handovers(char **word)
 
 typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
 typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
+typedef CUresult (*add_free)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
 typedef CUresult (*instantiate)(CUgraphExec *, CUgraph, void *);
 
 struct child {
@@ -91,6 +92,15 @@ static CUresult graphs(char **word)
         CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
                                              .bytesize = number(word[2])};
         return ((add_allocation)entry("cuGraphAddMemAllocNode"))(&node, OBJECT, NULL, 0, &params);
+    }
+    if (IS("freenode")) { /* graph, and another one: frees what that one allocates */
+        CUDA_MEM_ALLOC_NODE_PARAMS params;
+        size_t count = 1;
+        result = CU(cuGraphGetNodes)(*kept_object(word[2]), &node, &count);
+        if (!result)
+            result = CU(cuGraphMemAllocNodeGetParams)(node, &params);
+        return result ? result
+                      : ((add_free)entry("cuGraphAddMemFreeNode"))(&node, OBJECT, NULL, 0, params.dptr);
     }
     if (IS("child")) { /* graph, and the one that becomes a node of it, with its memory */
         CUgraphNodeParams params = {.type = CU_NODE_GRAPH};

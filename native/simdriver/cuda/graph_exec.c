@@ -121,6 +121,18 @@ static CUresult take_memory(const struct graph_exec *exec)
     return CUDA_SUCCESS;
 }
 
+/* What it frees may be another graph's. */
+static void free_memory(const struct graph_exec *exec)
+{
+    for (size_t i = 0; i < exec->count; i++) {
+        const struct node *node = exec->nodes[i];
+        const struct memory *memory =
+            node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ? memory_find(node->address) : NULL;
+        if (memory && memory->pool)
+            pool_loosen(memory->pool, memory);
+    }
+}
+
 static CUresult upload(CUgraphExec handle, CUstream on)
 {
     CU_STREAM(stream, on);
@@ -192,6 +204,8 @@ static CUresult launch(CUgraphExec handle, CUstream on)
         if (exec->patterns[i] && !exec->disabled[i])
             result = engine_submit(stream, op_copy(exec->patterns[i]));
     CUresult ended = engine_submit(stream, end);
+    if (!stream->capture)
+        free_memory(exec);
     return result == CUDA_SUCCESS ? ended : result;
 }
 

@@ -14,6 +14,7 @@ struct stretch {
     struct stretch *next;
     uint64_t address, size, used;
     bool backed; /* by memory, that its pool is charged for */
+    bool loose;  /* and what was in it is free: it may back another stretch, which keeps its addresses */
     struct ranges free;
 };
 
@@ -73,9 +74,22 @@ static bool carve(struct pool *pool, struct memory *memory)
     return false;
 }
 
+/* Only memory of the same size moves. */
+static bool take_loose(struct pool *pool, struct stretch *stretch)
+{
+    for (struct stretch *other = pool->stretches; other; other = other->next)
+        if (other->loose && other->size == stretch->size) {
+            other->backed = other->loose = false;
+            stretch->backed = true;
+            return true;
+        }
+    return false;
+}
+
 static CUresult back(struct pool *pool, struct stretch *stretch)
 {
-    if (stretch->backed)
+    stretch->loose = false;
+    if (stretch->backed || take_loose(pool, stretch))
         return CUDA_SUCCESS;
     CU_TRY(ledger_charge(pool->device, stretch->size));
     stretch->backed = true;
@@ -99,11 +113,18 @@ CUresult pool_back(struct pool *pool, const struct memory *memory)
     return stretch ? back(pool, stretch) : CUDA_SUCCESS;
 }
 
+void pool_loosen(struct pool *pool, const struct memory *memory)
+{
+    struct stretch *stretch = stretch_of(pool, memory);
+    if (stretch && stretch->backed && stretch->used == memory->taken)
+        stretch->loose = true;
+}
+
 static void unback(struct pool *pool, struct stretch *stretch)
 {
     if (!stretch->backed)
         return;
-    stretch->backed = false;
+    stretch->backed = stretch->loose = false;
     pool->reserved -= stretch->size;
     ledger_refund(pool->device, stretch->size);
 }
@@ -146,6 +167,8 @@ void pool_trim(struct pool *pool, uint64_t keep)
     for (struct stretch **at = &pool->stretches; *at && pool->reserved > keep;) {
         struct stretch *stretch = *at;
         if (stretch->used) {
+            if (stretch->loose)
+                unback(pool, stretch);
             at = &stretch->next;
             continue;
         }

@@ -23,6 +23,10 @@ struct pool {
 CUresult pool_create(struct device *device, struct pool **out);
 void pool_destroy(struct pool *pool);
 CUresult pool_back(struct pool *pool, const struct memory *memory);
+
+/* What has this memory of a lazy pool is free until the next pool_back(), and may back other memory. */
+void pool_loosen(struct pool *pool, const struct memory *memory);
+
 void pool_trim(struct pool *pool, uint64_t keep);
 CUresult pool_free_later(struct memory *memory, struct stream *stream);
 
