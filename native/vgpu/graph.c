@@ -1,101 +1,18 @@
 /* Memory nodes of graphs. The driver takes their memory at the first launch, from a store of its own that it tells the
  * size of. So a launch reserves what its nodes can take together; afterwards that size counts. */
+#include "capture.h"
 #include "charge.h"
 #include "gauge.h"
 #include "graph_devices.h"
+#include "graph_footprint.h"
 
 #include <stdlib.h>
 
+/* `count` of an instance is 1 from its launch until the store is trimmed, and `small` from then on in any case. `mark` of
+ * the store is what instances that are gone may have left in it. */
+
 /* Handles are addresses of structures: next to that of an instance are keys for its parts on other devices. */
-enum { PARTS = 16 };
-
-struct piece {
-    uint64_t from, to;
-    CUdevice ordinal;
-};
-
-struct footprint {
-    struct piece *pieces;
-    size_t count, room;
-    CUgraph *graphs; /* that are still to be looked into */
-    size_t graph_count, graph_room;
-};
-
-/* One place more in a list. */
-static bool make_room(void **list, size_t size, size_t count, size_t *room)
-{
-    size_t more = *room ? *room * 2 : 64;
-    if (count < *room)
-        return true;
-    void *longer = realloc(*list, more * size);
-    if (!longer)
-        return false;
-    *list = longer;
-    *room = more;
-    return true;
-}
-
-static CUresult add_graph(struct footprint *in, CUgraph graph)
-{
-    if (!make_room((void **)&in->graphs, sizeof(CUgraph), in->graph_count, &in->graph_room))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    in->graphs[in->graph_count++] = graph;
-    return CUDA_SUCCESS;
-}
-
-static CUresult add_allocation(struct footprint *in, CUgraphNode node)
-{
-    CUDA_MEM_ALLOC_NODE_PARAMS allocation;
-    CUresult result = REAL(cuGraphMemAllocNodeGetParams)(node, &allocation);
-    if (result == CUDA_SUCCESS &&
-        !make_room((void **)&in->pieces, sizeof(struct piece), in->count, &in->room))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS)
-        in->pieces[in->count++] = (struct piece){allocation.dptr / PAGE * PAGE,
-                                                 round_capped(allocation.dptr + allocation.bytesize, PAGE),
-                                                 allocation.poolProps.location.id};
-    return result;
-}
-
-static CUresult add_node(struct footprint *in, CUgraphNode node)
-{
-    CUgraph child;
-    int type = -1;
-    CUresult result = REAL(cuGraphNodeGetType)(node, &type);
-    if (result == CUDA_SUCCESS && type == CU_NODE_GRAPH) {
-        result = REAL(cuGraphChildGraphNodeGetGraph)(node, &child);
-        return result == CUDA_SUCCESS ? add_graph(in, child) : result;
-    }
-    return result == CUDA_SUCCESS && type == CU_NODE_ALLOC ? add_allocation(in, node) : result;
-}
-
-static CUresult add_nodes(struct footprint *in, CUgraph graph)
-{
-    size_t count = 0;
-    CUresult result = REAL(cuGraphGetNodes)(graph, NULL, &count);
-    if (result != CUDA_SUCCESS || !count)
-        return result;
-    CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
-    result = nodes ? REAL(cuGraphGetNodes)(graph, nodes, &count) : CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = add_node(in, nodes[i]);
-    free(nodes);
-    return result;
-}
-
-/* What the memory nodes of a graph need, whatever its size and depth. What cannot be found out is an error, and the
- * graph is not instantiated. */
-static CUresult measure(struct footprint *in, CUgraph graph)
-{
-    *in = (struct footprint){0};
-    if (!process())
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = add_graph(in, graph);
-    while (result == CUDA_SUCCESS && in->graph_count)
-        result = add_nodes(in, in->graphs[--in->graph_count]);
-    free(in->graphs);
-    return result;
-}
+enum { PARTS = 16, STEP_NS = 1000000, PATIENCE_NS = 1000000000 };
 
 static int compare(const void *a, const void *b)
 {
@@ -173,7 +90,7 @@ static CUresult enter(CUgraphExec exec, CUgraph graph, struct footprint *all)
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         struct footprint all;                                                                               \
-        CUresult result = measure(&all, graph);                                                             \
+        CUresult result = footprint_measure(&all, graph);                                                   \
         if (result == CUDA_SUCCESS)                                                                         \
             result = REAL(name) arguments;                                                                  \
         if (result == CUDA_SUCCESS)                                                                         \
@@ -204,21 +121,27 @@ static bool has_unused(const struct item *exec)
            reserved - used >= exec->other;
 }
 
-/* The store may hold the graph's memory already. */
-static bool is_backed(const struct item *exec)
+/* Bytes that a launch may take beyond what the store has. Any graph may free what another one has allocated, and then have
+ * its memory: so one that ran before has its own again for certain only where the store has enough for all. */
+static uint64_t missing(const struct item *exec)
 {
     struct item store;
-    uint64_t launched = 0;
-    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store) || !has_unused(exec))
-        return false;
+    uint64_t held = 0, ever = 0;
+    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
+        return exec->other;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
         const struct item *other = item_at(slot);
-        if (other && other->kind == ITEM_EXEC && other->count && other->position == exec->position)
-            launched += other->other;
+        if (!other || other->kind != ITEM_EXEC || other->position != exec->position)
+            continue;
+        held += other->count ? other->other : 0;
+        ever += other->small ? other->other : 0;
     }
     items_unlock();
-    return store.bytes >= launched + exec->other;
+    ever += store.mark;
+    if (!exec->count)
+        return has_unused(exec) && store.bytes >= held + exec->other ? 0 : exec->other;
+    return ever > store.bytes ? least(exec->other, ever - store.bytes) : 0;
 }
 
 struct part {
@@ -226,14 +149,30 @@ struct part {
     uint64_t reserved;
 };
 
+/* A graph that runs has its memory until it has ended. */
+static bool wait_a_little(CUstream stream, uint64_t since)
+{
+    struct timespec step = {.tv_nsec = STEP_NS};
+    if (capture_has(stream) || REAL(cuStreamQuery)(stream) != CUDA_ERROR_NOT_READY ||
+        now_ns(CLOCK_MONOTONIC) - since > PATIENCE_NS)
+        return false;
+    syscall(SYS_nanosleep, &step, NULL);
+    return true;
+}
+
 /* False: it does not fit. What other graphs have left behind may do. */
-static bool reserve(struct part *part)
+static bool reserve(struct part *part, CUstream stream)
 {
     const struct item *item = &part->item;
-    part->reserved = item->count || is_backed(item) ? 0 : item->other;
-    if (!part->reserved || charge(item->position, part->reserved) ||
-        (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS && charge(item->position, part->reserved)))
+    uint64_t since = now_ns(CLOCK_MONOTONIC);
+    part->reserved = missing(item);
+    if (!part->reserved || charge(item->position, part->reserved))
         return true;
+    part->reserved = item->other; /* once it is trimmed, the store has nothing for it */
+    do {
+        if (cuDeviceGraphMemTrim(item->ordinal) == CUDA_SUCCESS && charge(item->position, part->reserved))
+            return true;
+    } while (wait_a_little(stream, since));
     part->reserved = 0;
     return false;
 }
@@ -246,7 +185,7 @@ static void settle_part(const struct part *part, bool launched)
     items_lock();
     struct item *now = launched ? item_find(ITEM_EXEC, part->item.key) : NULL;
     if (now)
-        now->count = 1;
+        now->count = now->small = 1;
     items_unlock();
 }
 
@@ -260,7 +199,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUg
         return call(handle, stream);
     while (fits && count < PARTS &&
            item_get(ITEM_EXEC, (uint64_t)(uintptr_t)handle + (unsigned int)count, &parts[count].item))
-        fits = reserve(&parts[count++]);
+        fits = reserve(&parts[count++], stream);
     CUresult result = fits ? call(handle, stream) : CUDA_ERROR_OUT_OF_MEMORY;
     for (int i = 0; i < count; i++)
         settle_part(&parts[i], result == CUDA_SUCCESS);
@@ -307,7 +246,7 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INS
 {
     struct footprint all;
     unsigned long long flags = more ? more->flags : 0;
-    CUresult result = measure(&all, graph);
+    CUresult result = footprint_measure(&all, graph);
     if (more)
         more->flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
     if (result == CUDA_SUCCESS)
@@ -347,6 +286,16 @@ static void read_all_stores(void)
         gauge_read(ITEM_GRAPHS, gauge_key(ordinal));
 }
 
+/* What it did not free is there without it. */
+static void leave_behind(const struct item *exec)
+{
+    items_lock();
+    struct item *store = exec->small ? item_find(ITEM_GRAPHS, gauge_key(exec->ordinal)) : NULL;
+    if (store)
+        store->mark += exec->other;
+    items_unlock();
+}
+
 CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     struct item items[PARTS];
@@ -355,6 +304,8 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     for (int i = 0; i < count && result != CUDA_SUCCESS; i++)
         item_put(&items[i]);
+    for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
+        leave_behind(&items[i]);
     if (count && result == CUDA_SUCCESS) {
         atomic_fetch_sub(&process()->graphs, 1);
         read_all_stores();
@@ -388,5 +339,10 @@ CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
     }
     items_unlock();
     gauge_read(ITEM_GRAPHS, gauge_key(device));
+    items_lock();
+    struct item *store = item_find(ITEM_GRAPHS, gauge_key(device));
+    if (store)
+        store->mark = least(store->mark, store->bytes); /* all that is left is in use */
+    items_unlock();
     return result;
 }

@@ -247,6 +247,13 @@ def test_graph_memory(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT
 
 
+def test_graphs_that_free_their_memory_share_it(vgpu: Slice) -> None:
+    """Only one fits at a time; each run needs what the other had."""
+    process = vgpu.start().do("stream s", "graph a", "node a 1g", "instance A a", "graph b", "node b 1g")
+    process.do("instance B b", "run A", "run B", "run A", "run B", "run B", "run A", "sync")
+    assert vgpu.agree() == CONTEXT + GIB
+
+
 def test_graph_memory_that_is_left_over_makes_room(vgpu: Slice) -> None:
     process = vgpu.start().do("graph g", "node g 800m", "instance i g", "run i", "sync", "dropinstance i")
     process.do("dropgraph g", "graph h", "node h 1000m", "instance j h", "run j", "sync")

@@ -45,6 +45,19 @@ def graphs_that_keep_while_others_go(slice_: Slice, look: Look) -> None:
         look()
 
 
+def graphs_whose_memory_others_free(slice_: Slice, look: Look) -> None:
+    """One after the other has the same memory, and then all at once."""
+    process = slice_.start().do("stream s")
+    for name, other in zip("abcdef", "ghijkl"):
+        process.do(f"graph {name}", f"keepnode {name} 500m", f"graph {other}", f"freenode {other} {name}")
+        attempt(process, f"instance {name.upper()} {name}", f"run {name.upper()}", "wait")
+        attempt(process, f"instance {other.upper()} {other}", f"run {other.upper()}", "wait")
+        look()
+    for name in "ABCDEF":
+        attempt(process, f"run {name}", "wait")
+        look()
+
+
 def managed_memory_of_another_device(slice_: Slice, look: Look) -> None:
     slice_.limit(2 * GIB, *[40 * GIB] * (len(slice_.uuids) - 1))
     process = slice_.start().do("primary 1", "managed a 6g", "primary 0", "stream s")
@@ -79,6 +92,11 @@ TAKERS = (
         "graphs that keep while others go",
         "the same, and each trim gives back the memory of another graph",
         graphs_that_keep_while_others_go,
+    ),
+    Taker(
+        "graphs whose memory others free",
+        "graphs free what another has allocated, one after the other; then all allocate",
+        graphs_whose_memory_others_free,
     ),
     Taker(
         "managed memory of another GPU",
