@@ -6,7 +6,7 @@ of the tests is pyelftools, which needs 1.3 ms a file.
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import struct
 
 from nvc.errors import DetectionError

