@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 import pytest
-from support import CLEAN_ENV, REPO, need, run
+from support import CLEAN_ENV
 from support.completion import offers
 from support.programs import Programs
 from support.rootfs import LIBS
@@ -22,7 +23,6 @@ from support.vgpu import cli, entry_of, listed
 from nvc.slices.model import layout
 
 SHARE = 0.4
-WORK = os.path.join(REPO, "tests/native/vgpu_work.c")
 pytestmark = pytest.mark.usefixtures("shim")
 
 
@@ -167,13 +167,11 @@ def test_tab_offers_slices(launcher: str, tenant: int, command: str) -> None:
 
 
 @pytest.fixture
-def working(launcher: str, sim_root: Callable[..., str], scratch: str) -> Iterator[str]:
+def working(launcher: str, sim_root: Callable[..., str], work: str) -> Iterator[str]:
     """A program that launches kernels one after another, with a cap of 30 %; the id of a process of the slice."""
-    root, program = sim_root(), f"{scratch}/vgpu_work"
-    include = f"-I{os.path.join(REPO, 'native/vgpu')}"
-    run(need("gcc"), "-O2", include, "-o", program, WORK, "-ldl", "-lpthread")
+    root = sim_root()
     command = [launcher, f"--root={root}", "vgpu", "run", "--cores=30", "--", "sh", "-c"]
-    command += [f"echo $$; exec {program} ns=1000000 batch=4 seconds=600"]
+    command += [f"echo $$; exec {shlex.quote(work)} ns=1000000 batch=4 seconds=600"]
     env = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{root}{LIBS}"}
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None

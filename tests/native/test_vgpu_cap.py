@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 from pytest import approx
 from support import GIB, REPO, run
+from support.builds import kept
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
 from support.vgpushim import Slice
@@ -220,12 +221,10 @@ def test_captures_beside_what_waits(world: World, capped: Callable[..., Capped])
     assert got.total == approx(0.2, abs=PERIOD * 0.2)
 
 
-def test_under_sanitizers(
-    live_capped: Callable[..., Capped], shims_sanitized: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_under_sanitizers(live_capped: Callable[..., Capped], shims_sanitized: str) -> None:
     """In real time, with threads that do run at once: nothing is said of shares."""
-    directory = str(tmp_path_factory.mktemp("sanitized"))
-    slice_ = live_capped(shims_sanitized, compile_work(directory, "-O1", "-g", *SANITIZE))
+    work = kept("vgpu_work-sanitized", lambda directory: compile_work(directory, "-O1", "-g", *SANITIZE))
+    slice_ = live_capped(shims_sanitized, work)
     slice_.cap(60)
     slice_.work(ns=20000, threads=4, streams=8, batch=3, churn=1, seconds=0.6)
     slice_.work(ns=20000, threads=8, streams=40, batch=3, churn=1, seconds=0.3)  # more than are known
@@ -306,11 +305,17 @@ def test_without_a_cap_nothing_is_metered(capped: Callable[..., Capped]) -> None
     assert slice_.budget()[:8] == (0,) * 8
 
 
+def compile_events(directory: str) -> str:
+    """tests/gpu/vgpu_events.c as a program."""
+    program = os.path.join(directory, "vgpu_events")
+    run("gcc", "-O2", "-D_GNU_SOURCE", "-o", program, os.path.join(REPO, "tests/gpu/vgpu_events.c"), "-ldl")
+    return program
+
+
 def test_events_take_what_they_do_on_an_h100(world: World, capped: Callable[..., Capped]) -> None:
     """On the simulated GPU, by the program that measures it on a real one."""
     slice_ = capped()
-    program = slice_.path("vgpu_events")
-    run("gcc", "-O2", "-D_GNU_SOURCE", "-o", program, os.path.join(REPO, "tests/gpu/vgpu_events.c"), "-ldl")
+    program = kept("vgpu_events", compile_events)
     variables = {**slice_.environment(), "LD_LIBRARY_PATH": slice_.real_directory()}
     plain, _, _, fourth, among, _ = map(float, world.output([program], variables).split())
     assert 4 * (fourth - plain) == approx(2.2, abs=0.05)

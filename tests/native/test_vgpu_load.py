@@ -9,15 +9,19 @@ from collections.abc import Callable
 
 import pytest
 from support import CLEAN_ENV, need, run
+from support.builds import kept
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import Slice
 
 
 @pytest.fixture(scope="session")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> str:
-    program = str(tmp_path_factory.mktemp("load") / "vgpu_load")
-    run("gcc", *WARN, "-o", program, os.path.join(SOURCES, "vgpu_load.c"), "-ldl")
-    return program
+def loader() -> str:
+    def build(directory: str) -> str:
+        program = os.path.join(directory, "vgpu_load")
+        run("gcc", *WARN, "-o", program, os.path.join(SOURCES, "vgpu_load.c"), "-ldl")
+        return program
+
+    return kept("vgpu_load", build)
 
 
 @pytest.fixture
