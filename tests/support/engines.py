@@ -115,7 +115,7 @@ class Host:
         script = os.path.join(REPO, "tests/support/systemctl.py")
         self.write(
             "/usr/local/sbin/systemctl",
-            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I {shlex.quote(script)} "$@"\n',
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(script)} "$@"\n',
             0o755,
         )
         for name, path in generations.programs(self.generation).items():
@@ -135,7 +135,7 @@ class Host:
         assert self._holder is not None
         if self._begun is not None:
             self._begun.end()
-        self.sh("systemctl stop docker containerd crio", check=False)
+        self.sh("! ls /run/*.main-pid || systemctl stop docker containerd crio", check=False)
         self._holder.communicate()  # its `cat` ends, and every mount goes with the namespace
 
     @property
