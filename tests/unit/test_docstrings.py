@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
 from support.sources import read, sources
 
 FOLDERS = ("nvc/", "cli/", "hooks/", "packaging/")
@@ -32,8 +31,8 @@ def sentences(text: str) -> Iterator[str]:
             yield from re.split(r"(?<=[.:;?!])\s", paragraph)
 
 
-@pytest.mark.parametrize("name", PYTHON)
-def test_docstrings(name: str) -> None:
+def faults(name: str) -> list[str]:
+    """What is wrong with the docstrings of a file."""
     wrong = []
     for what, node in documented(ast.parse(read(name))):
         text = ast.get_docstring(node)
@@ -51,4 +50,9 @@ def test_docstrings(name: str) -> None:
             for sentence in sentences(text)
             if len(sentence.split()) > WORDS_MAX
         ]
-    assert not wrong
+    return [f"{name}: {one}" for one in wrong]
+
+
+def test_docstrings() -> None:
+    wrong = [one for name in PYTHON for one in faults(name)]
+    assert not wrong, "\n".join(wrong)
