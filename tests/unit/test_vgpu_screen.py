@@ -47,6 +47,17 @@ def lines(shown: Picture, view: View | None = None, width: int = 80, height: int
     return [text_of(line) for line in frame(shown, view or View(), width, height)]
 
 
+def test_what_slices_have_reserved() -> None:
+    """The sum, beside the GPU; nothing where no slice has any."""
+    plain = [tenant(1), tenant(2)]
+    assert not [line for line in lines(picture(*plain)) if "reserved" in line]
+    some = [one.replace(devices=(one.devices[0].replace(reserved=3 * GIB),)) for one in plain]
+    for width in (80, 200):
+        (line,) = [line for line in lines(picture(*some), width=width) if "reserved" in line]
+        assert line.startswith("GPU 0") and f"2 slices, {short_size(6 * GIB)} reserved" in line, line
+        assert len(line) <= width
+
+
 def order(shown: Picture, view: View) -> list[str]:
     """The slices by number, as they are shown."""
     first = [line.split(" ")[0] for line in lines(shown, view, 100, 60)]

@@ -166,6 +166,8 @@ def _device(
         return [line]
     name = f"{head}  {device.name or '?'}  "
     rest = f"{short_size(device.memory) if device.memory else '?'}, policy {policy.name}, {count}"
+    reserved = sum(row.device.reserved for row in rows)
+    rest += f", {short_size(reserved)} reserved" if reserved else ""
     title = ((fitted_text(name, min(len(name), width - len(rest))), "head"), (rest, ""))
     past = sparkline(picture.past.get(("", uuid), ()), cells, chars)
     return [title, (*line, (past, "good"))]
