@@ -291,7 +291,9 @@ void gate_leave(struct launch *launch, CUresult result)
     int before = errno;
     if (launch->captured && result == CUDA_SUCCESS && !capture_is_same(launch->captures))
         note_escape(launch);
-    if (launch->meter)
+    if (launch->meter) {
         meter_end(launch, result == CUDA_SUCCESS);
+        lease_launched(launch->meter->position);
+    }
     errno = before;
 }

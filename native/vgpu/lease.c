@@ -4,12 +4,15 @@
 
 #include "account.h"
 #include "channel.h"
+#include "clock.h"
 #include "thread.h"
 
 enum {
     RETRY_NS = 1000000000, /* between two attempts to reach nvcd */
     END_STEP_US = 100,
-    END_STEPS = 1000
+    END_STEPS = 1000,
+    HANDOVER_NS = 1000000, /* what takes longer is none that was waited for */
+    HEARD_PART = 4         /* until nvcd hears of the end passes such a part of what follows */
 };
 
 static void wake(struct lease *lease)
@@ -38,28 +41,32 @@ static bool is_connected(const struct process *in)
 }
 
 /* Nobody's WANT overtakes this message, since it is DRAINING. */
-bool lease_send_release(struct process *in, int position, bool enough)
+bool lease_send_release(struct process *in, int position, uint64_t flags)
 {
     struct lease *lease = &in->leases[position];
+    uint64_t now = now_ns(CLOCK_MONOTONIC), used = meter_used(position, now);
     struct nvcd_message message = {.kind = NVCD_RELEASE,
                                    .round = lease->round,
-                                   .a = meter_charged(position) - lease->charged,
-                                   .b = enough};
+                                   .a = used > lease->charged ? used - lease->charged : 0,
+                                   .b = flags | lease->tail * NVCD_TAIL};
     memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
     bool sent = channel_send(in, &message);
+    lease->tail = 0;
+    lease->left = flags & NVCD_RUNS ? now : 0;
+    lease->doubts -= lease->doubts != 0;
     atomic_store(&lease->stuck, false);
     lease->stalled = false;
     if (lease->length)
-        atomic_store(&lease->turned, now_ns(CLOCK_MONOTONIC));
-    lease_move(lease, enough ? UNASKED : WAITING);
+        atomic_store(&lease->turned, now);
+    lease_move(lease, flags & NVCD_ENOUGH ? UNASKED : WAITING);
     return sent;
 }
 
-bool lease_release(struct process *in, int position, bool enough)
+bool lease_release(struct process *in, int position, uint64_t flags)
 {
     struct lease *lease = &in->leases[position];
     lock_take(&lease->changing);
-    bool sent = atomic_load(&lease->state) != DRAINING || lease_send_release(in, position, enough);
+    bool sent = atomic_load(&lease->state) != DRAINING || lease_send_release(in, position, flags);
     lock_drop(&lease->changing);
     return sent;
 }
@@ -72,7 +79,8 @@ bool lease_tell_stall(struct process *in, int position, bool stalled)
     lock_take(&lease->changing);
     if (atomic_load(&lease->state) == DRAINING && lease->stalled != stalled) {
         message.round = lease->round;
-        message.a = meter_charged(position) - lease->charged;
+        uint64_t used = meter_charged(position);
+        message.a = used > lease->charged ? used - lease->charged : 0;
         memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
         lease->stalled = stalled;
         good = channel_send(in, &message);
@@ -169,11 +177,42 @@ void lease_hand_back(int position)
         return;
     bool good = true;
     if (meter_is_idle(position)) /* another thread may have launched meanwhile */
-        good = lease_release(in, position, true);
+        good = lease_release(in, position, NVCD_ENOUGH);
     else if (meter_is_stalled(position))
         good = lease_tell_stall(in, position, true);
     if (!good)
         channel_end(in);
+}
+
+/* Steps are about as long as those before them in the turn. */
+static bool is_over(const struct lease *lease, uint64_t now, uint32_t steps)
+{
+    uint64_t held = now > lease->granted ? now - lease->granted : 0;
+    return lease->length && held + held / steps / 2 > lease->length;
+}
+
+void lease_stepped(int position, uint64_t now)
+{
+    struct process *in = process();
+    struct lease *lease = &in->leases[position];
+    uint32_t state = atomic_load(&lease->state), steps = atomic_fetch_add(&lease->steps, 1) + 1;
+    if (state == GRANTED && is_over(lease, now, steps ? steps : 1) &&
+        atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
+        state = DRAINING;
+    if (state == DRAINING && meter_is_idle(position) && !lease_release(in, position, 0))
+        channel_end(in);
+}
+
+void lease_launched(int position)
+{
+    struct lease *lease = &process()->leases[position];
+    if (!atomic_load_explicit(&lease->fresh, memory_order_relaxed) || !atomic_exchange(&lease->fresh, false))
+        return;
+    uint64_t now = clock_of_host(now_ns(CLOCK_MONOTONIC)), before = atomic_load(&lease->handover);
+    uint64_t took = now > lease->told ? now - lease->told : 0;
+    took += took / HEARD_PART;
+    if (took && took < HANDOVER_NS)
+        atomic_store(&lease->handover, before ? (3 * before + took) / 4 : took);
 }
 
 bool lease_is_handed_out(void)

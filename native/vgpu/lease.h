@@ -34,6 +34,13 @@ bool lease_took_turns(int position, uint64_t now, uint64_t within);
 /* A launch waits until it may be made, or does no longer: meanwhile the lease is not given back as one that is not used. */
 void lease_wanted(int position, bool wanted);
 
+/* The program waited for the device, and nothing of its own is left there: a turn that is over, or has no room for half
+ * a step more, is given back by the thread that knows it first. */
+void lease_stepped(int position, uint64_t now);
+
+/* A launch was made: if it is the first of a turn that was waited for, a hand-over is over. */
+void lease_launched(int position);
+
 /* Whether one more launch, that is a long one, would end so late that the next one's turn could begin before. The first of a turn does not. */
 bool lease_is_full(int position);
 
@@ -43,8 +50,9 @@ bool meter_is_stalled(int position);  /* it is not, and at the last look none of
 uint64_t meter_left(int position);    /* how long that will take, nanoseconds, as a guess */
 uint64_t meter_pace(int position);    /* what one launch takes, likewise */
 uint64_t meter_charged(int position); /* GPU time that this process was charged, nanoseconds in all */
-void meter_refund(int position, uint64_t time); /* of that, so much another slice had */
-uint64_t meter_last_launch(int position);       /* CLOCK_MONOTONIC, nanoseconds */
-uint64_t meter_last_work(int position);         /* likewise: when that was, or its end */
+uint64_t meter_used(int position, uint64_t now); /* the same, with what is under way */
+void meter_refund(int position, uint64_t time);  /* of that, so much another slice had */
+uint64_t meter_last_launch(int position);        /* CLOCK_MONOTONIC, nanoseconds */
+uint64_t meter_last_work(int position);          /* likewise: when that was, or its end */
 
 #endif

@@ -16,7 +16,11 @@ enum {
     HELD_STEP_NS = 500000,   /* between two looks at whether there is work */
     STALL_STEP_NS = 1000000, /* between two looks at whether what waits for the host runs */
     REST_STEP_NS = 1000000000,
-    AT_ONCE = 1 /* a step, of no time */
+    GUESSED_NS = 400000, /* before so long, an end is guessed well enough */
+    WOKEN_NS = 20000,    /* that a sleep may be longer than it is to be */
+    LATE_NS = 100000,    /* by so much more than expected a guess is wrong, */
+    DOUBTS = 16,         /* and so many turns end with their work */
+    AT_ONCE = 1          /* a step, of no time */
 };
 
 /* An nvcd that lets a launch wait so long without a word is not working: nothing is asked of it before it says something
@@ -32,22 +36,38 @@ static int position_of(const struct process *in, const uint8_t uuid[16])
     return NO_POSITION;
 }
 
+/* How long it went on what was running when the lease before was given back. What still runs does so under the new one. */
+static uint64_t tail_of(const struct lease *lease, int position, uint64_t now)
+{
+    uint64_t end = lease->left && meter_is_idle(position) ? meter_last_work(position) : now;
+    end = end < now ? end : now;
+    return lease->left && end > lease->left ? end - lease->left : 0;
+}
+
 /* False: the connection is of no more use. */
 static bool granted(struct process *in, int position, const struct nvcd_message *message)
 {
     struct lease *lease = &in->leases[position];
     uint32_t unasked = UNASKED;
+    uint64_t now = now_ns(CLOCK_MONOTONIC), tail = tail_of(lease, position, now);
     lock_take(&lease->changing);
     lease->round = message->round;
-    lease->charged = meter_charged(position);
+    lease->charged = meter_used(position, now);
+    lease->left = 0;
+    lease->tail = tail;
+    if (tail > LATE_NS + 2 * atomic_load(&lease->handover))
+        lease->doubts = DOUBTS;
     lease->spun = 0;
     lease->stalled = false;
     atomic_store(&lease->stuck, false);
-    lease->granted = now_ns(CLOCK_MONOTONIC);
+    lease->granted = now;
     lease->length = message->a;
+    lease->told = message->kind == NVCD_GRANT ? message->b : 0;
+    atomic_store(&lease->steps, 0);
+    atomic_store(&lease->fresh, lease->told && atomic_load(&lease->waiters));
     /* What was given back when this came, nvcd takes for ours, and for wanted. */
     bool back = atomic_compare_exchange_strong(&lease->state, &unasked, DRAINING);
-    bool sent = !back || lease_send_release(in, position, true);
+    bool sent = !back || lease_send_release(in, position, NVCD_ENOUGH);
     if (!back)
         lease_move(lease, message->kind == NVCD_FREE ? FREE : GRANTED);
     lock_drop(&lease->changing);
@@ -86,11 +106,20 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
     return idle && now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters);
 }
 
+/* Whether what runs will have ended when the next one begins, if the turn is given back now. What goes on for longer than
+ * it was guessed to is waited for. */
+static bool ends_in_time(const struct lease *lease, uint64_t left)
+{
+    return left && !lease->doubts && !atomic_load(&lease->stuck) && left <= atomic_load(&lease->handover);
+}
+
 /* Until the next look at what runs: half of what is left, since guesses are wrong in proportion. Being woken takes a good
  * part of what the device would be idle between two turns. */
-static long drain_step(struct lease *lease, int position, uint64_t now)
+static long drain_step(struct lease *lease, uint64_t left, uint64_t now)
 {
-    uint64_t left = meter_left(position);
+    uint64_t early = lease->doubts ? 0 : atomic_load(&lease->handover), rest = left - early;
+    if (early && left > early && rest < 2 * HELD_STEP_NS)
+        return rest < 2 * WOKEN_NS ? AT_ONCE : (long)(rest < GUESSED_NS ? rest - WOKEN_NS : rest / 2);
     if (left < DRAIN_SPIN_NS && !lease->spun)
         lease->spun = now;
     if (lease->spun && now - lease->spun < DRAIN_LOOKS_NS)
@@ -136,12 +165,15 @@ static long look_after(struct process *in)
             state = DRAINING;
         if (state == DRAINING && !meter_is_idle(i)) {
             bool stalled = meter_is_stalled(i);
-            good = lease_tell_stall(in, i, stalled);
-            step = stalled ? STALL_STEP_NS : drain_step(lease, i, now);
+            uint64_t left = meter_left(i);
+            bool early = !stalled && !lease->stalled && ends_in_time(lease, left);
+            good = early ? lease_release(in, i, NVCD_RUNS) : lease_tell_stall(in, i, stalled);
+            if (!early)
+                step = stalled ? STALL_STEP_NS : drain_step(lease, left, now);
         } else if (state == DRAINING) {
-            good = lease_release(in, i, quiet);
-            state = atomic_load(&lease->state);
+            good = lease_release(in, i, quiet ? NVCD_ENOUGH : 0);
         }
+        state = atomic_load(&lease->state);
         if (state == GRANTED)
             step = next_look(lease, i, now);
         if (state == WAITING || (state == DRAINING && atomic_load(&lease->stuck))) {

@@ -21,10 +21,10 @@ void lease_part(struct process *in);
 
 void lease_move(struct lease *lease, uint32_t state);
 
-/* Gives back what is DRAINING; `enough`: no more is wanted. Of two threads that find it drained one says so. False: the
+/* Gives back what is DRAINING; `flags` are NVCD_ENOUGH and NVCD_RUNS. Of two threads that find it drained one says so. False: the
  * connection is of no use. With the second, `changing` is held, and it is DRAINING. */
-bool lease_release(struct process *in, int position, bool enough);
-bool lease_send_release(struct process *in, int position, bool enough);
+bool lease_release(struct process *in, int position, uint64_t flags);
+bool lease_send_release(struct process *in, int position, uint64_t flags);
 
 /* What is DRAINING waits for the host, or does no longer; said once. False: the connection is of no use. */
 bool lease_tell_stall(struct process *in, int position, bool stalled);

@@ -342,6 +342,13 @@ uint64_t meter_charged(int position)
     return meter ? atomic_load(&meter->charged) : 0;
 }
 
+uint64_t meter_used(int position, uint64_t now)
+{
+    struct meter *meter = meter_of(position);
+    uint64_t busy = meter ? atomic_load(&meter->busy) : 0;
+    return meter_charged(position) + (busy && now > busy ? now - busy : 0);
+}
+
 void meter_refund(int position, uint64_t time)
 {
     struct meter *meter = time ? meter_of(position) : NULL;

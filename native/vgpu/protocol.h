@@ -21,17 +21,26 @@ enum {
     /* from the process */
     NVCD_HELLO = 1,   /* first of all; `a`: NVCD_VERSION */
     NVCD_WANT = 2,    /* `uuid`; `round`: of a lease that is over, whose work waits for more; else 0 */
-    NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it, `b`: 1 if no more is wanted */
+    NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it; `b`: see below */
     NVCD_STALL =
         4, /* `uuid`, `round`; `a`: likewise, `b`: 1 if none of what it launched runs, 0 if it runs again */
 
     /* from nvcd */
     NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */
     NVCD_FREE = 17,    /* `uuid`, `round`: a lease without an end until DROP, kept when idle */
-    NVCD_GRANT = 18,   /* `uuid`, `round`: a lease; `a`: its length */
+    NVCD_GRANT = 18, /* `uuid`, `round`: a lease; `a`: its length; `b`: when nvcd heard that the turn before
+                        * is over, on the host's CLOCK_MONOTONIC; 0: there was none */
     NVCD_DROP =
         19, /* `uuid`, `round`: the lease is over; `b`: what late ones had of it, once it is given back */
     NVCD_REFUSED = 20, /* `a`: an errno; nvcd closes the connection */
+};
+
+/* `b` of a release. What runs when it is sent goes on for as long as a hand-over takes. How long it did is in the next one:
+ * `b` / NVCD_TAIL nanoseconds, but for what ran under the new lease. */
+enum {
+    NVCD_ENOUGH = 1, /* no more is wanted */
+    NVCD_RUNS = 2,   /* what was launched has not ended */
+    NVCD_TAIL = 4,
 };
 
 /* Times in nanoseconds. A `round` is a lease's number: an answer to an old one is ignored. */

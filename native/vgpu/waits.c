@@ -1,6 +1,7 @@
 /* Calls by which a program waits for the device, or asks about it: what they answer shows what has ended, the latency of
  * the answer ago: see latency.c. */
 #include "gate.h"
+#include "lease.h"
 
 /* Positions with a meter. */
 static uint64_t metered(void)
@@ -29,12 +30,17 @@ static bool any_unfinished(void)
 
 struct asked {
     uint64_t serial[VGPU_DEVICES]; /* of each meter, before the call */
+    uint64_t unfinished;           /* a bit for each position that had work then */
 };
 
 static void before(struct asked *asked)
 {
+    asked->unfinished = 0;
     EACH_POSITION(i)
-    asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
+    {
+        asked->serial[i] = atomic_load_explicit(&meter_of((int)i)->serial, memory_order_acquire);
+        asked->unfinished |= unfinished(i) ? UINT64_C(1) << i : 0;
+    }
 }
 
 #define NOWHERE UINT64_MAX /* no context, and no stream: which of them have ended is to be asked */
@@ -45,18 +51,20 @@ static void after(const struct asked *asked, uint64_t context, uint64_t stream)
     uint64_t now = now_ns(CLOCK_MONOTONIC), thread = stream == 2 ? this_thread() : 0;
     EACH_POSITION(i)
     {
-        struct meter *meter = unfinished(i);
-        if (!meter)
+        struct meter *meter = meter_of((int)i);
+        if (!(asked->unfinished >> i & 1))
             continue;
         uint64_t since = atomic_load(&meter->busy), latency = atomic_load(&meter->latency);
         uint64_t off = latency == UINT64_MAX || since > now ? 0 : least(latency, (now - since) / 2);
-        if (context != NOWHERE)
+        /* Another thread may have seen it before. */
+        if (context != NOWHERE && since)
             meter_ended(meter, context, stream, thread, asked->serial[i], now - off);
         if (unfinished(i)) /* in other streams, which may have ended too */
             meter_look(meter, now, off);
         if (unfinished(i))
             continue;
         meter_stepped(meter, now);
+        lease_stepped((int)i, now);
         if (latency == UINT64_MAX)
             latency_measure(meter);
     }

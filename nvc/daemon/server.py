@@ -15,13 +15,16 @@ from nvc.daemon.io.identity import peer_of
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.peer_exit import unwatch, watch
 from nvc.daemon.io.wire import (
+    ENOUGH,
     HELLO,
     MESSAGE,
     NO_UUID,
     REFUSED,
     RELEASE,
+    RUNS,
     SIZE,
     STALL,
+    TAIL,
     VERSION,
     WANT,
     WELCOME,
@@ -45,6 +48,7 @@ ARRIVALS, CROWD = 3000, 2000  # that are looked at in a second, and at once: oth
 GREETING_TIME = 10 * SECOND  # to say hello
 PAUSE = SECOND // 20  # that a client is not looked at when it has sent too much
 LATE_MAX = 30 * SECOND  # to give back a lease that was handed on
+TAIL_MAX = 3600 * SECOND  # that work may go on after its turn
 NO_WAIT = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
@@ -198,14 +202,15 @@ class Server:
         if kind in (RELEASE, STALL):
             member = client.members.get(uuid)
             arbiter = self.board.arbiters.get(uuid)
-            if b > 1:
+            tail = b // TAIL
+            if tail > TAIL_MAX or b & ENOUGH and b & RUNS:
                 return errno.EPROTO
             if member is None or arbiter is None:
                 return 0
             if kind == STALL:
                 arbiter.stall(member, round, bool(b), a, now)
             else:
-                arbiter.release(member, round, not b, a, now)
+                arbiter.release(member, round, not b & ENOUGH, a, now, bool(b & RUNS), tail)
             return 0
         if kind == WANT:
             return self._want(client, uuid, round, now)

@@ -13,7 +13,20 @@ import pytest
 from support import PATIENCE, REPO, run
 from support.nvcd import GPU, Place, ask, eventually
 
-from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+from nvc.daemon.io.wire import (
+    DROP,
+    ENOUGH,
+    FREE,
+    GRANT,
+    HELLO,
+    MESSAGE,
+    REFUSED,
+    RELEASE,
+    RUNS,
+    TAIL,
+    WANT,
+    WELCOME,
+)
 
 
 def shares(place: Place, seconds: float, *drains: float) -> list[float]:
@@ -168,7 +181,8 @@ def test_many_connections(place: Place) -> None:
         (MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0), errno.EPROTO),
         (MESSAGE.pack(GRANT, 0, 0, bytes(16), 1, 0), errno.EPROTO),
         (MESSAGE.pack(0xFFFF, 0, 0, bytes(16), 1, 0), errno.EPROTO),
-        (MESSAGE.pack(RELEASE, 0, 0, bytes(16), 0, 2), errno.EPROTO),
+        (MESSAGE.pack(RELEASE, 0, 0, bytes(16), 0, ENOUGH | RUNS), errno.EPROTO),
+        (MESSAGE.pack(RELEASE, 0, 0, bytes(16), 0, 3_600_000_000_001 * TAIL), errno.EPROTO),
         (bytes(20), errno.EMSGSIZE),
         (bytes(41), errno.EMSGSIZE),
         (bytes(65536), errno.EMSGSIZE),

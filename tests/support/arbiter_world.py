@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from random import Random
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.gang import Board
@@ -20,9 +21,19 @@ class Program:
     """A process that is always busy: at the end of a lease it drains, gives it back and wants more."""
 
     def __init__(
-        self, drain: int = 0, work: int = 0, idle: int = 0, stuck: bool = False, pleads: int = 0
+        self,
+        drain: int = 0,
+        work: int = 0,
+        idle: int = 0,
+        stuck: bool = False,
+        pleads: int = 0,
+        tail: int = 0,
+        chance: Random | None = None,
     ) -> None:
-        self.drain = drain  # nanoseconds from the end to having drained
+        self._drain = drain  # nanoseconds from the end to having drained, about
+        self.chance = chance
+        self.tail = tail  # nanoseconds that its work runs on after it gave a lease back
+        self.runs_on = 0  # of that, what nvcd is yet to be told
         self.work = work  # after so long it has nothing more to do, 0: there is no end of it
         self.idle = idle  # then, until it has work again
         self.stuck = stuck  # it never gives anything back
@@ -32,6 +43,11 @@ class Program:
         self.messages: list[tuple[int, int, int]] = []  # time, kind, round
         self.began: dict[bytes, int] = {}
         self.rounds: dict[bytes, int] = {}
+
+    @property
+    def drain(self) -> int:
+        """The same by chance, a tenth more or less."""
+        return int(self._drain * self.chance.uniform(0.9, 1.1)) if self.chance else self._drain
 
     def all(self, now: int) -> int:
         """How long it might launch, until now."""
@@ -60,7 +76,10 @@ class Program:
             return
         del self.rounds[uuid]
         self.had += world.now - self.began[uuid]
-        world.board.arbiters[uuid].release(member, round, more, world.now - self.began[uuid], world.now)
+        used = world.now - self.began[uuid]
+        runs, tail = bool(self.tail) and more, self.runs_on
+        self.runs_on = self.tail if runs else 0
+        world.board.arbiters[uuid].release(member, round, more, used, world.now, runs, tail)
         world.check()
 
 
@@ -185,6 +204,7 @@ class World:
         uuid = self._where[member]
         program = member.client
         assert isinstance(program, Program)
-        program.excess += excess
+        if kind == DROP:
+            program.excess += excess
         # Not from within the arbiter: an answer takes its time.
         self.later(0, lambda: program.hear(self, member, uuid, kind, round, length))

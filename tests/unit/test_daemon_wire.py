@@ -9,7 +9,10 @@ from support import REPO, run
 
 from nvc.daemon.io import wire
 
-NAMES = ("VERSION", "HELLO", "WANT", "RELEASE", "STALL", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED")
+NAMES = (
+    *("VERSION", "HELLO", "WANT", "RELEASE", "STALL", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED"),
+    *("ENOUGH", "RUNS", "TAIL"),
+)
 PROGRAM = """
 #include "protocol.h"
 #include <stddef.h>

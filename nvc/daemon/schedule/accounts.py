@@ -7,6 +7,7 @@ savings, and still has its debts. A tenant with a bound has a budget too.
 
 from __future__ import annotations
 
+from nvc.daemon.schedule.leases import UNIT
 from nvc.slices.model.policy import EQUAL, NOTHING
 
 TYPE_CHECKING = False
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
-UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
 DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
 #: Nanoseconds for which a late tenant counts as one that works. It pays for them, and nobody has more than its
 #: bound for as long as another one never gives its lease back.
@@ -121,9 +121,21 @@ class Accounts:
         limit = self.account + DEBT * UNIT // tenant.weight
         if account > limit:
             account = max(limit, tenant.account)
-        tenant.account = account
+        tenant.stand(account)
         if self.bounded:
             tenant.budget = max(tenant.budget - held, -float(DEBT))
+
+    def pay_tail(self, member: Member, tail: int, now: int) -> None:
+        """Charge a tenant for what ran on after it gave a lease back, and not who had the device from then on."""
+        follower, member.follower = member.follower, None
+        since, member.left = member.left, 0
+        tail = min(tail, now - since) if since else 0
+        if tail <= 0:
+            return
+        self._charge(member.tenant, tail)
+        if follower is not None and follower.tenant is not None:
+            until = min(follower.ended or now, now)
+            self._charge(follower.tenant, -min(tail, max(until - follower.began, 0)))
 
     def refill(self, tenant: ScheduledSlice, now: int) -> None:
         """Bring the budget of a bounded tenant up to date."""

@@ -36,7 +36,6 @@ class Arbiter(Order):
         self.send = send
         self.force = force
         self.learnt = Fit()
-        self.round = 0
         self.lease_count = 0
 
     # What happens
@@ -84,7 +83,8 @@ class Arbiter(Order):
                 self.tenants[terms.key].take(terms)
         self.weigh()
         for tenant in self.tenants.values():
-            tenant.account, tenant.budget, tenant.refilled = self.account, float(self.length(tenant)), now
+            tenant.stand(self.account)
+            tenant.budget, tenant.refilled = float(self.length(tenant)), now
         if not self.policy.leases:
             for tenant in [*self.line, *([self.reserved] if self.reserved else [])]:
                 self.board.cancel(tenant.key, now)
@@ -181,10 +181,13 @@ class Arbiter(Order):
         ):
             self.drop(now)
 
-    def release(self, member: Member, round: int, more: bool, used: int, now: int) -> bool:
+    def release(
+        self, member: Member, round: int, more: bool, used: int, now: int, runs: bool = False, tail: int = 0
+    ) -> bool:
         """The process gives its lease back and may want another; False: it has none of that number.
 
-        Its own meter charged it `used` nanoseconds of GPU time under the lease.
+        Its own meter charged it `used` nanoseconds of GPU time. What it launched `runs` on for a moment; what it
+        had under the lease before did so for `tail` nanoseconds.
         """
         if not round or member.round != round:
             return False
@@ -205,12 +208,18 @@ class Arbiter(Order):
             return True
         lease.holders.discard(member)
         self.charge_until(now)
+        if member.left:
+            self.pay_tail(member, tail, lease.began)
         if tenant.shared:
             self.send(member, DROP, round, 0, tenant.excess(used))
         if not lease.holders:
             self._finish(now)
         else:
             self._wanting_changed(tenant, now)
+        if runs:
+            member.left = now
+            following = self.lease
+            member.follower = following if following is not lease else None
         return True
 
     def stall(self, member: Member, round: int, stalled: bool, used: int, now: int) -> None:
@@ -255,6 +264,8 @@ class Arbiter(Order):
         member.wants = False
         if member.round:
             self.release(member, member.round, False, 0, now)
+        if member.left:  # nobody says for how long
+            self.pay_tail(member, now - member.left, now)
         tenant.members.discard(member)
         self._wanting_changed(tenant, now)
 
@@ -304,6 +315,9 @@ class Arbiter(Order):
         self.deadline = None
         if lease is not None and lease.tenant is not None:
             tenant = lease.tenant
+            lease.ended = tenant.served = now
+            tenant.turn = now - lease.began
+            tenant.stand(tenant.account)
             if not lease.end:  # it was not bounded meanwhile, and saved only what it left to late ones
                 self.refill(tenant, now)
                 tenant.budget = max(tenant.budget, float(self.length(tenant)))
@@ -337,12 +351,6 @@ class Arbiter(Order):
         else:
             self.grant(chosen, self.length(chosen), now, False)
 
-    def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
-        """Keep the device for a gang until it has its others too; None: no longer."""
-        self.charge_until(now)
-        self.reserved = tenant
-        self.deadline = None
-
     def grant(self, tenant: ScheduledSlice, length: int, now: int, gang: bool) -> None:
         """Begin a lease; without a `length`, one that ends when another tenant wants the device."""
         self.charge_until(now)
@@ -368,16 +376,11 @@ class Arbiter(Order):
             tenant.waited += now - tenant.since
             tenant.since = 0
         for member in holders:
-            self._hand(member, lease.round, kind, max(length, spare))
+            self._hand(member, lease.round, kind, max(length, spare), now)
 
-    def _hand(self, member: Member, round: int, kind: int, length: int) -> None:
+    def _hand(self, member: Member, round: int, kind: int, length: int, ended: int = 0) -> None:
         member.round, member.used = round, 0
-        self.send(member, kind, round, length, 0)
-
-    def new_round(self) -> int:
-        """The number of the next lease."""
-        self.round = self.round + 1 & 0xFFFFFFFF or 1
-        return self.round
+        self.send(member, kind, round, length, ended)
 
     def _look_again(self, now: int) -> None:
         """Tenants or terms changed."""

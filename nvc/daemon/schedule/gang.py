@@ -7,8 +7,8 @@ of it. Pure, like the arbiters.
 
 from __future__ import annotations
 
-from nvc.daemon.schedule.accounts import UNIT
 from nvc.daemon.schedule.arbiter import Arbiter
+from nvc.daemon.schedule.leases import UNIT
 from nvc.slices.policy.entitlement import InForce
 
 TYPE_CHECKING = False

@@ -7,10 +7,15 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import Terms
 
 
+UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
+
+
 class Member:
     """What one process has to do with one device."""
 
-    __slots__ = ("tenant", "client", "uuid", "wants", "stuck", "stalled", "round", "since", "used")
+    __slots__ = (
+        "tenant", "client", "uuid", "wants", "stuck", "stalled", "round", "since", "used", "left", "follower",
+    )  # fmt: skip
 
     def __init__(self, tenant: ScheduledSlice, client: object, uuid: bytes = b"") -> None:
         self.tenant = tenant
@@ -22,6 +27,8 @@ class Member:
         self.round = 0  # of the lease that it holds; 0: none
         self.since = 0  # late, or late and stalled, or no longer stalled
         self.used = 0  # nanoseconds under its lease, as it last said
+        self.left = 0  # when it gave a lease back before its work had ended; 0: it had
+        self.follower: Lease | None = None  # that began then, another tenant's
         tenant.members.add(self)
 
     def waits(self) -> bool:
@@ -34,7 +41,7 @@ class ScheduledSlice:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
-        "held", "unpaid", "shared", "waited", "since", "grants", "lates",
+        "held", "unpaid", "shared", "waited", "since", "grants", "lates", "turn", "served", "tag", "floor",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -42,8 +49,10 @@ class ScheduledSlice:
         self.terms = terms
         self.members: set[Member] = set()
         self.late: set[Member] = set()  # whose lease was handed on before they gave it back
-        self.account = account
+        self.turn = 0  # how long it had its last lease
+        self.served = 0  # when that ended
         self.take(terms)
+        self.stand(account)
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all
@@ -58,6 +67,13 @@ class ScheduledSlice:
         """Be scheduled by other terms; `rate` is the part of the time that it gets at most, 0: no bound."""
         self.weight, self.rate = terms.weight, terms.bound
 
+    def stand(self, account: int) -> None:
+        """Move its account there. After another turn like its last one it is at `tag`; see Order."""
+        turn = self.turn * UNIT // self.weight
+        self.account = account
+        self.tag = account + turn
+        self.floor = account + turn // 4
+
     def excess(self, used: int) -> int:
         """What its cap was charged for while late tenants had a part of the device; told once, to one process.
 
@@ -71,7 +87,7 @@ class ScheduledSlice:
 class Lease:
     """The lease of a device."""
 
-    __slots__ = ("tenant", "round", "began", "end", "due", "holders", "dropped", "gang")
+    __slots__ = ("tenant", "round", "began", "ended", "end", "due", "holders", "dropped", "gang")
 
     def __init__(
         self, tenant: ScheduledSlice | None, round: int, began: int, end: int, holders: set[Member]
@@ -79,6 +95,7 @@ class Lease:
         self.tenant = tenant  # None: everybody's, from before there were leases
         self.round = round
         self.began = began
+        self.ended = 0
         self.end = end  # 0: until another tenant wants the device
         self.due = end  # when another one may have the device, if one wants it
         self.holders = holders  # who has not given it back

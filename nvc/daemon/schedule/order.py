@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from nvc.daemon.schedule.accounts import UNIT, Accounts
+from nvc.daemon.schedule.accounts import Accounts
+from nvc.daemon.schedule.leases import UNIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.leases import ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
-BY_ACCOUNT = attrgetter("account")
+BY_ACCOUNT, BY_TAG, BY_SERVED = attrgetter("account"), attrgetter("tag"), attrgetter("served")
 
 
 class Order(Accounts):
@@ -21,6 +22,7 @@ class Order(Accounts):
     def __init__(self, board: Board, force: InForce) -> None:
         super().__init__(force)
         self.board = board
+        self.round = 0  # of the last lease
         self.deadline: int | None = None
         self.line: list[ScheduledSlice] = []  # of gangs: before all others
         self.idle_since = 0
@@ -28,13 +30,23 @@ class Order(Accounts):
     def choose(self, now: int) -> ScheduledSlice | None:
         """Who gets the next lease. Bounded tenants that are due come first; None: nobody yet, see `deadline`."""
         if not self.bounded and self.board.single:
-            best = min(self.wanting.values(), key=BY_ACCOUNT)
-            self.account = max(self.account, best.account)
-            return best
+            return self._choose_in_turn()
         self.advance()
         if self.bounded:
             self.level(now)
         return self._choose_among(now)
+
+    def _choose_in_turn(self) -> ScheduledSlice:
+        """Who would be furthest behind after one more turn, but for those who are less than a turn from it.
+
+        Of these it is the one whose last lease is the longest ago. So equals alternate, though no two turns are
+        exactly as long, and what one had too much is paid for by a whole turn once it is most of one.
+        """
+        wanting = self.wanting.values()
+        first = min(wanting, key=BY_TAG)
+        self.account = max(self.account, first.account)
+        tag = first.tag
+        return min([one for one in wanting if one.floor <= tag], key=BY_SERVED)
 
     def _choose_among(self, now: int) -> ScheduledSlice | None:
         best: ScheduledSlice | None = None
@@ -68,6 +80,17 @@ class Order(Accounts):
             self.deadline = now + (soonest or self.quantum)
         return best
 
+    def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
+        """Keep the device for a gang until it has its others too; None: no longer."""
+        self.charge_until(now)
+        self.reserved = tenant
+        self.deadline = None
+
+    def new_round(self) -> int:
+        """The number of the next lease."""
+        self.round = self.round + 1 & 0xFFFFFFFF or 1
+        return self.round
+
     def advance(self) -> None:
         """New ones start where the one stands that is furthest behind of those who use the device."""
         if self.wanting:
@@ -92,7 +115,7 @@ class Order(Accounts):
             total = sum(other.weight for other in self.tenants.values()) or 1
             self.account += max(0, now - self.idle_since) * UNIT // total
         self.advance()
-        tenant.account = max(tenant.account, self.account)
+        tenant.stand(max(tenant.account, self.account))
         if tenant.rate:
             self.refill(tenant, now)
             # Where more is promised than there is, all others have savings.
