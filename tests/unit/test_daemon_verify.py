@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -365,3 +366,31 @@ def test_a_process_that_does_not_end_is_counted_again(monkeypatch: pytest.Monkey
         for passed, counted in ((0, 0), (GRACE - 1, 0), (GRACE, 1)):
             accountant.told((device,), passed)
             assert len(accountant.users) == counted, passed
+
+
+def test_the_first_process_of_a_claim_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it nobody shows the slice's ledger; with the answer of NVML that has it, it is read."""
+    entry: Any = SimpleNamespace(key=KEY, pid=0, devices=(SimpleNamespace(index="0"),))
+    known: Any = SimpleNamespace(
+        alive=True, entry=entry, clients=(), stamp=1, devices=(QuotaDevice(UUID, LIMIT),), quota=-1
+    )
+    slices: Any = SimpleNamespace(
+        kernel=LinuxKernel(), by_key={KEY: known}, living=lambda: (entry,), say=lambda text: None
+    )
+    accountant = Accountant(slices, lambda text: None)
+    view: Any = SimpleNamespace(sees=lambda entry: True, open_ledger=lambda *_, **__: 0)
+
+    def look(_: object, pid: int) -> Any:
+        os.stat(f"/proc/{pid}")  # a claim's slice has no first process: 0
+        return nullcontext(view)
+
+    monkeypatch.setattr("nvc.daemon.audit.accountant.ProcessView", look)
+    monkeypatch.setattr("nvc.daemon.audit.accountant.slice_of", lambda *_: entry)
+    account = Account(0, os.getpid(), "python", (GIB,))
+    monkeypatch.setattr("nvc.daemon.audit.accountant._read", lambda *_: (account,))
+    wrong: list[object] = []
+    monkeypatch.setattr(accountant, "change", lambda *words: wrong.append(words))
+    accountant.before()
+    accountant.told((DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((os.getpid(), GIB),)),), 0)
+    (balance,) = accountant.balances
+    assert (balance.model, balance.truth) == (GIB, GIB) and wrong == [] and accountant.unread == {}

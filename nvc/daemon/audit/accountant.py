@@ -72,6 +72,9 @@ class _NotShown(Exception):
     """No process that can be asked sees the ledger."""
 
 
+_NOBODY = "no process shows one"
+
+
 def _cause(error: OSError | LedgerError | _NotShown) -> str:
     if isinstance(error, LedgerError):
         return str(error.cause).lower()
@@ -144,6 +147,8 @@ class Accountant:
             truths[place] = (
                 -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
             )
+        for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
+            del self.unread[key]  # somebody shows it now: the first process of a claim's slice
         balances = []
         for key, known in self.slices.by_key.items():
             if not known.alive:
@@ -236,7 +241,7 @@ class Accountant:
         entry = known.entry
         pids = [client.peer.pid for client in known.clients] + [entry.pid]
         pids += [user.pid for user in self.users if user.key == entry.key]
-        problem: OSError | LedgerError | _NotShown = _NotShown("no process shows one")
+        problem: OSError | LedgerError | _NotShown = _NotShown(_NOBODY)
         limit = CpuLimit(LOOK_TIME)
         for pid in dict.fromkeys(pids):
             if limit.is_over():
