@@ -6,16 +6,16 @@ The container has the capabilities that engines grant by default, and no filter 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support import GIB
+from support.adversary_rights import DENIED, ON_QUOTA
 from support.bundle import Container
 from support.configure import BASIC, Configure
-from support.rootfs import LIBS, as_debian
+from support.rootfs import as_debian
 from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 
 from nvc.kernel import LinuxKernel
@@ -23,24 +23,7 @@ from nvc.slices.store import registry
 from nvc.slices.store.liveness import living
 
 OUT_OF_MEMORY = 2
-DENIED = re.compile(
-    "Read-only file system|Operation not permitted|permission denied|Device or resource busy"
-)
-QUOTA = f"{LIBS}/nvc/quota"
-#: Each by itself; what it does must fail, or change nothing that counts.
-ATTACKS = {
-    "written": f"busybox dd if=/dev/zero of={QUOTA} bs=64 count=1 conv=notrunc",
-    "cut short": f": > {QUOTA}",
-    "removed": f"busybox rm -f {QUOTA}",
-    "mounted anew, writable": f"busybox mount -o remount,rw,bind {QUOTA} && : > {QUOTA}",
-    "unmounted": f"busybox umount -l {QUOTA}",
-    "covered": f"busybox mount -t tmpfs none {LIBS}/nvc",
-    "given away": f"busybox chown 1000 {QUOTA}; busybox chmod 666 {QUOTA} && : > {QUOTA}",
-    "mounted anew in a user namespace": f"busybox unshare -Um busybox mount -o remount,rw,bind {QUOTA}",
-    "unmounted in a user namespace": f"busybox unshare -Um busybox umount -l {QUOTA}",
-    "written in a user namespace": f"busybox unshare -Um sh -c ': > {QUOTA}'",
-    "written from another root": f"busybox chroot {LIBS}/nvc /quota; : > /proc/1/root{QUOTA}",
-}
+
 
 
 @pytest.fixture
@@ -68,7 +51,7 @@ def test_the_quota_stays_the_hosts(sliced: Container, tool: str) -> None:
     entry = entry_of(sliced.pid)
     with open(entry.quota, "rb") as file:
         before = file.read()
-    for name, script in ATTACKS.items():
+    for name, script in ON_QUOTA.items():
         done = sliced.exec(script, check=False)
         assert done.returncode == 1 and DENIED.search(done.stderr), (
             f"{name}: {done.returncode} {done.stderr}"

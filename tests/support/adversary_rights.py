@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from .rootfs import LIBS
 
 
 @dataclass(frozen=True)
@@ -279,3 +282,23 @@ RIGHTS = (
         "kernel/test_probe.py::test_the_probe_has_no_rights_left",
     ),
 )
+
+DENIED = re.compile(
+    "Read-only file system|Operation not permitted|permission denied|Device or resource busy"
+)
+QUOTA = f"{LIBS}/nvc/quota"
+#: What root in a container does to the quota's file, each by itself.
+#: It must fail, or change nothing that counts.
+ON_QUOTA = {
+    "written": f"busybox dd if=/dev/zero of={QUOTA} bs=64 count=1 conv=notrunc",
+    "cut short": f": > {QUOTA}",
+    "removed": f"busybox rm -f {QUOTA}",
+    "mounted anew, writable": f"busybox mount -o remount,rw,bind {QUOTA} && : > {QUOTA}",
+    "unmounted": f"busybox umount -l {QUOTA}",
+    "covered": f"busybox mount -t tmpfs none {LIBS}/nvc",
+    "given away": f"busybox chown 1000 {QUOTA}; busybox chmod 666 {QUOTA} && : > {QUOTA}",
+    "mounted anew in a user namespace": f"busybox unshare -Um busybox mount -o remount,rw,bind {QUOTA}",
+    "unmounted in a user namespace": f"busybox unshare -Um busybox umount -l {QUOTA}",
+    "written in a user namespace": f"busybox unshare -Um sh -c ': > {QUOTA}'",
+    "written from another root": f"busybox chroot {LIBS}/nvc /quota; : > /proc/1/root{QUOTA}",
+}

@@ -1,0 +1,179 @@
+"""Programs of the catalogue in pods, by the simulated driver's own count: limits and caps hold for a claim.
+
+Each runs in two containers of a pod that share a claim, with processes that the kubelet started by `exec`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from support import GIB, until
+from support.adversary import Look, Taker
+from support.adversary_rights import DENIED, ON_QUOTA
+from support.adversary_table import TAKERS, WAYS
+from support.adversary_time import Way
+from support.cluster import Cluster
+from support.cluster.images import BUSYBOX
+from support.cluster.pods import Space
+from support.cluster.tenants import NODE, SHARED, TOOLS, Tenant, equip, small, tenant
+from support.rootfs import LIBS
+
+CAP, SECONDS, POINTS = 10, 6, 0.005
+BOTH = ("main", "side")
+OUT_OF_MEMORY = 2
+MEMORY = [
+    one for one in TAKERS
+    if one.name in (
+        "a child of fork", "the next program", "killed", "many processes", "opened by a handle",
+        "memory sent to another process", "many threads",
+    )
+]  # fmt: skip
+TIME = [
+    one for one in WAYS
+    if one.name in (
+        "queue", "alternate", "processes", "forking", "leaving", "another-root", "no-limits", "unmapped-ledger",
+    )
+]  # fmt: skip
+
+
+@pytest.fixture
+def shared(space: Space, request: pytest.FixtureRequest) -> Iterator[Tenant]:
+    """A pod with two containers that share a claim, and processes if the third of the parameters says so."""
+    memory, cores, processes = getattr(request, "param", (2 * GIB, 50, True))
+    equip(space)
+    claim = small(memory, cores)
+    space.apply(claim, tenant("shared", claim["metadata"]["name"], BOTH, shareProcessNamespace=processes))
+    space.phase("shared", "Running")
+    made = Tenant(space, "shared", BOTH)
+    yield made
+    made.end()
+
+
+def test_the_catalogue_has_them() -> None:
+    assert (len(MEMORY), len(TIME)) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("shared", "taker"), [((one.limit, 50, True), one) for one in MEMORY], indirect=["shared"],
+    ids=lambda value: getattr(value, "name", ""),
+)  # fmt: skip
+def test_no_more_memory_than_the_claim(nvc: Cluster, shared: Tenant, taker: Taker) -> None:
+    look = Look(shared, taker, books=False)
+    taker.program(shared, look)
+    look()
+    assert look.most > 0
+
+
+@pytest.mark.parametrize("shared", [(2 * GIB, CAP, True)], indirect=True, ids=[""])
+def test_no_more_time_than_the_claim(nvc: Cluster, shared: Tenant) -> None:
+    """Each program in both containers at once, one after the other: what one owes, the next one pays."""
+    for way in TIME:
+        assert share_of(shared, way) <= CAP / 100 + POINTS + 2 * way.burst / SECONDS, way.name
+
+
+def share_of(shared: Tenant, way: Way) -> float:
+    """The part of the GPU's time that a program has which runs in each container."""
+    words = (f"{TOOLS}/take_time", way.name, "1000", "1000")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environment = shared.space.cluster.state.environment
+    began, before = time.monotonic(), shared.busy()
+    running = [subprocess.Popen(shared.words(*words), env=environment, **quiet) for _ in BOTH]
+    until(lambda: shared.busy() > before)
+    until(lambda: time.monotonic() - began >= SECONDS)
+    share = (shared.busy() - before) / (time.monotonic() - began)
+    shared.space.run(shared.name, "killall -9 take_time")
+    for process in running:
+        process.wait(60)
+    return share
+
+
+@pytest.mark.parametrize("shared", [(2 * GIB, 50, False)], indirect=True, ids=[""])
+def test_the_quota_stays_the_nodes(nvc: Cluster, shared: Tenant) -> None:
+    """Whatever root in the pod does to its file."""
+
+    def quotas() -> str:
+        return nvc.inside(NODE, "sh", "-c", "sha256sum /run/nvc/vgpu/*/quota").stdout
+
+    before = quotas()
+    for name, script in ON_QUOTA.items():
+        done = subprocess.run(
+            shared.words("sh", "-c", script), env=nvc.state.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and DENIED.search(done.stderr), f"{name}: {done.returncode} {done.stderr}"
+        assert quotas() == before, name
+    assert shared.start().code("alloc a 2g") == OUT_OF_MEMORY
+
+
+def around(root: str) -> str:
+    """A script that takes 1 GiB, and 2 GiB more, as a program of another container, below whose root it is."""
+    commands = "init\\nprimary 0\\nalloc a 1g\\nalloc b 2g\\n"
+    return f"printf '{commands}' | chroot {root} {TOOLS}/vgpu_tool; echo done"
+
+
+def test_an_ephemeral_container(nvc: Cluster, shared: Tenant) -> None:
+    """It has no claim; in the root directory of one that has, it has that one's limit."""
+    image = ("--image", BUSYBOX, "--image-pull-policy=IfNotPresent", "--attach=false", "--container=late")
+    words = ("--target=main", "--", "sh", "-c", around("/proc/$(pidof sleep | cut -d' ' -f1)/root"))
+    shared.space.kubectl("debug", shared.name, *image, *words)
+
+    def said() -> str:
+        text = shared.space.kubectl("logs", shared.name, "-c", "late", check=False)
+        return text if "done" in text else ""
+
+    found = until(said)
+    answers = [line.split()[0] for line in found.splitlines()[:-1]]
+    assert answers[3:] in ([], [str(OUT_OF_MEMORY)]), found
+    assert shared.taken() == 0
+
+
+def first_process(space: Space, name: str) -> int:
+    """The number, on the node, of a pod's process that sleeps."""
+    uid = space.get("pod", name)["metadata"]["uid"]
+    for number in sorted(int(one) for one in os.listdir("/proc") if one.isdigit()):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with open(f"/proc/{number}/cgroup", encoding="utf-8") as file:
+                inside = f"pod{uid}/" in file.read()
+            if inside and os.path.exists(f"/proc/{number}/root{LIBS}/nvc"):
+                return number
+    raise AssertionError(f"no process of {name}")
+
+
+def test_a_pod_that_sees_the_processes_of_the_node(nvc: Cluster, shared: Tenant) -> None:
+    """In the root directory of another pod it has that one's limit, and that one's account has its memory."""
+    space = shared.space
+    space.apply(tenant("watcher", small()["metadata"]["name"], hostPID=True))
+    space.phase("watcher", "Running")
+    found = space.run("watcher", around(f"/proc/{first_process(space, shared.name)}/root"))
+    answers = [line.split()[0] for line in found.splitlines()[:-1]]
+    assert answers == ["0", "0", "0", str(OUT_OF_MEMORY)], found
+    taker, other = shared.start(), Tenant(space, "watcher").start()
+    assert taker.code("alloc a 1g") == other.code("alloc a 1g") == 0
+    assert taker.code("alloc b 1g") == other.code("alloc b 1g") == OUT_OF_MEMORY
+    other.kill()
+
+
+def test_memory_by_the_volume_of_another_pod(nvc: Cluster, shared: Tenant) -> None:
+    """Handles of memory go from claim to claim there: each is held to its limit, and both to the sum."""
+    space, uid = shared.space, shared.space.get("pod", shared.name)["metadata"]["uid"]
+    document = tenant("reader", small()["metadata"]["name"])
+    volume = f"/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/shared"
+    document["spec"]["volumes"][1] = {"name": "shared", "hostPath": {"path": volume, "type": "Directory"}}
+    space.apply(document)
+    space.phase("reader", "Running")
+    maker, reader = shared.start(), Tenant(space, "reader").start()
+    for name in "abcdef":
+        if maker.code(f"alloc {name} 400m"):
+            break
+        maker.do(f"ipcget {name} {SHARED}/handle")
+        reader.code(f"ipcopen {name} {SHARED}/handle")
+        maker.do(f"free {name}")
+        assert shared.taken() <= 4 * GIB
+    while maker.code("alloc z 100m") == 0 or reader.code("alloc z 100m") == 0:
+        assert shared.taken() <= 4 * GIB
+    reader.kill()
+    assert shared.taken() <= 2 * GIB
