@@ -7,10 +7,13 @@ import os
 import posix
 import subprocess
 import sys
+import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import REPO
 from support.damage import CALIBRATION
 
 from nvc.kernel import LinuxKernel
@@ -134,6 +137,45 @@ def test_the_number_of_a_namespace_that_is_given_again() -> None:
             assert number and living(kernel, (entry,))[key].pids == (process.pid,)
             assert living(kernel, (entry.replace(mounts=1, start=1 << 60),)) == {}
             assert bool(living(kernel, (entry.replace(mounts=0, start=1 << 60),))) == in_doubt
+
+
+MANY_MOUNTS = """
+import ctypes, os, sys
+from nvc.kernel import private_mounts
+private_mounts()
+mount = ctypes.CDLL(None).mount
+assert mount(b"none", b"/mnt", b"tmpfs", 0, None) == 0
+os.chdir("/mnt")
+for _ in range(15):
+    os.mkdir(" " * 255)
+    os.chdir(" " * 255)
+os.mkdir("a")
+for _ in range(100):
+    assert mount(b"none", b"a", b"tmpfs", 0, None) == 0
+print(len(open("/proc/self/mountinfo").read()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_lists_of_mounts_that_are_too_long_are_a_doubt(tmp_path: Path) -> None:
+    """They take no memory, and no more time than they may."""
+    kernel = LinuxKernel()
+    (tmp_path / "quota").touch()
+    entry = Entry("f-0-0-0", str(tmp_path), 0, 0, "", "/nowhere", 0, ())
+    with subprocess.Popen(
+        [sys.executable, "-c", MANY_MOUNTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPO
+    ) as process:
+        assert process.stdout is not None
+        size = int(process.stdout.readline())
+        assert size > 1 << 20
+        tracemalloc.start()
+        try:
+            assert living(kernel, (entry,)) == {}
+            assert tracemalloc.get_traced_memory()[1] < size // 4
+        finally:
+            tracemalloc.stop()
+        assert "too long to be read" in living(kernel, (entry,), 0)[entry.key].doubt
+        assert living(kernel, (entry.replace(start=1 << 60),), 0) == {}  # nobody began after it
 
 
 def test_what_cannot_be_looked_at_lives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from nvc.kernel import O_PATH
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.ledger import Account, Budget, LedgerError
 from nvc.slices.store.process_info import ENDED, is_here, namespace_id_of, namespace_link, start_of
-from nvc.slices.store.process_view import ProcessView, is_quota
+from nvc.slices.store.process_view import CpuLimit, ProcessView
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -38,8 +38,10 @@ F_OFD_GETLK = 36
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit machines
 #: So many processes of a slice are asked for its ledger: one may have changed its root directory.
 TRIES = 16
-#: Bytes of a list of mounts: more than a tenant can make of 100,000 mounts (sysctl fs.mount-max) with usual names.
-MOUNTS_MAX = 64 << 20
+PART = 1 << 16  # bytes of a list of mounts that are read at a time
+#: Nanoseconds of a processor for all lists of mounts: a tenant can make many namespaces with 100,000 mounts each
+#: (sysctl fs.mount-max), and a line for each as long as it likes. Where leases wait for it, it is LEASES_TIME.
+LISTS_TIME, LEASES_TIME = 2_000_000_000, 50_000_000
 
 
 class Life(Value):
@@ -57,9 +59,12 @@ class LedgerReading(Value):
     problem: str = ""  # why that is not known
 
 
-def living(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
-    """The living slices by key, each with all of its processes. Examines every process of the host."""
-    host = _Host(kernel)
+def living(kernel: Kernel, entries: tuple[Entry, ...], most: int = LISTS_TIME) -> dict[str, Life]:
+    """The living slices by key, each with all of its processes. Examines every process of the host.
+
+    Lists of mounts that cannot be read in `most` nanoseconds of a processor leave it in doubt who has ended.
+    """
+    host = _Host(kernel, entries, most)
     found = {}
     for entry in entries:
         life = host.life_of(entry)
@@ -77,7 +82,7 @@ def living_of(kernel: Kernel, entries: tuple[Entry, ...]) -> dict[str, Life]:
     found = {entry.key: Life((entry.pid,)) for entry in entries if is_here(entry.pid, entry.start)}
     found |= {entry.key: _prepared(entry) for entry in entries if entry.claim}
     rest = tuple(entry for entry in entries if entry.key not in found)
-    return found | living(kernel, rest) if rest else found
+    return found | living(kernel, rest, LEASES_TIME) if rest else found
 
 
 def _prepared(entry: Entry) -> Life:
@@ -88,12 +93,14 @@ def _prepared(entry: Entry) -> Life:
 class _Host:
     """The processes of this host by mount namespace, at one moment."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, entries: tuple[Entry, ...], most: int) -> None:
         self.kernel = kernel
+        self._keys = frozenset(entry.key.encode() for entry in entries)
+        self._limit = CpuLimit(most)
         #: What could not be read, and when the process began that it is of.
         self.doubts: list[tuple[int, str]] = []
         self.pids: dict[int, list[int]] = {}
-        self._mounts: dict[int, list[bytes]] = {}  # lines of the lists of mounts, by process
+        self._mounts: dict[int, _Mounts] = {}  # by process
         try:
             names = [name for name in os.listdir("/proc") if name.isdigit()]
         except OSError as error:
@@ -126,7 +133,7 @@ class _Host:
             return Life((entry.pid,))
         if device >= 0:
             for namespace, pids in self.pids.items():
-                one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
+                one = next((pid for pid in pids[:TRIES] if self._list(pid).lines), 0)
                 if one and namespace != entry.namespace and self._shows(one, entry, device):
                     return Life(tuple(pids))
         # Nobody is in a slice who began before the first process in it did.
@@ -137,7 +144,7 @@ class _Host:
         """The life of a slice that several containers share, with the processes of all of them."""
         found: list[int] = []
         for pids in self.pids.values():
-            one = next((pid for pid in pids[:TRIES] if self._lines(pid)), 0)
+            one = next((pid for pid in pids[:TRIES] if self._list(pid).lines), 0)
             if device >= 0 and one and self._shows(one, entry, device):
                 found += pids
         return Life(tuple(sorted(found))) if found else _prepared(entry)
@@ -173,20 +180,20 @@ class _Host:
 
     def _shows(self, pid: int, entry: Entry, device: int) -> bool:
         """Whether the process has the slice's quota among its mounts."""
-        end = f"/{entry.key}/quota".encode()
-        found = (line.split(b" ", 5) for line in self._lines(pid) if end in line)
-        return any(len(words) == 6 and is_quota(words, entry, device) for words in found)
+        number = f"{os.major(device)}:{os.minor(device)}".encode()
+        return (number, entry.key.encode()) in self._list(pid).quotas
 
-    def _lines(self, pid: int) -> list[bytes]:
-        """The lines of /proc/PID/mountinfo (proc(5)); none for a process that has ended."""
-        if pid not in self._mounts:
-            self._mounts[pid] = []
+    def _list(self, pid: int) -> _Mounts:
+        """What /proc/PID/mountinfo says (proc(5)); nothing for a process that has ended."""
+        found = self._mounts.get(pid)
+        if found is None:
+            found = self._mounts[pid] = _Mounts(self._keys)
             try:
-                with open(f"/proc/{pid}/mountinfo", "rb") as mounts:
-                    self._mounts[pid] = mounts.read(MOUNTS_MAX).splitlines()
+                if not found.read(pid, self._limit):
+                    self._doubt(str(pid), "mountinfo", OSError(errno.EFBIG, "too long to be read"))
             except OSError as error:
                 self._doubt(str(pid), "mountinfo", error)
-        return self._mounts[pid]
+        return found
 
     def _may_be_inside(self, pid: int, entry: Entry) -> bool:
         """Whether a process that does not show the quota may be of the slice. Raises OSError.
@@ -203,7 +210,47 @@ class _Host:
         if f"{found.device:x}-{found.inode:x}" == "-".join(entry.key.split("-")[1:3]):
             here = os.stat("/")
             return (found.device, found.inode) != (here.st_dev, here.st_ino)
-        return not any(line.split(b" ", 5)[4:5] == [b"/"] for line in self._lines(pid))
+        return not self._list(pid).has_root
+
+
+class _Mounts:
+    """What is of interest in the mounts of a process. It does not grow with their number."""
+
+    __slots__ = ("keys", "lines", "quotas", "has_root")
+
+    def __init__(self, keys: frozenset[bytes]) -> None:
+        self.keys = keys
+        self.lines = False  # whether there are any
+        self.quotas: set[tuple[bytes, bytes]] = set()  # device and key of each quota of a slice with such a key
+        self.has_root = False  # whether its root directory is a mount
+
+    def read(self, pid: int, limit: CpuLimit) -> bool:
+        """Read the list; False: it is too long for the limit. Raises OSError."""
+        fd = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            rest = b""
+            while not limit.is_over():
+                part = os.read(fd, PART)
+                if not part:
+                    return True
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    self._take(line)
+        finally:
+            os.close(fd)
+        return False
+
+    def _take(self, line: bytes) -> None:
+        self.lines = True
+        if b"/quota " not in line and b" / " not in line:
+            return
+        words = line.split(b" ", 5)
+        if len(words) == 6:
+            self.has_root |= words[4] == b"/"
+            above, _, name = words[3].rpartition(b"/")
+            key = above.rpartition(b"/")[2]
+            if name == b"quota" and key in self.keys:
+                self.quotas.add((words[2], key))
 
 
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
