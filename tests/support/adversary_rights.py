@@ -111,6 +111,12 @@ RIGHTS = (
         "kernel/test_cdi_slices.py::test_a_slice_lives_wherever_its_container_moves_its_files",
     ),
     Right(
+        "long lists of mounts",
+        "mount namespaces with thousands of mounts of long names each",
+        "nobody waits for them to be read; who has ended is in doubt",
+        "unit/test_vgpu_registry.py::test_lists_of_mounts_that_are_too_long_are_a_doubt",
+    ),
+    Right(
         "no hooks",
         "an engine leaves the hooks out, so that there is no quota",
         "every allocation fails",
@@ -261,6 +267,12 @@ RIGHTS = (
         "the container sets CUDA_MPS_PIPE_DIRECTORY, memory limits and priorities of its own",
         "its limit",
         "adversary/test_rights.py::test_limits_of_the_system",
+    ),
+    Right(
+        "many late processes",
+        "twelve processes whose queued kernels run on after each lease",
+        "the other one is charged for a thirteenth of that time",
+        "unit/test_daemon_arbiter.py::test_beside_many_late_processes_one_pays_for_its_own_part",
     ),
     Right(
         "a killed holder",

@@ -351,6 +351,23 @@ def test_who_works_beside_a_late_one_is_told_what_that_had() -> None:
     )
 
 
+@pytest.mark.parametrize("processes", [1, 3, 12])
+def test_beside_many_late_processes_one_pays_for_its_own_part(processes: int) -> None:
+    """The device runs all processes in turn: beside twelve a thirteenth is left, and no more is charged."""
+    world = World(DevicePolicy(FIXED))
+    for _ in range(processes):
+        world.start("long", Program(drain=200 * MS), cores=50)
+    short = world.start("short", Program(), cores=50)
+    world.run(10 * SECOND)
+    arbiter = world.board.arbiters[world.uuids[0]]
+    beside = 200 * MS - world.force[world.uuids[0]].quantum
+    turns = arbiter.tenants["long"].lates / processes
+    assert turns > 10
+    assert short.excess / turns == pytest.approx(beside * processes / (processes + 1), rel=0.1)
+    # Where the others have finished, it has the device alone: it holds half of the time in all.
+    assert world.held()["short"] == pytest.approx(5 * SECOND, rel=0.1)
+
+
 def test_beside_a_late_one_nobody_has_the_device_for_good() -> None:
     world = World(DevicePolicy(FIXED))
     world.start("long", Program(drain=200 * MS), cores=50)

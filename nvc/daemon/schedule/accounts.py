@@ -65,8 +65,9 @@ class Accounts:
     def charge_until(self, now: int) -> None:
         """Charge the slices that use the device for the time since the last charge.
 
-        A late slice shares that time with the holder of the lease, as the hardware does. It pays when it gives its
-        lease back, or when its next lease begins: a debt that grew while the slice waits would delay that for ever.
+        A late slice shares that time with the holder of the lease, as the hardware does: each process that uses the
+        device has as much of it as any other. The slice pays when it gives its lease back, or when its next lease
+        begins: a debt that grew while it waits would delay that for ever.
         """
         since = self.charged_until
         if now <= since:
@@ -74,22 +75,25 @@ class Accounts:
         self.charged_until = now
         lease = self.lease
         user = lease.tenant if lease is not None else self.reserved
-        late = [tenant for tenant in self.late if not all(one.stalled for one in tenant.late)]
-        if not late:
+        late = {tenant: sum(not one.stalled for one in tenant.late) for tenant in self.late}
+        using = {tenant: count for tenant, count in late.items() if count}
+        if not using:
             if user is not None:
                 self._charge(user, now - since)
             return
-        users = {*late} if user is None else {*late, user}
-        part = (now - since) // len(users)
-        for tenant in users:
+        if user is not None:
+            using[user] = using.get(user, 0) + (len(lease.holders) if lease is not None else 0) or 1
+        processes = sum(using.values())
+        for tenant, count in using.items():
+            part = (now - since) * count // processes
             if tenant is user:
                 self._charge(tenant, part)
             else:
                 tenant.unpaid += part
                 tenant.held += part
-        fresh = sum(any(now - one.since < LENT for one in tenant.late if not one.stalled) for tenant in late)
-        if user is not None and user not in late:
-            user.shared += (now - since) * fresh // (fresh + 1)
+        if user is not None and not late.get(user):
+            fresh = sum(now - one.since < LENT and not one.stalled for tenant in late for one in tenant.late)
+            user.shared += (now - since) * fresh // (fresh + using[user])
 
     def settle(self, member: Member, used: int, now: int) -> None:
         """Share out what a late process `used` in all, while the last that it said was that nothing of it runs.
