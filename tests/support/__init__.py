@@ -70,8 +70,9 @@ def until(found: Callable[[], T], about: Callable[[], object] = lambda: "it did 
 
     Raises AssertionError with what `about()` says when PATIENCE is over.
     """
-    end = time.monotonic() + PATIENCE
+    begin = time.monotonic()
     while not (seen := found()):
-        assert time.monotonic() < end, about()
-        select.select([], [], [], 0.02)
+        waited = time.monotonic() - begin
+        assert waited < PATIENCE, about()
+        select.select([], [], [], min(0.01 + waited / 10, 0.1))  # to ask costs more than to be a little late
     return seen
