@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from functools import partial
 
 from nvc.daemon.io.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.io.identity import peer_of
@@ -84,7 +85,10 @@ class Server:
         """A message for a process about a device. One that does not take it is closed afterwards."""
         client = member.client
         assert isinstance(client, Client)
-        self._put(client, MESSAGE.pack(kind, 0, round, member.uuid, length, excess))
+        try:
+            client.socket.send(MESSAGE.pack(kind, 0, round, member.uuid, length, excess), NO_WAIT)
+        except OSError as error:
+            self.doom(client, error.errno or errno.EPIPE)
 
     def _put(self, client: Client, message: bytes) -> None:
         try:
@@ -137,7 +141,7 @@ class Server:
         known.clients.add(client)
         known.alive = True
         self.clients[client.fd] = client
-        self.loop.add(client.fd, lambda now: self._ready(client, now))
+        self.loop.add(client.fd, partial(self._ready, client))
         return 0
 
     # Messages

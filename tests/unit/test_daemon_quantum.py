@@ -137,7 +137,7 @@ MIXTURES = {
     "a queue and long kernels": ((queue, long), LONGEST),
     "eight queues": ((queue,) * 8, ROUND // 8),
     "eight that decode": ((decode,) * 8, 3 * MS),
-    "sixteen that decode": ((decode,) * 16, 5 * MS),
+    "sixteen that decode": ((decode,) * 16, 9 * MS),
 }
 
 

@@ -111,16 +111,14 @@ class Accounts:
             user.shared += part
             self._charge(user, -part)
 
-    def _charge(self, tenant: ScheduledSlice, held: int) -> None:
-        tenant.held += held
-        self._pay(tenant, held)
-
     def pay(self, tenant: ScheduledSlice) -> None:
         """Charge a tenant for what it had while it was late."""
         unpaid, tenant.unpaid = tenant.unpaid, 0
-        self._pay(tenant, unpaid)
+        tenant.held -= unpaid  # it was counted there before
+        self._charge(tenant, unpaid)
 
-    def _pay(self, tenant: ScheduledSlice, held: int) -> None:
+    def _charge(self, tenant: ScheduledSlice, held: int) -> None:
+        tenant.held += held
         account = tenant.account + held * UNIT // tenant.weight
         limit = self.account + DEBT * UNIT // tenant.weight
         if account > limit:

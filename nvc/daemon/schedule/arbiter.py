@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
-from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
-from nvc.slices.model.policy import EQUAL, MS
+from nvc.daemon.schedule.turns import GRACE, Turns
+from nvc.slices.model.policy import EQUAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,24 +19,19 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.quantum import Work
     from nvc.slices.policy.entitlement import InForce, Terms
 
-#: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
-#: what its holder launches at one time.
-GRACE = 10 * MS
 SPARE = 4  # quanta, of a lease that nobody else waits for
 
 
-class Arbiter(Order):
+class Arbiter(Turns):
     """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
 
     def __init__(
         self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int, int], None]
     ) -> None:
-        super().__init__(board, force)
+        super().__init__(board, force, send)
         self.uuid = uuid
-        self.send = send
         self.force = force
         self.learnt = Fit()
-        self.lease_count = 0
 
     # What happens
 
@@ -192,6 +187,9 @@ class Arbiter(Order):
         if not round or member.round != round:
             return False
         tenant = member.tenant
+        if more and self._pass_on(member, tail, now):
+            member.left, member.follower = (now, self.lease) if runs else (0, None)
+            return True
         member.round = 0
         member.wants = more
         if member in tenant.late:

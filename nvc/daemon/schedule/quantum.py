@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 SECOND = 1000 * MS
 SHORTEST, LONGEST = MS // 2, 40 * MS
 #: Steps make a lease of at least so long, since a change costs 0.1 to 0.2 ms. It is longer for more than FEW
-#: slices: each waits for all others anyway, and nvcd's own time grows with the number of changes.
-TURN, FEW = 3 * MS // 2, 4
+#: slices: each waits for all others anyway, and nvcd's own time grows with the number of changes. For more than
+#: MANY, that is kept at about a hundredth of a processor.
+TURN, FEW, MANY = 3 * MS // 2, 4, 8
 #: Shorter steps are single kernels that a program waits for. Nobody sees how long one takes, and the device is idle
 #: between them: they get WAITED.
 SINGLE, WAITED = MS // 10, 10 * MS
@@ -91,8 +92,9 @@ def _paced(before: Pace | None, work: Work, now: int) -> Pace:
 
 def fitting_quantum(steps: list[int]) -> int:
     """The quantum for slices with such steps: what fits the one that needs the shortest."""
-    turn = TURN * max(len(steps), FEW) // FEW
-    return max(min(ROUND // len(steps), *(_fitting_one(step, turn) for step in steps)), SHORTEST)
+    count = len(steps)
+    turn = min(TURN * max(count, FEW) // FEW * max(count, MANY) // MANY, ROUND // count)
+    return max(min(ROUND // count, *(_fitting_one(step, turn) for step in steps)), SHORTEST)
 
 
 def _fitting_one(step: int, turn: int) -> int:
