@@ -221,7 +221,7 @@ class _Mounts:
     def __init__(self, keys: frozenset[bytes]) -> None:
         self.keys = keys
         self.lines = False  # whether there are any
-        self.quotas: set[tuple[bytes, bytes]] = set()  # device and key of each quota of a slice with such a key
+        self.quotas: set[tuple[bytes, bytes]] = set()  # device and key of each
         self.has_root = False  # whether its root directory is a mount
 
     def read(self, pid: int, limit: CpuLimit) -> bool:
