@@ -4,9 +4,9 @@
 #include "account.h"
 #include "place.h"
 #include "real.h"
+#include "system.h"
 
 #include <dirent.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,7 +75,12 @@ static void join_server(void)
 /* Threads that come meanwhile wait: the driver must not begin before the variables are set. */
 CU_API CUresult cuInit(unsigned int flags)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, join_server);
+    static struct lock asking;
+    static bool asked;
+    lock_take(&asking);
+    if (!asked)
+        join_server();
+    asked = true;
+    lock_drop(&asking);
     return joined == CUDA_SUCCESS ? REAL(cuInit)(flags) : joined;
 }
