@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 
 from nvc.errors import HostError, InputError, NvcError
 from nvc.kubernetes import give
@@ -41,6 +42,15 @@ _NAME_MAX = 253
 CAP_SYS_ADMIN = 21  # capabilities(7)
 #: Answers that say nothing about the claim.
 _UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
+
+
+#: Seconds for which a device is waited for that a pod has which ends, and between two looks: the kubelet itself
+#: tries again after 60 to 90.
+ENDING, AGAIN = 10.0, 0.25
+
+
+class _Held(ClaimError):
+    """Another claim has the devices on this node."""
 
 
 class Host:
@@ -128,6 +138,17 @@ class Preparer:
         if not is_uid(uid) or not _is_name(namespace) or not _is_name(name):
             where, cause = f"{namespace}/{name}"[:300], f"not a name of a claim, or {uid[:80]} is not a UID"
             raise ClaimError(STEP, where, cause)
+        until = time.monotonic() + ENDING
+        while True:
+            try:
+                return self._prepare(namespace, name, uid)
+            except _Held:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(AGAIN)
+
+    def _prepare(self, namespace: str, name: str, uid: str) -> Allocation:
+        """Raises _Held while another claim has the devices, NvcError."""
         with self.alone():
             facts, devices = self.host.look()
             kept = self._kept(uid)
@@ -162,7 +183,7 @@ class Preparer:
                 names = ", ".join(f"{one.namespace}/{one.name}" for one in owners)
                 cause = f"{name} is still held on this node by claim {names}: {found[1].text}"
                 hint = "it is tried again; the device is free when the pods of that claim have ended here"
-                raise ClaimError(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint)
+                raise _Held(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint)
             for one in unused:
                 self._drop(one.uid)
             left = [one for one in left if one not in unused]
