@@ -49,8 +49,11 @@ _UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
 ENDING, AGAIN = 10.0, 0.25
 
 
-class _Held(ClaimError):
-    """Another claim has the devices on this node."""
+class _Held(Exception):
+    """Another claim has the devices on this node; what to say of that."""
+
+    def __init__(self, error: ClaimError) -> None:
+        self.error = error
 
 
 class Host:
@@ -142,9 +145,9 @@ class Preparer:
         while True:
             try:
                 return self._prepare(namespace, name, uid)
-            except _Held:
+            except _Held as held:
                 if time.monotonic() >= until:
-                    raise
+                    raise held.error from None
             time.sleep(AGAIN)
 
     def _prepare(self, namespace: str, name: str, uid: str) -> Allocation:
@@ -183,7 +186,7 @@ class Preparer:
                 names = ", ".join(f"{one.namespace}/{one.name}" for one in owners)
                 cause = f"{name} is still held on this node by claim {names}: {found[1].text}"
                 hint = "it is tried again; the device is free when the pods of that claim have ended here"
-                raise _Held(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint)
+                raise _Held(ClaimError(STEP, f"{allocation.namespace}/{allocation.name}", cause, hint))
             for one in unused:
                 self._drop(one.uid)
             left = [one for one in left if one not in unused]
