@@ -169,7 +169,7 @@ def test_again_takes_back_nothing_that_was_found_or_paused(
         entry = entry_of(container.pid)
         first, second = read_quota(entry)
         denied = first.replace(flags=layout.DENIED, correction=GIB)
-        edit(entry, (denied, second.replace(flags=layout.PAUSED)), tuple(d.policy for d in (first, second)))
+        edit(entry, (denied, second.replace(flags=layout.PAUSED)), entry.devices)
         configure(container.pid, debian, (*BASIC, "--vgpu-memory=3g,4g"))
         found = [(one.memory_limit, one.flags, one.correction) for one in read_quota(entry)]
         assert found == [(3 * GIB, layout.DENIED, GIB), (4 * GIB, layout.PAUSED, 0)]
