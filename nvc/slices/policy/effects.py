@@ -36,8 +36,26 @@ FIRST = "driver 580.159.04, 2026-11-22"
 MEASURED = (
     Effect("NVIDIA H200", DECODE, 2, "native", 0.94, 2.1, FIRST),
     Effect("NVIDIA H200", DECODE, 2, "fixed", 0.93, 6.7, FIRST, "caps of 50"),
-    Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.15, 1.7, FIRST, "a server started by hand"),
-    Effect("NVIDIA H200", DECODE, 4, "native", 0.95, None, FIRST),
+    Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.13, 1.8, FIRST),
+    Effect("NVIDIA H200", DECODE, 2, "weight", 0.92, 2.4, FIRST),
+    Effect("NVIDIA H200", DECODE, 4, "native", 0.94, 4.2, FIRST),
+    Effect("NVIDIA H200", DECODE, 4, "concurrent", 1.46, 2.8, FIRST),
+    Effect("NVIDIA H200", DECODE, 4, "weight", 0.92, 5.0, FIRST),
+    Effect("NVIDIA H200", DECODE, 8, "native", 0.94, 8.5, FIRST),
+    Effect("NVIDIA H200", DECODE, 8, "concurrent", 1.47, 5.6, FIRST),
+    Effect("NVIDIA H200", DECODE, 8, "weight", 0.85, 10.7, FIRST),
+    Effect("NVIDIA H200", TRAIN, 2, "native", 0.90, None, FIRST),
+    Effect("NVIDIA H200", TRAIN, 2, "concurrent", 1.02, None, FIRST),
+    Effect("NVIDIA H200", TRAIN, 2, "weight", 0.98, None, FIRST),
+    Effect("NVIDIA H200", TRAIN, 4, "native", 0.90, None, FIRST),
+    Effect("NVIDIA H200", TRAIN, 4, "concurrent", 1.02, None, FIRST),
+    Effect("NVIDIA H200", TRAIN, 4, "weight", 0.98, None, FIRST),
+    Effect("NVIDIA H200", MIX, 2, "native", 0.92, 2.2, FIRST),
+    Effect("NVIDIA H200", MIX, 2, "concurrent", 1.03, 11.1, FIRST),
+    Effect("NVIDIA H200", MIX, 2, "weight", 0.95, 3.8, FIRST),
+    Effect("NVIDIA H200", MIX, 4, "native", 0.90, None, FIRST),
+    Effect("NVIDIA H200", MIX, 4, "concurrent", 1.05, None, FIRST),
+    Effect("NVIDIA H200", MIX, 4, "weight", 0.93, None, FIRST),
 )
 
 
