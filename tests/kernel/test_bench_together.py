@@ -12,6 +12,8 @@ from support import CLEAN_ENV, REPO, run
 from support.mps_program import compile_control
 from support.vgpu import ensure_shim
 
+pytestmark = pytest.mark.nightly  # tenants that run for real seconds
+
 
 def test_tenants_side_by_side(stage: str, driver: str, scratch: str) -> None:
     """What was measured is not judged here: it is a busy machine's. The counts are."""
