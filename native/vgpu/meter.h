@@ -94,6 +94,7 @@ struct meter {
     _Atomic uint64_t latest;  /* when the last of the work that has ended, ended */
     _Atomic uint64_t latency; /* of a launch that is waited for: see latency.c; UINT64_MAX: not measured */
     _Atomic uint64_t measure_at; /* when that may be tried again */
+    _Atomic uint32_t tries;      /* at that */
     _Atomic bool measuring;
     _Atomic uint64_t pace;  /* time of one launch, lately: to guess when what is under way will have ended */
     uint32_t closing;       /* contexts that are about to end with unfinished work */

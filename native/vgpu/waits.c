@@ -64,9 +64,9 @@ static void after(const struct asked *asked, uint64_t context, uint64_t stream)
         if (unfinished(i))
             continue;
         meter_stepped(meter, now);
-        lease_stepped((int)i, now);
-        if (latency == UINT64_MAX)
+        if (latency == UINT64_MAX) /* before another one has the device */
             latency_measure(meter);
+        lease_stepped((int)i, now);
     }
 }
 
