@@ -121,11 +121,12 @@ nightly: $(BUILD)/.packages-test stage ## what takes long or measures wall time:
 nightly-shares: $(BUILD)/.packages-test stage
 	$(PYTEST) -m nightly tests/adversary tests/native tests/kernel tests/unit
 
-# Other compilers' warnings, what `make install` makes, and `bench together`. They find nothing in most changes, and
-# take processors.
+# Other compilers' warnings, what `make install` makes, `bench together`, and cases under sanitizers that `make test` has
+# without. They find nothing in most changes, and take processors.
 nightly-builds: $(BUILD)/.packages-test stage
 	$(PYTEST) -n $(JOBS) --dist loadfile -m nightly tests/unit/test_lint.py tests/native/test_vgpu_build.py \
-	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py
+	    tests/native/test_install.py tests/native/test_uninstall.py tests/kernel/test_bench_together.py \
+	    tests/native/test_simdriver_cases.py tests/adversary/test_memory.py
 
 # The documentation's longer pages, too.
 nightly-packages: $(BUILD)/.packages-test stage

@@ -11,6 +11,7 @@ from support.adversary_table import TAKERS
 from support.vgpushim import Slice
 
 
+@pytest.mark.parametrize("vgpu", ["plain", pytest.param("sanitized", marks=pytest.mark.nightly)], indirect=True)
 @pytest.mark.parametrize("taker", TAKERS, ids=lambda taker: taker.name.replace(" ", "-"))
 def test_no_more_than_the_limit(vgpu: Slice, taker: Taker) -> None:
     vgpu.limit(*[taker.limit] * len(vgpu.uuids))

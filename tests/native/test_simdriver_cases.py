@@ -57,6 +57,7 @@ def test_case(name: str, cases: str, sim_root) -> None:  # type: ignore[no-untyp
     run(cases, name, env=environment(sim_root()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", names())
 def test_case_sanitized(
     name: str, sanitized_cases: str, simdriver_sanitized: str, scratch: str, monkeypatch: pytest.MonkeyPatch
