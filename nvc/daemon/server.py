@@ -11,12 +11,14 @@ import socket
 import struct
 from functools import partial
 
+from nvc.daemon.io import host_clock
 from nvc.daemon.io.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.io.identity import peer_of
 from nvc.daemon.io.loop import SECOND
 from nvc.daemon.io.peer_exit import unwatch, watch
 from nvc.daemon.io.wire import (
     ENOUGH,
+    GRANT,
     HELLO,
     MESSAGE,
     NO_UUID,
@@ -76,6 +78,7 @@ class Server:
         self._refreshes = Bucket(2, 4, 0)
         self._arrivals = Bucket(ARRIVALS, CROWD, 0)
         self._buffer = bytearray(SIZE + 1)
+        self._ahead = host_clock.ahead()
 
     def open(self, listener: socket.socket) -> None:
         """Take connections from a listening socket."""
@@ -85,6 +88,8 @@ class Server:
         """A message for a process about a device. One that does not take it is closed afterwards."""
         client = member.client
         assert isinstance(client, Client)
+        if kind == GRANT and excess:  # a time
+            excess -= self._ahead
         try:
             client.socket.send(MESSAGE.pack(kind, 0, round, member.uuid, length, excess), NO_WAIT)
         except OSError as error:
