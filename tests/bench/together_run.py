@@ -22,6 +22,10 @@ from nvcd import processor
 from support.together import ALONE, Case, Had, Sample
 from tenants import Gpu
 
+from nvc.errors import InitializationError
+from nvc.slices.client.mps import SHARED
+from nvc.slices.client.nvcd import ask
+
 PATIENCE = 40.0  # seconds until a program has begun, or nvcd
 LATE = 10.0  # seconds after its window until a tenant has ended
 MEMORY = "6GiB"  # of a slice
@@ -275,6 +279,8 @@ class Machine:
         finally:
             with contextlib.suppress(Failed):
                 self._call("vgpu", "policy", self.gpu.uuid, "--reset")
+            with contextlib.suppress(InitializationError):  # it would outlive nvcd
+                ask("mps-stop", PATIENCE, key=SHARED)
             process.terminate()
             try:
                 process.wait(PATIENCE)

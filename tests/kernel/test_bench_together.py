@@ -8,15 +8,21 @@ import sys
 import time
 
 import pytest
-from support import CLEAN_ENV, REPO, run
+from support import CLEAN_ENV, REPO, run, until
 from support.mps_program import compile_control
 from support.vgpu import ensure_shim
 
 pytestmark = pytest.mark.nightly  # tenants that run for real seconds
 
 
+def control_daemons() -> set[str]:
+    """Processes of tests/support/mps_control.py. No test beside this one has them: see nightly-builds."""
+    return set(run("pgrep", "-f", "support/mps_control.py -f", check=False).stdout.split())
+
+
 def test_tenants_side_by_side(stage: str, driver: str, scratch: str) -> None:
     """What was measured is not judged here: it is a busy machine's. The counts are."""
+    before = control_daemons()
     ensure_shim(stage, scratch)
     compile_control(
         f"{driver}/usr/bin/nvidia-cuda-mps-control", os.path.join(REPO, "tests/support/mps_control.py")
@@ -40,6 +46,7 @@ def test_tenants_side_by_side(stage: str, driver: str, scratch: str) -> None:
     assert found["notRun"]["group `peer`"] == "PEER_SHIM names no other shim"
     with open(kept, encoding="utf-8") as file:
         assert "| 2, concurrent |" in file.read()
+    until(lambda: control_daemons() <= before, lambda: f"MPS goes on: {control_daemons() - before}")
     left = run("ps", "-eo", "args").stdout
     assert f"--root={driver}" not in left and "vgpu_steps" not in left
 
