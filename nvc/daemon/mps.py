@@ -250,6 +250,7 @@ class Servers:
                 self._fail(one, "the control daemon has ended", now)
             elif one.pid and size_of(one.log) > LOG_MAX:
                 os.truncate(one.log, 0)
+                one.seen = 0
 
     def _fail(self, one: MpsServer, problem: str, now: int) -> None:
         """Nobody is to use it."""

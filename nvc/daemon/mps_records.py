@@ -36,6 +36,7 @@ class MpsServer:
         "problem",
         "since",
         "client",
+        "seen",
     )
 
     def __init__(self, key: str, uuid: str, percent: int, memory: int, directory: str, now: int) -> None:
@@ -50,6 +51,7 @@ class MpsServer:
         self.problem = ""
         self.since = now
         self.client = 0  # the process that sends commands
+        self.seen = 0  # bytes of its log from before its server
 
     @property
     def shared(self) -> bool:

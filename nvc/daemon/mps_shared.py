@@ -45,14 +45,13 @@ UNUSED = 5 * SECOND  # a slice that is being made may not be known yet
 class Watched:
     """What is known of a shared control daemon."""
 
-    __slots__ = ("used", "server", "start", "clients", "seen", "asked", "silent", "said", "restarts")
+    __slots__ = ("used", "server", "start", "clients", "asked", "silent", "said", "restarts")
 
     def __init__(self, now: int) -> None:
         self.used = now  # when a slice that uses it was last seen
         self.server = 0  # its server's process; 0: none
         self.start = 0  # of that process
         self.clients: dict[int, str] = {}  # processes of that server, and the keys of their slices
-        self.seen = 0  # bytes of the server's log
         self.asked = 0  # when the question was asked that is not answered; 0: there is none
         self.silent = 0  # when it was first asked since the last answer
         self.said = False
@@ -113,7 +112,7 @@ class SharedServers:
         if not watched.server and children:
             watched.server = children[-1]
             watched.start = start_of(f"/proc/{watched.server}")
-            watched.seen = size_of(one.log)
+            one.seen = size_of(one.log)
         if watched.asked:
             self._wait(one, watched, now)
         elif watched.server:
@@ -161,7 +160,7 @@ class SharedServers:
 
     def _ended(self, one: MpsServer, watched: Watched, what: str, action: str) -> None:
         """Tell whose fault it was, where the driver says so."""
-        pid = culprit(one.log, watched.seen, frozenset(watched.clients))
+        pid = culprit(one.log, one.seen, frozenset(watched.clients))
         key = watched.clients.get(pid, "")
         count = len(watched.clients)
         whose = "the driver names the process" if pid else "the driver does not say whose fault it was"

@@ -6,8 +6,13 @@ import os
 
 import pytest
 
-from nvc.daemon.mps_answers import culprit, server_status
+from nvc.daemon.io.loop import Loop
+from nvc.daemon.mps import Servers
+from nvc.daemon.mps_answers import LOG_MAX, culprit, server_status
+from nvc.daemon.mps_records import MpsServer
+from nvc.kernel import LinuxKernel
 from nvc.slices.store.admission import MPS_CLIENTS, Sharer, check_clients
+from nvc.slices.store.process_info import start_of
 from nvc.slices.store.registry import RegistryError
 
 LOG = "[2026-11-22 10:00:00.123 Server {}] Client {{PID: {}, Context: 1}} encountered a fatal GPU error.\n"
@@ -49,6 +54,18 @@ def test_the_culprit(scratch: str, text: str, found: int) -> None:
         log.write(text)
     assert culprit(path, len(before + text) + 1, frozenset((12, 345))) == found
     assert culprit(f"{path}.gone", 0, frozenset((12,))) == 0
+
+
+def test_a_log_that_is_emptied_is_read_from_its_beginning(scratch: str) -> None:
+    """Its server's lines were behind those of an earlier one, and are not any more."""
+    servers = Servers(Loop(), LinuxKernel(), print)
+    one = servers.servers["shared", "GPU-1"] = MpsServer("shared", "GPU-1", 100, 0, scratch, 0)
+    one.pid, one.start, one.seen = os.getpid(), start_of("/proc/self"), 1000
+    os.mkdir(f"{scratch}/log")
+    with open(one.log, "w", encoding="ascii") as log:
+        log.write("x" * (LOG_MAX + 1))
+    servers.look(set(), 0)
+    assert (os.path.getsize(one.log), one.seen) == (0, 0)
 
 
 def test_no_more_slices_than_a_server_takes_clients() -> None:
