@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests python3 -m support.adversary_table
 
-writes the table of docs/security.md anew. With paths of reports of `gpu-tests -k adversary` it prints what they
+writes the table of docs/catalogue.md anew. With paths of reports of `gpu-tests -k adversary` it prints what they
 say of the programs, as one table: a later report wins, and reports of shards complete each other.
 """
 
@@ -19,7 +19,7 @@ from .adversary_rights import RIGHTS
 from .adversary_time import WAYS
 
 TAKERS = (*adversary_memory.TAKERS, *adversary_memory_more.TAKERS, *adversary_memory_moved.TAKERS)
-PAGE = os.path.join(REPO, "docs/security.md")
+PAGE = os.path.join(REPO, "docs/catalogue.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
     "<!-- end of the catalogue -->",
@@ -50,7 +50,7 @@ def shard() -> tuple[int, int]:
 
 
 def catalogue() -> list[str]:
-    """The table of docs/security.md: what is tried, what must hold, and the test."""
+    """The table of docs/catalogue.md: what is tried, what must hold, and the test."""
     lines = ["| program | what it tries | what must hold | by |", "| --- | --- | --- | --- |"]
     where = {True: "", False: ", simulated GPUs alone"}
     lines += [f"| `{way.name}` | {way.tries} | its cap | time{where[way.gpu]} |" for way in WAYS]
