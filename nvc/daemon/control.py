@@ -134,7 +134,7 @@ def state(daemon: Daemon, now: int) -> dict[str, Any]:
             for one in daemon.mps.servers.values()
         ],
         "clients": len(daemon.server.clients),
-        "messages": daemon.server.messages,
+        "messages": daemon.messages,
         "refused": dict(daemon.server.refused),
         "nvml": {
             "failures": daemon.nvml.failures,

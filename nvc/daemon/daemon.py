@@ -12,10 +12,12 @@ from nvc.daemon.mps_records import MpsServer
 from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.gang import Board
+from nvc.daemon.schedule.handover import Handovers
 from nvc.daemon.schedule.quantum import Work
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.server import Server
 from nvc.errors import NvcError
+from nvc.kernel.handover import HandoverWaiter
 from nvc.kernel.probe import reap
 
 TYPE_CHECKING = False
@@ -63,9 +65,16 @@ class Daemon:
         self._soon = False
         self._problem = ""
         self.driver = ""  # its version, "" while it was not found
-        self.loop.deadlines = self.board.deadline
+        waiter = HandoverWaiter(self.loop.epoll.fileno(), self.server.ahead)
+        self.handovers = Handovers(self.board, waiter, self.server.fail)
+        self.loop.wait = self.handovers.wait
         self.loop.on_time = self.board.tick
         self.loop.after = self.server.after
+
+    @property
+    def messages(self) -> int:
+        """Messages of clients that were read."""
+        return self.server.messages + self.handovers.waiter.messages
 
     def watch(self, pid: int, channel: socket.socket) -> None:
         """Take news from the helper process that watches the kernel."""

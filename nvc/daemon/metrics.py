@@ -139,9 +139,13 @@ class Exporter:
 
     def _time(self) -> Iterator[Metric]:
         held = CounterMetricFamily("nvc_slice_time_seconds", "Time that a slice held leases", labels=SLICE)
-        waited = CounterMetricFamily("nvc_slice_waited_seconds", "Time that it waited for leases", labels=SLICE)
+        waited = CounterMetricFamily(
+            "nvc_slice_waited_seconds", "Time that it waited for leases", labels=SLICE
+        )
         leases = CounterMetricFamily("nvc_slice_leases", "Leases that it had", labels=SLICE)
-        late = CounterMetricFamily("nvc_slice_late_leases", "Leases that it did not end in time", labels=SLICE)
+        late = CounterMetricFamily(
+            "nvc_slice_late_leases", "Leases that it did not end in time", labels=SLICE
+        )
         entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Entitlement of a slice",
                                         labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
@@ -192,7 +196,7 @@ class Exporter:
         yield GaugeMetricFamily(
             "nvcd_clients", "Processes that are connected", len(self.daemon.server.clients)
         )
-        yield CounterMetricFamily("nvcd_messages", "Messages that were read", self.daemon.server.messages)
+        yield CounterMetricFamily("nvcd_messages", "Messages that were read", self.daemon.messages)
         yield CounterMetricFamily("nvcd_processor_seconds", "Processor time of nvcd", time.process_time())
         yield CounterMetricFamily("nvcd_nvml_failures", "Times that NVML failed", self.daemon.nvml.failures)
 

@@ -78,7 +78,7 @@ class Server:
         self._refreshes = Bucket(2, 4, 0)
         self._arrivals = Bucket(ARRIVALS, CROWD, 0)
         self._buffer = bytearray(SIZE + 1)
-        self._ahead = host_clock.ahead()
+        self.ahead = host_clock.ahead()
 
     def open(self, listener: socket.socket) -> None:
         """Take connections from a listening socket."""
@@ -89,7 +89,7 @@ class Server:
         client = member.client
         assert isinstance(client, Client)
         if kind == GRANT and excess:  # a time
-            excess -= self._ahead
+            excess -= self.ahead
         try:
             client.socket.send(MESSAGE.pack(kind, 0, round, member.uuid, length, excess), NO_WAIT)
         except OSError as error:
@@ -100,6 +100,10 @@ class Server:
             client.socket.send(message, NO_WAIT)
         except OSError as error:
             self.doom(client, error.errno or errno.EPIPE)
+
+    def fail(self, fd: int, code: int) -> None:
+        """A client did not take a message that was sent to it elsewhere."""
+        self.doom(self.clients[fd], code)
 
     def doom(self, client: Client, code: int) -> None:
         """Close the client at the end of this round, when no caller uses its slice any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from itertools import count
 from random import Random
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
@@ -14,6 +15,7 @@ from nvc.slices.policy.entitlement import Demand, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 
 SECOND = 1000 * MS
+NUMBERS = count(1000)  # of connections
 FAIR, PREEMPT, WEIGHT, FIXED, SOFT, NATIVE = range(6)
 
 
@@ -32,6 +34,7 @@ class Program:
     ) -> None:
         self._drain = drain  # nanoseconds from the end to having drained, about
         self.chance = chance
+        self.fd, self.tokens = next(NUMBERS), 50
         self.tail = tail  # nanoseconds that its work runs on after it gave a lease back
         self.runs_on = 0  # of that, what nvcd is yet to be told
         self.work = work  # after so long it has nothing more to do, 0: there is no end of it
@@ -79,7 +82,7 @@ class Program:
         used = world.now - self.began[uuid]
         runs, tail = bool(self.tail) and more, self.runs_on
         self.runs_on = self.tail if runs else 0
-        world.board.arbiters[uuid].release(member, round, more, used, world.now, runs, tail)
+        world.release(member, uuid, round, more, used, runs, tail)
         world.check()
 
 
@@ -144,6 +147,12 @@ class World:
             self.board.arbiters[uuid or self._where[member]].want(member, self.now, round)
             self.check()
 
+    def release(
+        self, member: Member, uuid: bytes, round: int, more: bool, used: int, runs: bool, tail: int
+    ) -> None:
+        """The process gives its lease back."""
+        self.board.arbiters[uuid].release(member, round, more, used, self.now, runs, tail)
+
     def start(
         self, key: str, program: Program, weight: int = 1, cores: int = 0, devices: int = 1, **more: object
     ) -> Program:
@@ -160,9 +169,9 @@ class World:
         """Let so much time pass."""
         end = self.now + duration
         while True:
-            due = self.board.deadline()
             event = self._events[0][0] if self._events else None
-            times = [time for time in (due, event) if time is not None and time <= end]
+            known = [arbiter.deadline for arbiter in self.board.ordered] + [event]
+            times = [time for time in known if time is not None and time <= end]
             if not times:
                 break
             self.now = max(self.now, min(times))

@@ -35,8 +35,8 @@ class Loop:
         self.paused: set[int] = set()
         self.timed: list[Timed] = []
         self.following = 0  # when the next of them is due
-        self.deadlines: Callable[[], int | None] = lambda: None  # of what must be on time
-        self.on_time: Callable[[int], None] = lambda now: None
+        self.wait: Callable[[int], list[int]] = self.poll
+        self.on_time: Callable[[int], None] = lambda now: None  # each time that `wait` returns
         self.after: Callable[[int], None] = lambda now: None  # while there is something in
         self.unfinished: list[Any] = []
         self.stopped = False
@@ -87,34 +87,27 @@ class Loop:
         """Make `run` return."""
         self.stopped = True
 
-    def poll(self, due: int) -> list[tuple[int, int]]:
+    def poll(self, due: int) -> list[int]:
         """Descriptors that can be read, as soon as there are some; none: that time has come."""
         left = (due - time.monotonic_ns()) / SECOND
-        return self.epoll.poll(left if left > 0 else 0, 64)
+        return [fd for fd, _ in self.epoll.poll(left if left > 0 else 0, 64)]
 
     def run(self) -> None:
         """Until `stop` is called."""
         handlers, clock = self.handlers, time.monotonic_ns
-        due = self.deadlines()
         while not self.stopped:
-            if due is None or due > self.following:
-                due = self.following
-            events = self.poll(due)
+            ready = self.wait(self.following)
             self.wakes += 1
             now = clock()
-            for fd, _ in events:
+            for fd in ready:
                 handler = handlers.get(fd)
                 if handler is not None:  # not closed by one that came before
                     handler(now)
-            due = self.deadlines()
-            if due is not None and now >= due:
-                self.on_time(now)
-                due = self.deadlines()
+            self.on_time(now)
             if self.unfinished or now >= self.following:
                 self.after(now)
                 if now >= self.following:
                     self._timed(now)
-                due = self.deadlines()
 
     def _timed(self, now: int) -> None:
         due = [one for one in self.timed if now >= one.due]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
+from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
-from nvc.daemon.schedule.turns import GRACE, Turns
-from nvc.slices.model.policy import EQUAL
+from nvc.slices.model.policy import EQUAL, MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,18 +20,28 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import InForce, Terms
 
 SPARE = 4  # quanta, of a lease that nobody else waits for
+#: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
+#: what its holder launches at one time.
+GRACE = 10 * MS
 
 
-class Arbiter(Turns):
+class Arbiter(Order):
     """One device. `deadline` says when `tick` is wanted, None: not before something else happens."""
 
     def __init__(
         self, board: Board, uuid: bytes, force: InForce, send: Callable[[Member, int, int, int, int], None]
     ) -> None:
-        super().__init__(board, force, send)
+        super().__init__(board, force)
+        self.send = send
         self.uuid = uuid
+        self.lease_count = 0
         self.force = force
         self.learnt = Fit()
+
+    @property
+    def grace(self) -> int:
+        """Nanoseconds from the end of a lease until its holder is told."""
+        return max(self.quantum, GRACE) // 2
 
     # What happens
 
@@ -187,9 +197,6 @@ class Arbiter(Turns):
         if not round or member.round != round:
             return False
         tenant = member.tenant
-        if more and self._pass_on(member, tail, now):
-            member.left, member.follower = (now, self.lease) if runs else (0, None)
-            return True
         member.round = 0
         member.wants = more
         if member in tenant.late:
@@ -367,7 +374,7 @@ class Arbiter(Turns):
         lease.gang = gang
         self.lease = lease
         # The holder knows when its lease ends, and is told only when it is late by half of what it has.
-        self.deadline = end + max(self.quantum, GRACE) // 2 if end else None
+        self.deadline = end + self.grace if end else None
         self.lease_count += 1
         tenant.grants += 1
         if tenant.since:

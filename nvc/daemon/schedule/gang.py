@@ -51,13 +51,6 @@ class Board:
         self.ordered = [self.arbiters[uuid] for uuid in sorted(self.arbiters)]
         self.single = len(self.ordered) == 1
 
-    def deadline(self) -> int | None:
-        """When `tick` is wanted."""
-        if self.single:
-            return self.ordered[0].deadline
-        times = [arbiter.deadline for arbiter in self.ordered if arbiter.deadline is not None]
-        return min(times) if times else None
-
     def tick(self, now: int) -> None:
         """Let each arbiter do what is due."""
         for arbiter in self.ordered:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from nvc.slices.policy.entitlement import Terms
+
+    class Connection(Protocol):
+        """What the schedule knows of the connection of a process."""
+
+        fd: int
+        tokens: int  # messages that it may send before the meters are asked again
 
 
 UNIT = 1 << 10  # of an account: nanoseconds times this, over the weight
@@ -17,9 +25,9 @@ class Member:
         "tenant", "client", "uuid", "wants", "stuck", "stalled", "round", "since", "used", "left", "follower",
     )  # fmt: skip
 
-    def __init__(self, tenant: ScheduledSlice, client: object, uuid: bytes = b"") -> None:
+    def __init__(self, tenant: ScheduledSlice, client: Connection, uuid: bytes = b"") -> None:
         self.tenant = tenant
-        self.client = client  # the arbiter does not look at it
+        self.client = client
         self.uuid = uuid
         self.wants = False
         self.stuck = False  # what it launched before its lease ended waits for what it is yet to launch

@@ -29,12 +29,16 @@ class Order(Accounts):
 
     def choose(self, now: int) -> ScheduledSlice | None:
         """Who gets the next lease. Bounded tenants that are due come first; None: nobody yet, see `deadline`."""
-        if not self.bounded and self.board.single:
+        if not self.bounded and not self.has_gangs():
             return self._choose_in_turn()
         self.advance()
         if self.bounded:
             self.level(now)
         return self._choose_among(now)
+
+    def has_gangs(self) -> bool:
+        """Whether one that wants the device wants others at the same time; see gang.py."""
+        return not self.board.single and any(map(self.board.is_gang, self.wanting))
 
     def _choose_in_turn(self) -> ScheduledSlice:
         """Who would be furthest behind after one more turn, but for those who are less than a turn from it.
