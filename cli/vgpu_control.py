@@ -108,7 +108,7 @@ _pausing("resume", "Let a slice launch again.")
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
-@click.option("--quantum", default=None, metavar="TIME", help="Normal length of a lease; default: 10ms.")
+@click.option("--quantum", default=None, metavar="TIME", help="Longest lease. Default: fitted, or 10ms.")
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context

@@ -155,7 +155,7 @@ RIGHTS = (
     Right(
         "torn quotas and entries",
         "state that is torn, cut short, of another version, of another owner, or a link",
-        "its devices are denied, and the file is named",
+        "what depends on it is refused, and the file is named",
         "kernel/test_vgpu_closed.py::test_of_a_slice",
     ),
     Right(

@@ -1,8 +1,9 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
-This table is the only place that knows one policy from another: parsing, nvcd's arbiter, entitlements, help, shell
-completion and docs/sharing.md (packaging/tables.py) follow it. Of the shim only VGPU_POLICY_NATIVE and
-VGPU_POLICY_CONCURRENT in native/vgpu/layout.h do, for the rows without leases. A row's number is its place.
+Parsing, nvcd's arbiter, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
+table. Two other places know policies by name. `nvc/slices/policy/advice.py` has a rule for each, and
+`native/vgpu/layout.h` has VGPU_POLICY_NATIVE and VGPU_POLICY_CONCURRENT, the rows without leases. A row's number is
+its place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """A snapshot of all slices of this host: sound ones, and broken ones that cannot be read.
 
 Admission, listing, checks and removal start here. A broken slice denies what depends on it: `Snapshot.check` comes
-before every decision about a device.
+before every decision that needs to know what the slices of a device have. Those are bounds of a device policy,
+reservations, devices for one slice alone, shared MPS servers, and changes of policies and limits. A new slice that
+needs none of these starts without the check: see registry.enter.
 """
 
 from __future__ import annotations
