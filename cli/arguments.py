@@ -126,7 +126,7 @@ def _requires_daemon() -> bool:
 def _isolation(given: str) -> str:
     if not given:
         return ""
-    from nvc.slices.build.isolation import parse_isolation
+    from nvc.slices.model.isolation import parse_isolation
 
     return parse_isolation("--isolation", given)
 

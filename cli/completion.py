@@ -6,7 +6,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from nvc.errors import NvcError
-from nvc.slices.build.isolation import ISOLATIONS
+from nvc.slices.model.isolation import ISOLATIONS
 from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, output
 from nvc_cli.options import FORMATS

@@ -56,12 +56,13 @@ def set_command(
         raise click.UsageError("want --memory or --unlimited, --cores, --weight or --policy")
     from nvc.request import SliceRequest
     from nvc.slices.admin.change import set_limits
+    from nvc.slices.model.isolation import KERNEL
     from nvc.slices.store.status import find, gone
 
     kernel = operator_kernel()
     tenant = find(everybody(ctx, kernel), slice_name)
     facts = None
-    if tenant.entry.isolation == "kernel" and (unlimited or given["memory"] is not None):
+    if tenant.entry.isolation == KERNEL and (unlimited or given["memory"] is not None):
         from nvc.discovery import discover
 
         facts = discover(kernel, arguments.driver_options(ctx.obj["globals"]))

@@ -6,6 +6,7 @@ from nvc.cdi.hookspec import OPTION
 from nvc.errors import InputError
 from nvc.request import Part, Request, Size, SliceRequest
 from nvc.selection import select
+from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_number, parse_size
@@ -109,7 +110,7 @@ def parsed(text: str) -> Part:
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
-    isolation = parts.pop() if parts[-1] == "kernel" else ""
+    isolation = parts.pop() if parts[-1] == KERNEL else ""
     hold = parts.pop() if len(parts) == 5 else ""
     if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
         raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,kernel]")

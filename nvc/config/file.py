@@ -7,6 +7,7 @@ from nvc.config.keys import KEYS
 from nvc.errors import InputError, one_line
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
+from nvc.slices.model.isolation import OPERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "mode": _one_of(*MODES),
     "compat_mode": _compat_mode,
     "slices": _one_of("obey", "refuse", "ignore"),
-    "isolation": _one_of("", "kernel"),
+    "isolation": _one_of(*OPERATORS),
     "size": _size,
     "cores": _cores,
     "weight": _whole(0, 1 << 16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.errors import InputError
+from nvc.slices.model.isolation import KERNEL, OPERATORS
 from nvc.slices.model.layout import CORES_UNCAPPED, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_size
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "isolation")
-ISOLATIONS = ("", "kernel")
 NAME_MAX = 63
 TABLES_MAX = 64
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -124,8 +124,8 @@ def _cores(name: str, value: Any) -> int:
 
 
 def _isolation(name: str, value: Any) -> str:
-    if value not in ISOLATIONS:
-        raise ValueError(f'{name}: isolation: want "kernel", or nothing')
+    if value not in OPERATORS:
+        raise ValueError(f'{name}: isolation: want "{KERNEL}", or nothing')
     return str(value)
 
 

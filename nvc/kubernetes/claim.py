@@ -12,6 +12,7 @@ from nvc.kubernetes.errors import ClaimError
 from nvc.kubernetes.names import CORES, GPU_PARAMETERS, MEMORY, SLICE_PARAMETERS
 from nvc.kubernetes.parameters import Parameters, merged
 from nvc.kubernetes.quantity import MIB, parse_quantity
+from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.time_settings import check_together, default_policy
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 RESULTS_MAX, CONFIGS_MAX = 32, 64
 STEP = "prepare claim"
-KERNEL = "kernel"  # of Parameters.isolation
 
 
 class Given(Value):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from nvc.errors import InputError
 from nvc.kubernetes.names import API_VERSION, GPU_PARAMETERS, SLICE_PARAMETERS
 from nvc.model import CAPABILITIES
+from nvc.slices.model.isolation import CLAIMS, MPS
 from nvc.slices.model.policy import POLICIES, TABLE
 from nvc.slices.model.time_settings import WEIGHT_MAX
 from nvc.value import Value
@@ -22,8 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-ISOLATIONS = ("none", "mig", "kernel")
 
 
 class Parameters(Value):
@@ -53,13 +52,13 @@ def _weight(value: object) -> int:
 
 
 def _isolation(value: object) -> str:
-    if value == "mps":
+    if value == MPS:
         raise ValueError(
             "not for claims: the MPS server would be in nvcd's container, whose end ends the programs of all pods; "
             "use mig, or leave it out"
         )
-    if value not in ISOLATIONS:
-        raise ValueError(f"want one of {', '.join(ISOLATIONS)}")
+    if value not in CLAIMS:
+        raise ValueError(f"want one of {', '.join(CLAIMS)}")
     return str(value)
 
 

@@ -139,12 +139,20 @@ def _name(path: str) -> str:
     return path[path.rindex("/") + 1 :]
 
 
+def _has_own_server(request: Request) -> bool:
+    """Whether the container's slice has an MPS server of its own, and does not get the host's."""
+    if request.vgpu is None:
+        return False
+    from nvc.slices.model.isolation import MPS
+
+    return request.vgpu.isolation == MPS
+
+
 def _ipc_ops(facts: HostFacts, request: Request) -> list[Op]:
-    own_server = request.vgpu is not None and request.vgpu.isolation == "mps"
     wanted = {
         "persistenced": request.persistenced,
         "fabricmanager": request.fabricmanager,
-        "mps": not own_server,
+        "mps": not _has_own_server(request),
     }
     return [
         BindSocket(ipc.path, ipc.path, ipc.is_directory)

@@ -8,6 +8,7 @@ from nvc.errors import InputError
 from nvc.request import Size, SliceRequest, TimeSetting
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model.entry import open_own
+from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import NO_LIMIT, PAUSED
 from nvc.slices.model.policy import POLICIES, policy_of
 from nvc.slices.model.quota import QuotaDevice, QuotaError
@@ -91,7 +92,7 @@ def set_limits(
         place: amount(size, _plain(tenant.devices[place]))
         for number, place in enumerate(chosen) if (size := _nth(wanted.memory, number)) is not None
     }  # fmt: skip
-    held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == "kernel" else ()
+    held = _held(tenant, sizes, facts) if sizes and tenant.entry.isolation == KERNEL else ()
     if held:
         from nvc.slices.build.kernel_limits import with_limits
 

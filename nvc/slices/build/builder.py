@@ -18,6 +18,7 @@ from nvc.discovery.hostroot import identity_of
 from nvc.slices.build import calibration, shim
 from nvc.slices.build.shadow_libraries import find_shadow_libraries
 from nvc.slices.client.presence import not_enforced
+from nvc.slices.model.isolation import KERNEL, MIG, MPS
 from nvc.slices.model.layout import CORES_UNCAPPED, POLICY_NATIVE
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.slice import Slice, SliceDevice, resolve, shared_slice
@@ -50,7 +51,7 @@ def choose_devices(
     Isolation by MIG chooses one MIG device of those selected; for the slice with this `key`, the one that it has.
     Raises InputError, DeviceError, RegistryError for a slice that cannot be read.
     """
-    if request.vgpu is not None and request.vgpu.isolation == "mig":
+    if request.vgpu is not None and request.vgpu.isolation == MIG:
         from nvc.slices.build.isolation import take_mig_device
 
         request, selection = take_mig_device(kernel, facts, selection, request, key)
@@ -90,10 +91,10 @@ def build_slice(
         held = registry.held(holds)
         key, ledger = (held.key, f"{held.directory}/{registry.LEDGER}") if held else (key, "")
     mps, percent = "", 100
-    if wanted.isolation == "mps":
+    if wanted.isolation == MPS:
         devices, mps, percent = _by_mps(devices, key)
     isolated = None
-    if wanted.isolation == "kernel":
+    if wanted.isolation == KERNEL:
         from nvc.slices.build.kernel_limits import held_cgroup
 
         isolated = held_cgroup(facts, devices, target)
@@ -196,7 +197,7 @@ def _by_mps(devices: tuple[SliceDevice, ...], key: str) -> tuple[tuple[SliceDevi
 
     own = mps.only_device(devices)
     if policy_of(own.asked_policy).server:
-        mps.shared_device((own,), "mps", False)  # refuses
+        mps.shared_device((own,), MPS, False)  # refuses
     found = tuple(
         device.replace(cores=CORES_UNCAPPED, policy=POLICY_NATIVE, asked_policy=POLICY_NATIVE)
         if device.uuid == own.uuid

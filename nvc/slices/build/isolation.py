@@ -1,9 +1,10 @@
-"""Isolation of slices: its kinds, and the choice of a MIG device where one is asked for."""
+"""The choice of a MIG device for a slice that asks for one."""
 
 from __future__ import annotations
 
 from nvc.errors import DeviceError, InputError
 from nvc.selection import select
+from nvc.slices.model.isolation import MIG
 from nvc.slices.model.sizes import size_text
 from nvc.slices.store.snapshot import snapshot
 
@@ -14,16 +15,7 @@ if TYPE_CHECKING:
     from nvc.request import Request
     from nvc.selection import Selection
 
-MIG, MPS, KERNEL = "mig", "mps", "kernel"
-ISOLATIONS = (MIG, MPS, KERNEL)
 MIB = 1 << 20
-
-
-def parse_isolation(name: str, text: str) -> str:
-    """The kind of isolation that `text` names. Raises InputError."""
-    if text not in ISOLATIONS:
-        raise InputError(name, text, f"want {', '.join(ISOLATIONS[:-1])} or {ISOLATIONS[-1]}")
-    return text
 
 
 def take_mig_device(

@@ -22,9 +22,9 @@ from nvc.selection import select
 from nvc.slices.build import shim
 from nvc.slices.build.builder import build_slice, choose_devices, install_slice
 from nvc.slices.build.confine import die_with, no_new_privileges
-from nvc.slices.build.isolation import KERNEL
 from nvc.slices.build.kernel_limits import check_devices, limits_of, release
 from nvc.slices.model import layout
+from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.slice import SliceDevice, library_directory, resolve
 from nvc.slices.store import registry
 from nvc.slices.store.programs import check_name, claim

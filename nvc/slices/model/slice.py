@@ -6,6 +6,7 @@ from nvc.errors import DeviceError, InputError
 from nvc.model import Identity
 from nvc.request import Request, Size
 from nvc.selection import select
+from nvc.slices.model.isolation import MIG, MPS
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import size_text
@@ -114,13 +115,13 @@ class Slice(Value):
             lines.append(f"left out, since their memory cannot be counted: {', '.join(self.left_out)}")
         elif self.uncounted:
             lines.append("with libraries whose memory is not counted, as asked for")
-        if self.isolation == "mig":
+        if self.isolation == MIG:
             lines.append("isolated by MIG: the smallest free MIG device that fits, chosen when the plan was made")
         if self.held is not None:
             lines.append(f"memory is limited by the kernel, too, for the cgroup {self.held.path}")
         if self.server:
             lines.append(f"shares the MPS server of {self.server} with other slices: a fault of one ends them all")
-        if self.isolation == "mps":
+        if self.isolation == MPS:
             lines.append(f"isolated by an MPS server of its own, with {self.mps_percent}% of the threads")
         return lines
 

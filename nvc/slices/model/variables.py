@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from nvc.errors import InputError
 from nvc.request import Size, SliceRequest, TimeSetting
+from nvc.slices.model.isolation import MIG, parse_isolation
 from nvc.slices.model.layout import DEVICES
 from nvc.slices.model.sizes import parse_gibibytes, parse_mebibytes, parse_part, parse_size
 from nvc.slices.model.time_settings import parse_cores, parse_policy, parse_weight
@@ -59,7 +60,9 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
     cores, cores_at = _cores(environment)
     weight = _weight(environment, cgpu)
     policy = environment.get(POLICY, "")
-    isolation = _isolation(environment.get(ISOLATION, ""))
+    isolation = environment.get(ISOLATION, "")
+    if isolation:
+        parse_isolation(ISOLATION, isolation)
     if not (memory or at or cores or cores_at or weight or policy or isolation):
         return None
     return SliceRequest(
@@ -74,7 +77,7 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
     A container may be isolated by MIG instead, which keeps more apart. Raises InputError.
     """
     limited = wanted.memory or wanted.memory_at or wanted.largest
-    if not operators or not limited or wanted.isolation == "mig":
+    if not operators or not limited or wanted.isolation == MIG:
         return wanted
     if wanted.isolation not in ("", operators):
         raise InputError(
@@ -201,12 +204,6 @@ def _weight(environment: dict[str, str], cgpu: bool) -> TimeSetting | None:
     if own:
         return parse_weight(WEIGHT, own)
     return found if found is not None and found.value > 1 else None
-
-
-def _isolation(text: str) -> str:
-    if text not in ("", "mig", "mps", "kernel"):
-        raise InputError(ISOLATION, text, "want mig, mps or kernel")
-    return text
 
 
 def _indexed(

@@ -32,6 +32,7 @@ from nvc.slices.model.entry import (
     text_of,
     write_about,
 )
+from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.quota import QuotaDevice
 from nvc.slices.policy import policies
 from nvc.slices.store.process_info import cgroup_of, first_process, namespace_of
@@ -233,7 +234,7 @@ def make(path: str, devices: tuple[QuotaDevice, ...], text: str) -> None:
 def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callable[[], None]:
     """Change the entry of a running container. Returns what takes that back."""
     old_entry = read_entry(path)
-    if old_entry.isolation == "kernel" != slice.isolation:
+    if old_entry.isolation == KERNEL != slice.isolation:
         raise RegistryError(
             "make a slice", old_entry.key, "the driver limits the memory of its cgroup, which would stay as it is",
             "ask for isolation by the kernel again (--isolation kernel)",
@@ -256,7 +257,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
         known.update((quota.uuid_bytes(device.uuid), entry_device(device)) for device in slice.devices)
         entry = old_entry.replace(
             devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
-            isolation=slice.isolation if slice.isolation == "kernel" else old_entry.isolation,
+            isolation=slice.isolation if slice.isolation == KERNEL else old_entry.isolation,
             server=slice.server or old_entry.server,
         )
         write_about(path, text_of(entry))

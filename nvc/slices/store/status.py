@@ -13,6 +13,7 @@ from nvc.containers.lookup import Lookup, Trace
 from nvc.errors import InputError, NvcError
 from nvc.slices.client.nvcd import silence
 from nvc.slices.model import ledger
+from nvc.slices.model.isolation import KERNEL, MPS
 from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
@@ -89,8 +90,8 @@ class SliceStatus(Value):
         limited, isolation = device.limit != NO_LIMIT, self.entry.isolation
         found = (
             ("shim", limited),
-            ("kernel", limited and isolation == "kernel"),
-            ("MPS", limited and (isolation == "mps" or self.entry.server == device.uuid)),
+            ("kernel", limited and isolation == KERNEL),
+            ("MPS", limited and (isolation == MPS or self.entry.server == device.uuid)),
             ("MIG", ":" in device.index),
         )
         return tuple(name for name, holds in found if holds)
