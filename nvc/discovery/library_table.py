@@ -10,7 +10,8 @@ from __future__ import annotations
 from nvc.value import Value
 
 #: Whether all memory that a library takes of a GPU goes through libcuda, where a slice's shim counts it. Say NOT
-#: where that is not known: slices start without the library, and `nvc-cli vgpu check` names who has loaded it.
+#: where that is not known, and for parts of OpenGL, EGL and Vulkan: slices start without the library, and
+#: `nvc-cli vgpu check` names who has loaded it.
 COUNTED, NOT = True, False
 
 
@@ -51,17 +52,17 @@ TABLE = (
     DriverLibrary("libnvcuvid", "video", NOT, compat32=True, dev_link=True),
     DriverLibrary("libnvidia-eglcore", "graphics", NOT, "", compat32=True),
     DriverLibrary("libnvidia-glcore", "graphics", NOT, "", compat32=True),
-    DriverLibrary("libnvidia-tls", "graphics", COUNTED, "", compat32=True),
-    DriverLibrary("libnvidia-glsi", "graphics", COUNTED, "", compat32=True),
+    DriverLibrary("libnvidia-tls", "graphics", NOT, "", compat32=True),
+    DriverLibrary("libnvidia-glsi", "graphics", NOT, "", compat32=True),
     DriverLibrary("libnvidia-fbc", "graphics", NOT, compat32=True, dev_link=True),
     DriverLibrary("libnvidia-ifr", "graphics", NOT, compat32=True),
     DriverLibrary("libnvidia-rtcore", "graphics", NOT, ""),
     DriverLibrary("libnvoptix", "graphics", NOT),
     DriverLibrary("libGLX_nvidia", "glvnd", NOT, "0", compat32=True),
     DriverLibrary("libEGL_nvidia", "glvnd", NOT, "0", compat32=True),
-    DriverLibrary("libGLESv2_nvidia", "glvnd", COUNTED, "2", compat32=True),
-    DriverLibrary("libGLESv1_CM_nvidia", "glvnd", COUNTED, "1", compat32=True),
-    DriverLibrary("libnvidia-glvkspirv", "glvnd", COUNTED, "", compat32=True),
-    DriverLibrary("libnvidia-cbl", "glvnd", COUNTED, ""),
+    DriverLibrary("libGLESv2_nvidia", "glvnd", NOT, "2", compat32=True),
+    DriverLibrary("libGLESv1_CM_nvidia", "glvnd", NOT, "1", compat32=True),
+    DriverLibrary("libnvidia-glvkspirv", "glvnd", NOT, "", compat32=True),
+    DriverLibrary("libnvidia-cbl", "glvnd", NOT, ""),
 )
 ROWS = {row.name: row for row in TABLE}

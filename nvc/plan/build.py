@@ -97,12 +97,10 @@ def _counted(placed: list[tuple[Library, str]], slice: Slice) -> tuple[list[tupl
 
     There is no 32-bit shim, so 32-bit libraries are not among them either.
     """
-    from nvc.plan.slices import is_counted
-
     if slice.uncounted:
         return placed, slice
-    left_out = tuple(_name(library.path) for library, _ in placed if not is_counted(library))
-    return [item for item in placed if is_counted(item[0])], slice.replace(left_out=left_out)
+    left_out = tuple(_name(library.path) for library, _ in placed if not library.counted)
+    return [item for item in placed if item[0].counted], slice.replace(left_out=left_out)
 
 
 def _library_ops(placed: list[tuple[Library, str]], layout: Layout, slice: Slice | None) -> list[Op]:

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 
 #: CUDA's default directory for the pipes of an MPS server.
 MPS_PIPES = "/tmp/nvidia-mps"
-#: Kinds of libraries that slices leave out as a whole.
-UNCOUNTED_KINDS = ("video", "graphics", "glvnd", "ngx")
-
-
-def is_counted(library: Library) -> bool:
-    """Whether a slice may have the library: the shim counts its memory."""
-    return library.counted and library.kind not in UNCOUNTED_KINDS
 
 
 def is_shimmed(library: Library, slice: Slice) -> bool:

@@ -166,7 +166,7 @@ def _ops(
 ) -> tuple[list[Op], frozenset[str]]:
     """The shim over what the document has mounted, what lies beside it, and a cover for what is not counted."""
     from nvc.plan.ops import BindHostFile
-    from nvc.plan.slices import is_counted, is_shimmed, shim_ops
+    from nvc.plan.slices import is_shimmed, shim_ops
     from nvc.slices.build.builder import empty_file
 
     there = [library for library in facts.libraries if _is_there(kernel, target.rootfs, library.path)]
@@ -174,7 +174,7 @@ def _ops(
     covered = []
     if not slice.uncounted:
         shimless = [library for library in there if not is_shimmed(library, slice)]
-        covered = [*(library for library in shimless if not is_counted(library)), *there32]
+        covered = [*(library for library in shimless if not library.counted), *there32]
     ops = [*shim_ops(there, lambda directory: directory, libs_dir, slice)]
     if covered:
         path, identity = empty_file()
