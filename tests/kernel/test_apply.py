@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.plans import LIBS, apply, mounts, plan_of
+from support.plans import LIBS, apply, identity, mount_at, mounts, plan_of
 from support.prestart import at_prestart
+
+from nvc.plan.ops import BindFile
 
 SHOW = (
     f"cat {LIBS}/libt7.so.1; echo; cat /proc/driver/nvidia/version; ls -l /dev/nvidia0; "
@@ -48,3 +50,25 @@ def test_running_container_and_second_run(
         assert container.exec(f"cat {LIBS}/libt3.so.1").stdout == "library 3"
         assert apply(plan, container.pid, bundle.rootfs).changes == 0
         assert mounts(container.pid) == before
+
+
+class WithoutLinks(BindFile):
+    """A bind with an option more, MOUNT_ATTR_NOSYMFOLLOW."""
+
+    @property
+    def attributes(self) -> int:
+        return super().attributes | 0x200000
+
+
+def test_a_second_run_does_not_take_a_mount_with_fewer_options(runc_bundle: Any, scratch: str) -> None:
+    """Also not for an option of which statvfs(3) says nothing."""
+    bundle, driver, target = runc_bundle(), f"{scratch}/driver", f"{LIBS}/libt3.so.1.0"
+    plan = plan_of(driver)
+    source = f"/lib/{target.rpartition('/')[2]}"
+    with bundle.created("runc") as container:
+        apply(plan, container.pid, bundle.rootfs)
+        assert "nosymfollow" not in mount_at(container.pid, target)
+        wanted = WithoutLinks(source, target, identity(driver + source))
+        assert apply(plan.replace(ops=(wanted,)), container.pid, bundle.rootfs).changes == 1
+        now = [line for line in mounts(container.pid) if line.split()[2].endswith(target)][-1]
+        assert "nosymfollow" in now

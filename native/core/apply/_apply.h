@@ -76,6 +76,7 @@ int place_rename(struct place *place, const char *from);
 /* mounts.c */
 int clone_sources(struct applier *a);
 int op_bind(struct applier *a, struct op *op);
+int harden(int mount, uint64_t attributes);
 int clone_tree(int fd, uint64_t attributes);
 int open_mountpoint(struct applier *a, struct place *place, bool directory);
 int cover_with_clone(struct applier *a, struct place *place, int tree);

@@ -55,7 +55,6 @@ static bool is_there(struct applier *a, struct op *op)
 
 int op_ledger(struct applier *a, struct op *op)
 {
-    struct mount_attr attr = {.attr_set = op->head.attributes, .propagation = 1u << 18 /* MS_PRIVATE */};
     struct place place;
     char label[LABEL_MAX] = "";
     uint32_t length = op->head.flags;
@@ -71,7 +70,7 @@ int op_ledger(struct applier *a, struct op *op)
         return fail(a, errno, "create tmpfs", op->target);
     if (make_file(mount, op->first + length, op->head.first_length - length, op->head.operand) < 0)
         fail(a, errno, "create ledger", op->target);
-    else if (syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+    else if (harden(mount, op->head.attributes) < 0)
         fail(a, errno, "set mount attributes", op->target);
     else if (place_find(a, op->target, true, true, &place) == 0) {
         int target = open_mountpoint(a, &place, true);

@@ -18,12 +18,19 @@
 #endif
 #define PROPAGATION_PRIVATE (1u << 18) /* MS_PRIVATE: nothing that the host mounts below a source arrives */
 
-int clone_tree(int fd, uint64_t attributes)
+/* Gives a detached mount its options, and makes it private. */
+int harden(int mount, uint64_t attributes)
 {
     struct mount_attr attr = {.attr_set = attributes, .propagation = PROPAGATION_PRIVATE};
+
+    return (int)syscall(SYS_mount_setattr, mount, "", AT_EMPTY_PATH, &attr, sizeof(attr));
+}
+
+int clone_tree(int fd, uint64_t attributes)
+{
     int tree = (int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 
-    if (tree >= 0 && syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) {
+    if (tree >= 0 && harden(tree, attributes) < 0) {
         int saved = errno;
         close(tree);
         errno = saved;
@@ -47,22 +54,17 @@ int clone_sources(struct applier *a)
     return 0;
 }
 
+/* Whether a mount is known to have all these options. statvfs(3) has the numbers of mount_setattr(2) for four of them;
+ * of any other one it says nothing here. */
 static bool has_attributes(int fd, uint64_t attributes)
 {
+    const uint64_t told = ST_RDONLY | ST_NOSUID | ST_NODEV | ST_NOEXEC;
     struct statvfs vfs;
-    unsigned long wanted = 0;
 
-    if (fstatvfs(fd, &vfs) < 0)
-        return false;
-    if (attributes & MOUNT_ATTR_RDONLY)
-        wanted |= ST_RDONLY;
-    if (attributes & MOUNT_ATTR_NOSUID)
-        wanted |= ST_NOSUID;
-    if (attributes & MOUNT_ATTR_NODEV)
-        wanted |= ST_NODEV;
-    if (attributes & MOUNT_ATTR_NOEXEC)
-        wanted |= ST_NOEXEC;
-    return (vfs.f_flag & wanted) == wanted;
+    _Static_assert(ST_RDONLY == MOUNT_ATTR_RDONLY && ST_NOSUID == MOUNT_ATTR_NOSUID &&
+                       ST_NODEV == MOUNT_ATTR_NODEV && ST_NOEXEC == MOUNT_ATTR_NOEXEC,
+                   "numbers of mount options");
+    return (attributes & ~told) == 0 && fstatvfs(fd, &vfs) == 0 && (vfs.f_flag & attributes) == attributes;
 }
 
 static bool is_mount_root(int fd)

@@ -208,12 +208,11 @@ int op_tmpfs_file(struct applier *a, struct op *op)
 
 int op_attach(struct applier *a, struct op *op)
 {
-    struct mount_attr attr = {.attr_set = op->head.attributes, .propagation = 1u << 18 /* MS_PRIVATE */};
     struct place place;
     int result = -1;
 
     if (a->tmpfs_is_new) {
-        if (syscall(SYS_mount_setattr, a->tmpfs, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+        if (harden(a->tmpfs, op->head.attributes) < 0)
             return fail(a, errno, "set mount attributes", a->tmpfs_path);
         if (place_find(a, a->tmpfs_path, true, true, &place) < 0)
             return -1;
