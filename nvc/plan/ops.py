@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+#: What every mount has; what device nodes have; what all else has; what all else has that holds no code.
+BASE = NOSUID
+NODES = BASE | NOEXEC  # with NODEV nobody could open them
+FILES = BASE | NODEV
+DATA = FILES | NOEXEC
 #: As mount(8) calls them.
 _NAMES = ((RDONLY, "ro"), (NOSUID, "nosuid"), (NODEV, "nodev"), (NOEXEC, "noexec"))
 
@@ -38,7 +43,7 @@ class BindFile(Value):
     @property
     def attributes(self) -> int:
         """The mount's options, MOUNT_ATTR_*."""
-        return RDONLY | NOSUID | NODEV | (NOEXEC if self.noexec else 0)
+        return RDONLY | (DATA if self.noexec else FILES)
 
 
 class BindHostFile(Value):
@@ -56,7 +61,7 @@ class BindHostFile(Value):
     @property
     def attributes(self) -> int:
         """The mount's options, MOUNT_ATTR_*."""
-        return NOSUID | NODEV | (0 if self.writable else RDONLY) | (NOEXEC if self.identity is None else 0)
+        return (DATA if self.identity is None else FILES) | (0 if self.writable else RDONLY)
 
 
 class BindInside(Value):
@@ -69,7 +74,7 @@ class BindInside(Value):
     target: str
     identity: Identity
 
-    attributes = RDONLY | NOSUID | NODEV
+    attributes = RDONLY | FILES
 
 
 class BindSocket(Value):
@@ -79,7 +84,7 @@ class BindSocket(Value):
     target: str
     is_directory: bool = False
 
-    attributes = NOSUID | NODEV | NOEXEC
+    attributes = DATA
 
 
 class BindProc(Value):
@@ -93,7 +98,7 @@ class BindProc(Value):
     @property
     def attributes(self) -> int:
         """The mount's options, MOUNT_ATTR_*."""
-        return NOSUID | NODEV | NOEXEC | (0 if self.writable else RDONLY)
+        return DATA | (0 if self.writable else RDONLY)
 
 
 class BindDevice(Value):
@@ -104,7 +109,7 @@ class BindDevice(Value):
     major: int
     minor: int
 
-    attributes = RDONLY | NOSUID | NOEXEC  # with NODEV nobody could open it
+    attributes = RDONLY | NODES
 
 
 class BindDeviceDirectory(Value):
@@ -113,7 +118,7 @@ class BindDeviceDirectory(Value):
     source: str
     target: str
 
-    attributes = NOSUID | NOEXEC
+    attributes = NODES
 
 
 class AllowDevice(Value):
@@ -133,7 +138,7 @@ class Tmpfs(Value):
     directories: tuple[str, ...] = ()
     files: tuple[tuple[str, bytes], ...] = ()
 
-    attributes = NOSUID | NODEV | NOEXEC
+    attributes = DATA
 
 
 class Ledger(Value):
@@ -147,7 +152,7 @@ class Ledger(Value):
     size: int
     label: str = ""  # of SELinux, for everything in it; "": as the kernel does
 
-    attributes = NOSUID | NODEV | NOEXEC
+    attributes = DATA
 
 
 class Symlink(Value):

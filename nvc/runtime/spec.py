@@ -152,7 +152,9 @@ def apply_edits(spec: Spec, edits: dict[str, Any]) -> None:
     for node in edits.get("deviceNodes") or ():
         if spec.user_namespace and node.get("hostPath", node["path"]) != node["path"]:
             # Runtimes cannot make nodes there, and bind the host's of the same path.
-            source, options = node["hostPath"], ["bind", "nosuid", "noexec"]
+            from nvc.plan.ops import NODES, options_of
+
+            source, options = node["hostPath"], ["bind", *options_of(NODES)]
             spec.add_mount(
                 {"destination": node["path"], "source": source, "type": "bind", "options": options}
             )

@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 
+from nvc.plan.ops import Ledger
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.entry import Entry, open_own, read_entry, text_of
 from nvc.slices.policy import policies
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nvc.slices.model.slice import Slice
 
 STEP = "make a slice for a claim"
-_NOSUID, _NODEV, _NOEXEC = 2, 4, 8  # mount(2)
 _DETACH, _NOFOLLOW = 2, 8  # umount2(2)
 #: Where SELinux is enabled, and the type of what any container may write.
 _SELINUX, _LABEL = "/sys/fs/selinux/enforce", "system_u:object_r:container_file_t:s0"
@@ -169,7 +169,7 @@ def _mount(path: str) -> None:
     options = f"size={layout.LEDGER_SIZE},nr_inodes=2,mode=0555"
     if _is_there(_SELINUX):
         options += f",context={_LABEL}"
-    flags = _NOSUID | _NODEV | _NOEXEC
+    flags = Ledger.attributes  # mount(2) has the numbers of mount_setattr(2) for these
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"nvc-ledger", os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
         number = ctypes.get_errno()
