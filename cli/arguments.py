@@ -7,7 +7,7 @@ import posix
 from nvc.errors import InputError
 from nvc.ids import user_and_group
 from nvc.model import CAPABILITIES
-from nvc.request import DriverOptions, Request, SliceRequest, place
+from nvc.request import IMEX_CHANNELS, DriverOptions, Request, SliceRequest, place
 from nvc_cli.options import OMITTED
 
 TYPE_CHECKING = False
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nvc_cli.parse import Values
 
 MAX_REQUIREMENTS = 32  # as nvidia-container-cli
-MAX_IMEX_CHANNEL = 1 << 20
 MAX_TIMEOUT = 3600.0
 SLICE_OPTIONS = ("memory", "cores", "weight", "policy")
 SLICE_PREFIXES = ("vgpu_", "isolation")
@@ -135,8 +134,8 @@ def imex_channels(values: Values) -> tuple[int, ...]:
     """The channels of every --imex-channel."""
     channels = []
     for item in _items(values, "imex_channel"):
-        if not _decimal(item) or int(item) >= MAX_IMEX_CHANNEL:
-            raise InputError("error parsing IMEX info", item, f"want a number below {MAX_IMEX_CHANNEL}")
+        if not _decimal(item) or int(item) >= IMEX_CHANNELS:
+            raise InputError("error parsing IMEX info", item, f"want a number below {IMEX_CHANNELS}")
         channels.append(int(item))
     return tuple(channels)
 

@@ -7,7 +7,7 @@ come from an image, so each is bounded, and what is quoted in an error is cut.
 from __future__ import annotations
 
 from nvc.errors import InputError, one_line
-from nvc.request import Request, SliceRequest, clean_path
+from nvc.request import IMEX_CHANNELS, Request, SliceRequest, clean_path
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -34,7 +34,6 @@ SLICES = (
     "NVC_VGPU_", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "ALIYUN_COM_GPU_MEM_CONTAINER",
     "ALIYUN_COM_GPU_SCHD_WEIGHT", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST",
 )  # fmt: skip
-NATIVE = 5  # the policy of who has no slice
 CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
 
 DEFAULT_CAPABILITIES = ("compute", "utility")
@@ -42,7 +41,6 @@ MAX_ITEMS = 4096
 MAX_ITEM = 80  # the longest selector is `MIG-GPU-<uuid>/<gi>/<ci>`
 MAX_REQUIREMENTS = 32
 MAX_REQUIREMENT = 16384  # images name every driver branch they were tested with
-IMEX_CHANNELS = 1 << 20
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:._/-")
 _HINT_CDI = "CDI devices are given by the engine or by nvc-runtime, not by this hook"
@@ -313,7 +311,9 @@ def _gives(default: SliceRequest) -> bool:
     """Whether who asks for nothing gets a slice, and not only who asks has bounds."""
     policy = default.policy
     capped = any(share.value for share in default.cores)
-    return bool(default.memory or capped or default.weight or policy and policy.value != NATIVE)
+    from nvc.slices.model.layout import POLICY_NATIVE
+
+    return bool(default.memory or capped or default.weight or policy and policy.value != POLICY_NATIVE)
 
 
 def _completed(wanted: SliceRequest, default: SliceRequest) -> SliceRequest:

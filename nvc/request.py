@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nvc.value import Value
 
+IMEX_CHANNELS = 1 << 20  # their numbers are smaller
 
 class DriverOptions(Value):
     """Where the driver is and how it may be looked at; the global options of the command line."""
@@ -21,6 +22,10 @@ class DriverOptions(Value):
     mps_directory: str = "/tmp/nvidia-mps"
     library_directories: tuple[str, ...] = ()  # inside the root; given, the loader cache is not asked
     configuration: bytes = b""  # identity of the file that these come from: facts are kept apart for it
+
+
+#: Where CUDA looks for the pipes of an MPS server if no variable names another place.
+MPS_PIPES = DriverOptions().mps_directory
 
 
 def place(root: str, ldcache: str, configured: tuple[str, str] = ("/", "")) -> tuple[str, str]:

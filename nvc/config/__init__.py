@@ -12,7 +12,7 @@ import stat
 import nvc
 from nvc import inventory
 from nvc.errors import NvcError
-from nvc.request import DriverOptions
+from nvc.request import MPS_PIPES, DriverOptions
 from nvc.rundir import in_user_namespace
 from nvc.value import Value
 
@@ -60,7 +60,7 @@ class Config(Value):
     root: str = "/"
     ldcache: str = "/etc/ld.so.cache"
     cli_debug: str = ""
-    mps_directory: str = "/tmp/nvidia-mps"
+    mps_directory: str = MPS_PIPES
     load_kmods: bool = True
     no_cgroups: bool = False
     uid: int = -1  # of the probe; -1: the kernel's overflow id

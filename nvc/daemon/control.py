@@ -16,8 +16,8 @@ import json
 import time
 
 import nvc
-from nvc.daemon.mps import PLACE
 from nvc.errors import NvcError
+from nvc.request import MPS_PIPES
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.policy.entitlement import entitlements
 from nvc.slices.store.status import container_document
@@ -89,7 +89,7 @@ def _started(start: Callable[[], MpsServer], uuid: str) -> dict[str, Any]:
     return {
         "state": one.state,
         "directory": f"{one.directory}/pipe",
-        "place": PLACE,
+        "place": MPS_PIPES,
         "problem": one.problem or None,
     }
 

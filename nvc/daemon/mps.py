@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 CONTROL = "nvidia-cuda-mps-control"
-PLACE = "/tmp/nvidia-mps"  # in the container
 EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3  # nvmlComputeMode_t
 READY, FAILED = "ready", "failed"
 UNKNOWN = "unknown"  # what an nvcd before this one has started: its record cannot be read

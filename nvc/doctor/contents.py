@@ -15,6 +15,7 @@ from nvc.doctor.slices import max_glibc
 from nvc.environment import CAPABILITIES
 from nvc.errors import NvcError
 from nvc.slices.model.elfnote import layouts_of
+from nvc.slices.model.variables import MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 _LDCONFIG = "run ldconfig in the container, with the engine's exec"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-#: What begins the names of variables that limit memory.
-_MEMORY = ("NVC_VGPU_MEMORY", "NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST")
+#: What begins the names of the variables that ask nvc for a limit of memory. Others may be for something else
+#: in the container, such as HAMi's library.
+_MEMORY = (MEMORY, NVIDIA_LIMIT, NVIDIA_REQUEST)
 
 
 @looking_into

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nvc.plan.ops import BindFile, BindHostFile, BindInside, BindSocket, Ledger, Symlink, Tmpfs
+from nvc.request import MPS_PIPES
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.policy import policy_of
 from nvc.slices.model.time_settings import TO_START, enforced_text
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Op
     from nvc.slices.model.slice import Slice, SliceDevice
 
-#: CUDA's default directory for the pipes of an MPS server.
-MPS_PIPES = "/tmp/nvidia-mps"
 
 
 def is_shimmed(library: Library, slice: Slice) -> bool:

@@ -9,6 +9,7 @@ import stat
 
 from nvc.discovery.library_table import DriverLibrary
 from nvc.errors import InitializationError, InputError
+from nvc.request import MPS_PIPES
 from nvc.sim import description, elffile, loadercache, nodes, procfiles, state
 from nvc.sim.libraries import FIRMWARE, FOREIGN, LIBRARIES, PROGRAMS, file_name, soname
 from nvc.sim.prebuilt import prebuilt
@@ -144,9 +145,10 @@ def _sockets(root: _Root, spec: SimSpec) -> None:
             os.chmod(socket, 0o666)
     root.directory("tmp", 0o1777)
     if spec.mps:
-        root.directory("tmp/nvidia-mps")
-        os.mkfifo(root.full("tmp/nvidia-mps/control"))
-        os.chmod(root.full("tmp/nvidia-mps/control"), 0o666)
+        root.directory(MPS_PIPES)
+        control = root.full(f"{MPS_PIPES}/control")
+        os.mkfifo(control)
+        os.chmod(control, 0o666)
 
 
 def _kernel_files(root: _Root, spec: SimSpec, gpus: tuple[SimGpu, ...]) -> None:

@@ -9,10 +9,11 @@ from support import REPO
 
 from nvc import environment
 from nvc.config import Config
-from nvc.environment import VARIABLES, Variable, is_known, request_from
+from nvc.environment import SLICES, VARIABLES, Variable, is_known, request_from
 from nvc.errors import InputError
 from nvc.oci import Container
 from nvc.runtime import give
+from nvc.slices.model import variables
 
 
 def test_the_docs_have_every_row() -> None:
@@ -34,3 +35,24 @@ def test_a_variable_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         give._check_expressible(request)
     assert is_known("NVIDIA_TRIAL") and not is_known("NVIDIA_TRIALS")
     assert is_known("NVIDIA_REQUIRE_CUDA") and is_known("NVC_VGPU_MEMORY")
+
+
+def test_what_asks_for_a_slice_is_known_without_what_reads_it() -> None:
+    """The hook imports the readers of slices' variables only where one of SLICES is set."""
+    names = {value for value in vars(variables).values() if isinstance(value, str) and "_" in value}
+    asking = set()
+    for name in names:
+        for value in ("2", "1GiB", "mps"):
+            try:
+                if variables.slice_from({name: value}) is not None:
+                    asking.add(name)
+            except InputError:
+                pass
+    assert {variables.MEMORY, variables.ISOLATION, variables.NVIDIA_LIMIT, variables.CGPU_WEIGHT} <= asking
+    assert all(name.startswith(SLICES) for name in asking)
+
+
+def test_the_page_of_the_configuration_names_what_asks_for_a_slice() -> None:
+    with open(os.path.join(REPO, "docs/configuration.md"), encoding="utf-8") as file:
+        (row,) = (line for line in file if line.startswith("| `vgpu-variables` |"))
+    assert all(f"`{name}" in row for name in SLICES)
