@@ -1,5 +1,5 @@
-"""Writes docs/errors.md, the checks in docs/doctor.md, the variables in docs/hooks.md, and the policies in
-docs/sharing.md and in the schema of the chart's values. Needs `make native`."""
+"""Writes docs/errors.md, the checks in docs/doctor.md, the variables in docs/hooks.md, the policies and what was
+measured of them in docs/sharing.md, and the policies in the schema of the chart's values. Needs `make native`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from nvc.doctor.catalog import table  # noqa: E402
 from nvc.doctor.codes import page  # noqa: E402
 from nvc.environment import VARIABLES  # noqa: E402
 from nvc.slices.model import policy  # noqa: E402
+from nvc.slices.policy import effects  # noqa: E402
 
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
 HEADING = "## Checks\n\n"
@@ -31,6 +32,7 @@ def main() -> None:
     with open(path, "w", encoding="utf-8") as out:
         out.write(text + HEADING + table())
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
+    replace_table("docs/sharing.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     path = os.path.join(REPO, SCHEMA)
     with open(path, encoding="utf-8") as file:

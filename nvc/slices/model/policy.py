@@ -46,11 +46,11 @@ TABLE = (
     Policy(0, "fair", "1/n each, n being the maximum number of slices; idle time is not redistributed",
            EQUAL),
     Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time"),
-    Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the holder's weight"
-           " does not wait for the end of the holder's lease", weighs=True, preempts=8),
+    Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the weight of the"
+           " lease's holder interrupts it", weighs=True, preempts=8),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
-    Policy(4, "soft", "by weight, in leases of four quanta: fewer changes, longer waits", weighs=True, quanta=4,
-           reclaim=100 * MS),  # never waited in full: at the default quantum four quanta, 40 ms, are less
+    Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits", weighs=True, quanta=4,
+           reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
     Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server:"
            " for tenants who trust each other", leases=False, server=True),

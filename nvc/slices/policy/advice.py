@@ -96,7 +96,7 @@ RULES = {
     "preempt": "equal parts for slices with work; a step waits for a lease of each",
     "weight": "parts by weight for slices with work; a step waits for a lease of each",
     "fixed": "at most its cap for each; what one leaves stays unused",
-    "soft": "parts by weight; leases, and waits, four times as long",
+    "soft": "parts by weight; longer leases and waits, of up to 40 ms",
     "native": "parts as the driver gives them; caps and weights do not count",
     "concurrent": "kernels side by side: most where each leaves much of the GPU unused",
 }

@@ -6,6 +6,7 @@ and only to another number of slices where the table has nothing nearer: `Effect
 
 from __future__ import annotations
 
+from nvc.slices.model.policy import TABLE
 from nvc.value import Value
 
 #: What the measured programs do: wait for each step of a few milliseconds, as decoding does; never wait, as
@@ -57,6 +58,32 @@ MEASURED = (
     Effect("NVIDIA H200", MIX, 4, "concurrent", 1.05, None, FIRST),
     Effect("NVIDIA H200", MIX, 4, "weight", 0.93, None, FIRST),
 )
+
+
+LOADS = {DECODE: "wait for each step", TRAIN: "never wait", MIX: "half wait, half do not"}
+HEAD = "| measured on | slices | their programs |"
+
+
+def table(rows: tuple[Effect, ...] = MEASURED) -> str:
+    """The table of docs/sharing.md, which packaging/tables.py puts there: a column for each measured policy."""
+    names = [row.name for row in TABLE if any(one.policy == row.name for one in rows)]
+    lines = [HEAD + "".join(f" `{name}` |" for name in names), "| --- | --- | --- |" + " --- |" * len(names)]
+    for model, when, load, slices in dict.fromkeys((one.model, one.when, one.load, one.slices) for one in rows):
+        cells = []
+        for name in names:
+            found = [
+                one
+                for one in rows
+                if (one.model, one.when, one.load, one.slices, one.policy) == (model, when, load, slices, name)
+            ]
+            cells.append("; ".join(_cell(one) for one in found))
+        lines.append(f"| {model}, {when} | {slices} | {LOADS[load]} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(one: Effect) -> str:
+    late = f", p99 {one.p99:.1f}" if one.p99 is not None else ""
+    return f"{one.speed:.2f}{late}{f' ({one.note})' if one.note else ''}"
 
 
 def effect(
