@@ -23,8 +23,8 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
 
   --node-name NAME       this node's name in the cluster
   --kubeconfig FILE      how to reach the API server; default: the pod's account
-  --instance NAME        tells two plugins of one node apart while an update replaces
-                         one: the UID of the pod
+  --instance NAME        UID of this pod; two plugins of one node, as during an
+                         update, need different ones
   --mode LIST            dra, device-plugin, or both; default: dra where the API
                          server has resource.k8s.io/v1, else device-plugin
   --driver-name NAME     default: gpu.nvc.dev

@@ -28,7 +28,7 @@ GLOBAL: tuple[Option, ...] = (
     ("debug", "d", VALUE, "FILE", "Log debug information to FILE (/dev/stderr is allowed)"),
     ("load-kmods", "k", FLAG, "", "Load kernel modules and create device nodes first"),
     ("no-pivot", "n", FLAG, "", "Accepted without effect: nvc executes nothing in the container"),
-    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the probe, which loads NVML (alone: your own)"),
+    ("user", "u", OPTIONAL, "UID[:GID]", "User and group of the probe, which loads NVML; without a value, yours"),
     ("root", "r", VALUE, "PATH", "Driver root directory (default: as configured, or /)"),
     ("ldcache", "l", VALUE, "FILE", "Loader cache inside the driver root (default: as configured)"),
     ("no-create-imex-channels", "", FLAG, "", "Do not create IMEX channel device nodes"),
@@ -41,8 +41,8 @@ FORMATS = ("text", "table", "json", "yaml")
 _FORMAT: Option = ("format", "o", VALUE, "FORMAT", "text (default), table, json or yaml")
 
 _DRIVER: tuple[Option, ...] = (
-    ("mig-config", "", REPEATED, "ID", "MIG devices to configure: only `all`"),
-    ("mig-monitor", "", REPEATED, "ID", "MIG devices to monitor: only `all`"),
+    ("mig-config", "", REPEATED, "ID", "Give the right to configure MIG; the only value is `all`"),
+    ("mig-monitor", "", REPEATED, "ID", "Give the right to monitor MIG; the only value is `all`"),
     ("imex-channel", "", REPEATED, "CHANNEL", "IMEX channels, a comma-separated list of numbers"),
     ("no-persistenced", "", FLAG, "", "Omit the socket of nvidia-persistenced"),
     ("no-fabricmanager", "", FLAG, "", "Omit the socket of the fabric manager"),
@@ -69,12 +69,14 @@ LIST: tuple[Option, ...] = (
 
 #: A slice of each device; `vgpu run` takes the same without the prefix.
 VGPU: tuple[Option, ...] = (
-    ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; for all devices, or each"),
-    ("vgpu-memory-request", "", VALUE, "SIZE", "Refuse unless this much of each device can be reserved"),
-    ("vgpu-cores", "", VALUE, "PERCENT[,...]", "Cap on the device's time: 25 or 25%; for all devices, or each"),
-    ("vgpu-weight", "", VALUE, "N", "Weight among slices that compete for time (default: 1)"),
-    ("vgpu-policy", "", VALUE, "NAME", "{policies}"),
-    ("isolation", "", VALUE, "KIND", "mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup"),
+    ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each"),
+    ("vgpu-memory-request", "", VALUE, "SIZE", "Reserve this much of each device; refuse if that is not free"),
+    ("vgpu-cores", "", VALUE, "PERCENT[,...]",
+     "Most of the device's time, in percent: one for all devices, or one for each; 100: no cap"),
+    ("vgpu-weight", "", VALUE, "N", "Part of the time beside other slices, in proportion (default: 1)"),
+    ("vgpu-policy", "", VALUE, "NAME", "How slices share time: {policies}"),
+    ("isolation", "", VALUE, "KIND",
+     "mig, mps: a MIG device or MPS server for this slice alone; kernel: the driver limits its memory"),
     ("vgpu-uncounted", "", FLAG, "", "Keep libraries that the shim cannot count (OpenCL, graphics, video)"),
 )
 
@@ -95,7 +97,8 @@ CONFIGURE: tuple[Option, ...] = (
     ("no-cgroups", "", FLAG, "", "Do not change device rules"),
     ("no-devbind", "", FLAG, "", "Do not bind device nodes"),
     ("no-cntlibs", "", FLAG, "", "The same as --cuda-compat-mode=disabled"),
-    ("cuda-compat-mode", "", VALUE, "MODE", "ldconfig (default), mount or disabled"),
+    ("cuda-compat-mode", "", VALUE, "MODE",
+     "CUDA forward compatibility: ldconfig (default; mount is the same) or disabled"),
     *_DRIVER,
     *VGPU,
     ("dry-run", "", FLAG, "", "Print the plan and change nothing"),

@@ -43,7 +43,7 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_watch"]
 )  # fmt: skip
 @click.option(
     "--memory-request", default=None, metavar="SIZE",
-    help="Refuse unless this much of each GPU can be reserved.",
+    help="Reserve this much of each GPU; refuse if that is not free.",
 )  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
 @click.option("--name", default="", metavar="NAME", help="Name of the slice. Default: the program's.")

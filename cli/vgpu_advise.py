@@ -16,8 +16,9 @@ from nvc_cli.vgpu_report import OFTEN, Progress
 @command("advise", "nvc-cli vgpu advise", "nvc-cli vgpu advise 0 --trusted --seconds 10")
 @click.argument("gpu", metavar="[GPU]", default="", shell_complete=completion.devices)
 @click.option(
-    "--trusted", is_flag=True, help="A fault of one tenant may end the programs of all: consider concurrent."
-)
+    "--trusted", is_flag=True,
+    help="Tenants trust each other: also consider concurrent, where a fault of one ends all.",
+)  # fmt: skip
 @click.option(
     "--seconds", default=2.0, show_default=True, type=Seconds(0.2, 3600), metavar="SECONDS",
     help="Duration of the measurement.",

@@ -34,8 +34,8 @@ DEVICE = click.option(
 
 @command(
     "set",
-    "nvc-cli vgpu set f0000154 --memory 20GiB",
-    "nvc-cli vgpu set f0000154 --cores 50",
+    "nvc-cli vgpu set web --memory 20GiB",
+    "nvc-cli vgpu set web --cores 50",
     "nvc-cli vgpu set 4242 --device 1 --memory 50% --weight 4",
 )
 @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
@@ -71,7 +71,7 @@ def set_command(
 
 
 def _pausing(name: str, summary: str) -> click.Command:
-    @command(name, f"nvc-cli vgpu {name} f0000154", f"nvc-cli vgpu {name} 4242 --device 1")
+    @command(name, f"nvc-cli vgpu {name} web", f"nvc-cli vgpu {name} 4242 --device 1")
     @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
     @DEVICE
     @click.pass_context
@@ -109,7 +109,10 @@ _pausing("resume", "Let a slice launch again.")
 )
 @click.option("--max-instances", default=None, metavar="N", help="Maximum number of slices; 0: unlimited.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
-@click.option("--quantum", default=None, metavar="TIME", help="Longest lease. Default: fitted, or 10ms.")
+@click.option(
+    "--quantum", default=None, metavar="TIME",
+    help="Quantum, or where nvcd fits it to the work, its maximum. Default: fitted, or 10ms.",
+)  # fmt: skip
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
 @click.pass_context
@@ -163,13 +166,16 @@ def policy_command(
     output.write(output.emphasised(policies_table(found, output.columns())))
 
 
-@command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force f0000154")
+@command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force web")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--gone", is_flag=True, help="Remove every slice that has ended.")
-@click.option("--force", is_flag=True, help="Also remove running slices; their limits stay in force.")
+@click.option("--force", is_flag=True, help="Also running slices; their containers keep their limits.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
-    """Remove slices. Starting containers also removes slices that have ended."""
+    """Remove records of slices that have ended.
+
+    Starting containers does that too, from time to time.
+    """
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
     from nvc.slices.store import registry

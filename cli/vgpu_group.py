@@ -27,7 +27,7 @@ FORMAT = format_option("table")
 
 @click.group(cls=Commands, **examples(
     "nvc-cli vgpu run --memory 10GiB --cores 25 -- python3 train.py", "nvc-cli vgpu ls",
-    "nvc-cli vgpu set f0000154 --memory 20GiB --cores 50", "nvc-cli vgpu policy 0 weight",
+    "nvc-cli vgpu set web --memory 20GiB --cores 50", "nvc-cli vgpu policy 0 weight",
     "nvc-cli vgpu top",
 ))
 def vgpu() -> None:
@@ -45,14 +45,14 @@ def command(name: str, *lines: str, **more: Any) -> Callable[[Callable[..., None
 def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say what of a device somebody gets, as `configure` has them."""
     for name, metavar, text in (
-        ("policy", "NAME", f"{CHOICES}."),
-        ("weight", "N", "Weight among slices that compete for time; default: 1."),
+        ("policy", "NAME", f"How slices share time: {CHOICES}."),
+        ("weight", "N", "Part of the time beside other slices, in proportion; default: 1."),
         (
             "cores",
             "PERCENT[,...]",
-            "Cap on the device's time: 25 or 25%, for all devices or each; 100: no cap.",
+            "Most of the device's time, in percent: one for all devices, or one for each (25,50); 100: no cap.",
         ),
-        ("memory", "SIZE[,...]", "10GiB or 25%, for all devices or each."),
+        ("memory", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each."),
     ):
         offers = completion.policies if name == "policy" else None
         option = click.option(f"--{name}", default=None, metavar=metavar, help=text, shell_complete=offers)
@@ -67,7 +67,7 @@ ISOLATION = click.option(
     default=None,
     metavar="KIND",
     shell_complete=completion.isolations,
-    help="mig: its own MIG device; mps: its own MPS server; kernel: limit by cgroup.",
+    help="mig, mps: a MIG device or MPS server for this slice alone; kernel: the driver limits its memory.",
 )
 
 

@@ -59,7 +59,7 @@ class Progress:
 @command(
     "report",
     "nvc-cli vgpu report --seconds 60 --output shares.svg",
-    "nvc-cli vgpu report f0000154 4242 --seconds 10 --interval 0.5",
+    "nvc-cli vgpu report web 4242 --seconds 10 --interval 0.5",
 )
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option(

@@ -35,7 +35,7 @@ def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
     output.write(output.emphasised(tables.slices(found, time.time(), output.columns())))
 
 
-@command("show", "nvc-cli vgpu show f0000154", "nvc-cli vgpu show 4242 --format json")
+@command("show", "nvc-cli vgpu show web", "nvc-cli vgpu show 4242 --format json")
 @click.argument("slice_name", metavar="SLICE", shell_complete=completion.slices)
 @FORMAT
 @click.pass_context
