@@ -54,3 +54,14 @@ def test_a_quota_whose_writer_was_killed(place: Place) -> None:
     eventually(place, lambda _: os.pread(fd, layout.SEQUENCE.size, layout.SEQUENCE_OFFSET) == ended)
     assert quota.read(fd)[0].weight == 3
     os.close(fd)
+
+
+def test_what_a_killed_removal_left_is_no_slice(place: Place) -> None:
+    place.start()
+    one = place.tenant()
+    eventually(place, lambda state: len(state["slices"]) == 1)
+    for name in ("quota", "about"):
+        os.unlink(f"{place.root}{one.directory}/{name}")
+    eventually(place, lambda state: not state["slices"])
+    assert ask(place)["broken"] == []
+    assert place.daemon is not None and f"slice {one.key}: " not in place.daemon.said()

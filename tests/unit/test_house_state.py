@@ -13,7 +13,7 @@ READERS = frozenset(
     "read_entry read_quota sound_quota living living_of snapshot sharers use_of budgets_of statuses slices "
     "open_own is_bound quota.read quota.unpack quota.finish policies.read policies.parse calibration.load "
     "mps_records.read mps_records.directories ledger.parse ledger.parse_slots ledger.parse_budgets "
-    "known.read entry_names".split()
+    "known.read entry_names entries sound_entries entry_at".split()
 )
 #: Whatever is read here is state: nothing of it is a container's file that may well be missing or odd.
 STATE = (
@@ -63,9 +63,8 @@ REASONS = {
     "nvc/slices/build/shadow_libraries.py _list": "likewise",
     "nvc/slices/client/mps.py stop": "nvcd ends the servers of slices that are gone",
     "nvc/slices/client/nvcd.py silence": "the text that is returned says it",
-    "nvc/slices/store/claims.py _readable": "it stays and is listed; kubelet must be able to end other pods",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
-    "nvc/slices/store/liveness.py is_remnant": "it stays",
+    "nvc/slices/model/entry.py is_remnant": "it stays",
     "nvc/slices/store/process_info.py _farthest": "a runtime's own process, which nobody may look into, is the one",
     "nvc/slices/store/process_info.py namespace_id": "0 says that it is not known, and others then decide",
     "nvc/slices/store/process_info.py cgroup_of": "a name for people",

@@ -20,7 +20,16 @@ from nvc.kernel import LinuxKernel
 from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
 from nvc.slices.store.liveness import living, living_of
 from nvc.slices.store.process_info import namespace_id_of, start_of
-from nvc.slices.store.registry import Entry, EntryDevice, RegistryError, prune, read_entry, text_of
+from nvc.slices.store.registry import (
+    Entry,
+    EntryDevice,
+    RegistryError,
+    entries,
+    prune,
+    read_entry,
+    sound_entries,
+    text_of,
+)
 
 NAMES = st.binary(max_size=40).map(os.fsdecode)
 
@@ -61,6 +70,18 @@ def test_what_a_killed_removal_left_is_gone(scratch: str) -> None:
     open(f"{scratch}/f0-1-2-6", "w").close()
     assert prune(LinuxKernel(), scratch) == ["f0-1-2-3", "f0-1-2-4"]
     assert sorted(os.listdir(scratch)) == ["f0-1-2-5", "f0-1-2-6"]  # a container may have it bound
+
+
+def test_every_scan_tells_broken_slices_from_remains(scratch: str) -> None:
+    for key, text in (("f0-1-2-3", None), ("f0-1-2-4", "rubbish"), ("f0-1-2-5", "pid 7\n")):
+        os.mkdir(f"{scratch}/{key}")
+        if text is not None:
+            written(f"{scratch}/{key}", text)
+    found = dict(entries(scratch))
+    assert list(found) == ["f0-1-2-4", "f0-1-2-5"]
+    assert isinstance(found["f0-1-2-4"], RegistryError) and isinstance(found["f0-1-2-5"], Entry)
+    with pytest.raises(RegistryError, match="f0-1-2-4/about"):
+        list(sound_entries(scratch))
 
 
 def test_when_a_process_began() -> None:

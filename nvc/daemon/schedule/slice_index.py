@@ -98,7 +98,7 @@ class SliceIndex:
             self._forget(self.by_key.pop(key), now)
         self.broken = {key: problem for key, problem in self.broken.items() if key in names}
         for key in sorted(names):
-            self._look(key)
+            self._look(key, now)
         if census:
             again = now >= self._again
             if again:
@@ -109,7 +109,7 @@ class SliceIndex:
                 known.alive = known.entry.key in living
         self.apply(now)
 
-    def _look(self, key: str) -> None:
+    def _look(self, key: str, now: int) -> None:
         path = f"{self.base}/{key}"
         try:
             stamp = os.stat(path).st_mtime_ns
@@ -117,7 +117,13 @@ class SliceIndex:
             if known is not None and known.stamp == stamp:
                 self._read(known)
             else:
-                self._replace(known, IndexedSlice(registry.read_entry(path), stamp))
+                found = registry.entry_at(path)
+                if isinstance(found, RegistryError):
+                    raise found
+                if found is not None:
+                    self._replace(known, IndexedSlice(found, stamp))
+                elif known is not None:
+                    self._forget(self.by_key.pop(key), now)
             self.broken.pop(key, None)
         except (OSError, NvcError) as error:
             if self.broken.get(key) != str(error):

@@ -15,7 +15,7 @@ ABOUT_LIMIT = 1 << 20
 FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and others wait for that
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
-#: Fields of an entry that are text: from most of them its name follows; tenants.named says how.
+#: Fields of an entry that are text: from most of them its name follows; nvc.slices.store.status.named says how.
 _NAMES = ("container", "bundle", "cgroup", "program", "claim", "holds")
 
 
@@ -193,6 +193,22 @@ def read_entry(path: str) -> Entry:
         raise RegistryError.of("read slice", f"{path}/about", error, REMOVE) from None
     except (ValueError, IndexError) as error:
         raise RegistryError("read slice", f"{path}/about", error, REMOVE) from None
+
+
+def entry_at(path: str) -> Entry | RegistryError | None:
+    """The entry in the directory `path`, or why it cannot be read. None: what a killed removal left is no slice."""
+    try:
+        return read_entry(path)
+    except RegistryError as error:
+        return None if is_remnant(path) else error
+
+
+def is_remnant(path: str) -> bool:
+    """Whether the directory of an entry is what a removal left that was killed."""
+    try:
+        return not {"about", "quota"}.intersection(os.listdir(path))
+    except OSError:
+        return False  # it counts as a slice
 
 
 def _quoted(text: str) -> str:

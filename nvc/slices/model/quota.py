@@ -35,6 +35,11 @@ class QuotaDevice(Value):
     policy: int = layout.POLICY_NATIVE
     flags: int = 0
 
+    def marked_as(self, old: QuotaDevice) -> QuotaDevice:
+        """These limits with the marks of `old`: what nvcd has found, and an operator has paused, holds on."""
+        marked: QuotaDevice = self.replace(flags=old.flags, correction=old.correction)
+        return marked
+
 
 def uuid_bytes(uuid: str) -> bytes:
     """The 16 bytes of a UUID as NVML writes it. Raises QuotaError for MIG-GPU-<uuid>/<gi>/<ci> of old drivers."""

@@ -12,10 +12,10 @@ import time
 
 from nvc.plan.ops import Ledger
 from nvc.slices.model import layout, ledger, quota
-from nvc.slices.model.entry import Entry, open_own, read_entry, text_of
-from nvc.slices.policy import policies
+from nvc.slices.model.entry import Entry, is_remnant, open_own, read_entry, text_of
+from nvc.slices.policy.policies import with_policies
 from nvc.slices.store import registry
-from nvc.slices.store.liveness import is_remnant, living
+from nvc.slices.store.liveness import living
 from nvc.slices.store.registry import LEDGER, READY, RegistryError
 
 TYPE_CHECKING = False
@@ -44,25 +44,12 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
     path = f"{base}/{key}"
     lock = registry.locked(kernel)
     try:
-        if any(":" in device.index or policies.read(device.uuid).text() for device in slice.devices):
-            from nvc.slices.store.admission import admit
-
-            admit(kernel, key, slice)
-        limits = tuple(registry.quota_device(device) for device in policies.with_policies(slice.devices))
+        registry.check_room(kernel, key, slice)
+        limits = tuple(registry.quota_device(device) for device in with_policies(slice.devices))
         devices = tuple(registry.entry_device(device) for device in slice.devices)
         entry = Entry(
-            key,
-            "",
-            0,
-            0,
-            "",
-            libs_dir,
-            int(time.time()),
-            devices,
-            slice.isolation,
-            claim=claim,
-            holds=slice.holds,
-        )
+            key, "", 0, 0, "", libs_dir, int(time.time()), devices, slice.isolation, claim=claim, holds=slice.holds
+        )  # fmt: skip
         os.fchmod(lock, 0o711)
         if _is_there(path) and not is_remnant(path):
             _update(path, limits, entry)
@@ -81,13 +68,8 @@ def release(kernel: Kernel, uid: str) -> None:
     base = registry.base_directory()
     lock = registry.locked(kernel)
     try:
-        for name in registry.entry_names(base):
-            entry = _readable(f"{base}/{name}")
-            if (
-                entry is not None
-                and entry.claim
-                and any(one.startswith(f"{uid}-") for one in entry.holds.split())
-            ):
+        for entry in _readable(base):
+            if entry.claim and _is_for(entry, uid):
                 registry.remove(entry)
     except OSError as error:
         raise RegistryError.of("remove slice", error.filename or base, error) from None
@@ -97,41 +79,33 @@ def release(kernel: Kernel, uid: str) -> None:
 
 def in_use(kernel: Kernel, uid: str) -> bool:
     """Whether processes are in a slice of the claim. Raises RegistryError where entries cannot be read."""
-    base, entries = registry.base_directory(), []
+    base = registry.base_directory()
     try:
-        names = registry.entry_names(base)
+        entries = tuple(entry for entry in registry.sound_entries(base) if _is_for(entry, uid))
     except OSError as error:
         raise RegistryError.of("list slices", base, error) from None
-    for name in names:
-        try:
-            entry = read_entry(f"{base}/{name}")
-        except RegistryError:
-            if not is_remnant(f"{base}/{name}"):
-                raise
-            continue
-        if any(one.startswith(f"{uid}-") for one in entry.holds.split()):
-            entries.append(entry)
-    return any(life.pids for life in living(kernel, tuple(entries)).values()) if entries else False
+    return any(life.pids for life in living(kernel, entries).values()) if entries else False
 
 
 def held_uids() -> set[str]:
     """UIDs of the claims that have slices. Raises InitializationError, RegistryError."""
     base = registry.base_directory()
     try:
-        found = [_readable(f"{base}/{name}") for name in registry.entry_names(base)]
+        found = _readable(base)
     except OSError as error:
         raise RegistryError.of("list slices", base, error) from None
-    return {
-        one.rpartition("-")[0] for entry in found if entry and entry.claim for one in entry.holds.split()
-    }
+    return {one.rpartition("-")[0] for entry in found if entry.claim for one in entry.holds.split()}
 
 
-def _readable(path: str) -> Entry | None:
-    """The entry, or None if it cannot be read: `nvc-cli vgpu ls` then names it."""
-    try:
-        return read_entry(path)
-    except RegistryError:
-        return None
+def _readable(base: str) -> list[Entry]:
+    """The entries that can be read. `nvc-cli vgpu ls` names the others, and they deny what depends on them; kubelet
+    must still be able to end other pods."""
+    return [entry for _, entry in registry.entries(base) if not isinstance(entry, RegistryError)]
+
+
+def _is_for(entry: Entry, uid: str) -> bool:
+    """Whether a slice was made for the claim with this UID."""
+    return any(one.startswith(f"{uid}-") for one in entry.holds.split())
 
 
 def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> None:
@@ -142,8 +116,7 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
         quota.finish(fd)
         now = {quota.uuid_bytes(device.uuid): device for device in quota.read(fd)}
         wanted = tuple(
-            # What nvcd has found, and an operator has paused, holds on.
-            device.replace(flags=known.flags, correction=known.correction)
+            device.marked_as(known)
             if (known := now.get(quota.uuid_bytes(device.uuid)))
             else device
             for device in limits

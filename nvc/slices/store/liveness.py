@@ -300,11 +300,3 @@ def is_held(fd: int, slot: int) -> bool:
     """Whether a process holds the lock on the slot's byte."""
     answer = fcntl.fcntl(fd, F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0))
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
-
-
-def is_remnant(path: str) -> bool:
-    """Whether the directory of an entry is what a removal left that was killed."""
-    try:
-        return not {"about", "quota"}.intersection(os.listdir(path))
-    except OSError:
-        return False  # it counts as a slice

@@ -27,6 +27,7 @@ from nvc.slices.model.entry import (
     RegistryError,
     announce,
     create,
+    entry_at,
     open_own,
     read_entry,
     text_of,
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",
-    "daemon_directory", "enter", "entry_device", "entry_names", "entry_text", "held", "is_bound", "join", "key_of",
-    "locked", "make", "prune", "quota_device", "read_entry", "remove", "text_of", "write_about",
+    "check_room", "daemon_directory", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
+    "held", "is_bound", "join", "key_of", "locked", "make", "prune", "quota_device", "read_entry", "remove",
+    "sound_entries", "text_of", "write_about",
 ]  # fmt: skip
 
 LOCK_TIMEOUT = 10.0  # seconds
@@ -122,36 +124,51 @@ def _check(kernel: Kernel, base: str, key: str, slice: Slice) -> None:
     """Refuse a slice for which its devices have no room, or whose plan is outdated. The caller holds the lock."""
     if slice.holds:
         _check_holds(kernel, base, key, slice.holds)
-    # Another slice may have a MIG device for itself, or have reserved what this one reserves.
+    check_room(kernel, key, slice)
+    for planned, now in zip(slice.devices, policies.with_policies(slice.devices)):
+        if now.policy != planned.policy:
+            raise SourceChanged("make a slice", planned.uuid, "its policy was changed meanwhile", "run again")
+
+
+def check_room(kernel: Kernel, key: str, slice: Slice) -> None:
+    """Refuse a slice for which its devices have no room. The caller holds the lock.
+
+    Another slice may have a MIG device for itself, or have reserved what this one reserves. Raises RegistryError,
+    PolicyError.
+    """
     if slice.server or any(
         ":" in one.index or one.reserved or policies.read(one.uuid).text() for one in slice.devices
     ):
         from nvc.slices.store.admission import admit
 
         admit(kernel, key, slice)
-    for planned, now in zip(slice.devices, policies.with_policies(slice.devices)):
-        if now.policy != planned.policy:
-            raise SourceChanged("make a slice", planned.uuid, "its policy was changed meanwhile", "run again")
 
 
 def held(holds: str) -> Entry | None:
     """The slice that was made for a claim with exactly these holds. Raises RegistryError."""
-    for entry in _all(base_directory()):
+    for entry in sound_entries(base_directory()):
         if entry.claim and entry.holds == holds:
             return entry
     return None
 
 
-def _all(base: str) -> Iterator[Entry]:
-    """All entries, without the remains of interrupted removals. Raises RegistryError for a malformed entry."""
-    for name in entry_names(base):
-        try:
-            yield read_entry(f"{base}/{name}")
-        except RegistryError:
-            from nvc.slices.store.liveness import is_remnant
+def entries(base: str) -> Iterator[tuple[str, Entry | RegistryError]]:
+    """The key of each slice, and its entry or why that cannot be read. Raises OSError for the registry itself.
 
-            if not is_remnant(f"{base}/{name}"):
-                raise
+    What a killed removal left is no slice.
+    """
+    for name in entry_names(base):
+        found = entry_at(f"{base}/{name}")
+        if found is not None:
+            yield name, found
+
+
+def sound_entries(base: str) -> Iterator[Entry]:
+    """The entries of all slices. Raises RegistryError for one that cannot be read, OSError for the registry."""
+    for _, entry in entries(base):
+        if isinstance(entry, RegistryError):
+            raise entry
+        yield entry
 
 
 def join(kernel: Kernel, target: Target, slice: Slice) -> None:
@@ -178,7 +195,7 @@ def _check_holds(kernel: Kernel, base: str, key: str, holds: str) -> None:
     The caller holds the lock. Raises RegistryError.
     """
     mine = set(holds.split())
-    others = [one for one in _all(base) if one.key != key and mine.intersection(one.holds.split())]
+    others = [one for one in sound_entries(base) if one.key != key and mine.intersection(one.holds.split())]
     if not others:
         return
     from nvc.slices.store.liveness import living
@@ -244,13 +261,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
         quota.finish(fd)  # what a writer left that was killed: we hold the lock
         old = quota.read(fd)
         wanted = {quota.uuid_bytes(device.uuid): device for device in devices}
-        merged = [
-            # What nvcd has found, and an operator has paused, holds on.
-            wanted.pop(quota.uuid_bytes(device.uuid), device).replace(
-                flags=device.flags, correction=device.correction
-            )
-            for device in old
-        ]
+        merged = [wanted.pop(quota.uuid_bytes(device.uuid), device).marked_as(device) for device in old]
         merged += wanted.values()
         quota.write(fd, tuple(merged))
         known = {quota.uuid_bytes(device.uuid): device for device in old_entry.devices}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from nvc.slices.model.quota import QuotaError, uuid_bytes
 from nvc.slices.store import registry
 from nvc.slices.store.limits import read_quota, sound_quota
-from nvc.slices.store.liveness import Life, is_remnant, living, living_of
+from nvc.slices.store.liveness import Life, living, living_of
 from nvc.slices.store.registry import Entry, RegistryError
 from nvc.value import Value
 
@@ -89,14 +89,11 @@ def snapshot(
     base = base or registry.base_directory()
     entries: list[Entry] = []
     wrong: dict[str, RegistryError] = {}
-    for name in registry.entry_names(base):
-        path = f"{base}/{name}"
-        try:
-            entries.append(registry.read_entry(path))
-        except RegistryError as error:
-            if not is_remnant(path):
-                wrong[name] = error
-                entries.append(Entry(name, path, 0, 0, "", "", 0, ()))
+    for name, found_there in registry.entries(base):
+        if isinstance(found_there, RegistryError):
+            wrong[name] = found_there
+            found_there = Entry(name, f"{base}/{name}", 0, 0, "", "", 0, ())
+        entries.append(found_there)
     lives = (living if processes else living_of)(kernel, tuple(entries))
     found: list[SliceRecord] = []
     broken: list[Broken] = []
