@@ -4,7 +4,10 @@
  *
  * It is measured once for each device and process. What the program launches meanwhile would make it look longer, so then,
  * and where it is too long to be believed, it is measured again later. Beside the work of others each attempt lasts as long
- * as that work, and the program waits for it: so attempts end with the first wait that is too long, and become rare. */
+ * as that work, and the program waits for it: so attempts end with the first wait that is too long, and become rare. In turns
+ * an attempt makes all others wait too, and its slice pays for it by turns that it does not get. So there are few of them,
+ * but for a cap, which is exact because of this. */
+#include "lease.h"
 #include "log.h"
 #include "meter.h"
 
@@ -16,7 +19,8 @@ enum {
     MOST_NS = 15000,
     AGAIN_NS = 1000000,
     PART = 100,
-    TRIES = 13
+    TRIES = 13,
+    TURN_TRIES = 3
 };
 enum { HOST_MAPPED = 2, UNTIL_AT_LEAST = 0 };
 
@@ -113,13 +117,21 @@ static uint64_t measure(const struct tools *tools)
     return all == UINT64_MAX || own == UINT64_MAX ? UINT64_MAX : all > own ? all - own : 0;
 }
 
+static bool is_worth_it(struct meter *meter)
+{
+    lock_take(&meter->lock);
+    uint32_t cores = meter->cores;
+    lock_drop(&meter->lock);
+    return cores || atomic_load(&meter->tries) < TURN_TRIES || !lease_takes_turns(meter->position);
+}
+
 void latency_measure(struct meter *meter)
 {
     struct tools tools = {.stream = (CUstream)(uintptr_t)2};
     struct target to;
     uint64_t began = now_ns(CLOCK_MONOTONIC), serial = atomic_load(&meter->serial), found = UINT64_MAX;
-    if (began < atomic_load(&meter->measure_at) || !target_current(&to) || to.position != meter->position ||
-        atomic_exchange(&meter->measuring, true))
+    if (began < atomic_load(&meter->measure_at) || !is_worth_it(meter) || !target_current(&to) ||
+        to.position != meter->position || atomic_exchange(&meter->measuring, true))
         return;
     int mode = capture_leave();
     if (open_tools(&tools))
