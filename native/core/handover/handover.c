@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { UNIT = 1 << 10, LATE_MAX_S = 30, NS_PER_MS = 1000000 };
+enum { UNIT = 1 << 10, FORGIVEN = 64, LATE_MAX_S = 30, NS_PER_MS = 1000000 };
 #define NS_PER_S INT64_C(1000000000)
 #define TAIL_MAX (3600 * NS_PER_S)
 
@@ -67,7 +67,7 @@ static void pay_tail(const struct nvc_handover_device *device, struct nvc_handov
 }
 
 /* nvc.daemon.schedule.order.Order says why. */
-static int32_t choose(struct nvc_handover_device *device, int64_t *account)
+static int32_t choose(const struct nvc_handover_device *device, int64_t *account)
 {
     struct nvc_handover_tenant *tenants = device->tenants;
     int32_t first = 0, chosen = -1;
@@ -117,6 +117,8 @@ bool nvc_handover_pass_on(struct nvc_handover_device *device, bool runs, int64_t
         return false;
     }
     device->account = account;
+    int64_t ahead = least(device->tenants[chosen].account - account, turn_of(&device->tenants[chosen]));
+    device->tenants[chosen].account -= ahead > 0 ? ahead / FORGIVEN : 0;
     device->charged_until = most(device->charged_until, now);
     if (!device->first_over)
         device->first_over = now;

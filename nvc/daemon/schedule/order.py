@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.leases import ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
+FORGIVEN = 64  # of what a tenant is ahead, at most a turn, such a part with each of its turns
 BY_ACCOUNT, BY_TAG, BY_SERVED = attrgetter("account"), attrgetter("tag"), attrgetter("served")
 
 
@@ -45,12 +46,19 @@ class Order(Accounts):
 
         Of these it is the one whose last lease is the longest ago. So equals alternate, though no two turns are
         exactly as long, and what one had too much is paid for by a whole turn once it is most of one.
+
+        A part of that is forgiven with each turn: turns of one that are longer by a hundredth, since its program
+        begins a moment later, would cost it one of a hundred, and that one step would take twice as long.
         """
         wanting = self.wanting.values()
         first = min(wanting, key=BY_TAG)
         self.account = max(self.account, first.account)
         tag = first.tag
-        return min([one for one in wanting if one.floor <= tag], key=BY_SERVED)
+        chosen = min([one for one in wanting if one.floor <= tag], key=BY_SERVED)
+        ahead = min(chosen.account - self.account, chosen.tag - chosen.account)
+        if ahead > 0:
+            chosen.stand(chosen.account - ahead // FORGIVEN)
+        return chosen
 
     def _choose_among(self, now: int) -> ScheduledSlice | None:
         best: ScheduledSlice | None = None
