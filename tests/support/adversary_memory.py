@@ -159,14 +159,14 @@ def a_kernel_got_without_a_context(get: str, context: str) -> Program:
 
 PTX = ".version 8.0\n.target sm_90\n.address_size 64\n{}\n.visible .entry work()\n{{\nret;\n}}\n"
 DECLARATIONS = {
-    "pairs": ".global .align 4 .f16x2 data[1610612736];",
-    "brains": ".global .align 4 .bf16x2 data[1610612736];",
-    "vectors": ".global .align 16 .v4 .f32 data[268435456];",
-    "a brace in a text": '.file 1 "a{b"\n.global .align 4 .b8 data[6442450944];',
-    "two names": ".global .align 4 .b8 a, data[6442450944];",
+    "f16x2 pairs": ".global .align 4 .f16x2 data[1610612736];",
+    "bf16x2 pairs": ".global .align 4 .bf16x2 data[1610612736];",
+    "vector types": ".global .align 16 .v4 .f32 data[268435456];",
+    "a brace in a file name": '.file 1 "a{b"\n.global .align 4 .b8 data[6442450944];',
+    "two names in a declaration": ".global .align 4 .b8 a, data[6442450944];",
     "an attribute": ".global .attribute(.unified(1, 2)) .align 4 .b8 data[6442450944];",
-    "hexadecimal": ".global .align 4 .b8 data[0x180000000];",
-    "many small ones": "\n".join(f".global .align 4 .b8 data{i}[1048576];" for i in range(6144)),
+    "a hexadecimal size": ".global .align 4 .b8 data[0x180000000];",
+    "6,144 small variables": "\n".join(f".global .align 4 .b8 data{i}[1048576];" for i in range(6144)),
 }
 
 
@@ -236,14 +236,14 @@ TAKERS = (
         a_kernel_got_without_a_context("kernelof", "nocontext"),
     ),
     Taker(
-        "kernels listed without a context",
+        "kernels that were listed without a context",
         "the same with a kernel from cuLibraryEnumerateKernels",
         a_kernel_got_without_a_context("kernelsof", "primary 0"),
     ),
     *(
         Taker(
             f"PTX with {name}",
-            "6 GiB of variables in text that is hard to read",
+            f"a module in PTX declares 6 GiB of variables, with {name}",
             an_image(PTX.format(text).encode()),
         )
         for name, text in DECLARATIONS.items()
@@ -265,8 +265,8 @@ TAKERS = (
     Taker("memory sent to many", "a block outlives the processes that had it first", sent_to_many, 4 * GIB),
     Taker("a copy of a descriptor", "memory lives on by dup(2) of its descriptor", a_copy_of_a_descriptor),
     Taker(
-        "a descriptor of another contents",
-        "the number of a descriptor becomes another file's",
+        "a descriptor whose file was replaced",
+        "the number of an exported descriptor is given to another file",
         a_descriptor_of_another_contents,
     ),
 )

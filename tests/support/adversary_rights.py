@@ -185,13 +185,13 @@ RIGHTS = (
     Right(
         "clocks of its own",
         "a time namespace whose clock is a year away",
-        "its share",
+        "its entitlement",
         "kernel/test_nvcd_clock.py::test_clocks_of_their_own",
     ),
     Right(
         "a clock that jumps",
         "the wall clock jumps by years at each look",
-        "its share",
+        "its entitlement",
         "kernel/test_nvcd_clock.py::test_a_wall_clock_that_jumps",
     ),
     # Around the shim: only nvcd sees that.
@@ -222,7 +222,7 @@ RIGHTS = (
     # nvcd's socket.
     Right(
         "strangers",
-        "a process that is in no slice asks nvcd for turns",
+        "a process that is in no slice asks nvcd for leases",
         "refused",
         "kernel/test_nvcd.py::test_strangers_are_refused",
     ),
@@ -251,7 +251,7 @@ RIGHTS = (
         "kernel/test_nvcd.py::test_a_flood_of_connections_costs_its_sender",
     ),
     Right(
-        "a turn that is kept",
+        "a lease that is kept",
         "the holder never gives its lease back",
         "the next one begins",
         "kernel/test_nvcd.py::test_who_never_gives_back_loses_its_turn",
@@ -259,7 +259,7 @@ RIGHTS = (
     Right(
         "a connection in other hands",
         "a process gives its connection with nvcd to one of another slice (SCM_RIGHTS)",
-        "turns are those of the slice that made it, and end with the process that did",
+        "leases are those of the slice whose process made it, and end with that process",
         "kernel/test_nvcd.py::test_a_connection_in_the_hands_of_another_slice",
     ),
     Right(
@@ -290,7 +290,7 @@ RIGHTS = (
     Right(
         "the probe",
         "NVML is hostile code in a process of nvc's",
-        "it has no rights, and can start no process",
+        "it can start no process; without limits by cgroup it has no rights",
         "kernel/test_probe.py::test_the_probe_has_no_rights_left",
     ),
 )

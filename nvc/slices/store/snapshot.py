@@ -3,7 +3,7 @@
 Admission, listing, checks and removal start here. A broken slice denies what depends on it: `Snapshot.check` comes
 before every decision that needs to know what the slices of a device have. Those are bounds of a device policy,
 reservations, devices for one slice alone, shared MPS servers, and changes of policies and limits. A new slice that
-needs none of these starts without the check: see registry.enter.
+needs none of these starts without the check: see registry.check_room.
 """
 
 from __future__ import annotations
