@@ -107,7 +107,29 @@ def test_a_copy_of_the_library_is_held(
     group.child("below").enter(two.pid)
     two.start()
     assert two.code("alloc", 600 * MIB) == OUT_OF_MEMORY
+    # The limit of a cgroup above is kept, and not shown.
+    assert int(two.call("info")[1]) > 80000 * MIB
     two.end()
+
+
+def test_managed_memory_is_not_held(
+    root: str, uuid: str, group: Group, inside: Callable[[Group], Client]
+) -> None:
+    """Nor does the driver count it: the shim does."""
+    assert set_limits(root, uuid, group.path, 0, 1024 * MIB) == 0
+    one = inside(group)
+    (address,) = one.call("managed", 2048 * MIB)
+    one.call("write", address, 1)  # it is on the device now
+    assert one.code("alloc", 600 * MIB) == OUT_OF_MEMORY
+    assert one.call("info") == [str((1024 - CONTEXT) * MIB), str(1024 * MIB)]
+    assert get_limits(root, uuid, group.path)[2] == CONTEXT * MIB
+
+
+def test_everybody_may_read_limits(root: str, uuid: str, group: Group) -> None:
+    assert set_limits(root, uuid, group.path, MIB, 2 * MIB) == 0
+    drop = (need("setpriv"), "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all")
+    assert set_limits(root, uuid, group.path, 0, MIB, drop) == NO_PERMISSION
+    assert get_limits(root, uuid, group.path, drop) == (MIB, 2 * MIB, 0)
 
 
 def test_a_limit_is_lifted_and_goes_with_its_cgroup(

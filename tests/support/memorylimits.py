@@ -39,8 +39,8 @@ def set_limits(root: str, uuid: str, path: str, soft: int, hard: int, before: tu
     return _call(root, uuid, path, str(soft), str(hard), before=before)[0]
 
 
-def get_limits(root: str, uuid: str, path: str) -> tuple[int, int, int]:
+def get_limits(root: str, uuid: str, path: str, before: tuple[str, ...] = ()) -> tuple[int, int, int]:
     """Soft limit, hard limit and use of a cgroup in bytes."""
-    code, *numbers = _call(root, uuid, path)
+    code, *numbers = _call(root, uuid, path, before=before)
     assert code == 0, code
     return numbers[0], numbers[1], numbers[2]

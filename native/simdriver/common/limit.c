@@ -78,7 +78,7 @@ static bool is_below(const char *path, const char *above)
     return strncmp(path, above, length) == 0 && path[length] == '/';
 }
 
-const struct sim_limit *sim_own_limit(const struct sim_state *state, uint32_t partition)
+const struct sim_limit *sim_own_limit(const struct sim_state *state, uint32_t partition, bool leaf)
 {
     const struct sim_limit *nearest = NULL;
     uint32_t used = atomic_load(&state->limits_used);
@@ -95,7 +95,7 @@ const struct sim_limit *sim_own_limit(const struct sim_state *state, uint32_t pa
             return limit;
         if (!space || limit->space != space)
             continue;
-        bool found = is_below(path, inside) || (!own && strcmp(path, inside) == 0);
+        bool found = (!leaf && is_below(path, inside)) || (!own && strcmp(path, inside) == 0);
         if (found && (!nearest || strlen(limit->path) > strlen(nearest->path)))
             nearest = limit;
     }

@@ -15,9 +15,9 @@ bool sim_has_limits(const struct sim_description *description);
 /* The kernel's number of this process's cgroup of version 2, 0 where it does not say (before Linux 6.13). */
 uint64_t sim_own_cgroup(void);
 
-/* The hard limit that binds this process on a partition: that of its cgroup, else of the nearest one above. NULL: none.
- */
-const struct sim_limit *sim_own_limit(const struct sim_state *state, uint32_t partition);
+/* The hard limit that binds this process on a partition: that of its cgroup, else of the nearest one above, which
+ * `leaf` leaves out: the driver shows programs a limit only where it is their own cgroup's. NULL: none. */
+const struct sim_limit *sim_own_limit(const struct sim_state *state, uint32_t partition, bool leaf);
 
 /* Bytes of `partition` that living processes hold of which `cgroup` was charged. `self`: see sim_partition_bytes. */
 uint64_t sim_cgroup_bytes(const struct sim_state *state, int fd, uint32_t self, uint64_t cgroup,

@@ -301,8 +301,8 @@ CUresult ledger_charge(struct device *device, uint64_t bytes);
 void ledger_refund(struct device *device, uint64_t bytes);
 void ledger_managed(struct device *device, int64_t bytes); /* residency; never fails */
 void ledger_busy(struct device *device, uint64_t ns);
-/* Bytes that this process's cgroup may have of the device, and that are left of them. */
-void ledger_room(struct device *device, uint64_t *total, uint64_t *room);
+/* Bytes that this process may have of the device, and that are left of them; `leaf`: of sim_own_limit. */
+void ledger_room(struct device *device, bool leaf, uint64_t *total, uint64_t *room);
 CUresult ledger_export(struct device *device, uint64_t bytes, uint64_t *id); /* from charged to shared */
 CUresult ledger_hold(uint64_t id);
 void ledger_drop(uint64_t id);

@@ -169,10 +169,10 @@ static uint64_t lesser(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-void ledger_room(struct device *device, uint64_t *total, uint64_t *room)
+void ledger_room(struct device *device, bool leaf, uint64_t *total, uint64_t *room)
 {
     struct driver *in = driver();
-    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition);
+    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition, leaf);
     *total = device->capacity;
     *room = device->capacity - ledger_used(device);
     if (limit) {
@@ -186,7 +186,7 @@ void ledger_room(struct device *device, uint64_t *total, uint64_t *room)
 /* The cgroup that a charge counts for: the one whose limit binds us, else our own. */
 static void note_cgroup(struct driver *in, struct device *device)
 {
-    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition);
+    const struct sim_limit *limit = device->mig ? NULL : sim_own_limit(in->state, device->partition, false);
     if (has_slot(in))
         atomic_store(&in->state->slots[in->slot].cgroup,
                      limit ? atomic_load(&limit->cgroup) : sim_own_cgroup());
@@ -202,7 +202,7 @@ CUresult ledger_charge(struct device *device, uint64_t bytes)
     struct sim_use *use = use_of(in, device->partition);
     if (sim_has_limits(&in->root.description))
         note_cgroup(in, device);
-    ledger_room(device, &total, &room);
+    ledger_room(device, false, &total, &room);
     if (use && bytes <= room) {
         atomic_fetch_add(&use->bytes, bytes);
         result = CUDA_SUCCESS;

@@ -218,7 +218,7 @@ static CUresult get_info(size_t *free_bytes, size_t *total)
     CU_CONTEXT(context);
     CU_ARGUMENT(free_bytes && total);
     uint64_t whole, room;
-    ledger_room(context->device, &whole, &room);
+    ledger_room(context->device, true, &whole, &room);
     *free_bytes = room;
     *total = whole;
     return CUDA_SUCCESS;

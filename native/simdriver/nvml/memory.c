@@ -54,7 +54,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory
     memory->free = memory->total - used;
     const struct nvml_library *library = nvml_library();
     const struct sim_limit *limit =
-        library->state && !device->mig ? sim_own_limit(library->state, device->partition) : NULL;
+        library->state && !device->mig ? sim_own_limit(library->state, device->partition, true) : NULL;
     uint64_t hard = limit ? atomic_load(&limit->hard) : SIM_NO_LIMIT;
     if (hard < memory->total) { /* in a cgroup with a limit, the device is that */
         used = sim_cgroup_bytes(library->state, library->state_fd, SIM_SLOTS, atomic_load(&limit->cgroup),
