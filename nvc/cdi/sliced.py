@@ -10,7 +10,7 @@ from nvc.slices.model.isolation import KERNEL
 from nvc.slices.model.layout import CORES_UNCAPPED, NO_LIMIT, POLICY_NATIVE, WEIGHT
 from nvc.slices.model.policy import POLICIES
 from nvc.slices.model.sizes import parse_number, parse_size
-from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of
+from nvc.slices.model.slice import SliceDevice, amount, bounded, devices_of, reservation
 from nvc.slices.model.time_settings import default_policy
 from nvc.value import Value
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"
 _LARGEST = 1 << 50  # bytes
+_REQUEST = "request="
 _IN_HOLD = frozenset("0123456789abcdefABCDEF-")
 
 
@@ -36,6 +37,7 @@ class SliceSize(Value):
     policy: int = POLICY_NATIVE
     hold: str = ""  # of Part
     isolation: str = ""  # likewise
+    request: Size | None = None  # what no other slice can reserve of each device; at most `memory`
 
 
 class Slicing(Value):
@@ -50,11 +52,14 @@ class Slicing(Value):
 def sizes_of(config: Config) -> tuple[SliceSize, ...]:
     """The sizes that the configuration defines."""
     found = []
-    for name, text, devices, cores, weight, policy, isolation in config.vgpu_devices:
+    for name, text, devices, cores, weight, policy, request, isolation in config.vgpu_devices:
         memory = parse_size(f"[[nvc.vgpu]] {name}", text)
+        reserved = parse_size(f"[[nvc.vgpu]] {name}: request", request) if request else None
         number = POLICIES.index(policy) if policy else default_policy(cores, weight != WEIGHT)
         isolation = isolation or config.vgpu_isolation
-        found.append(SliceSize(name, memory, devices, cores, weight, number, isolation=isolation))
+        found.append(
+            SliceSize(name, memory, devices, cores, weight, number, isolation=isolation, request=reserved)
+        )
     return tuple(found)
 
 
@@ -63,8 +68,8 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
 
     A size for `all` devices leaves out those that are too small, and with isolation by the kernel MIG devices.
 
-    Raises InputError for one that a device which was named has not, or that is more than anybody is to get,
-    DeviceError for an unknown device, and where the driver cannot isolate.
+    Raises InputError for one that a device which was named has not, for one above what the operator grants, and for
+    a request above its limit. Raises DeviceError for an unknown device, and where the driver cannot isolate.
     """
     found: dict[str, list[tuple[str, SliceDevice]]] = {}
     for size in slicing.sizes:
@@ -79,8 +84,11 @@ def sliced(facts: HostFacts, slicing: Slicing) -> dict[str, list[tuple[str, Slic
                     raise
                 problem = error
                 continue
+            reserved = reservation(size.request, device, limit)
             fits += 1
-            part = Part(device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation)
+            part = Part(
+                device.uuid, limit, size.cores, size.weight, size.policy, size.hold, size.isolation, reserved
+            )  # fmt: skip
             found.setdefault(device.uuid, []).append((size.name, bounded(device, part, slicing.bounds)))
         if problem is not None and not fits:
             raise problem
@@ -95,13 +103,16 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
     from nvc.slices.build.kernel_limits import check_devices
 
     if ":" in device.index:
-        raise InputError(STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig")
+        raise InputError(
+            STEP, device.uuid, "a MIG device: the driver limits whole GPUs by cgroup", "use mig"
+        )
     check_devices(facts, (device.replace(limit=limit),))
 
 
 def written(device: SliceDevice | Part) -> str:
     """A slice of a device as the hook's argument."""
-    more = "".join(f",{word}" for word in (device.hold, device.isolation) if word)
+    reserved = f"{_REQUEST}{device.reserved}" if device.reserved else ""
+    more = "".join(f",{word}" for word in (device.hold, reserved, device.isolation) if word)
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
 
 
@@ -111,10 +122,14 @@ def parsed(text: str) -> Part:
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
     isolation = parts.pop() if parts[-1] == KERNEL else ""
+    request = parts.pop().removeprefix(_REQUEST) if parts[-1].startswith(_REQUEST) else "0"
     hold = parts.pop() if len(parts) == 5 else ""
     if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
-        raise InputError(option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,kernel]")
+        raise InputError(
+            option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,kernel]"
+        )
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
     policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
-    return Part(uuid, limit, cores, weight, policy, hold, isolation)
+    reserved = parse_number(option, request, 0, _LARGEST)
+    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved)

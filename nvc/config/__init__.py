@@ -105,8 +105,8 @@ class Config(Value):
     nvcd_on_bypass: str = "report"  # or deny, stop
     nvcd_on_excess: str = "deny"  # or report, stop
     nvcd_on_overuse: str = "deny"
-    #: name, memory, devices, cores, weight, policy or "" of each; see nvc.config.vgpu
-    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str], ...] = ()
+    #: name, memory, devices, cores, weight, and policy, request and isolation, or "", of each; see nvc.config.vgpu
+    vgpu_devices: tuple[tuple[str, str, tuple[str, ...], int, int, str, str, str], ...] = ()
 
     if not TYPE_CHECKING:
 

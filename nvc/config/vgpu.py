@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "isolation")
+KEYS = ("name", "memory", "devices", "cores", "weight", "policy", "request", "isolation")
 NAME_MAX = 63
 TABLES_MAX = 64
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -35,13 +35,15 @@ def devices_of(value: Any) -> tuple[tuple[Any, ...], ...]:
             if key not in KEYS:
                 raise ValueError(f"{name}: unknown key {key}, known are {', '.join(KEYS)}")
         cores = _cores(name, table.get("cores", CORES_UNCAPPED)) % 100
+        memory = _memory(name, "memory", table.get("memory"))
         found[name] = (
             name,
-            _memory(name, table.get("memory")),
+            memory,
             _devices(name, table.get("devices", "all")),
             cores,
             _number(name, "weight", table.get("weight", WEIGHT), 1, WEIGHT_MAX),
             _policy(name, table.get("policy", ""), cores),
+            _request(name, table.get("request", ""), memory),
             _isolation(name, table.get("isolation", "")),
         )
     return tuple(found.values())
@@ -93,14 +95,24 @@ def _name(name: Any) -> str:
     return name
 
 
-def _memory(name: str, text: Any) -> str:
+def _memory(name: str, key: str, text: Any) -> str:
     if type(text) is not str or not text:
-        raise ValueError(f'{name}: memory: want a size, like "10GiB" or "25%"')
+        raise ValueError(f'{name}: {key}: want a size, like "10GiB" or "25%"')
     try:
         parse_size("", text)
     except InputError as error:
-        raise ValueError(f"{name}: memory: {text}: {error.cause}; {error.hint}") from None
+        raise ValueError(f"{name}: {key}: {text}: {error.cause}; {error.hint}") from None
     return text
+
+
+def _request(name: str, text: Any, memory: str) -> str:
+    """What each slice reserves; "": nothing."""
+    if text == "":
+        return ""
+    _memory(name, "request", text)
+    if _is_more(text, memory):
+        raise ValueError(f"{name}: request: {text} is more than memory, {memory}")
+    return str(text)
 
 
 def _devices(name: str, value: Any) -> tuple[str, ...]:

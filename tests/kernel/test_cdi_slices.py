@@ -47,9 +47,10 @@ def give(stage: str, scratch: str, sim_root: Callable[..., str]) -> Iterator[Cal
         facts = discover(kernel, options)
         files = installed(os.path.dirname(shim)).files
         small = SliceSize("small", parse_size("small", "4GiB"), cores=50, weight=3, policy=3)
+        kept = SliceSize("kept", parse_size("kept", "60GiB"), request=parse_size("kept", "50GiB"))
         spec = Spec(bundle.config)
-        for slicing in (None, Slicing((small,), files)):
-            wanted = [name for name in names if name.endswith(":small") == (slicing is not None)]
+        for slicing in (None, Slicing((small, kept), files)):
+            wanted = [name for name in names if name.endswith((":small", ":kept")) == (slicing is not None)]
             if not wanted:
                 continue
             document = document_of(kernel, facts, request, how, options, slicing)
@@ -137,6 +138,25 @@ def test_a_whole_device_beside_a_slice_stays_whole(runc_bundle: Any, give: Any) 
         assert sorted(limits_of(container.pid)) == [4 * GIB, NO_LIMIT]
         root = f"/proc/{container.pid}/root{LIBS}"
         assert os.path.getsize(f"{root}/libnvidia-opencl.so.580.159.04") == 0
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_size_is_reserved_as_it_says(runc_bundle: Any, give: Any, runtime: str) -> None:
+    """Three slices of 60 GiB may share a GPU of 80 GiB; only one can have 50 GiB that nobody else reserves."""
+    first, second, third = runc_bundle(), runc_bundle(), runc_bundle()
+    give(first, "0:kept")
+    give(second, "0:kept")
+    give(third, "1:kept")
+    with first.created(runtime) as container:
+        entry = entry_of(container.pid)
+        assert [device.reserved for device in entry.devices] == [50 * GIB]
+        assert limits_of(container.pid) == [60 * GIB]
+        done = second.run(runtime, "echo started", check=False)
+        assert done.returncode != 0 and "started" not in done.stdout
+        if runtime == "runc":  # crun does not pass on what hooks print
+            assert "50 GiB cannot be reserved: 30359 MiB of 81559 MiB is free" in done.stderr
+        third.run(runtime, "true")
+    second.run(runtime, "true")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -22,7 +22,7 @@ from nvc.model import HostFacts
 from nvc.request import Part, Request, SliceRequest
 from nvc.selection import select
 from nvc.slices.model.sizes import parse_size
-from nvc.slices.model.slice import SliceDevice
+from nvc.slices.model.slice import SliceDevice, bounded
 
 SHIMS = tuple(
     (f"{name}.so.1", f"/opt/nvc/vgpu/current/{name}.so", IDENTITY) for name in ("libcuda", "libnvidia-ml")
@@ -136,11 +136,31 @@ def test_the_configuration_says_which() -> None:
     text = b'[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 30\npolicy = "fixed"'
     (found,) = sizes_of(parse(text, "/c"))
     assert (found.name, found.memory.bytes, found.cores, found.weight, found.policy) == ("a", GIB, 30, 1, 3)
+    assert found.request is None
+    (found,) = sizes_of(parse(text + b'\nrequest = "512m"', "/c"))
+    assert found.request is not None and found.request.bytes == GIB // 2
+
+
+def test_a_size_that_reserves_memory() -> None:
+    kept = size("kept", "5GiB", request=parse_size("request", "10%"))
+    with pytest.raises(InputError, match=f"request: 10%: more than the limit of {UUID_0}, 5 GiB"):
+        document(kept)
+    made = document(kept.replace(request=parse_size("request", "5%")))
+    words = device(made, "all:kept")["hooks"][0]["args"]
+    found = {
+        part.uuid: part.reserved
+        for part in (parsed(word[8:]) for word in words if word.startswith("--slice="))
+    }
+    assert found[UUID_0] == 4 * GIB and found[MIG_UUID_0] == GIB // 2 and len(found) == 3
+    some = Part(UUID_0, GIB, cores=0, weight=1, policy=5, reserved=2 * GIB)
+    with pytest.raises(InputError, match="more is reserved than the limit"):
+        bounded(SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB), some, SliceRequest())
 
 
 def test_what_is_written_is_read() -> None:
     part = Part(UUID_0, GIB, cores=30, weight=7, policy=2)
-    for more in ({}, {"hold": "ab-1"}, {"isolation": "kernel"}, {"hold": "ab-1", "isolation": "kernel"}):
+    every = {"hold": "ab-1", "isolation": "kernel", "reserved": GIB}
+    for more in ({}, {"hold": "ab-1"}, {"isolation": "kernel"}, {"reserved": 1 << 20}, every):
         assert parsed(written(part.replace(**more))) == part.replace(**more)
     assert parsed(written(SliceDevice(UUID_0, "0", "NVIDIA", 80 * GIB, GIB, cores=30))).cores == 30
 
@@ -151,7 +171,9 @@ def test_any_argument_is_read_or_refused(text: str) -> None:
         part = parsed(text)
     except InputError:
         return
-    assert part.uuid and part.limit >= 1 << 20 and part.cores <= 100 and part.weight >= 1 and part.policy <= 5
+    assert (
+        part.uuid and part.limit >= 1 << 20 and part.cores <= 100 and part.weight >= 1 and part.policy <= 5
+    )
 
 
 def entry(*words: Any) -> dict[str, Any]:

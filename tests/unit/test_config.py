@@ -110,11 +110,12 @@ def settings(text: str) -> dict[str, Any]:
         ),
         (
             '[[nvc.vgpu]]\nname = "small"\nmemory = "10GiB"\n[[nvc.vgpu]]\nname = "half"\nmemory = "50%"\n'
-            'devices = ["0", "1:0"]\ncores = "50%"\nweight = 2\npolicy = "fixed"\nisolation = "kernel"',
+            'devices = ["0", "1:0"]\ncores = "50%"\nweight = 2\npolicy = "fixed"\n'
+            'request = "5GiB"\nisolation = "kernel"',
             {
                 "vgpu_devices": (
-                    ("small", "10GiB", ("all",), 0, 1, "", ""),
-                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed", "kernel"),
+                    ("small", "10GiB", ("all",), 0, 1, "", "", ""),
+                    ("half", "50%", ("0", "1:0"), 50, 2, "fixed", "5GiB", "kernel"),
                 )
             },
         ),
@@ -184,6 +185,11 @@ def test_keys(text: str, wanted: dict[str, Any]) -> None:
         ('[[nvc.vgpu]]\nname = "a:b"\nmemory = "1g"', "vgpu: a:b: want a name"),
         ('[[nvc.vgpu]]\nname = "a"', "vgpu: a: memory: want a size"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "10gb"', "vgpu: a: memory: 10gb: a unit of 1000"),
+        (
+            '[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nrequest = "2g"',
+            "vgpu: a: request: 2g is more than memory, 1g",
+        ),
+        ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nrequest = 1', "vgpu: a: request: want a size"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nsize = 1', "vgpu: a: unknown key size"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\ncores = 101', "vgpu: a: cores: want a number from 0"),
         ('[[nvc.vgpu]]\nname = "a"\nmemory = "1g"\nweight = true', "vgpu: a: weight: want a number from 1"),

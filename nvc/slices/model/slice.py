@@ -200,17 +200,25 @@ def _placed(
 def _limited(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> SliceDevice:
     """The device with its limit and its reservation. Raises InputError."""
     limit = _limit(wanted, device, asked)
-    reserved = amount(wanted.reserved, device) if wanted.reserved else 0
-    if reserved > limit:
-        assert wanted.reserved is not None
-        cause = f"more than the limit of {device.uuid}, {size_text(limit)}"
-        raise InputError(wanted.reserved.name, wanted.reserved.text, cause, "ask for less")
-    if reserved and not device.memory:
-        assert wanted.reserved is not None
-        cause = f"NVML does not tell the memory of {device.uuid}, so none can be reserved"
-        raise InputError(wanted.reserved.name, wanted.reserved.text, cause, "leave the reservation out")
-    made: SliceDevice = device.replace(limit=limit, reserved=reserved)
+    made: SliceDevice = device.replace(limit=limit, reserved=reservation(wanted.reserved, device, limit))
     return made
+
+
+def reservation(asked: Size | None, device: SliceDevice, limit: int) -> int:
+    """Bytes that a slice with this limit reserves of a device; 0 where nothing is asked for.
+
+    Raises InputError for more than the limit, and where NVML does not tell the memory of the device.
+    """
+    if asked is None:
+        return 0
+    reserved = amount(asked, device)
+    if reserved > limit:
+        cause = f"more than the limit of {device.uuid}, {size_text(limit)}"
+        raise InputError(asked.name, asked.text, cause, "ask for less")
+    if not device.memory:
+        cause = f"NVML does not tell the memory of {device.uuid}, so none can be reserved"
+        raise InputError(asked.name, asked.text, cause, "leave the reservation out")
+    return reserved
 
 
 def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int:
@@ -260,9 +268,11 @@ def bounded(device: SliceDevice, part: Part, wanted: SliceRequest) -> SliceDevic
         policy = default_policy(cores, False) if policy == POLICY_NATIVE else policy
     if wanted.most_weight and part.weight > wanted.most_weight:
         raise _too_much(device, f"a weight of {part.weight}", str(wanted.most_weight))
+    if part.reserved > part.limit:
+        raise InputError("make a slice", device.uuid, "more is reserved than the limit", "ask for less")
     made: SliceDevice = device.replace(
         limit=part.limit, cores=cores, weight=part.weight, policy=policy, asked_policy=policy, hold=part.hold,
-        isolation=part.isolation,
+        isolation=part.isolation, reserved=part.reserved,
     )
     return made
 
