@@ -46,7 +46,7 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     """
     from nvc.slices.client.nvcd import findings
     from nvc.slices.model.sizes import size_text
-    from nvc.slices.show import tables
+    from nvc.slices.show import rows, tables
     from nvc.slices.store.status import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
@@ -61,16 +61,16 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     lines = [
         ("slice", tenant.name), *container_lines(tenant), ("key", entry.key), ("rootfs", entry.rootfs or "-"),
         ("libraries", entry.libs_dir), ("quota", entry.quota), ("created", created),
-        ("processes", f"{tables.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
+        ("processes", f"{rows.processes_text(tenant)} use a GPU" if tenant.alive else "gone"),
     ]  # fmt: skip
     for device in tenant.devices:
         memory = size_text(device.memory) if device.memory else "unknown"
-        used = tables.used_text(tenant, device)
+        used = rows.used_text(tenant, device)
         lines.append((f"device {device.index}", f"{device.uuid}  {device.name}"))
         if device.hidden:
             lines.append(("", "hidden: it was not asked for"))
             continue
-        lines.append(("", f"limit {tables.limit_text(device)} of {memory}, used {used}"))
+        lines.append(("", f"limit {rows.limit_text(device)} of {memory}, used {used}"))
         if device.reserved:
             lines.append(("", f"{size_text(device.reserved)} reserved"))
         if keepers := tenant.keepers(device):
@@ -125,7 +125,7 @@ def top_command(
     previous table. WAITED is how long its launches were held back.
     """
     from nvc.slices.show.live import LiveView, document
-    from nvc.slices.show.tables import screen
+    from nvc.slices.show.tables import plain_top
 
     watcher = LiveView(operator_kernel(), interval)
     if form == "table" and not once and _interactive(ctx):
@@ -142,7 +142,7 @@ def top_command(
         found = shown(picture.everybody, everything)
         if form == "table":
             gone = len(picture.everybody) - len(found)
-            output.write(screen(found, picture.now, picture.received, output.columns(), gone))
+            output.write(plain_top(found, picture.now, picture.received, output.columns(), gone))
         else:
             output.write(output.one_of_many(document(picture.replace(everybody=found)), form))
         left -= 1

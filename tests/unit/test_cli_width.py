@@ -164,7 +164,7 @@ TABLES: dict[str, Callable[[int], str]] = {
     "vgpu advise": lambda width: advice.text(tuple(advise(one, True) for one in shares()), width),
     "vgpu ls": lambda width: tables.slices(tenants(), 1e9, width),
     "vgpu show": lambda width: tables.processes(tenants(), width),
-    "vgpu top": lambda width: tables.screen(tenants(), 1e9, {}, width),
+    "vgpu top": lambda width: tables.plain_top(tenants(), 1e9, {}, width),
     "doctor": lambda width: text.table(results(), width),
     "doctor on a terminal": lambda width: text.report(results(), width=width),
     "doctor --list": lambda _: text.listing(CHECKS),

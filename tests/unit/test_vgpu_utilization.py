@@ -14,7 +14,7 @@ from nvc.slices.model import layout
 from nvc.slices.model.ledger import Budget, LedgerError, parse_budgets
 from nvc.slices.policy.utilization import MOST, Reading, Received, received, state
 from nvc.slices.show.plot import Series, svg
-from nvc.slices.show.tables import received_text, screen
+from nvc.slices.show.tables import plain_top, received_text
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
 
@@ -95,7 +95,7 @@ def test_whatever_a_tenant_writes_there(data: bytes, devices: int) -> None:
 def test_the_screen_is_as_wide_as_there_is_room(width: int) -> None:
     everybody = (tenant("f000015a", FIXED, 30), tenant("f000016b", WEIGHT, weight=4), tenant("f000017c"))
     figures = {(one.entry.key, GPU): Received(0.299, 0.7, 5) for one in everybody}
-    shown = screen(everybody, 100.0, figures, width)
+    shown = plain_top(everybody, 100.0, figures, width)
     assert all(len(line) <= width for line in shown.splitlines()) or not width
     for text in (
         "f000015a",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from nvc.slices.model.layout import NO_LIMIT, POLICY_NATIVE
+from nvc.slices.model.layout import POLICY_NATIVE
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy.utilization import percent
 from nvc.slices.show.bars import bar, cut, fitted_text, short_size, sparkline
-from nvc.slices.show.tables import age_text, asked_text, enforcement, policy_text, processes_text
-from nvc.slices.show.view import Row, rows_of
+from nvc.slices.show.rows import CELLS, sums_of
+from nvc.slices.show.tables import enforcement
+from nvc.slices.show.view import ordered
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.slices.show.bars import Characters, Line
+    from nvc.slices.show.rows import DeviceSums, Row
     from nvc.slices.show.view import Picture, View
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
@@ -112,35 +114,27 @@ def _nothing(picture: Picture) -> str:
 
 def _devices(picture: Picture, view: View, width: int, room: int) -> list[Line]:
     """Two lines for each GPU with a living slice; one if space is short; none if there is no space."""
-    sharing: dict[str, list[Row]] = {}
-    for row in rows_of(picture, view.replace(sort="GPU", reverse=False, gone=False)):
-        sharing.setdefault(row.device.uuid, []).append(row)
+    sharing = sums_of(ordered(picture, view.replace(sort="GPU", reverse=False, gone=False)))
     lines: list[Line] = []
     short = len(sharing) * 2 > room
-    for place, (uuid, rows) in enumerate(sharing.items()):
+    for place, sums in enumerate(sharing):
         if short and place == room - 1 and len(sharing) > room:
             lines.append(((f"... {len(sharing) - place} GPUs more", "dim"),))
             break
-        lines += _device(rows, picture, view.chars, uuid, width, short)
+        lines += _device(sums, picture, view.chars, width, short)
     return lines
 
 
-def _device(
-    rows: list[Row], picture: Picture, chars: Characters, uuid: str, width: int, short: bool
-) -> list[Line]:
-    device = rows[0].device
-    used = sum(row.used or 0 for row in rows)
-    promised = sum(device.memory if row.device.limit == NO_LIMIT else row.device.limit for row in rows)
-    had = [row.received for row in rows if row.received is not None]
-    entitled = [row.device.entitlement for row in rows if row.device.entitlement is not None]
-    time_part = min(sum(had), 1.0) if had else None
-    memory_part = used / device.memory if device.memory else None
-    memory = f"{short_size(used)}/{short_size(device.memory) if device.memory else '?'}"
+def _device(sums: DeviceSums, picture: Picture, chars: Characters, width: int, short: bool) -> list[Line]:
+    device = sums.device
+    time_part = None if sums.utilized is None else min(sums.utilized, 1.0)
+    memory_part = sums.used / device.memory if device.memory else None
+    memory = f"{short_size(sums.used)}/{short_size(device.memory) if device.memory else '?'}"
     head = f"GPU {device.index}"
     # Slices with leases have one policy in force; beside them others may have `native` or `concurrent`.
-    known = [policy_of(row.device.policy) for row in rows if row.tenant.alive]
+    known = [policy_of(row.device.policy) for row in sums.rows]
     policy = max(known, key=lambda one: (one.leases, one.server), default=policy_of(POLICY_NATIVE))
-    count = f"{len(rows)} slice{'s' if len(rows) > 1 else ''}"
+    count = f"{len(sums.rows)} slice{'s' if len(sums.rows) > 1 else ''}"
     if short:
         cells = max((width - 45) // 2, 4)
         ends = (f"{head:<8}", f" {memory:>11}  time ", f" {percent(time_part):>6}  {count}")
@@ -153,23 +147,22 @@ def _device(
         (ends[0], "head" if short else ""),
         *bar(
             memory_part,
-            promised / device.memory if device.memory else None,
+            sums.promised / device.memory if device.memory else None,
             bars[0],
             _fullness(memory_part),
             chars,
         ),
         (ends[1], ""),
-        *bar(time_part, sum(entitled) if entitled else None, bars[1], "good", chars),
+        *bar(time_part, sums.entitled, bars[1], "good", chars),
         (ends[2], ""),
     )
     if short:
         return [line]
     name = f"{head}  {device.name or '?'}  "
     rest = f"{short_size(device.memory) if device.memory else '?'}, policy {policy.name}, {count}"
-    reserved = sum(row.device.reserved for row in rows)
-    rest += f", {short_size(reserved)} reserved" if reserved else ""
+    rest += f", {short_size(sums.reserved)} reserved" if sums.reserved else ""
     title = ((fitted_text(name, min(len(name), width - len(rest))), "head"), (rest, ""))
-    past = sparkline(picture.past.get(("", uuid), ()), cells, chars)
+    past = sparkline(picture.past.get(("", device.uuid), ()), cells, chars)
     return [title, (*line, (past, "good"))]
 
 
@@ -179,7 +172,7 @@ def _fullness(part: float | None) -> str:
 
 def _body(picture: Picture, view: View, width: int) -> tuple[Line, list[Line]]:
     """Titles of the columns, and what can be moved: slices, then processes."""
-    rows = rows_of(picture, view)
+    rows = ordered(picture, view)
     columns = _chosen(_columns(rows, picture, view.chars), width)
     titles = " ".join(fitted_text(column.title, cells) for column, cells in columns)
     lines: list[Line] = []
@@ -214,10 +207,12 @@ def _processes(rows: list[Row], width: int) -> list[Line]:
 def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Column]:
     """Every column there is, in their order."""
 
-    def plain(text: Callable[[Row], str], right: bool = False) -> Callable[[Row, int], Line]:
-        return lambda row, cells: (
-            ((text(row).rjust(cells) if right else fitted_text(text(row), cells))[:cells], ""),
-        )
+    def text(column: str, right: bool = False) -> Callable[[Row, int], Line]:
+        def cell(row: Row, cells: int) -> Line:
+            shown = CELLS[column](row, picture.now)
+            return (((shown.rjust(cells) if right else fitted_text(shown, cells))[:cells], ""),)
+
+        return cell
 
     def memory(row: Row, cells: int) -> Line:
         part = row.used / row.limit if row.used is not None and row.limit else None
@@ -233,20 +228,20 @@ def _columns(rows: list[Row], picture: Picture, chars: Characters) -> list[Colum
     names = max((len(row.tenant.name) for row in rows), default=0)
     origins = max((len(row.tenant.origin) for row in rows), default=0)
     return [
-        Column("SLICE", 0, 10, max(min(names, 32), 10), plain(lambda row: row.tenant.name)),
-        Column("GPU", 1, 3, 5, plain(lambda row: row.device.index)),
+        Column("SLICE", 0, 10, max(min(names, 32), 10), text("SLICE")),
+        Column("GPU", 1, 3, 5, text("DEVICE")),
         Column("MEMORY", 4, 10, 30, memory),
-        Column("USED/LIMIT", 2, 11, 11, plain(lambda row: row.memory_text)),
+        Column("USED/LIMIT", 2, 11, 11, lambda row, cells: ((fitted_text(row.memory_text, cells)[:cells], ""),)),
         Column("GPU TIME", 3, 10, 30, gpu_time),
-        Column("", 2, 6, 6, plain(lambda row: percent(row.received), True)),
+        Column("", 2, 6, 6, text("UTILIZED", True)),
         Column("HISTORY", 5, 8, 60, lambda row, cells: ((sparkline(row.past, cells, chars), "good"),)),
         Column("STATE", 1, 7, 7, doing),
-        Column("ASKED", 6, 9, 12, plain(lambda row: asked_text(row.device))),
-        Column("WAITED", 7, 6, 6, plain(lambda row: percent(row.had.waited if row.had else None), True)),
-        Column("POLICY", 8, 7, 15, plain(lambda row: policy_text(row.device))),
-        Column("PROCESSES", 9, 9, 9, plain(lambda row: processes_text(row.tenant))),
-        Column("AGE", 10, 4, 4, plain(lambda row: age_text(picture.now - row.tenant.entry.created), True)),
-        Column("CONTAINER", 11, 16, max(origins, 16), plain(lambda row: row.tenant.origin)),
+        Column("ASKED", 6, 9, 12, text("ASKED")),
+        Column("WAITED", 7, 6, 6, text("WAITED", True)),
+        Column("POLICY", 8, 7, 15, text("POLICY")),
+        Column("PROCESSES", 9, 9, 9, text("PROCESSES")),
+        Column("AGE", 10, 4, 4, text("AGE", True)),
+        Column("CONTAINER", 11, 16, max(origins, 16), text("CONTAINER")),
     ]
 
 

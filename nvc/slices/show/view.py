@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from nvc.slices.model.layout import NO_LIMIT
-from nvc.slices.policy.utilization import state
-from nvc.slices.show.bars import ASCII, short_size
+from nvc.slices.show.bars import ASCII
+from nvc.slices.show.rows import rows_of
 from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.slices.policy.utilization import Received
     from nvc.slices.show.bars import Characters
-    from nvc.slices.store.status import SliceDeviceStatus, SliceStatus
+    from nvc.slices.show.rows import Row
+    from nvc.slices.store.status import SliceStatus
 
 #: By the key that chooses it: a name, and whether most comes first.
 SORTS = {
@@ -50,57 +50,10 @@ class Picture(Value):
     warnings: tuple[str, ...] = ()  # what could not be read
 
 
-class Row(Value):
-    """One slice on one device."""
-
-    tenant: SliceStatus
-    device: SliceDeviceStatus
-    had: Received | None
-    past: tuple[float, ...]
-
-    @property
-    def received(self) -> float | None:
-        """The part of the device's time that it had."""
-        return self.had.share if self.had else None
-
-    @property
-    def state(self) -> str:
-        """One word for what it does."""
-        return state(self.tenant, self.device, self.had)
-
-    @property
-    def limit(self) -> int:
-        """Bytes that it may have; 0: not known."""
-        return self.device.memory if self.device.limit == NO_LIMIT else self.device.limit
-
-    @property
-    def used(self) -> int | None:
-        """Bytes that it has; None: not known."""
-        return self.device.used if self.tenant.alive and not self.tenant.problem else None
-
-    @property
-    def memory_text(self) -> str:
-        """Used and limit."""
-        used = "?" if self.tenant.alive else "-"
-        if self.used is not None:
-            used = short_size(self.used)
-        return f"{used}/{short_size(self.limit) if self.limit else '?'}"
-
-
-def rows_of(picture: Picture, view: View) -> list[Row]:
+def ordered(picture: Picture, view: View) -> list[Row]:
     """The rows that are shown, in their order: slices that live, then those that are gone."""
-    found = [
-        Row(
-            tenant,
-            device,
-            picture.received.get((tenant.entry.key, device.uuid)),
-            picture.past.get((tenant.entry.key, device.uuid), ()),
-        )
-        for tenant in picture.everybody
-        if tenant.alive or view.gone
-        for device in tenant.devices
-        if not device.hidden
-    ]
+    shown = tuple(tenant for tenant in picture.everybody if tenant.alive or view.gone)
+    found = rows_of(shown, picture.received, picture.past)
     most_first = next(most for name, most in SORTS.values() if name == view.sort)
     found.sort(key=lambda row: _order(row, view.sort), reverse=most_first != view.reverse)
     return sorted(found, key=lambda row: not row.tenant.alive)  # sorted() keeps the order of equals
