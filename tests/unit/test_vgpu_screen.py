@@ -133,6 +133,12 @@ def test_it_fits_whatever_there_is(
         assert len(found) == height and found[-1] == fitted_text(KEYS, width)
 
 
+@pytest.mark.parametrize("width", range(40, 60))
+def test_the_narrowest_terminals_have_bars_with_marks(width: int) -> None:
+    text = lines(picture(tenant(1), received=(0.25,)), width=width, height=40)
+    assert text[1].startswith("GPU 0") and "time" in text[2] and text[2].count("|") == 2
+
+
 def test_what_80_columns_show() -> None:
     shown = picture(tenant(1), tenant(2, used=3 * GIB, limit=16 * GIB), received=(0.25, 0.5))
     text = lines(shown)

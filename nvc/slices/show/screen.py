@@ -138,22 +138,20 @@ def _device(sums: DeviceSums, picture: Picture, chars: Characters, width: int, s
     if short:
         cells = max((width - 45) // 2, 4)
         ends = (f"{head:<8}", f" {memory:>11}  time ", f" {percent(time_part):>6}  {count}")
-        bars = cells, cells
     else:
-        cells = (width - 42) // 3
+        cells = max((width - 42) // 3, 4)
         ends = ("  memory ", f" {memory:<11}  time ", f" {percent(time_part):>6} ")
-        bars = cells, cells
     line: Line = (
         (ends[0], "head" if short else ""),
         *bar(
             memory_part,
             sums.promised / device.memory if device.memory else None,
-            bars[0],
+            cells,
             _fullness(memory_part),
             chars,
         ),
         (ends[1], ""),
-        *bar(time_part, sums.entitled, bars[1], "good", chars),
+        *bar(time_part, sums.entitled, cells, "good", chars),
         (ends[2], ""),
     )
     if short:
