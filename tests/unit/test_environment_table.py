@@ -23,6 +23,13 @@ def test_the_docs_have_every_row() -> None:
     assert not missing, "run packaging/tables.py"
 
 
+def test_the_docs_have_every_variable_that_asks_for_a_slice() -> None:
+    with open(os.path.join(REPO, "docs/vgpu.md"), encoding="utf-8") as file:
+        section = file.read().partition("### Variables\n")[2].partition("\n### ")[0]
+    missing = [name for name in environment.SLICES if f"| `{name}" not in section and f", `{name}" not in section]
+    assert not missing, missing
+
+
 def test_a_variable_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     row = Variable("NVIDIA_TRIAL", "", "mig_config", lambda asking, *_: asking.environment["NVIDIA_TRIAL"], False)
     rows = (*(one for one in VARIABLES if one.field != row.field), row)
@@ -50,9 +57,3 @@ def test_what_asks_for_a_slice_is_known_without_what_reads_it() -> None:
                 pass
     assert {variables.MEMORY, variables.ISOLATION, variables.NVIDIA_LIMIT, variables.CGPU_WEIGHT} <= asking
     assert all(name.startswith(SLICES) for name in asking)
-
-
-def test_the_page_of_the_configuration_names_what_asks_for_a_slice() -> None:
-    with open(os.path.join(REPO, "docs/configuration.md"), encoding="utf-8") as file:
-        (row,) = (line for line in file if line.startswith("| `vgpu-variables` |"))
-    assert all(f"`{name}" in row for name in SLICES)
