@@ -1,6 +1,7 @@
 /* Arrays have no address. Large ones are rounded up like linear memory; small ones are taken to share chunks among
  * themselves, as full as can be. */
 #include "charge.h"
+#include "vmm.h"
 
 /* Rows of 64 bytes lie in blocks of 8 (measured on driver 580). */
 enum { LAYERED = 1, CUBEMAP = 4, SPARSE = 0x40, DEFERRED = 0x80, ROW = 64, ROWS = 8 };
@@ -179,18 +180,31 @@ CU_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D
     return create((void **)out, &(struct request){.full = asked, .levels = levels}, asked);
 }
 
+static CUresult ask_to_destroy(void *array, bool mipmap)
+{
+    return mipmap ? REAL(cuMipmappedArrayDestroy)((CUmipmappedArray)array)
+                  : REAL(cuArrayDestroy)((CUarray)array);
+}
+
+static CUresult destroy_sparse(void *array, bool mipmap)
+{
+    handles_begin();
+    CUresult result = ask_to_destroy(array, mipmap);
+    if (result == CUDA_SUCCESS)
+        bound_drop((uint64_t)(uintptr_t)array);
+    return handles_end(result);
+}
+
 static CUresult destroy(void *array, bool mipmap)
 {
     struct item item;
-    bool known = item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item);
-    CUresult result = mipmap ? REAL(cuMipmappedArrayDestroy)((CUmipmappedArray)array)
-                             : REAL(cuArrayDestroy)((CUarray)array);
-    if (known && result == CUDA_SUCCESS)
+    if (!item_take(ITEM_ARRAY, (uint64_t)(uintptr_t)array, &item))
+        return destroy_sparse(array, mipmap);
+    CUresult result = ask_to_destroy(array, mipmap);
+    if (result == CUDA_SUCCESS)
         refund(&item);
-    else if (known)
+    else
         item_put(&item);
-    else if (result == CUDA_SUCCESS)
-        bound_drop((uint64_t)(uintptr_t)array); /* a sparse one */
     return result;
 }
 

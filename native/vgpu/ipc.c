@@ -1,8 +1,9 @@
 /* cuIpc*: charged once, to the exporter for as long as it has the memory, then to an importer that still has it. */
 #include "charge.h"
 #include "share.h"
+#include "vmm.h"
 
-CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+static CUresult export(CUipcMemHandle *out, CUdeviceptr address)
 {
     struct item item;
     CUdeviceptr base;
@@ -20,6 +21,12 @@ CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
         same->share = share;
     items_unlock();
     return result;
+}
+
+CU_API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    handles_begin();
+    return handles_end(export(out, address));
 }
 
 /* Whether this process has the same import open once more. */
@@ -60,22 +67,21 @@ static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
 
 CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
 {
+    handles_begin();
     CUresult result = REAL(cuIpcOpenMemHandle_v2)(out, handle, flags);
-    return result == CUDA_SUCCESS ? enter(*out, &handle) : result;
+    return handles_end(result == CUDA_SUCCESS ? enter(*out, &handle) : result);
 }
 
 CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
 {
+    handles_begin();
     CUresult result = REAL(cuIpcOpenMemHandle)(out, handle, flags);
-    return result == CUDA_SUCCESS ? enter(*out, &handle) : result;
+    return handles_end(result == CUDA_SUCCESS ? enter(*out, &handle) : result);
 }
 
-CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+static void leave(CUdeviceptr address)
 {
     struct item item = {0};
-    CUresult result = REAL(cuIpcCloseMemHandle)(address);
-    if (result != CUDA_SUCCESS)
-        return result;
     items_lock();
     struct item *import = item_find(ITEM_IMPORT, address);
     if (import && --import->count == 0) {
@@ -85,5 +91,13 @@ CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     items_unlock();
     if (item.kind != ITEM_FREE && (!item.share || !is_open_elsewhere(item.share)))
         refund(&item);
-    return result;
+}
+
+CU_API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    handles_begin();
+    CUresult result = REAL(cuIpcCloseMemHandle)(address);
+    if (result == CUDA_SUCCESS)
+        leave(address);
+    return handles_end(result);
 }

@@ -2,6 +2,7 @@
  * importer. Imported pools give no memory, but what is in them is mapped. */
 #include "charge.h"
 #include "share.h"
+#include "vmm.h"
 
 enum { GRANULE = 32 << 20 }; /* in which the driver takes memory for pools */
 
@@ -14,7 +15,7 @@ static uint64_t kept_for(CUmemoryPool pool, size_t size)
     return least(round_capped(size, GRANULE), round_capped(reserved, PAGE));
 }
 
-CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
+static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)
 {
     CUmemoryPool pool = NULL;
     CUdeviceptr base;
@@ -31,6 +32,12 @@ CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr 
     if (made.share && item_put(&made))
         atomic_fetch_add(&process()->pointers, 1);
     return result;
+}
+
+CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
+{
+    handles_begin();
+    return handles_end(export(out, address));
 }
 
 CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)

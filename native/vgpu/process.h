@@ -89,6 +89,7 @@ struct process {
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
     _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];     /* who makes or ends the primary context: see context.c */
+    _Atomic uint32_t handles;                 /* who changes handles or mappings of memory: see vmm.h */
     struct meter *_Atomic meters[VGPU_DEVICES];
     _Atomic uint64_t metered;          /* a bit for each position that has a meter */
     _Atomic uint32_t captures;         /* streams that capture, at least so many */

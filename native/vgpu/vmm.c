@@ -5,6 +5,21 @@
 
 #include <string.h>
 
+void handles_begin(void)
+{
+    struct process *in = process();
+    if (in)
+        turn_take(&in->handles);
+}
+
+CUresult handles_end(CUresult result)
+{
+    struct process *in = process();
+    if (in)
+        turn_drop(&in->handles);
+    return result;
+}
+
 /* A descriptor keeps the memory that it was made for, too (measured on driver 580), and so does each copy of it. The
  * lock is held. */
 static bool may_live_on(const struct item *memory)
@@ -85,10 +100,11 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
     if (!charge(to.position, memory.bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    handles_begin();
     CUresult result = REAL(cuMemCreate)(out, size, properties, flags);
     if (result != CUDA_SUCCESS) {
         account_withdraw(to.position, memory.bytes);
-        return result;
+        return handles_end(result);
     }
     account_commit(to.position, memory.bytes);
     memory.position = (uint8_t)to.position;
@@ -96,10 +112,9 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     item_insert(&memory);
     memory_add_handle(*out, memory.key);
     items_unlock();
-    return CUDA_SUCCESS;
+    return handles_end(CUDA_SUCCESS);
 }
 
-/* Takes a reference off the handle before the driver does: it may give the same number to another at once. */
 static uint64_t take_handle(uint64_t handle)
 {
     uint64_t number = 0;
@@ -116,17 +131,12 @@ static uint64_t take_handle(uint64_t handle)
 
 CU_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    uint64_t number = take_handle(handle);
+    handles_begin();
     CUresult result = REAL(cuMemRelease)(handle);
-    if (!number)
-        return result;
-    if (result != CUDA_SUCCESS) {
-        items_lock();
-        memory_add_handle(handle, number);
-        items_unlock();
-    }
-    memory_drop(number); /* or the one too many that memory_add_handle() took */
-    return result;
+    uint64_t number = result == CUDA_SUCCESS ? take_handle(handle) : 0;
+    if (number)
+        memory_drop(number);
+    return handles_end(result);
 }
 
 static uint64_t mapped_at(uint64_t address)
@@ -145,15 +155,16 @@ static uint64_t mapped_at(uint64_t address)
 
 CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
+    handles_begin();
     CUresult result = REAL(cuMemRetainAllocationHandle)(out, address);
     if (result != CUDA_SUCCESS)
-        return result;
+        return handles_end(result);
     items_lock();
     uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
     if (number)
         memory_add_handle(*out, number);
     items_unlock();
-    return result;
+    return handles_end(result);
 }
 
 /* More of another container's memory is mapped than was before; false: it does not fit. */
@@ -190,8 +201,8 @@ static void unmap_books(uint64_t address, uint64_t end)
     }
 }
 
-CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
-                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                    unsigned long long flags)
 {
     CUresult result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result != CUDA_SUCCESS)
@@ -218,12 +229,20 @@ CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
+CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    handles_begin();
+    return handles_end(map(address, size, offset, handle, flags));
+}
+
 CU_API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
+    handles_begin();
     CUresult result = REAL(cuMemUnmap)(address, size);
     if (result == CUDA_SUCCESS)
         unmap_books(address, address + size);
-    return result;
+    return handles_end(result);
 }
 
 /* A sparse array holds what it was given, until it is destroyed: what is unmapped from it before counts until then. */
@@ -256,12 +275,14 @@ static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUresult res
 
 CU_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-    return map_array(list, count, REAL(cuMemMapArrayAsync)(list, count, stream));
+    handles_begin();
+    return handles_end(map_array(list, count, REAL(cuMemMapArrayAsync)(list, count, stream)));
 }
 
 CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-    return map_array(list, count, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream));
+    handles_begin();
+    return handles_end(map_array(list, count, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream)));
 }
 
 void bound_drop(uint64_t resource)

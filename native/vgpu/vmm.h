@@ -1,8 +1,13 @@
-/* What cuMemCreate made, between the files that make it and share it. */
+/* What cuMemCreate made, and whatever goes to other processes by a handle. */
 #ifndef NVC_VGPU_VMM_H
 #define NVC_VGPU_VMM_H
 
-#include <stdint.h>
+#include "abi.h"
+
+/* What the driver does to handles and mappings and what the books say of them are one step: else one thread counts the end
+ * of what another was given under the same handle or address. The driver holds a lock of its own for as long. */
+void handles_begin(void);
+CUresult handles_end(CUresult result);
 
 /* One handle more: a new one, or one that the driver hands out again. The lock of the items is held. */
 void memory_add_handle(uint64_t handle, uint64_t number);

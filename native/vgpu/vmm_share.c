@@ -40,8 +40,7 @@ static void mark_descriptor(uint64_t number, int fd)
     items_unlock();
 }
 
-CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
-                                             unsigned long long flags)
+static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
     uint8_t name[SHARE_HANDLE];
     struct item memory = {0};
@@ -66,6 +65,13 @@ CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHa
         same->share = share;
     items_unlock();
     return result;
+}
+
+CU_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
+                                             unsigned long long flags)
+{
+    handles_begin();
+    return handles_end(export(out, handle, type, flags));
 }
 
 /* One more handle of memory that this process has in its books by this share. */
@@ -126,7 +132,7 @@ static bool enter_import(struct item *memory, uint64_t handle, const void *os_ha
 }
 
 /* Charged to its exporter, if that is of this container. */
-CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
+static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
     CUresult result = REAL(cuMemImportFromShareableHandle)(out, os_handle, type);
     if (result != CUDA_SUCCESS || !process())
@@ -150,4 +156,10 @@ CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out
     memory_add_handle(*out, memory.key);
     items_unlock();
     return result;
+}
+
+CU_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
+{
+    handles_begin();
+    return handles_end(import(out, os_handle, type));
 }

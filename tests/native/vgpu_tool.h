@@ -21,5 +21,6 @@ CUresult crowds(char **word);
 CUresult paths(char **word);
 CUresult loops(char **word);
 CUresult beyond(char **word);
+CUresult races(char **word);
 
 #endif

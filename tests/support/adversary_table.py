@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from . import REPO, adversary_memory, adversary_memory_more, adversary_memory_moved
+from . import REPO, adversary_memory, adversary_memory_more, adversary_memory_moved, adversary_memory_race
 from .adversary_rights import RIGHTS
 from .adversary_time import WAYS
 
-TAKERS = (*adversary_memory.TAKERS, *adversary_memory_more.TAKERS, *adversary_memory_moved.TAKERS)
+_FAMILIES = (adversary_memory, adversary_memory_more, adversary_memory_moved, adversary_memory_race)
+TAKERS = tuple(taker for family in _FAMILIES for taker in family.TAKERS)
 PAGE = os.path.join(REPO, "docs/catalogue.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
