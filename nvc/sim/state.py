@@ -12,7 +12,7 @@ import struct
 from nvc.value import Value
 
 MAGIC = b"nvcsim01"
-VERSION = 2
+VERSION = 3
 SLOTS = 1024
 USES = 32
 PARTITIONS = 32 * 9
@@ -21,7 +21,7 @@ HISTORY = 16
 LIMITS = 256
 
 _HEADER = struct.Struct("<8sIIQII32x")
-_PARTITION_SIZE = 24 + SLOTS // 8 + 16 * HISTORY
+_PARTITION_SIZE = 24 + SLOTS // 4 + 16 * HISTORY
 _EXPORT = struct.Struct(f"<QQII{SLOTS // 8}s")
 _SLOT_HEAD = struct.Struct("<QII16x")
 _LIMIT_SIZE = 512

@@ -21,7 +21,7 @@ enum {
     SIM_EXPORTS = 512,
     SIM_LIMITS = 256,
     SIM_LIMIT_PATH = 472,
-    SIM_STATE_VERSION = 2,
+    SIM_STATE_VERSION = 3,
     SIM_HISTORY_NS = 100000000, /* one element of a history */
 };
 
@@ -72,11 +72,12 @@ struct sim_limit {
 };
 
 struct sim_partition {
-    _Atomic uint32_t turn; /* slot + 1 whose kernels run; 0: idle */
-    _Atomic uint32_t reserved;
+    _Atomic uint32_t turn;    /* slot + 1 whose kernels run; 0: idle */
+    _Atomic uint32_t changes; /* of `together` */
     _Atomic uint64_t free_at; /* CLOCK_BOOTTIME ns at which the last holder's work ended */
     _Atomic uint64_t busy_ns; /* since the state was made */
     _Atomic uint64_t wanted[SIM_SLOTS / 64];
+    _Atomic uint64_t together[SIM_SLOTS / 64]; /* clients of MPS whose kernels run */
     struct {
         _Atomic uint64_t period; /* CLOCK_BOOTTIME / SIM_HISTORY_NS */
         _Atomic uint64_t busy_ns;
@@ -102,7 +103,7 @@ _Static_assert(sizeof(struct sim_use) == 64, "state layout");
 _Static_assert(sizeof(struct sim_slot) == 32 + 64 * SIM_USES, "state layout");
 _Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
 _Static_assert(sizeof(struct sim_limit) == 512, "state layout");
-_Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 8 + 16 * SIM_HISTORY, "state layout");
+_Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 4 + 16 * SIM_HISTORY, "state layout");
 _Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
 
 /* The number of a partition: GPU `gpu` of the description, or its MIG device `mig` (from 0; -1: the GPU). */

@@ -96,6 +96,8 @@ struct engine {
     uint64_t clock;        /* simulated time: kernels are done up to here */
     uint64_t slice_start;  /* of the turn */
     uint64_t copies_end;   /* when the copy engine is free */
+    uint32_t beside;       /* other clients of MPS whose kernels run, */
+    uint32_t seen;         /* and what was counted of their changes then */
     uint32_t load;         /* share of the GPU in use, of 65536 */
     uint32_t running_count;
     struct op *running[MAX_RUNNING];

@@ -82,11 +82,14 @@ static bool try_kernel(struct device *device, struct op *op, uint64_t now, uint6
     }
     if (!engine->holding) {
         engine->wants = true;
-        if (!turn_take(device))
+        if (together_is_used())
+            together_begin(device);
+        else if (turn_take(device))
+            engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
+        else
             return false;
         engine->holding = true;
         engine->wants = false;
-        engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
         engine->slice_start = later(start, engine->clock);
     }
     start_kernel(engine, op, start);
@@ -183,10 +186,11 @@ static void finish_kernel(struct engine *engine, uint32_t index)
 static void spend(struct device *device, uint64_t ns)
 {
     struct engine *engine = &device->engine;
+    uint64_t work = together_does(engine, ns);
     engine->clock += ns;
     ledger_busy(device, ns);
     for (uint32_t i = 0; i < engine->running_count; i++)
-        engine->running[i]->remaining -= sooner(ns, engine->running[i]->remaining);
+        engine->running[i]->remaining -= sooner(work, engine->running[i]->remaining);
 }
 
 /* Advances running kernels up to `until`. Returns whether one ended. */
@@ -199,7 +203,7 @@ static bool step_kernels(struct device *device, uint64_t until, uint64_t *next)
     for (uint32_t i = 0; i < engine->running_count; i++)
         shortest = sooner(shortest, engine->running[i]->remaining);
     if (until > engine->clock)
-        spend(device, sooner(until - engine->clock, shortest));
+        spend(device, sooner(until - engine->clock, together_takes(engine, shortest)));
     for (uint32_t i = 0; i < engine->running_count; i++) {
         struct op *op = engine->running[i];
         if (op->remaining)
@@ -211,7 +215,8 @@ static bool step_kernels(struct device *device, uint64_t until, uint64_t *next)
         op->remaining = POLL_NS; /* it spins */
     }
     for (uint32_t i = 0; i < engine->running_count; i++)
-        *next = sooner(*next, engine->clock + undisturbed(engine, engine->running[i]));
+        *next =
+            sooner(*next, engine->clock + together_takes(engine, undisturbed(engine, engine->running[i])));
     return false;
 }
 
@@ -219,6 +224,13 @@ static bool step_kernels(struct device *device, uint64_t until, uint64_t *next)
 static void step_turn(struct device *device, uint64_t now, uint64_t *next)
 {
     struct engine *engine = &device->engine;
+    if (together_is_used()) {
+        if (engine->holding && !engine->running_count) {
+            engine->holding = false;
+            together_end(device);
+        }
+        return;
+    }
     if (engine->holding && !engine->running_count) {
         engine->holding = false;
         turn_pass(device, engine->wants);
@@ -254,7 +266,7 @@ static uint64_t step(struct device *device)
     uint64_t now = sim_now(), next;
     bool changed;
     engine->stepping = true;
-    if (engine->holding && !turn_is_mine(device))
+    if (engine->holding && !together_is_used() && !turn_is_mine(device))
         engine->holding = false; /* we were taken for dead */
     engine->wants = false;
     do {
@@ -266,6 +278,7 @@ static uint64_t step(struct device *device)
         /* Time passed up to an operation that can begin now. */
         if (!changed && next <= now && engine->holding && engine->clock >= next)
             changed = true;
+        changed = changed || together_look(device); /* what has passed did so at the speed that was known */
     } while (changed);
     step_turn(device, now, &next);
     engine->stepping = false;
@@ -275,7 +288,9 @@ static uint64_t step(struct device *device)
 static void rouse(struct engine *engine, struct device *device)
 {
     pthread_cond_signal(&engine->wake);
-    if (engine->in_wait)
+    if (engine->in_wait && together_is_used())
+        together_nudge(device);
+    else if (engine->in_wait)
         turn_nudge(device);
 }
 
@@ -309,7 +324,13 @@ static void *engine_main(void *argument)
         if (next <= now)
             continue;
         engine->asleep_until = next;
-        if (engine->wants) {
+        if (engine->holding && together_is_used()) {
+            engine->in_wait = true;
+            pthread_mutex_unlock(&driver()->lock);
+            together_wait(device, next - now);
+            pthread_mutex_lock(&driver()->lock);
+            engine->in_wait = false;
+        } else if (engine->wants) {
             engine->in_wait = true;
             pthread_mutex_unlock(&driver()->lock);
             turn_wait(device, sooner(next - now, TURN_NS));

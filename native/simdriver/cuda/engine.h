@@ -3,7 +3,7 @@
  * A device's engine is one thread of each process. It simulates time: each operation begins when it was submitted
  * and what it waits for had ended, and lasts as long as it is said to, whenever the thread gets to look at it.
  * Kernels progress only while the process holds the turn of its partition, which processes pass on by time slices;
- * the times of events therefore include time switched out, as on hardware. */
+ * the times of events therefore include time switched out, as on hardware. Clients of MPS have no turns: together.c. */
 #ifndef NVC_SIM_ENGINE_H
 #define NVC_SIM_ENGINE_H
 
@@ -57,5 +57,15 @@ void turn_wait(struct device *device, uint64_t ns); /* without the lock; ends ea
 void turn_nudge(struct device *device);             /* ends the waits of all */
 uint64_t turn_free_at(struct device *device);
 void turn_report(struct device *device); /* the holder lives, and has worked until engine.clock */
+
+/* together.c: clients of MPS have no turns. Their kernels run at once, and slow each other down. */
+bool together_is_used(void); /* this process is such a client */
+void together_begin(struct device *device);
+void together_end(struct device *device);
+bool together_look(struct device *device);  /* whether others have begun or ended since the last time */
+void together_nudge(struct device *device); /* ends the wait of this process, and of others */
+void together_wait(struct device *device, uint64_t ns); /* for that, or for others; without the lock */
+uint64_t together_takes(const struct engine *engine, uint64_t work); /* nanoseconds, of so many alone */
+uint64_t together_does(const struct engine *engine, uint64_t ns);    /* the reverse */
 
 #endif

@@ -93,6 +93,7 @@ static void reap(struct sim_state *state, uint32_t slot)
         uint32_t turn = slot + 1;
         atomic_compare_exchange_strong(&state->partitions[i].turn, &turn, 0);
         atomic_fetch_and(&state->partitions[i].wanted[slot / 64], ~(UINT64_C(1) << slot % 64));
+        atomic_fetch_and(&state->partitions[i].together[slot / 64], ~(UINT64_C(1) << slot % 64));
     }
 }
 
@@ -244,6 +245,7 @@ void ledger_busy(struct device *device, uint64_t ns)
     struct sim_use *use = use_of(driver(), device->partition);
     if (use)
         use_busy(use, ns);
+    ns /= device->engine.beside + 1; /* the others add theirs */
     atomic_fetch_add(&partition->busy_ns, ns);
     if (atomic_load(&partition->history[period % SIM_HISTORY].period) != period) {
         atomic_store(&partition->history[period % SIM_HISTORY].busy_ns, 0);
