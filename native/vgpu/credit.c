@@ -12,7 +12,8 @@ enum {
     TURNS_BITS = 12,       /* so many turns are passed over at once, at most */
     STALLED_NS = 40000000, /* work that may wait on a device that stalls, by what launches took lately, */
     STALLED = 8,           /* and so many launches of unknown length */
-    SPARE_NS = 150000      /* for so long, what is twice that is not looked at again */
+    SPREAD = 1024,
+    SPARE_NS = 150000 /* for so long, what is twice that is not looked at again */
 };
 
 /* Whether the queue allows this launch to take credit. Others may be dead or stopped: nobody waits for them for long. */
@@ -57,7 +58,10 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     meter->weighed = launch->now;
     int64_t credit = refill(meter, launch->now);
     /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
-    int64_t some = BUDGET_PERIOD / 400 * (int64_t)meter->cores, enough = launch->queued ? some : 1;
+    int64_t some = BUDGET_PERIOD / 400 * (int64_t)meter->cores;
+    if (launch->paced)
+        some = some / 2 + some * (int64_t)launch->spread / SPREAD;
+    int64_t enough = launch->queued ? some : 1;
     if (has_turn(launch, credit, wait) && credit >= enough) {
         if (launch->queued)
             budget_leave(budget, launch->ticket);
@@ -67,6 +71,7 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     if (!launch->queued) {
         launch->ticket = budget_queue(budget);
         launch->queued = true;
+        launch->spread = (uint32_t)(launch->now * UINT64_C(0x9e3779b97f4a7c15) >> 32) % SPREAD;
         wait->turn_since = launch->now;
         wait->served = SHARED_READ(budget->shared->served);
     }
@@ -114,6 +119,16 @@ enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct 
     }
     if (verdict == OPEN && !meter_begin(launch))
         verdict = WAIT_MEMORY;
+    lock_drop(&meter->lock);
+    return verdict;
+}
+
+enum verdict_of_gate credit_begin_free(struct launch *launch)
+{
+    struct meter *meter = launch->meter;
+    lock_take(&meter->lock);
+    meter->cores = 0;
+    enum verdict_of_gate verdict = meter_begin(launch) ? OPEN : WAIT_MEMORY;
     lock_drop(&meter->lock);
     return verdict;
 }

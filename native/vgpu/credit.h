@@ -29,7 +29,10 @@ struct wait {
 /* Lets the launch begin, or says what it waits for. */
 enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct wait *wait);
 
-/* The same before a turn is asked for, which nobody needs without the credit to use it: nothing begins. */
+/* Lets it begin, whatever runs: its time is only measured. */
+enum verdict_of_gate credit_begin_free(struct launch *launch);
+
+/* The first before a turn is asked for, which nobody needs without the credit to use it: nothing begins. */
 enum verdict_of_gate credit_weigh(struct launch *launch, uint32_t cores, struct wait *wait);
 
 /* Whether what runs may wait for this launch, which waits for a turn. */

@@ -100,7 +100,9 @@ static enum verdict_of_gate judge(struct launch *launch, int position, struct wi
     }
     if (window.shared && !lease_held(position))
         return WAIT_LEASE;
-    if (!window.cores && !(window.shared && lease_is_active(position))) {
+    launch->paced = window.weighed;
+    bool leased = window.shared && lease_is_active(position);
+    if (!window.cores && !window.weighed && !leased) {
         leave_queue(launch);
         launch->meter = NULL;
         return OPEN;
@@ -108,6 +110,10 @@ static enum verdict_of_gate judge(struct launch *launch, int position, struct wi
     struct meter *meter = launch->meter = meter_make(position);
     if (!meter)
         return WAIT_MEMORY;
+    if (!window.cores && !leased) {
+        leave_queue(launch);
+        return credit_begin_free(launch);
+    }
     if (atomic_load(&meter->busy) &&
         launch->now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
         meter_look(meter, launch->now, 0);
@@ -275,7 +281,8 @@ static void note_escape(struct launch *launch)
 {
     int position = launch->position;
     struct window window = window_of(position);
-    struct meter *meter = window.cores || lease_is_active(position) ? meter_make(position) : NULL;
+    bool metered = window.cores || window.weighed || lease_is_active(position);
+    struct meter *meter = metered ? meter_make(position) : NULL;
     if (!meter)
         return;
     launch->meter = meter;

@@ -30,6 +30,11 @@
 #define VGPU_DEVICE_PAUSED 1u /* launches wait until the bit is gone */
 #define VGPU_DEVICE_DENIED 2u /* memory too: nothing more is given, what is there stays */
 
+/* How slices of different weights are kept to them under VGPU_POLICY_CONCURRENT: the lowest byte is the percentage of the
+ * time for which the slice may have work on the device, 100: all of it. The rest is until when that holds, on the host's
+ * CLOCK_MONOTONIC: where nvcd has ended, nobody is held back for long. Before then, the shim measures the slice's time. */
+#define VGPU_PACE_PERCENT UINT64_C(0xff)
+
 /* A device keeps its position for as long as the container lives: the ledger counts by that position. */
 struct vgpu_quota_device {
     uint8_t uuid[16];      /* of the GPU, or of the MIG device: its 32 hexadecimal digits in their order */
@@ -42,7 +47,9 @@ struct vgpu_quota_device {
     uint32_t weight; /* among the containers of the device */
     uint32_t policy; /* a row of nvc/slices/model/policy.py */
     uint32_t flags;
-    uint64_t reserved[8];
+    uint64_t
+        pace; /* written by nvcd in one piece, without a change of `sequence`; 0: the time is not measured */
+    uint64_t reserved[7];
 };
 
 /* Readers take a copy that was made while `sequence` was even and did not change. */

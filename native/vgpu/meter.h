@@ -114,7 +114,9 @@ struct launch {
     uint64_t thread;
     uint64_t now; /* when it was let through */
     uint32_t ticket;
-    bool queued; /* for credit, with that ticket */
+    bool queued;     /* for credit, with that ticket */
+    bool paced;      /* beside others that run at the same time: two that pause alike must not go in step */
+    uint32_t spread; /* by chance */
     int position;
     bool captured; /* its stream captures, and what had changed of captures by then */
     uint64_t captures;

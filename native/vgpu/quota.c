@@ -72,3 +72,12 @@ bool quota_read(struct process *in)
     LOG_ONCE("the quota is truncated, or was left half written: allocations are denied");
     return false;
 }
+
+uint64_t quota_pace(const struct process *in, int position)
+{
+    size_t at = offsetof(struct vgpu_quota, devices) + (size_t)position * sizeof(struct vgpu_quota_device) +
+                offsetof(struct vgpu_quota_device, pace);
+    uint64_t word = 0;
+    bool read = in->quota_fd && file_read(in->quota_fd - 1, &word, sizeof(word), (off_t)at) == sizeof(word);
+    return read ? word : 0;
+}

@@ -1,13 +1,22 @@
 #include "window.h"
 
 #include "account.h"
+#include "clock.h"
 #include "lease.h"
 
 /* A window as one word of process.h. */
-enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11 };
+enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11, WEIGHED = 1 << 12 };
 
 _Atomic bool window_closed;
 _Atomic uint64_t window_due;
+
+static uint32_t read_pace(uint64_t pace)
+{
+    uint32_t percent = (uint32_t)(pace & VGPU_PACE_PERCENT);
+    if ((pace & ~VGPU_PACE_PERCENT) <= clock_of_host(now_ns(CLOCK_MONOTONIC)))
+        return 0;
+    return WEIGHED | (percent < 100 ? percent : 0);
+}
 
 static uint32_t read_window(int position)
 {
@@ -20,6 +29,8 @@ static uint32_t read_window(int position)
         word |= device.cores;
     if (leases)
         word |= SHARED;
+    if (device.policy == VGPU_POLICY_CONCURRENT)
+        word |= read_pace(device.pace);
     if (device.flags & VGPU_DEVICE_PAUSED)
         word |= PAUSED;
     return word;
@@ -36,7 +47,7 @@ static void look(struct process *in)
         word = read_window(i);
         atomic_store_explicit(&in->windows[i], word, memory_order_relaxed);
         bool turns = word & SHARED && lease_is_handed_out();
-        closed |= turns || word & (PAUSED | UNKNOWN | 0xff);
+        closed |= turns || word & (PAUSED | UNKNOWN | WEIGHED | 0xff);
     }
     atomic_store_explicit(&window_closed, closed, memory_order_relaxed);
 }
@@ -55,5 +66,5 @@ struct window window_of(int position)
                    atomic_compare_exchange_strong(&window_due, &due, now + WINDOW_NS)))
         look(in);
     uint32_t word = atomic_load(&in->windows[position]);
-    return (struct window){word & 0xff, word & PAUSED, word & SHARED, word & UNKNOWN};
+    return (struct window){word & 0xff, word & PAUSED, word & SHARED, word & UNKNOWN, word & WEIGHED};
 }

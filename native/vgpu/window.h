@@ -12,6 +12,7 @@ struct window {
     bool paused;
     bool shared;  /* nvcd hands out turns, when it is there */
     bool unknown; /* the quota cannot be read */
+    bool weighed; /* time is measured, so that nvcd can keep slices that run at once to their weights */
 };
 
 extern _Atomic bool window_closed;

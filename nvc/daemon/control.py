@@ -177,6 +177,16 @@ def device(daemon: Daemon, arbiter: Arbiter, now: int) -> dict[str, Any]:
         "used": nvml.used if nvml is not None else None,
         "busyPercent": nvml.busy if nvml is not None and nvml.busy >= 0 else None,
         "tenants": [tenant(arbiter, one, entitled.get(one.key)) for one in arbiter.tenants.values()],
+        "together": [
+            {
+                "key": terms.key,
+                "weight": terms.demand.weight,
+                "cores": terms.demand.cores or None,
+                "entitlement": entitled.get(terms.key),
+                "pacePercent": daemon.pacer.paces.get((arbiter.uuid, terms.key)),
+            }
+            for terms in daemon.slices.force[arbiter.uuid].together
+        ],
     }
 
 

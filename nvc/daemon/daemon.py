@@ -13,6 +13,7 @@ from nvc.daemon.mps_shared import SharedServers
 from nvc.daemon.names import Names
 from nvc.daemon.schedule.gang import Board
 from nvc.daemon.schedule.handover import Handovers
+from nvc.daemon.schedule.pacer import Pacer
 from nvc.daemon.schedule.quantum import Work
 from nvc.daemon.schedule.slice_index import SliceIndex
 from nvc.daemon.server import Server
@@ -49,6 +50,7 @@ class Daemon:
         self.names = Names(self.slices)
         self.server = Server(self.loop, self.board, self.slices, log)
         self.accountant = Accountant(self.slices, log)
+        self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {
             BYPASS: config.nvcd_on_bypass,
             EXCESS: config.nvcd_on_excess,
@@ -83,6 +85,7 @@ class Daemon:
     def half(self, now: int) -> None:
         """Ask NVML. Runs twice a second, so that NVML's figures take effect within a second."""
         self._guarded(lambda: self.shared.half(now))
+        self.pacer.begin(now)
         if any(known.alive for known in self.slices.by_key.values()) or not self.accountant.devices:
             self._guarded(lambda: self.look(now))
 

@@ -148,6 +148,8 @@ class Exporter:
         )
         entitlement = GaugeMetricFamily("nvc_slice_entitlement_ratio", "Entitlement of a slice",
                                         labels=SLICE)  # fmt: skip
+        pace = GaugeMetricFamily("nvc_slice_pace_ratio", "Part of the time for which a slice may have work"
+                                 " beside others", labels=SLICE)  # fmt: skip
         policy = GaugeMetricFamily("nvc_device_policy", "1 for the policy of a device",
                                    labels=("device_uuid", "policy"))  # fmt: skip
         quantum = GaugeMetricFamily("nvc_device_quantum_seconds", "Normal length of a lease on a device",
@@ -166,7 +168,13 @@ class Exporter:
                 late.add_metric(labels, tenant.lates)
                 if tenant.key in entitled:
                     entitlement.add_metric(labels, entitled[tenant.key])
-        yield from (held, waited, leases, late, entitlement, policy, quantum)
+            for terms in self.daemon.slices.force[raw].weighed:
+                labels = (terms.key, *self._named(terms.key), uuid)
+                if terms.key not in arbiter.tenants:
+                    entitlement.add_metric(labels, entitled[terms.key])
+                if (raw, terms.key) in self.daemon.pacer.paces:
+                    pace.add_metric(labels, self.daemon.pacer.paces[raw, terms.key] / 100)
+        yield from (held, waited, leases, late, entitlement, pace, policy, quantum)
 
     def _own(self) -> Iterator[Metric]:
         found = CounterMetricFamily("nvc_found", "Violations that were detected", labels=("kind",))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import REPO, run
+from support import PATIENCE, REPO, run
 from support.mps_clients import Tenants, shared
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
@@ -269,6 +271,42 @@ def test_the_policy_of_a_device(place: Place, tenants: Tenants) -> None:
     done = command(tenants, "set", str(one.pid), "--cores=60")
     assert done.returncode == 0 and "keep their part of the multiprocessors" in done.stderr
     assert one.do("launch")[0] == 0
+
+
+def test_weights_that_change_while_programs_run(place: Place, tenants: Tenants) -> None:
+    """Who has less weight pauses, which is shown, and ends with the difference."""
+    place.start(f"--root={tenants.driver}")
+    spin = os.path.join(os.path.dirname(tenants.launcher), "nvc-spin")
+    names = {"heavy": 3, "light": 1}
+    spinning = [
+        subprocess.Popen(
+            [*place.sliced(tenants.launcher, tenants.driver, *SLICE, f"--name={name}", f"--weight={weight}"),
+             spin, "--seconds=60"],
+            stdout=subprocess.DEVNULL,
+        )
+        for name, weight in names.items()
+    ]  # fmt: skip
+    try:
+        eventually(place, lambda s: paces(s) in ([pace, 100] for pace in range(40, 90)))
+        shown = json.loads(command(tenants, "top", "--once", "--format=json").stdout)
+        found = {one["name"]: one["devices"][0] for one in shown["slices"]}
+        assert found["light"]["pacePercent"] < found["heavy"]["pacePercent"] == 100
+        assert (found["heavy"]["entitlement"], found["light"]["entitlement"]) == (0.75, 0.25)
+        assert "of the time now" in command(tenants, "show", "light").stdout
+        command(tenants, "set", "light", "--weight=3")
+        eventually(place, lambda s: paces(s) == [0, 0])
+        assert "of the time now" not in command(tenants, "show", "light").stdout
+    finally:
+        for one in json.loads(command(tenants, "ls", "--format=json").stdout)["slices"]:
+            for pid in one["pids"]:
+                os.kill(pid, signal.SIGTERM)
+        for process in spinning:
+            process.wait(timeout=PATIENCE)
+
+
+def paces(state: dict[str, Any]) -> list[int]:
+    """Of all slices, in percent, the least first; 0: a slice has none."""
+    return sorted(one["pacePercent"] or 0 for device in state["devices"] for one in device["together"])
 
 
 def test_a_foreign_control_daemon_on_the_usual_directory(place: Place, tenants: Tenants) -> None:

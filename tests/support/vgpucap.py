@@ -193,6 +193,29 @@ def capped(
 
 
 @pytest.fixture
+def beside(capped: Callable[..., Capped], shims: str, work: str, world: World) -> Iterator[Callable[..., Capped]]:
+    """Factory: slices of one simulated GPU for workers in virtual time, one after the other."""
+    made: list[Capped] = []
+
+    def make() -> Capped:
+        if not made:
+            made.append(capped())
+            return made[0]
+        first, one = made[0], Capped.__new__(Capped)
+        real = first.path("nvc/real")
+        os.makedirs(real, exist_ok=True)
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            shutil.copy(first.path(f"nvc/real-{name}"), os.path.join(real, name))
+        one.make(first.root, shims, work, real, first.uuids, f"slice{len(made)}")
+        one.workers, one.time = [], world
+        made.append(one)
+        return one
+
+    yield make
+    end_workers(made[1:])
+
+
+@pytest.fixture
 def live_capped(sim_root: Callable[..., str], shims: str, work: str) -> Iterator[Callable[..., Capped]]:
     """The same in real time, where threads do run at once."""
     made: list[Capped] = []

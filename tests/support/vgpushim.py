@@ -97,10 +97,12 @@ class Slice:
         uuids = [mig.uuid for gpu in gpus for mig in gpu.mig] or [gpu.uuid for gpu in gpus]
         self.make(root, shims, tool, library_directory(root), uuids)
 
-    def make(self, root: str, shims: str, tool: str, real: str, uuids: list[str]) -> None:
+    def make(
+        self, root: str, shims: str, tool: str, real: str, uuids: list[str], name: str = "slice"
+    ) -> None:
         """Lay it out below `root`, around the libraries in `real`."""
         self.root, self.shims, self.tool, self.uuids = root, shims, tool, uuids
-        self.libraries = os.path.join(root, "slice")
+        self.libraries = os.path.join(root, name)
         self.log = os.path.join(root, "log")
         self.processes: list[Process] = []
         os.makedirs(self.path("nvc/ledger"))

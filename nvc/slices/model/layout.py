@@ -26,8 +26,12 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
-#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, reserved.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIII64x")
+#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace, reserved.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ56x")
+PACE = struct.Struct("<Q")
+PACE_OFFSET = 64  # in QUOTA_DEVICE
+#: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
+PACE_PERCENT = 0xFF
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")
 SEQUENCE_OFFSET = 16

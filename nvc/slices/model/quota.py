@@ -34,6 +34,14 @@ class QuotaDevice(Value):
     weight: int = layout.WEIGHT
     policy: int = layout.POLICY_NATIVE
     flags: int = 0
+    pace: int = 0  # see layout.PACE_PERCENT; nvcd writes it, by `set_pace`
+
+    def paced(self, now: int) -> int | None:
+        """The percentage of the time for which nvcd lets the slice have work on the device; None: it says nothing.
+
+        `now`: nanoseconds of CLOCK_MONOTONIC.
+        """
+        return self.pace & layout.PACE_PERCENT if self.pace & ~layout.PACE_PERCENT > now else None
 
     def marked_as(self, old: QuotaDevice) -> QuotaDevice:
         """These limits with the marks of `old`: what nvcd has found, and an operator has paused, holds on."""
@@ -73,6 +81,7 @@ def pack(devices: tuple[QuotaDevice, ...], sequence: int) -> bytes:
         layout.QUOTA_DEVICE.pack_into(
             data, offset, uuid_bytes(device.uuid), device.memory_limit, device.context_overhead,
             device.module_overhead, device.correction, device.cores, device.weight, device.policy, device.flags,
+            device.pace,
         )  # fmt: skip
         offset += layout.QUOTA_DEVICE.size
     return bytes(data)
@@ -109,6 +118,17 @@ def read(fd: int) -> tuple[QuotaDevice, ...]:
     error = QuotaError("read quota", "", "a change of it was never finished")
     error.torn = True
     raise error
+
+
+def set_pace(fd: int, number: int, percent: int, until: int) -> None:
+    """Say in an open quota file for which percentage of the time a slice may have work on its device `number`.
+
+    That holds until `until`, nanoseconds of CLOCK_MONOTONIC; 0: from now on, nothing is said. It is one word, so
+    no lock is needed. Raises OSError.
+    """
+    word = (until & ~layout.PACE_PERCENT) | percent if until else 0
+    offset = layout.QUOTA_HEADER.size + number * layout.QUOTA_DEVICE.size + layout.PACE_OFFSET
+    _put(fd, layout.PACE.pack(word), offset)
 
 
 def finish(fd: int) -> bool:

@@ -155,8 +155,6 @@ def _choice(
 
 def _gain(situation: Situation, weights: set[int], table: tuple[Effect, ...]) -> str:
     """Why the policy `concurrent` is better than leases; "" if that is not known or not so."""
-    if len(weights) > 1 and not next(row for row in TABLE if row.server).weighs:
-        return ""
     count, load = len(situation.active), situation.load
     found = effect(situation.model, load, count, "concurrent", table)
     other = effect(situation.model, load, count, "native", table)
@@ -166,6 +164,7 @@ def _gain(situation: Situation, weights: set[int], table: tuple[Effect, ...]) ->
         return (
             f"side by side they did {found.speed / other.speed:.2f} times as much as one after the other,"
             f" with {found.slices} slices of such work on this kind of GPU"
+            f"{'; of different weights less, since the lighter ones pause' if len(weights) > 1 else ''}"
         )
     if situation.load == DECODE:
         return (

@@ -59,6 +59,17 @@ class InForce(Value):
     longest: int = 0  # nanoseconds: the operator's, which bounds what nvcd learns; 0: none
     terms: tuple[Terms, ...] = ()  # of all demands, the oldest first
 
+    @property
+    def together(self) -> tuple[Terms, ...]:
+        """Slices whose kernels run at the same time, under one MPS server."""
+        return tuple(one for one in self.terms if self.policy.server and policy_of(one.demand.policy).server)
+
+    @property
+    def weighed(self) -> tuple[Terms, ...]:
+        """Slices that run at the same time and are not paused, if their weights differ; else ()."""
+        found = tuple(one for one in self.together if self.policy.weighs and not one.demand.paused)
+        return found if len({one.weight for one in found}) > 1 else ()
+
 
 def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForce:
     """The policy in force on a device with these slices.
@@ -89,8 +100,14 @@ def in_force(device_policy: DevicePolicy, demands: tuple[Demand, ...]) -> InForc
 def entitlements(force: InForce, idle: frozenset[str] = frozenset()) -> dict[str, float]:
     """The part of the device's time, by key, that each slice gets. All but `idle` and paused ones have work.
 
-    Slices without leases are left out: the driver decides what they get.
+    Where slices run at the same time, it is the part of what all of them do. Slices without leases and of one
+    weight are left out: the driver decides what they get.
     """
+    if force.weighed:
+        running = [terms for terms in force.weighed if terms.key not in idle]
+        parts = filled(1.0, [terms.cap for terms in running], [terms.weight for terms in running])
+        found = {terms.key: 0.0 for terms in force.together}
+        return {**found, **{terms.key: part for terms, part in zip(running, parts)}}
     sharing = [terms for terms in force.terms if terms.leased and force.policy.leases]
     active = [terms for terms in sharing if not terms.demand.paused and terms.key not in idle]
     bounded = [terms for terms in active if terms.bound]

@@ -38,7 +38,7 @@ def reading(everybody: tuple[SliceStatus, ...], at: int) -> Reading:
             (tenant.entry.key, device.uuid): device.budget
             for tenant in everybody
             for device in tenant.devices
-            if device.budget is not None
+            if device.budget is not None and (device.pace is not None or not policy_of(device.policy).server)
         },
     )
 
@@ -83,7 +83,7 @@ def state(tenant: SliceStatus, device: SliceDeviceStatus, had: Received | None) 
         measured = device.cores and policy_of(device.policy).leases
         return "idle" if measured else "-"  # time is measured where it is bounded or taken in turns
     if had.waited > 0:
-        return "capped" if device.cores else "waiting"
+        return "capped" if device.cores and policy_of(device.policy).leases else "waiting"
     return "busy" if had.launches or had.share > 0 else "idle"
 
 

@@ -62,7 +62,8 @@ def _number(value: object) -> int | None:
 def _load(picture: Picture, tenant: SliceStatus, device: SliceDeviceStatus) -> Load:
     had: Received | None = picture.received.get((tenant.entry.key, device.uuid))
     # Without nvcd and a cap, nothing is measured; otherwise, what was never used has no figures.
-    measured = policy_of(device.policy).leases and not tenant.problem and (had or not device.not_enforced)
+    timed = policy_of(device.policy).leases or device.pace is not None
+    measured = timed and not tenant.problem and (had or not device.not_enforced)
     return Load(
         name=tenant.name,
         share=(had.share if had else 0.0) if measured else None,

@@ -161,6 +161,8 @@ def time_text(device: SliceDeviceStatus) -> str:
     name, text = policy_of(device.policy).name, time_settings_text(device.cores, device.weight, device.policy)
     if device.not_enforced:
         text = enforced_text(device.policy, device.not_enforced) + text.removeprefix(name)
+    if device.pace is not None and device.pace < 100:
+        text = f"{text}, work for at most {device.pace}% of the time now"
     return f"{text}, paused" if device.paused else text
 
 

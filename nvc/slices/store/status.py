@@ -6,6 +6,7 @@ same name, the living one has it, and the others go by their ids.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from nvc.containers import ContainerName
@@ -54,6 +55,7 @@ class SliceDeviceStatus(Value):
     not_enforced: str = ""  # why the policy is not, where that was asked
     entitlement: float | None = None  # part of its time while all have work; None: what the driver gives
     reserved: int = 0  # that no other slice can reserve
+    pace: int | None = None  # percent of the time for which it may have work beside others; None: not measured
 
     @property
     def hidden(self) -> bool:
@@ -238,7 +240,7 @@ def _tenant(
         SliceDeviceStatus(
             device.uuid, device.index, device.name, device.memory, limit.memory_limit, used, limit.cores,
             limit.weight, limit.policy, bool(limit.flags & PAUSED), bool(limit.flags & DENIED), budget,
-            reserved=device.reserved,
+            reserved=device.reserved, pace=limit.paced(time.monotonic_ns()),
         )
         for device, limit, used, budget in zip(entry.devices, now, totals, budgets)
     )  # fmt: skip
@@ -313,6 +315,7 @@ def document(tenant: SliceStatus) -> dict[str, Any]:
                 "weight": device.weight,
                 "policy": policy_of(device.policy).name,
                 "notEnforced": device.not_enforced or None,
+                "pacePercent": device.pace,
                 "paused": device.paused,
                 "denied": device.denied,
                 "time": _time(device),
