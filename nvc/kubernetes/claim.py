@@ -133,7 +133,7 @@ def _given(
     if whole:
         return made
     limit, cores = _amounts(device, consumed)
-    return _shared(made, found, device, limit, cores)
+    return _with_time(made, found, device, limit, cores)
 
 
 def _is_whole(device: Device, asked: dict[str, Any], consumed: dict[str, Any], admin: bool) -> bool:
@@ -168,7 +168,7 @@ def _amounts(device: Device, consumed: dict[str, Any]) -> tuple[int, int]:
     return memory, cores % ALL_CORES
 
 
-def _shared(made: Given, found: Parameters, device: Device, limit: int, cores: int) -> Given:
+def _with_time(made: Given, found: Parameters, device: Device, limit: int, cores: int) -> Given:
     """The slice with its share of the device's time. Raises InputError for parameters that contradict it."""
     if found.isolation == MIG and device.kind != MIG:
         raise InputError(

@@ -11,7 +11,7 @@ from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Demand, InForce, in_force
+from nvc.slices.policy.entitlement import InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
@@ -185,7 +185,10 @@ class SliceIndex:
                 self.device_policy[uuid] = policies.read(uuid)
             except NvcError as error:  # what was there before holds
                 self.say(str(error))
-            demands = tuple(demand_of(known.entry, device) for known, device in found)
+            demands = tuple(
+                limits.demand_of(known.entry, device, bool(device.flags & (layout.PAUSED | layout.DENIED)))
+                for known, device in found
+            )
             self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), demands)
             self.board.enforce(raw, self.force[raw], now)
         for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
@@ -193,13 +196,6 @@ class SliceIndex:
                 self.board.arbiters[raw].forget(key, now)
             self.board.remove(raw)
             del self.force[raw]
-
-
-def demand_of(entry: Entry, device: QuotaDevice) -> Demand:
-    """What a quota promises."""
-    paused = bool(device.flags & (layout.PAUSED | layout.DENIED))
-    age = entry.created, entry.start
-    return Demand(entry.key, device.policy, device.cores, device.weight, paused, age)
 
 
 def raw_uuid(uuid: str) -> bytes:

@@ -86,7 +86,7 @@ def set_limits(
             told.append(
                 f"{share.uuid}: reserves {size_text(limited.reserved)} now, {size_text(old.reserved)} before"
             )
-        return _shared(kernel, tenant, limited, wanted, _nth(wanted.cores, number), told)
+        return _with_time(kernel, tenant, limited, wanted, _nth(wanted.cores, number), told)
 
     sizes = dict.fromkeys(chosen, NO_LIMIT) if unlimited else {
         place: amount(size, _plain(tenant.devices[place]))
@@ -180,7 +180,7 @@ def _edited_locked(
     return {place: now[place].share for place in chosen}
 
 
-def _shared(
+def _with_time(
     kernel: Kernel, tenant: SliceStatus, old: DeviceLimits, wanted: SliceRequest, cap: TimeSetting | None,
     told: list[str],
 ) -> DeviceLimits:

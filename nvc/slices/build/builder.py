@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nvc.model import HostFacts, Identity
     from nvc.request import Request, SliceRequest
     from nvc.selection import Selection
+    from nvc.slices.model.slice import HeldCgroup
     from nvc.target import Target
 
     T = TypeVar("T")
@@ -85,26 +86,14 @@ def build_slice(
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
     found = find_shadow_libraries(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
-    key, ledger = registry.key_of(kernel, target), ""
     holds = " ".join(sorted(device.hold for device in devices if device.hold))
-    if holds and all(device.hold for device in devices):
-        held = registry.held(holds)
-        key, ledger = (held.key, f"{held.directory}/{registry.LEDGER}") if held else (key, "")
+    key, ledger = _key_and_ledger(kernel, target, devices, holds)
     mps, percent = "", 100
     if wanted.isolation == MPS:
         devices, mps, percent = _by_mps(devices, key)
-    isolated = None
-    if wanted.isolation == KERNEL:
-        from nvc.slices.build.kernel_limits import held_cgroup
-
-        isolated = held_cgroup(facts, devices, target)
+    isolated = _by_kernel(facts, devices, target) if wanted.isolation == KERNEL else None
     ruled = with_policies(devices)
-    server = ""
-    if any(policy_of(device.policy).server for device in ruled if not device.hidden):
-        from nvc.slices.client import mps as servers
-
-        server = servers.shared_device(ruled, wanted.isolation, bool(holds))
-        mps = servers.directory(servers.SHARED, server)
+    server, shared = _shared_server(ruled, wanted, bool(holds))
     return Slice(
         devices=measured(ruled, facts.driver_label),
         not_enforced=not_enforced(ruled, wanted.require_daemon),
@@ -116,7 +105,7 @@ def build_slice(
         hidden=found.hidden,
         uncounted=wanted.uncounted,
         isolation=wanted.isolation,
-        mps=mps,
+        mps=shared or mps,
         mps_percent=percent,
         server=server,
         held=isolated,
@@ -126,6 +115,39 @@ def build_slice(
         holds=holds,
         ledger=ledger,
     )
+
+
+def _key_and_ledger(
+    kernel: Kernel, target: Target, devices: tuple[SliceDevice, ...], holds: str
+) -> tuple[str, str]:
+    """The key of the slice, and the directory on the host of the ledger of one made for a claim, else ""."""
+    if holds and all(device.hold for device in devices):
+        held = registry.held(holds)
+        if held is not None:
+            return held.key, f"{held.directory}/{registry.LEDGER}"
+    return registry.key_of(kernel, target), ""
+
+
+def _by_kernel(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Target) -> HeldCgroup:
+    """The container's cgroup, for the driver to limit. Raises what `kernel_limits.held_cgroup` raises."""
+    from nvc.slices.build.kernel_limits import held_cgroup
+
+    return held_cgroup(facts, devices, target)
+
+
+def _shared_server(
+    devices: tuple[SliceDevice, ...], wanted: SliceRequest, is_claim: bool
+) -> tuple[str, str]:
+    """The UUID of the device whose shared MPS server the slice uses, and that server's directory; "" without one.
+
+    Raises DeviceError.
+    """
+    if not any(policy_of(device.policy).server for device in devices if not device.hidden):
+        return "", ""
+    from nvc.slices.client import mps
+
+    server = mps.shared_device(devices, wanted.isolation, is_claim)
+    return server, mps.directory(mps.SHARED, server)
 
 
 def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:

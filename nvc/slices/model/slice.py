@@ -171,7 +171,7 @@ def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tup
     return tuple(
         bounded(device, parts[device.uuid], wanted)
         if device.uuid in parts
-        else _shared(wanted, _limited(wanted, device, sizes.get(place)), caps.get(place))
+        else _with_time(wanted, _limited(wanted, device, sizes.get(place)), caps.get(place))
         for place, device in enumerate(devices)
     )
 
@@ -233,7 +233,7 @@ def _limit(wanted: SliceRequest, device: SliceDevice, asked: Size | None) -> int
     return limit
 
 
-def _shared(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | None) -> SliceDevice:
+def _with_time(wanted: SliceRequest, device: SliceDevice, asked: TimeSetting | None) -> SliceDevice:
     """The device with cap, weight and policy."""
     cores, most = asked.value if asked else wanted.most_cores % ALL, wanted.most_cores or ALL
     if (cores or ALL) > most:

@@ -7,6 +7,7 @@ import os
 from nvc.slices.model import quota
 from nvc.slices.model.entry import announce, open_own
 from nvc.slices.model.quota import QuotaDevice, QuotaError
+from nvc.slices.policy.entitlement import Demand
 from nvc.slices.store import registry
 from nvc.slices.store.registry import Entry, RegistryError, text_of, write_about
 
@@ -14,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.slices.model.entry import EntryDevice
+    from nvc.slices.store.status import SliceDeviceStatus
 
 LOCK_TIME = 0.2  # seconds
 
@@ -39,6 +41,12 @@ def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ..
             raise QuotaError("read quota", entry.quota, "its devices are not those of the slice")
         renamed.append(limit.replace(uuid=name))
     return tuple(renamed)
+
+
+def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, denied: bool) -> Demand:
+    """What a slice asks for of a device, as `in_force` takes it. `denied`: it gets no time now."""
+    age = entry.created, entry.start
+    return Demand(entry.key, device.policy, device.cores, device.weight, denied, age)
 
 
 def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[QuotaDevice, ...], bool]:

@@ -19,7 +19,8 @@ from nvc.slices.model.layout import CORES_UNCAPPED, DENIED, NO_LIMIT, PAUSED, PO
 from nvc.slices.model.ledger import Budget
 from nvc.slices.model.policy import policy_of
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import Demand, entitlements, in_force
+from nvc.slices.policy.entitlement import entitlements, in_force
+from nvc.slices.store.limits import demand_of
 from nvc.slices.store.liveness import Life, use_of
 from nvc.slices.store.registry import Entry
 from nvc.slices.store.snapshot import Snapshot, snapshot
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
     from nvc.slices.model.ledger import Account
     from nvc.slices.model.quota import QuotaDevice
+    from nvc.slices.policy.entitlement import Demand
 
 
 class SliceDeviceStatus(Value):
@@ -132,7 +134,7 @@ def statuses_of(kernel: Kernel, known: Snapshot, names: Lookup | None = None) ->
     for one, first in zip(known.slices, firsts):
         # The number of a namespace that is gone is given again: it then names the slice that lives.
         alone = firsts.count(first) == 1 or one.life and taken.count(first) == 1
-        found.append(_tenant(kernel, one.entry, first if alone else one.entry.key, one.life, one.limits))
+        found.append(_slice_status(kernel, one.entry, first if alone else one.entry.key, one.life, one.limits))
     found.sort(key=lambda tenant: (not tenant.alive, tenant.entry.created))
     names = names or Lookup()
     found = [tenant.replace(container=container_of(tenant.entry, names)) for tenant in found]
@@ -149,7 +151,8 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
     for tenant in found:
         for device in tenant.devices:
             if tenant.alive and not device.hidden:
-                demands.setdefault(device.uuid, []).append(_demand(tenant, device))
+                denied = device.paused or device.denied
+                demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device, denied))
     holds: dict[tuple[str, str], tuple[int, float | None]] = {}
     warnings = []
     for uuid, sharing in demands.items():
@@ -172,11 +175,6 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
 
     made = (one.replace(devices=tuple(of(one, device) for device in one.devices)) for one in found)
     return tuple(made), tuple(warnings)
-
-
-def _demand(tenant: SliceStatus, device: SliceDeviceStatus) -> Demand:
-    entry, paused = tenant.entry, device.paused or device.denied
-    return Demand(entry.key, device.policy, device.cores, device.weight, paused, (entry.created, entry.start))
 
 
 def named(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
@@ -228,7 +226,7 @@ def label_of(entry: Entry, names: Lookup) -> str:
     return entry.program or container_of(entry, names).label or entry.key.partition("-")[0]
 
 
-def _tenant(
+def _slice_status(
     kernel: Kernel, entry: Entry, short: str, life: Life | None, now: tuple[QuotaDevice, ...]
 ) -> SliceStatus:
     pids, doubt = (life.pids, life.doubt) if life else ((), "")
