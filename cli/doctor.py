@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from nvc import privileges
 from nvc.kernel import LinuxKernel
+from nvc.value import Value
 from nvc_cli import output
 from nvc_cli.main import examples, format_option
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvc.doctor import Result
+    from nvc.doctor.cluster import Node
     from nvc.doctor.context import Context
     from nvc_cli.parse import Values
 
@@ -95,31 +97,18 @@ def doctor(
     """
     if unmasked and not bundle:
         raise click.UsageError("--unmasked goes with --bundle")
+    kubernetes = kubernetes or bool(claim)
+    if kubeconfig and not kubernetes:
+        raise click.UsageError("--kubeconfig goes with --kubernetes")
+    given = {"container": container, "kubernetes": kubernetes, "claim": claim}
+    if listing:
+        _list(checks, tuple(given), form)
+        return
     from nvc.doctor import text
     from nvc.doctor.catalog import choose, examine
     from nvc.doctor.resolve import resolve
 
-    kubernetes = kubernetes or bool(claim)
-    if kubeconfig and not kubernetes:
-        raise click.UsageError("--kubeconfig goes with --kubernetes")
-    looked = {
-        "container": container or listing,
-        "kubernetes": kubernetes or listing,
-        "claim": claim or listing,
-    }
-    chosen = choose(
-        checks, () if listing and not checks else tuple(name for name, given in looked.items() if given)
-    )
-    if listing:
-        from nvc.doctor.catalog import CHECKS
-
-        listed = chosen if checks else CHECKS
-        if form in ("json", "yaml"):
-            rows = [{"check": check.name, "title": check.title} for check in listed]
-            output.write(output.document_text({"schemaVersion": 1, "checks": rows}, form))
-        else:
-            output.write(text.listing(listed))
-        return
+    chosen = choose(checks, tuple(name for name, value in given.items() if value))
     if bundle:
         bundle = os.path.abspath(bundle)
     privileges.reduce("configure")
@@ -129,49 +118,76 @@ def doctor(
         from nvc.doctor.cluster import Node
 
         node = Node(state_dir, kubeconfig, claim, dict(os.environ))
-    context = _context(ctx.obj["globals"], node.found.root if node is not None and node.found is not None else "")
-    context.node = node
+    context = _context(ctx.obj["globals"], node)
     try:
         context.container = found
         results = examine(context, chosen)
-        reason = text.reason(results) if found is not None else ""
-
-        def report(colour: bool = False, width: int = 0) -> str:
-            told = text.report(results, everything or bool(checks), colour, width)
-            return f"{told}a GPU program in {container} fails: {reason}\n" if reason else told
-
-        if form in ("json", "yaml"):
-            output.write(output.document_text(_document(results, context, reason), form))
-        elif form == "table":
-            output.write(output.emphasised(text.table(results, output.columns())))
-        else:
-            output.write(report(output.coloured(), output.columns() if os.isatty(1) else 0))
+        shown = _Shown(results, everything or bool(checks), container, text.reason(results) if found else "")
+        output.write(shown.in_form(form, context))
         if bundle:
             from nvc.doctor.archive import write_archive
 
-            names = write_archive(context, results, report(), bundle, unmasked)
+            names = write_archive(context, results, shown.report(), bundle, unmasked)
             output.say("nvc-cli", f"{bundle} has {len(names)} files: look through it before you send it")
     finally:
         context.close()
     ctx.exit(text.exit_code(results, strict))
 
 
-def _context(values: Values, plugins: str) -> Context:
-    """What the checks look at. They find out by themselves what is wrong with a configuration.
+def _list(names: tuple[str, ...], places: tuple[str, ...], form: str) -> None:
+    """Write the checks of these names, or all."""
+    from nvc.doctor import text
+    from nvc.doctor.catalog import CHECKS, choose
 
-    `plugins` is the driver root of the node's plugin, "" where there is none.
-    """
+    listed = choose(names, places) if names else CHECKS
+    if form in ("json", "yaml"):
+        rows = [{"check": check.name, "title": check.title} for check in listed]
+        output.write(output.document_text({"schemaVersion": 1, "checks": rows}, form))
+    else:
+        output.write(text.listing(listed))
+
+
+class _Shown(Value):
+    """The results, and what of them is shown."""
+
+    results: tuple[Result, ...]
+    passed: bool  # also the checks that passed
+    container: str  # as the user calls it
+    reason: str  # why a GPU program in that container fails
+
+    def report(self, colour: bool = False, width: int = 0) -> str:
+        """The text for people."""
+        from nvc.doctor import text
+
+        told = text.report(self.results, self.passed, colour, width)
+        return f"{told}a GPU program in {self.container} fails: {self.reason}\n" if self.reason else told
+
+    def in_form(self, form: str, context: Context) -> str:
+        """The output in one of the formats."""
+        from nvc.doctor import text
+
+        if form in ("json", "yaml"):
+            return output.document_text(_document(self.results, context, self.reason), form)
+        if form == "table":
+            return output.emphasised(text.table(self.results, output.columns()))
+        return self.report(output.coloured(), output.columns() if os.isatty(1) else 0)
+
+
+def _context(values: Values, node: Node | None) -> Context:
+    """What the checks look at, `node` with --kubernetes. They find out what is wrong with a configuration."""
     from nvc.doctor.context import Context
     from nvc_cli import arguments
 
     options = arguments.driver_options(values, own_ids=True, configured=False)
     root, ldcache = (getattr(options, name) if name in values else "" for name in ("root", "ldcache"))
-    if plugins and not root:
+    if node is not None and node.found is not None and node.found.root and not root:
         from nvc.request import place
 
-        root, ldcache = place(plugins, "")
+        root, ldcache = place(node.found.root, "")
         options = options.replace(root=root, ldcache=ldcache)
-    return Context(LinuxKernel(), options, root, ldcache, _programs())
+    context = Context(LinuxKernel(), options, root, ldcache, _programs())
+    context.node = node
+    return context
 
 
 def _document(results: tuple[Result, ...], context: Context, reason: str) -> dict[str, Any]:

@@ -46,10 +46,7 @@ def run(config: Config, wait: bool = False) -> None:
     """Be the daemon; with `wait` once the one that runs has ended. Raises NvcError when it cannot begin."""
     if os.geteuid() != 0:
         raise PermissionDenied("start nvcd", cause="only root can")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < FILES:  # of a shell: a crowd of clients would use them up
-        most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    raise_file_limit()
     kernel = LinuxKernel()
     notifier = Notifier(os.environ)
     sockets = activated(os.environ)
@@ -74,29 +71,14 @@ def run(config: Config, wait: bool = False) -> None:
     daemon = Daemon(config, kernel, time.monotonic_ns(), log)
     daemon.server.open(sockets[TENANT])
     daemon.watch(*watching)
-    loop = daemon.loop
-    Service(loop, sockets[CONTROL], b"\n", lambda data, now: control.answer(daemon, data, now), True)
+    Service(daemon.loop, sockets[CONTROL], b"\n", lambda data, now: control.answer(daemon, data, now), True)
     if metrics is not None:
         from nvc.daemon.metrics import Exporter
 
         exporter = Exporter(daemon)
-        Service(loop, metrics, b"\r\n\r\n", exporter.answer, False)
+        Service(daemon.loop, metrics, b"\r\n\r\n", exporter.answer, False)
     try:
-        obey_signals(daemon)
-        now = time.monotonic_ns()
-        daemon.slices.refresh(now)
-        daemon.mps.adopt(now)
-        daemon.search(now)
-        for text, level in begun(daemon, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}")):
-            log(text, level)
-        loop.every(SECOND, daemon.second)
-        loop.every(SECOND // 2, daemon.half)
-        if notifier.watchdog:
-            loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
-        gc.collect()
-        gc.freeze()
-        notifier.say("READY=1")
-        loop.run()
+        serve(daemon, notifier, (f"{tenants}/{TENANT_SOCKET}", f"{place}/{CONTROL_SOCKET}"))
     finally:
         notifier.say("STOPPING=1")
         daemon.close()
@@ -104,6 +86,34 @@ def run(config: Config, wait: bool = False) -> None:
         # kernel was asked to watch only later: a slice that goes meanwhile would kill it by SIGIO.
         for number in OBEYED:
             signal.signal(number, signal.SIG_IGN)
+
+
+def raise_file_limit() -> None:
+    """Have room for FILES descriptors: with the limit of a shell, a crowd of clients would use them up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < FILES:
+        most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def serve(daemon: Daemon, notifier: Notifier, sockets: tuple[str, str]) -> None:
+    """Take in what is there, tell systemd, and run the loop until a signal ends it."""
+    loop = daemon.loop
+    obey_signals(daemon)
+    now = time.monotonic_ns()
+    daemon.slices.refresh(now)
+    daemon.mps.adopt(now)
+    daemon.search(now)
+    for text, level in begun(daemon, sockets):
+        log(text, level)
+    loop.every(SECOND, daemon.second)
+    loop.every(SECOND // 2, daemon.half)
+    if notifier.watchdog:
+        loop.every(notifier.watchdog, lambda now: notifier.say("WATCHDOG=1"))
+    gc.collect()
+    gc.freeze()
+    notifier.say("READY=1")
+    loop.run()
 
 
 def begun(daemon: Daemon, sockets: tuple[str, str]) -> tuple[tuple[str, int], ...]:
