@@ -127,6 +127,16 @@ class Accountant:
         )
         listed = {pid for device in devices for pid, _ in device.processes}
         self._ending = {place: since for place, since in self._ending.items() if place[0] in listed}
+        self._take_use(devices)
+        living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
+        self._slices = {name: key for name, key in self._slices.items() if name in living}
+        for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
+            del self.unread[key]  # somebody shows it now: the first process of a claim's slice
+        self.balances = self._balances()
+        self._correct()
+
+    def _take_use(self, devices: tuple[DeviceSeen, ...]) -> None:
+        """Keep the time that processes had, if NVML was asked for it."""
         sampled = {one.uuid.lower(): one.sampled for one in devices if one.sampled != NOT_ASKED}
         self.use_is_new = bool(sampled)
         if sampled:
@@ -137,8 +147,9 @@ class Accountant:
                 for pid, percent in device.use
                 if percent and (user := self._user(device.uuid, pid, 0)) is not None
             )
-        living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
-        self._slices = {name: key for name, key in self._slices.items() if name in living}
+
+    def _balances(self) -> tuple[Balance, ...]:
+        """What living slices have on each of their devices, by their ledgers and by NVML."""
         truths: dict[tuple[str, str], int] = {}
         pids: dict[tuple[str, str], list[int]] = {}
         for user in self.users:
@@ -147,8 +158,6 @@ class Accountant:
             truths[place] = (
                 -1 if user.used < 0 or truths.get(place, 0) < 0 else truths.get(place, 0) + user.used
             )
-        for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
-            del self.unread[key]  # somebody shows it now: the first process of a claim's slice
         balances = []
         for key, known in self.slices.by_key.items():
             if not known.alive:
@@ -169,8 +178,7 @@ class Accountant:
                         tuple(pids.get(name, ())),
                     )  # fmt: skip
                 )
-        self.balances = tuple(balances)
-        self._correct()
+        return tuple(balances)
 
     def _user(self, uuid: str, pid: int, used: int) -> User | None:
         try:

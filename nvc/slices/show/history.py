@@ -55,18 +55,14 @@ def watch(
 ) -> tuple[tuple[Track, ...], float]:
     """Measure the slices with these keys, or all, for a time; their utilization in each interval.
 
-    Slices that come are taken in with the next second, since finding them costs more than asking them. Who
-    interrupts it has what was read until then: the seconds that were looked come back too. `tell` is called after
-    each reading with the seconds since the beginning and the number of slices that were measured until then.
+    Slices that come are taken in with the next second, since finding them costs more than asking them. An
+    interrupt ends it with what was read until then: the seconds that were looked come back too. `tell` is called
+    after each reading with the seconds since the beginning and the number of slices that were measured until then.
     """
     begin = time.monotonic_ns()
     old: Reading | None = None
     everybody: tuple[SliceStatus, ...] = ()
-    parts: dict[tuple[str, str], float] = {}
-    names: dict[tuple[str, str], str] = {}
-    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    means: dict[tuple[str, str], list[int]] = {}
+    found = _Tracks()
     looked, count = 0.0, max(int(seconds / interval + 0.5), 1)
     for number in range(count + 1):
         try:
@@ -77,50 +73,59 @@ def watch(
         if number == 0 or number * interval - looked >= 1:
             looked = number * interval
             everybody = statuses(kernel)[0]
-            parts = {
-                (tenant.entry.key, device.uuid): device.entitlement
-                for tenant in everybody
-                for device in tenant.devices
-                if device.entitlement is not None
-            }
-            names.update(_names(everybody))
-        chosen = tuple(tenant for tenant in everybody if not keys or tenant.entry.key in keys)
-        new = _read(kernel, chosen)
+            found.meet(everybody)
+        new = _read(kernel, tuple(tenant for tenant in everybody if not keys or tenant.entry.key in keys))
         if old is not None:
-            at = (new.at - begin) / 1e9
-            for place, had in received(old, new).items():
-                points.setdefault(place, []).append((at, had.share))
-                if place in parts:
-                    lines.setdefault(place, []).append((at, parts[place]))
-                means.setdefault(place, [0, 0])
-                means[place][0] += int(had.share * (new.at - old.at))
-                means[place][1] += new.at - old.at
+            found.add(old, new, begin)
         old = new
-        tell(number * interval, len(points))
-    tracks = tuple(
-        Track(
-            key,
-            names[key, uuid],
-            uuid,
-            tuple(found),
-            tuple(lines.get((key, uuid), ())),
-            _mean(means[key, uuid]),
+        tell(number * interval, len(found.points))
+    return found.tracks(), seconds
+
+
+class _Tracks:
+    """What is known of each slice on each device, by its key and the device's UUID."""
+
+    def __init__(self) -> None:
+        self.points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._entitled: dict[tuple[str, str], float] = {}  # of now
+        self._names: dict[tuple[str, str], str] = {}
+        self._lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._sums: dict[tuple[str, str], list[int]] = {}  # nanoseconds received and passed
+
+    def meet(self, everybody: tuple[SliceStatus, ...]) -> None:
+        """Take in names and entitlements of slices."""
+        self._entitled.clear()
+        for tenant in everybody:
+            for device in tenant.devices:
+                place = tenant.entry.key, device.uuid
+                self._names[place] = f"{tenant.name} on {device.index}"
+                if device.entitlement is not None:
+                    self._entitled[place] = device.entitlement
+
+    def add(self, old: Reading, new: Reading, begin: int) -> None:
+        """Take in what slices received between two readings; `begin` is the time 0 of the points."""
+        at, passed = (new.at - begin) / 1e9, new.at - old.at
+        for place, had in received(old, new).items():
+            self.points.setdefault(place, []).append((at, had.share))
+            if place in self._entitled:
+                self._lines.setdefault(place, []).append((at, self._entitled[place]))
+            sums = self._sums.setdefault(place, [0, 0])
+            sums[0] += int(had.share * passed)
+            sums[1] += passed
+
+    def tracks(self) -> tuple[Track, ...]:
+        """The track of each slice on each device that received time."""
+        return tuple(
+            Track(
+                key,
+                self._names[key, uuid],
+                uuid,
+                tuple(points),
+                tuple(self._lines.get((key, uuid), ())),
+                self._sums[key, uuid][0] / max(self._sums[key, uuid][1], 1),
+            )
+            for (key, uuid), points in self.points.items()
         )
-        for (key, uuid), found in points.items()
-    )
-    return tracks, seconds
-
-
-def _mean(sums: list[int]) -> float:
-    return sums[0] / max(sums[1], 1)
-
-
-def _names(everybody: tuple[SliceStatus, ...]) -> dict[tuple[str, str], str]:
-    return {
-        (tenant.entry.key, device.uuid): f"{tenant.name} on {device.index}"
-        for tenant in everybody
-        for device in tenant.devices
-    }
 
 
 def _rest(until: int) -> None:
