@@ -130,17 +130,18 @@ def tenant(
 ) -> Iterator[Callable[..., Worker]]:
     """Factory: `tenant("--cores=30")` is a program in virtual time that launches kernels of 1 ms in a slice.
 
-    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c.
+    The words are those of `vgpu run`, the names those of tests/native/vgpu_work.c. `inside` are words
+    in front of the program.
     """
 
     workers: list[Worker] = []
 
-    def start(*words: str, device: int = 0, **arguments: object) -> Worker:
+    def start(*words: str, device: int = 0, inside: Sequence[str] = (), **arguments: object) -> Worker:
         wanted = {"ns": 1000000, "batch": 0, "warm": 0, "seconds": 1e6, **arguments}
         run = timed.sliced(launcher, driver, f"--device={device}", "--memory=8g", *words)
-        inside = ("env", *(f"{name}={value}" for name, value in world.variables().items()))
+        timed_by = ("env", *(f"{name}={value}" for name, value in world.variables().items()))
         variables = {**CLEAN_ENV, "LD_LIBRARY_PATH": f"{driver}{LIBS}"}
-        workers.append(Worker(run[0], variables, *run[1:], *inside, work, time=world, **wanted))
+        workers.append(Worker(run[0], variables, *run[1:], *timed_by, *inside, work, time=world, **wanted))
         return workers[-1]
 
     yield start

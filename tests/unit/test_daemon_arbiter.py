@@ -162,6 +162,19 @@ def test_who_never_gives_back_costs_only_itself() -> None:
     assert world.board.arbiters[world.uuids[0]].tenants["stuck"].lates == 1
 
 
+@pytest.mark.parametrize("stuck", [1, 2, 6])
+def test_who_works_beside_late_ones_has_more_time_to_finish(stuck: int) -> None:
+    """The device runs all processes in turn, and the holder's work takes as many times longer."""
+    world = World(DevicePolicy(WEIGHT))
+    for _ in range(stuck):
+        world.start("stuck", Program(stuck=True))
+    for key in "ab":
+        world.start(key, Program(drain=10 * MS * (stuck + 1) - MS))
+    world.run(10 * SECOND)
+    tenants = world.board.arbiters[world.uuids[0]].tenants
+    assert [tenants[key].lates for key in ("stuck", "a", "b")] == [stuck, 0, 0]
+
+
 @pytest.mark.parametrize("pleads", [0, 50 * MS])
 @pytest.mark.parametrize("cores", [0, 10, 50])
 def test_who_waits_for_its_next_turn_before_it_gives_one_back(pleads: int, cores: int) -> None:

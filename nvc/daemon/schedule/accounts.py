@@ -8,7 +8,7 @@ savings, and still has its debts. A tenant with a bound has a budget too.
 from __future__ import annotations
 
 from nvc.daemon.schedule.leases import UNIT
-from nvc.slices.model.policy import EQUAL, NOTHING
+from nvc.slices.model.policy import EQUAL, MS, NOTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
 #: Nanoseconds for which a late tenant counts as one that works. It pays for them, and nobody has more than its
 #: bound for as long as another one never gives its lease back.
 LENT = 500_000_000
+#: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
+#: what its holder launches at one time.
+GRACE = 10 * MS
 ROUNDING = 1e-6  # of a sum of parts
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
@@ -56,6 +59,19 @@ class Accounts:
         else:
             wanted = whole * count * tenant.weight // (self.total or 1)
         return min(max(wanted, whole // 4), whole * 4)
+
+    @property
+    def grace(self) -> int:
+        """Nanoseconds from the end of a lease until its holder is told."""
+        return max(self.quantum, GRACE) // 2
+
+    def patience(self, lease: Lease) -> int:
+        """Nanoseconds from the end of a lease until it is handed on.
+
+        Beside processes of others that are late, what the holder runs takes as many times longer.
+        """
+        beside = (t for t in self.late if t is not lease.tenant)
+        return max(self.quantum, GRACE) * (1 + sum(not one.stalled for tenant in beside for one in tenant.late))
 
     def contended(self) -> bool:
         """Whether nobody can have the device for good."""

@@ -9,7 +9,7 @@ from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
-from nvc.slices.model.policy import EQUAL, MS
+from nvc.slices.model.policy import EQUAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import InForce, Terms
 
 SPARE = 4  # quanta, of a lease that nobody else waits for
-#: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
-#: what its holder launches at one time.
-GRACE = 10 * MS
 
 
 class Arbiter(Order):
@@ -37,11 +34,6 @@ class Arbiter(Order):
         self.lease_count = 0
         self.force = force
         self.learnt = Fit()
-
-    @property
-    def grace(self) -> int:
-        """Nanoseconds from the end of a lease until its holder is told."""
-        return max(self.quantum, GRACE) // 2
 
     # What happens
 
@@ -284,6 +276,8 @@ class Arbiter(Order):
             self.dispatch(now)
         elif not lease.dropped:
             self.drop(now)
+        elif now < lease.over + self.patience(lease):
+            self.deadline = lease.over + self.patience(lease)
         else:
             self._hand_on(now)
 
@@ -295,7 +289,8 @@ class Arbiter(Order):
         if lease is None or lease.dropped:
             return
         lease.dropped = True
-        self.deadline = min(lease.end or now, now) + max(self.quantum, GRACE)
+        lease.over = min(lease.end or now, now)
+        self.deadline = lease.over + self.patience(lease)
         for member in tuple(lease.holders):
             self.send(member, DROP, member.round, 0, 0)
         if lease.gang and lease.tenant is not None:

@@ -95,7 +95,7 @@ class ScheduledSlice:
 class Lease:
     """The lease of a device."""
 
-    __slots__ = ("tenant", "round", "began", "ended", "end", "due", "holders", "dropped", "gang")
+    __slots__ = ("tenant", "round", "began", "ended", "end", "due", "over", "holders", "dropped", "gang")
 
     def __init__(
         self, tenant: ScheduledSlice | None, round: int, began: int, end: int, holders: set[Member]
@@ -108,4 +108,5 @@ class Lease:
         self.due = end  # when another one may have the device, if one wants it
         self.holders = holders  # who has not given it back
         self.dropped = False
+        self.over = 0  # when its holders were told to give it back, or were to know
         self.gang = False

@@ -1,0 +1,31 @@
+"""Processes that never wait, with kernels far longer than a turn, beside a program that waits for its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.nvcd import Place
+from support.vgpucap import Worker
+from support.virtual import World, device_time
+
+MS = 1_000_000
+DECODE = {"ns": 2 * MS, "batch": 1}
+
+
+@pytest.mark.parametrize("policy", ["weight", "preempt"])
+def test_six_processes_that_never_wait(
+    timed: Place, driver: str, tenant: Callable[..., Worker], world: World, policy: str
+) -> None:
+    """Beside their kernels the turns of the other one take seven times as long. It is not late because of that."""
+    words = f"--policy={policy}", "--weight=1"
+    timed.start(f"--root={driver}")
+    loop = tenant(*words, **DECODE)
+    crowd = 'for _ in 1 2 3 4 5; do "$0" "$@" & done; exec "$0" "$@"'
+    tenant(*words, inside=("sh", "-c", crowd), ns=20 * MS, batch=0)
+    world.run(2)
+    pid, before = world.pid(loop.process), device_time(driver)
+    world.run(6)
+    after = device_time(driver)
+    assert (after.of(pid) - before.of(pid)) / 6 >= 0.45
+    assert (after.total - before.total) / 6 >= 0.99
