@@ -76,7 +76,7 @@ def table(rows: tuple[Effect, ...] = MEASURED) -> str:
                 for one in rows
                 if (one.model, one.when, one.load, one.slices, one.policy) == (model, when, load, slices, name)
             ]
-            cells.append("; ".join(_cell(one) for one in found))
+            cells.append("; ".join(_cell(one) for one in found) or "-")
         lines.append(f"| {model}, {when} | {slices} | {LOADS[load]} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
