@@ -36,17 +36,14 @@ from tenants import Gpu
 from together_kill import kill
 from together_run import Failed, Machine
 
-from nvc.slices.model.layout import POLICY_CONCURRENT
-from nvc.slices.model.policy import policy_of
-
 APART = "NVC_BENCH_APART"
 START = 3.0  # seconds until all tenants of a run have begun, about
 WAYS = ("native", "mps", "concurrent", "weight")  # of most groups
 POLICIES = ("slices", "fixed", "preempt", "fair", "soft")
 
 
-def plan(weighs: bool) -> dict[str, list[Case]]:
-    """The cases of each group, most important first. `weighs`: `concurrent` divides by weight."""
+def plan() -> dict[str, list[Case]]:
+    """The cases of each group, most important first."""
 
     def alone(*loads: str) -> list[Case]:
         return [equal("native", 1, load) for load in loads]
@@ -55,12 +52,13 @@ def plan(weighs: bool) -> dict[str, list[Case]]:
         return [equal(way, count, load) for way in ways]
 
     uncapped = [way for way in POLICIES if way != "fixed"]  # which wants a cap
-    uneven = ("concurrent", "weight") if weighs else ("weight",)
+    uneven = ("concurrent", "weight")
     kinds = ("decode", "train", "eager")
     return {
         "two": [*alone("decode"), *each(2, "decode")],
         "four": [*alone("decode"), *each(4, "decode")],
         "weights": [
+            *each(2, "decode", ("native", "concurrent")),
             *(Case("decode", way, (3, 1)) for way in uneven),
             *(Case("decode", way, EIGHT) for way in uneven),
         ],
@@ -85,7 +83,6 @@ class Run:
         self.samples: dict[Case, list[Sample]] = {}
         self.kills: Kills | None = None
         self.not_run: dict[str, str] = {}
-        self.weighs = policy_of(POLICY_CONCURRENT).weighs
         self.head: list[tuple[str, str]] = []
 
     def over(self) -> bool:
@@ -167,7 +164,7 @@ class Run:
 
     def text(self) -> str:
         """The report, in Markdown."""
-        return report(self.head, rows(self.samples), self.kills, self.weighs, list(self.not_run.items()))
+        return report(self.head, rows(self.samples), self.kills, list(self.not_run.items()))
 
     def effects(self) -> str:
         """Rows for the table of `nvc-cli vgpu advise`."""
@@ -195,7 +192,7 @@ class Run:
             ],
             "goals": [
                 {"goal": goal.text, "wanted": goal.bound, "got": goal.value, "kept": goal.kept}
-                for goal in goals(rows(self.samples), self.kills, self.weighs)
+                for goal in goals(rows(self.samples), self.kills)
             ],
             "kills": self.kills and self.kills._asdict(),
             "notRun": self.not_run,
@@ -203,11 +200,9 @@ class Run:
 
     def all(self) -> None:
         """Every group that is asked for."""
-        groups = plan(self.weighs)
+        groups = plan()
         self.machine.calibrate()
         self.head = self.about()
-        if not self.weighs:
-            self.not_run["decode, concurrent 3:1"] = "`concurrent` does not use weights in this version"
         for name, cases in groups.items():
             if self.options.only and name not in self.options.only:
                 self.not_run[f"group `{name}`"] = "not asked for"
@@ -244,9 +239,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("-o", "--output", choices=("markdown", "json", "effects"), default="markdown")
     options = parser.parse_args()
     options.only = [name for words in options.only or () for name in words.split(",")]
-    unknown = set(options.only) - set(plan(True))
+    unknown = set(options.only) - set(plan())
     if unknown:
-        parser.error(f"no group {', '.join(sorted(unknown))} among {', '.join(plan(True))}")
+        parser.error(f"no group {', '.join(sorted(unknown))} among {', '.join(plan())}")
     return options
 
 

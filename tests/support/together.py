@@ -190,8 +190,8 @@ def equal(way: str, count: int, load: str = "decode") -> Case:
     return Case(load, way, (1,) * count)
 
 
-def goals(found: Mapping[Case, Row], kills: Kills | None, weighs: bool) -> list[Goal]:
-    """What is wanted, of decode loops. `weighs`: `concurrent` divides by weight."""
+def goals(found: Mapping[Case, Row], kills: Kills | None) -> list[Goal]:
+    """What is wanted, of decode loops."""
 
     def ratio(
         text: str, field: str, one: Case, other: Case, low: float | None = None, high: float | None = None
@@ -214,12 +214,10 @@ def goals(found: Mapping[Case, Row], kills: Kills | None, weighs: bool) -> list[
             ratio(f"`concurrent` / one MPS server, {count}: p99", "p99", *pair, high=1.15),
         ]
     uneven = Case("decode", "concurrent", (3, 1))
-    both = [
+    made += [
         figure("`concurrent` 3:1: points off", "points", uneven, high=5),
         ratio("`concurrent` 3:1 / native: steps", "total", uneven, equal(ALONE, 2), low=1.1),
     ]
-    why = "not run: `concurrent` does not use weights"
-    made += both if weighs else [goal._replace(value=None, why=why) for goal in both]
     for count in (2, 4):
         beside, pair = equal("weight", count), (equal("weight", count), equal(ALONE, count))
         made += [
@@ -317,13 +315,12 @@ def report(
     about: Iterable[tuple[str, str]],
     found: Mapping[Case, Row],
     kills: Kills | None,
-    weighs: bool,
     not_run: Sequence[tuple[str, str]],
 ) -> str:
     """The whole, in Markdown. `not_run`: a case, and why."""
     lines = ["# Tenants side by side", "", "| what | value |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in about]
-    lines += ["", "## Goals", "", *table_of_goals(goals(found, kills, weighs))]
+    lines += ["", "## Goals", "", *table_of_goals(goals(found, kills))]
     for load in dict.fromkeys(case.load for case in found):
         of_load = [one for case, one in found.items() if case.load == load]
         alone = found.get(equal(ALONE, 1, load))

@@ -25,11 +25,9 @@ def sample(*steps: int, ms: float = 2.0, kinds: tuple[str, ...] = ("decode",), *
     return Sample(1.0, had, **more)
 
 
-def got(
-    samples: dict[Case, list[Sample]], text: str, kills: Kills | None = None, weighs: bool = True
-) -> object:
+def got(samples: dict[Case, list[Sample]], text: str, kills: Kills | None = None) -> object:
     """The value of the goal of that name, and whether it was kept."""
-    (goal,) = [one for one in goals(rows(samples), kills, weighs) if one.text == text]
+    (goal,) = [one for one in goals(rows(samples), kills) if one.text == text]
     return (round(goal.value, 3) if goal.value is not None else goal.why), goal.kept
 
 
@@ -87,8 +85,6 @@ def test_goals_compare_one_run() -> None:
     assert got(samples, "`concurrent` 3:1 / native: steps") == (1.043, False)
     assert got(samples, "`weight` 1 to 8, 8: points off") == (0, True)
     assert got(samples, "`concurrent` / one MPS server, 4: steps")[1] is None  # type: ignore[index]
-    why = "not run: `concurrent` does not use weights"
-    assert got(samples, "`concurrent` 3:1: points off", weighs=False) == (why, None)
 
 
 def test_what_nvcd_may_cost_depends_on_its_turns() -> None:
@@ -108,7 +104,7 @@ def test_what_nvcd_may_cost_depends_on_its_turns() -> None:
     ],
 )
 def test_goals_of_kills(kills: Kills, kept: list[bool | None]) -> None:
-    assert [goal.kept for goal in goals({}, kills, True)[-3:]] == kept
+    assert [goal.kept for goal in goals({}, kills)[-3:]] == kept
 
 
 def test_strict_alternation_is_computed_from_one_alone() -> None:
@@ -119,7 +115,7 @@ def test_strict_alternation_is_computed_from_one_alone() -> None:
 
 def test_the_report_says_what_did_not_run() -> None:
     samples = {equal("native", 1): [sample(500)], equal("weight", 2): [sample(225, 225, ms=4.4)]}
-    text = report([("GPU", "one")], rows(samples), None, False, [("group `peer`", "not asked for")])
+    text = report([("GPU", "one")], rows(samples), None, [("group `peer`", "not asked for")])
     assert "| 2, weight | 450.0 | 0.900 | 225.0 225.0 | 4.40 | 4.40 | - | - | - | 1 |" in text
     assert "| 2, strict alternation (computed) | 500.0 |" in text
     assert (
