@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import InForce
     from nvc.slices.policy.pacing import Reading
 
-PERIOD = SECOND // 5
+PERIOD = SECOND // 4
 HOLDS = SECOND  # beyond which nobody is held back if nvcd has ended
 
 

@@ -39,57 +39,68 @@ class Use(Value):
     held: float = 0.0  # it had none since launches were held back
 
 
+class _Together:
+    """Slices of which each has work for a part of the time, by chance."""
+
+    def __init__(self, busy: list[float]) -> None:
+        self.busy = busy
+        self._products = [weight for _, weight in POINTS]
+        for part in busy:
+            self._multiply(part, 1)
+
+    def _multiply(self, part: float, power: int) -> None:
+        for at, (point, _) in enumerate(POINTS):
+            self._products[at] *= (1.0 - part * (1.0 - point)) ** power
+
+    def share(self, number: int) -> float:
+        """What a slice has of the device while it has work: the mean of 1 / k, k slices having work."""
+        part = self.busy[number]
+        return sum(product / (1.0 - part * (1.0 - point)) for product, (point, _) in zip(self._products, POINTS))
+
+    def set(self, number: int, part: float) -> None:
+        """From now on, it has work for this part of the time."""
+        self._multiply(self.busy[number], -1)
+        self._multiply(part, 1)
+        self.busy[number] = part
+
+
 def paces(force: InForce, uses: Mapping[str, Use]) -> dict[str, int]:
     """The percentage of the time for which each slice may have work, by key; {}: all have the same weight."""
     known = [uses.get(terms.key, Use()) for terms in force.weighed]
-    busy = [use.busy if use.busy + use.held > IDLE else 0.0 for use in known]
-    demands = [_demand(busy, number, use.held) for number, use in enumerate(known)]
+    now = _Together([use.busy if use.busy + use.held > IDLE else 0.0 for use in known])
+    demands = [_demand(now, number, use.held) for number, use in enumerate(known)]
     limits = [min(demand, terms.cap) for demand, terms in zip(demands, force.weighed)]
     parts = filled(1.0, limits, [terms.weight for terms in force.weighed])
     # A slice with all that it wants is not held back.
     held = [number for number, part in enumerate(parts) if limits[number] - part > CLOSE]
-    duties = _duties(parts, busy, held)
+    _fit(now, parts, held)
     return {
         terms.key: WHOLE if duty >= NEARLY or number not in held else max(round(duty * WHOLE), 1)
-        for number, (terms, duty) in enumerate(zip(force.weighed, duties))
+        for number, (terms, duty) in enumerate(zip(force.weighed, now.busy))
     }
 
 
-def _demand(busy: list[float], number: int, held: float) -> float:
+def _demand(now: _Together, number: int, held: float) -> float:
     """The part of the time in which a slice would have work if it had the device for itself.
 
     The others make its work take longer, and not what it does between one piece of work and the next.
     """
-    had, idle = busy[number] * _share(busy, number), max(1.0 - busy[number] - held, 0.0)
+    had, idle = now.busy[number] * now.share(number), max(1.0 - now.busy[number] - held, 0.0)
     return had / (had + idle) if had else 1.0 if held > IDLE else 0.0
 
 
-def _duties(parts: list[float], busy: list[float], held: list[int]) -> list[float]:
-    """The part of the time in which each has work, so that all who are held back get their parts of the device."""
-    found = list(busy)
+def _fit(slices: _Together, parts: list[float], held: list[int]) -> None:
+    """Have those who are held back work for as much of the time as gives them their parts of the device."""
     for number in held:
-        found[number] = 1.0
+        slices.set(number, 1.0)
     for _ in range(ROUNDS):
         moved = 0.0
         for number in held:
-            duty = min(1.0, parts[number] / _share(found, number))
-            moved = max(moved, abs(duty - found[number]))
-            found[number] = duty
+            duty = min(1.0, parts[number] / slices.share(number))
+            moved = max(moved, abs(duty - slices.busy[number]))
+            slices.set(number, duty)
         if moved < CLOSE:
             break
-    return found
-
-
-def _share(busy: list[float], number: int) -> float:
-    """What a slice has of the device while it has work: the mean of 1 / k, k slices having work, each by chance."""
-    total = 0.0
-    for point, weight in POINTS:
-        product = weight
-        for other, part in enumerate(busy):
-            if other != number:
-                product *= 1.0 - part * (1.0 - point)
-        total += product
-    return total
 
 
 class Reading(Value):
