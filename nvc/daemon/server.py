@@ -11,7 +11,7 @@ import socket
 import struct
 from functools import partial
 
-from nvc.daemon.io import host_clock
+from nvc.daemon.io import descriptors, host_clock
 from nvc.daemon.io.clients import BURST, GRAB, RATE, Bucket, Client
 from nvc.daemon.io.identity import peer_of
 from nvc.daemon.io.loop import SECOND
@@ -72,6 +72,7 @@ class Server:
         self.refused: dict[str, int] = {}  # how often, by cause
         self.messages = 0
         self._doomed: list[Client] = []
+        self._closer = descriptors.Closer()
         loop.unfinished = self._doomed
         self._paused: list[Client] = []
         self._meters: dict[str, Bucket] = {}  # of slices
@@ -82,6 +83,7 @@ class Server:
 
     def open(self, listener: socket.socket) -> None:
         """Take connections from a listening socket."""
+        descriptors.refuse(listener)
         self.loop.add(listener.fileno(), lambda now: self._accept(listener, now))
 
     def send(self, member: Member, kind: int, round: int, length: int, excess: int) -> None:
@@ -131,7 +133,7 @@ class Server:
             code = self._admit(connection, now)
             if code:
                 self._count(errno.errorcode[code])
-                _refuse(connection, code)
+                self._end(connection, code)
 
     def _admit(self, connection: socket.socket, now: int) -> int:
         """Make a connection a client. Returns 0, or the errno that refuses it."""
@@ -162,6 +164,9 @@ class Server:
         elif not self._afford(client, now):
             return
         try:
+            if client.careful and descriptors.brings(client.socket):
+                self.doom(client, errno.EPROTO)
+                return
             size = client.socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return
@@ -266,16 +271,22 @@ class Server:
         del self.clients[client.fd]
         self.loop.remove(client.fd)
         unwatch(self.loop, client.living)
-        if code:
-            _refuse(client.socket, code)
-        else:
-            client.socket.close()
+        self._end(client.socket, code)
         client.known.clients.discard(client)
         for uuid, member in client.members.items():
             arbiter = self.board.arbiters.get(uuid)
             if arbiter is not None and arbiter.tenants.get(member.tenant.key) is member.tenant:
                 arbiter.leave(member, now)
         client.members.clear()
+
+    def _end(self, connection: socket.socket, code: int) -> None:
+        """Close a connection, which is told why if `code` is not 0."""
+        try:
+            if code:
+                connection.send(MESSAGE.pack(REFUSED, 0, 0, NO_UUID, code, 0), NO_WAIT)
+        except OSError:
+            pass
+        self._closer.close(connection)
 
     def _count(self, cause: str) -> None:
         self.refused[cause] = self.refused.get(cause, 0) + 1
@@ -307,11 +318,3 @@ class Server:
                     self._put(client, hello)
         for key in [key for key in self._meters if key not in self.slices.by_key]:
             del self._meters[key]
-
-
-def _refuse(connection: socket.socket, code: int) -> None:
-    try:
-        connection.send(MESSAGE.pack(REFUSED, 0, 0, NO_UUID, code, 0), NO_WAIT)
-    except OSError:
-        pass
-    connection.close()

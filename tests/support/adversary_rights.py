@@ -245,6 +245,12 @@ RIGHTS = (
         "kernel/test_nvcd.py::test_a_flood_costs_its_sender",
     ),
     Right(
+        "descriptors for nvcd",
+        "a message carries a socket whose last close takes a minute, or hours",
+        "the kernel refuses it, or its sender is disconnected; nobody waits",
+        "kernel/test_nvcd_descriptors.py::test_on_an_older_kernel_nobody_waits",
+    ),
+    Right(
         "a flood of connections",
         "as many as there are descriptors",
         "it costs its sender",

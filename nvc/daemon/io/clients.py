@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvc.daemon.io.descriptors import may_bring
 from nvc.daemon.io.loop import SECOND
 
 TYPE_CHECKING = False
@@ -57,6 +58,7 @@ class Client:
         "tokens",
         "doomed",
         "living",
+        "careful",
     )
 
     def __init__(self, connection: socket.socket, peer: Peer, known: IndexedSlice, now: int) -> None:
@@ -71,3 +73,4 @@ class Client:
         self.tokens = 0  # messages that it may send before the meters are asked again
         self.doomed = 0  # an errno: to be closed
         self.living = -1  # descriptor of the process; see peer_exit.py
+        self.careful = may_bring(connection)  # messages are looked at before they are read
