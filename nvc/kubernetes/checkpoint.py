@@ -2,6 +2,10 @@
 
     STATE/claims/<uid>.json
 
+A plugin of an older version reads these files after a downgrade. It refuses fields of a device that it does not
+know, and passes over other fields of the claim. So what came later is in a list beside the devices: `admin` has the
+places of those that an administrator looks at.
+
 A file is written before anything is made for its claim, and removed after all of that is gone. So a plugin that was
 killed finds at its next start whatever it may have left.
 """
@@ -64,8 +68,10 @@ class Checkpoint:
             if data["version"] != VERSION or data["uid"] != uid:
                 raise ValueError(f"version {data['version']} of claim {data['uid']}")
             # Of a newer version there may be fields that this one would drop: such a file cannot be used.
+            admin = data.get("admin", ())
             given = tuple(
-                Given(**{**one, "capabilities": tuple(one["capabilities"])}) for one in data["given"]
+                Given(**{"admin": place in admin, **one, "capabilities": tuple(one["capabilities"])})
+                for place, one in enumerate(data["given"])
             )
             pods = tuple(Consumer(**one) for one in data["pods"])
             return Allocation(uid, data["namespace"], data["name"], given, pods)
@@ -80,7 +86,8 @@ class Checkpoint:
             "uid": allocation.uid,
             "namespace": allocation.namespace,
             "name": allocation.name,
-            "given": [dict(zip(one._fields, one)) for one in allocation.given],
+            "given": [_older(one) for one in allocation.given],
+            "admin": [place for place, one in enumerate(allocation.given) if one.admin],
             "pods": [dict(zip(one._fields, one)) for one in allocation.pods],
         }
         temporary = f"{self.directory}/.{allocation.uid}"
@@ -120,3 +127,8 @@ class Checkpoint:
     def _path(self, uid: str) -> str:
         assert is_uid(uid), uid
         return f"{self.directory}/{uid}.json"
+
+
+def _older(given: Given) -> dict[str, object]:
+    """The fields of a device that every version of this file has."""
+    return {name: value for name, value in zip(given._fields, given) if name != "admin"}
