@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -102,28 +103,32 @@ class Driver:
             self.registered(one_line(status.error) or "it does not say why")
         return registration_pb2.RegistrationStatusResponse()
 
-    def prepare(
+    async def prepare(
         self, request: dra_pb2.NodePrepareResourcesRequest
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Prepare claims; each has an entry in the reply, with its devices or what is wrong."""
+        """Prepare claims; each has an entry in the reply, with its devices or what is wrong.
+
+        Those that wait for a device do so at the same time: the kubelet's patience is for all of them.
+        """
         reply = dra_pb2.NodePrepareResourcesResponse()
-        for claim in request.claims:
-            began = time.monotonic()
-            entry = reply.claims[claim.uid]
-            try:
-                found = self.preparer.prepare(claim.namespace, claim.name, claim.uid)
-            except Exception as error:
-                entry.error = self._failed("prepare", claim, error)
-                continue
-            for place, one in enumerate(found.given):
-                device = entry.devices.add(
-                    request_names=[one.request], pool_name=one.pool, device_name=one.device,
-                    cdi_device_ids=[give.device_name(found, place)],
-                )  # fmt: skip
-                if one.share:
-                    device.share_id = one.share
-            self.counts.prepared(time.monotonic() - began)
+        await asyncio.gather(*(self._prepare(claim, reply.claims[claim.uid]) for claim in request.claims))
         return reply
+
+    async def _prepare(self, claim: dra_pb2.Claim, entry: dra_pb2.NodePrepareResourceResponse) -> None:
+        began = time.monotonic()
+        try:
+            found = await self.preparer.prepare(claim.namespace, claim.name, claim.uid)
+        except Exception as error:
+            entry.error = self._failed("prepare", claim, error)
+            return
+        for place, one in enumerate(found.given):
+            device = entry.devices.add(
+                request_names=[one.request], pool_name=one.pool, device_name=one.device,
+                cdi_device_ids=[give.device_name(found, place)],
+            )  # fmt: skip
+            if one.share:
+                device.share_id = one.share
+        self.counts.prepared(time.monotonic() - began)
 
     def unprepare(
         self, request: dra_pb2.NodeUnprepareResourcesRequest

@@ -7,6 +7,7 @@ found by what is remembered.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -43,10 +44,9 @@ CAP_SYS_ADMIN = 21  # capabilities(7)
 #: Answers that say nothing about the claim.
 _UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
 
-
 #: Seconds for which a device is waited for that a pod has which ends, and between two looks: the kubelet itself
-#: tries again after 60 to 90.
-ENDING, AGAIN = 10.0, 0.25
+#: tries again after 60 to 90. Of many claims that wait, so many look in that time: others must be prepared between.
+ENDING, AGAIN, LOOKS = 10.0, 0.25, 2
 
 
 class _Held(Exception):
@@ -78,7 +78,10 @@ class Host:
 
 
 class Preparer:
-    """Prepares the claims of one driver on this node. Its methods may be called from any thread."""
+    """Prepares the claims of one driver on this node. Its methods may be called from any thread.
+
+    `prepare` is for the event loop of the servers alone.
+    """
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Preparer:
         self.checkpoint = Checkpoint(state)
         self._lock = threading.Lock()
         self._lock_path = f"{state}/lock"
+        self._waiting = 0  # claims that wait for a device
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -133,10 +137,11 @@ class Preparer:
             raise CheckpointError.of("take lock", path, error) from None
         return fd
 
-    def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
+    async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
         """Have the devices of a claim ready for its containers, which name them by `give.device_name`.
 
-        Raises NvcError, after which nothing is given to anybody.
+        Waits without a thread while a pod that ends has them. Raises NvcError, after which nothing is given to
+        anybody.
         """
         if not is_uid(uid) or not _is_name(namespace) or not _is_name(name):
             where, cause = f"{namespace}/{name}"[:300], f"not a name of a claim, or {uid[:80]} is not a UID"
@@ -144,18 +149,28 @@ class Preparer:
         until = time.monotonic() + ENDING
         while True:
             try:
-                return self._prepare(namespace, name, uid)
+                return await asyncio.to_thread(self._prepare, namespace, name, uid)
             except _Held as held:
                 if time.monotonic() >= until:
                     raise held.error from None
-            time.sleep(AGAIN)
+            self._waiting += 1
+            try:
+                await asyncio.sleep(min(AGAIN * -(-self._waiting // LOOKS), ENDING))
+            finally:
+                self._waiting -= 1
 
     def _prepare(self, namespace: str, name: str, uid: str) -> Allocation:
         """Raises _Held while another claim has the devices, NvcError."""
+        claim = self._asked(namespace, name)
         with self.alone():
             facts, devices = self.host.look()
             kept = self._kept(uid)
-            allocation = self._allocation(namespace, name, uid, devices, kept)
+            if isinstance(claim, ApiError):
+                if kept is None:
+                    raise claim
+                allocation = kept
+            else:
+                allocation = allocation_of(claim, uid, self.driver, devices)
             try:
                 documents = self._documents(facts, allocation)
             except InputError as error:
@@ -191,19 +206,19 @@ class Preparer:
                 self._drop(one.uid)
             left = [one for one in left if one not in unused]
 
-    def _allocation(
-        self, namespace: str, name: str, uid: str, devices: dict[str, Device], kept: Allocation | None
-    ) -> Allocation:
-        """The claim as the API server has it, or as it was prepared while that does not answer. Raises NvcError."""
+    def _asked(self, namespace: str, name: str) -> dict[str, Any] | ApiError:
+        """The claim as the API server has it; why that does not say, in which case what was prepared holds.
+
+        Nobody waits for the answer but the claim itself. Raises ApiError, ClaimError where there is no such claim.
+        """
         try:
-            claim = self.api.get(CLAIMS.format(namespace, name))
+            return self.api.get(CLAIMS.format(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 raise ClaimError(STEP, f"{namespace}/{name}", "the API server has no such claim") from None
-            if error.status in _UNSETTLED and kept is not None:
-                return kept
+            if error.status in _UNSETTLED:
+                return error
             raise
-        return allocation_of(claim, uid, self.driver, devices)
 
     def _documents(self, facts: HostFacts, allocation: Allocation) -> dict[str, dict[str, Any]]:
         """Raises InputError for more than the operator grants, NvcError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import stat
 import threading
@@ -20,7 +21,7 @@ from nvc.errors import InitializationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
     from typing import Any
 
     from google.protobuf.message import Message
@@ -41,17 +42,24 @@ class Refused(Exception):
 class Method:
     """One method of a service with one answer: what it is called, what it takes, and who answers."""
 
-    def __init__(self, name: str, request: type[Message], answer: Callable[[Any], Message]) -> None:
-        """`answer` is called in any thread; it may raise Refused."""
+    def __init__(
+        self,
+        name: str,
+        request: type[Message],
+        answer: Callable[[Any], Message] | Callable[[Any], Awaitable[Message]],
+    ) -> None:
+        """`answer` is called in any thread, or is a coroutine function; it may raise Refused."""
         self.name = name
         self.request = request
-        self.answer = answer
+        self.answer: Callable[[Any], Any] = answer
 
     def handler(self, pool: ThreadPoolExecutor) -> Any:
         """What gRPC calls."""
 
-        async def call(request: Any, context: Any) -> Message:
+        async def call(request: Any, context: Any) -> Any:
             try:
+                if inspect.iscoroutinefunction(self.answer):
+                    return await self.answer(request)
                 return await asyncio.get_running_loop().run_in_executor(pool, self.answer, request)
             except Refused as error:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
@@ -103,6 +111,7 @@ def _serialized(message: Message) -> bytes:
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of all servers of this process, which runs from here on."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, "answer"))
     threading.Thread(target=loop.run_forever, name="grpc", daemon=True).start()
     return loop
 

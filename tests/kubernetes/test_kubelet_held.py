@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from support import PATIENCE, until
 from support.apiserver import CLAIMS, ApiServer, claim, result
+from support.cluster.processes import remove_group
 from support.kubelet import Kubelet, Plugin, add
+
+#: The cgroup of pods.
+PODS = f"nvc-held-{os.getpid()}"
+#: Claims that wait for one device: more than the plugin has threads.
+WAITING = 60
 
 
 def forgotten(api: ApiServer, made: dict[str, Any]) -> None:
@@ -22,10 +30,18 @@ def in_pod(bundle: Any, made: dict[str, Any], systemd: bool) -> Any:
     """The bundle with a cgroup as the kubelet makes it for the pod of a claim."""
     (pod,) = made["status"]["reservedFor"]
     name = f"kubepods-pod{pod['uid'].replace('-', '_')}.slice" if systemd else f"kubepods/pod{pod['uid']}"
-    bundle.config["linux"]["cgroupsPath"] = f"/nvc-held-{os.getpid()}/{name}/main"
+    bundle.config["linux"]["cgroupsPath"] = f"/{PODS}/{name}/main"
     return bundle
 
 
+@pytest.fixture
+def pods() -> Iterator[None]:
+    """The runtime removes a container's cgroup, and the kubelet those of pods above it."""
+    yield
+    remove_group(PODS)
+
+
+@pytest.mark.usefixtures("pods")
 @pytest.mark.parametrize("systemd", [False, True], ids=["cgroupfs", "systemd"])
 def test_a_whole_gpu_under_a_running_pod(
     plugin: Plugin, kubelet: Kubelet, api: ApiServer, runc_bundle: Any, systemd: bool
@@ -61,6 +77,26 @@ def test_slices_that_do_not_fit_any_more(plugin: Plugin, kubelet: Kubelet, api: 
     assert kubelet.prepare(first)[first["metadata"]["uid"]].error == ""
     assert kubelet.unprepare(first)[first["metadata"]["uid"]].error == ""
     assert kubelet.prepare(second)[second["metadata"]["uid"]].error == ""
+
+
+def test_claims_that_wait_keep_nobody_waiting(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
+    """However many wait for a device: another claim is prepared and unprepared at once, and one of them gets it."""
+    has, other = claim("has", [result("gpu", "gpu-0")]), claim("other", [result("gpu", "gpu-1", "1Gi", "10")])
+    wanting = [claim(f"w{number}", [result("gpu", "gpu-0")]) for number in range(WAITING)]
+    for made in (has, other, *wanting):
+        add(api, made)
+    assert kubelet.prepare(has)[has["metadata"]["uid"]].error == ""
+    with ThreadPoolExecutor(WAITING) as pool:
+        replies = [pool.submit(kubelet.prepare, made) for made in wanting]
+        asked = [f"GET {CLAIMS.format('ml')}/{made['metadata']['name']}" for made in wanting]
+        api.wait(lambda: set(asked) <= set(api.requests))
+        assert kubelet.prepare(other)[other["metadata"]["uid"]].error == ""
+        assert kubelet.unprepare(other)[other["metadata"]["uid"]].error == ""
+        assert not any(reply.done() for reply in replies)
+        assert kubelet.unprepare(has)[has["metadata"]["uid"]].error == ""
+        errors = [next(iter(reply.result().values())).error for reply in replies]
+    assert errors.count("") == 1
+    assert all("gpu-0 is still held on this node by claim ml/w" in error for error in errors if error)
 
 
 def test_who_has_a_device_cannot_be_read(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:

@@ -308,15 +308,21 @@ def test_more_than_the_operator_grants(
 
 
 def test_an_api_server_that_hangs(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
-    """A prepared claim is prepared without it; another one fails before the kubelet's patience of 45 s is over."""
+    """A prepared claim is prepared and unprepared without it, beside another one that fails before the kubelet's
+    patience of 45 s is over."""
     known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi")]))
     new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi")]))
     first = kubelet.prepare(known)[known["metadata"]["uid"]]
     api.fail("GET .*/resourceclaims/", HANG)
     assert kubelet.prepare(known)[known["metadata"]["uid"]] == first
-    failed = kubelet.prepare(new)[new["metadata"]["uid"]]
+    asked = f"GET {CLAIMS.format('ml')}/new"
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(kubelet.prepare, new)
+        api.wait(lambda: asked in api.requests)
+        assert kubelet.unprepare(known)[known["metadata"]["uid"]].error == "" and plugin.claims() == []
+        assert not reply.done()
+        failed = reply.result()[new["metadata"]["uid"]]
     assert "resourceclaims/new: no answer: " in failed.error and "timed out" in failed.error
-    assert kubelet.unprepare(known)[known["metadata"]["uid"]].error == "" and plugin.claims() == []
 
 
 def test_an_update_without_a_gap(
