@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
@@ -56,7 +58,9 @@ class Daemon:
             EXCESS: config.nvcd_on_excess,
             OVERUSE: config.nvcd_on_overuse,
         }
-        self.verifier = Verifier(self.accountant, self.board, actions, log)
+        self.verifier = Verifier(
+            self.accountant, self.board, actions, log, lambda key: self.names.label(key, time.monotonic_ns())
+        )
         self.nvml = NvmlClient(self.loop, self._told, log)
         self.mps = Servers(self.loop, kernel, log)
         self.shared = SharedServers(self.mps, self.slices, self.verifier.fault)

@@ -31,6 +31,11 @@ class Names:
             self._known[key] = container_of(self.slices.by_key[key].entry, Lookup())
         return self._known.get(key, ContainerName())
 
+    def label(self, key: str, now: int) -> str:
+        """What people call a slice: NAMESPACE/POD/NAME in Kubernetes, else its container or program; "" unknown."""
+        known = self.slices.by_key.get(key)
+        return self.of(key, now).label or (known.entry.program if known is not None else "")
+
     def labels(self, key: str, now: int) -> tuple[str, str, str]:
         """Namespace, pod and container for metrics: a program's name, or the key, where no engine has one."""
         found = self.of(key, now)

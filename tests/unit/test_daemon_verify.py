@@ -42,6 +42,7 @@ from nvc.slices.store.process_info import is_ending, is_here, start_of
 KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
 SECOND, HALF, GIB = 1_000_000_000, 500_000_000, 1 << 30
 LIMIT = 4 * GIB
+NAME = "ml/train/main"  # of the slice, for people
 
 
 class World:
@@ -75,7 +76,7 @@ class World:
             change=self._change,
         )
         board: Any = SimpleNamespace(arbiters={})
-        self.verifier = Verifier(self.accountant, board, self.actions, self.said.append)
+        self.verifier = Verifier(self.accountant, board, self.actions, self.said.append, lambda key: NAME)
         self.now = 1000 * SECOND
 
     def _change(self, key: str, change: Any, values: dict[str, int]) -> bool:
@@ -102,14 +103,14 @@ def test_too_much_memory_is_denied_with_the_answer_that_shows_it() -> None:
     world = World()
     assert not world.shows(LIMIT + TOLERANCE)
     assert world.shows(LIMIT + TOLERANCE + 1)
-    assert world.said == [f"excess: slice {KEY} on {UUID} has 4160 MiB of 4 GiB; deny"]
+    assert world.said == [f"excess: slice {KEY} ({NAME}) on {UUID} has 4160 MiB of 4 GiB; deny"]
     world.now += HALF
     assert world.shows(LIMIT + GIB) and len(world.said) == 1
     (denied,) = world.verifier.denied.values()
     assert (denied.kind, denied.uuid, denied.text) == (EXCESS, UUID, "has 5 GiB of 4 GiB")
     world.now += HALF
     assert not world.shows(LIMIT)
-    assert world.said[1] == f"excess: slice {KEY} on {UUID} does that no more; allowed again"
+    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} does that no more; allowed again"
     assert not world.verifier.ongoing and world.verifier.counts[EXCESS] == 1
     assert world.shows(LIMIT + GIB) and world.verifier.counts[EXCESS] == 2
 
@@ -147,7 +148,7 @@ def test_what_is_only_reported_is_told_until_it_is_over() -> None:
     assert (one.kind, one.action) == (EXCESS, "report") and not world.verifier.denied
     world.now += HALF
     world.shows(LIMIT)
-    assert world.said[1] == f"excess: slice {KEY} on {UUID} does that no more; over"
+    assert world.said[1] == f"excess: slice {KEY} ({NAME}) on {UUID} does that no more; over"
     assert not world.verifier.ongoing
 
 
@@ -207,7 +208,7 @@ def test_a_ledger_that_cannot_be_read_hides_nobody() -> None:
     world.now += 1
     assert world.shows(GIB)
     assert world.said == [
-        f"bypass: slice {KEY} on {UUID} uses the device, and its ledger cannot be read: cut short; deny"
+        f"bypass: slice {KEY} ({NAME}) on {UUID} uses the device, and its ledger cannot be read: cut short; deny"
     ]
 
 
@@ -250,8 +251,8 @@ def test_books_of_the_dead_are_corrected(books: World) -> None:
         books.now += HALF
     assert books.now - began == PERSIST[OVERCOUNT]
     assert books.said == [
-        f"overcount: slice {KEY} on {UUID} has 3 GiB of processes that have ended in its ledger: 77 (python); "
-        "corrected"
+        f"overcount: slice {KEY} ({NAME}) on {UUID} has 3 GiB of processes that have ended in its ledger: "
+        "77 (python); corrected"
     ]
     assert books.verifier.counts[OVERCOUNT] == len(books.verifier.ongoing) == 1
     books.now += HALF

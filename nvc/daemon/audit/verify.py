@@ -93,12 +93,19 @@ class Verifier:
     """Detects violations after each answer of NVML, and acts on them."""
 
     def __init__(
-        self, accountant: Accountant, board: Board, actions: dict[str, str], log: Callable[[str], None]
+        self,
+        accountant: Accountant,
+        board: Board,
+        actions: dict[str, str],
+        log: Callable[[str], None],
+        label: Callable[[str], str],
     ) -> None:
+        """`label` is what people call the slice with a key; "" where nobody knows."""
         self.accountant = accountant
         self.board = board
         self.actions = actions
         self.log = log
+        self.label = label
         self.events: list[Event] = []
         self.counts = dict.fromkeys((BYPASS, EXCESS, OVERUSE, STRANGER, LATE, OVERCOUNT, FAULT), 0)
         self.overuse = Overuse()
@@ -269,8 +276,10 @@ class Verifier:
     def _tell(self, kind: str, key: str, uuid: str, pid: int, text: str, action: str) -> None:
         self.events.append(Event(time.time(), kind, key, uuid, pid, text, action))
         del self.events[:-EVENTS]
-        who = f"process {pid}" if pid else f"slice {key}"
-        where = f" of slice {key}" if pid and key else ""
+        label = self.label(key) if key else ""
+        whose = f"slice {key} ({label})" if label else f"slice {key}"
+        who = f"process {pid}" if pid else whose
+        where = f" of {whose}" if pid and key else ""
         self.log(f"{kind}: {who}{where} on {uuid} {text}; {action}")
 
     def _stop(self, kind: str, key: str, uuid: str, pid: int, start: int) -> str:
