@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ MEMORY = [
 TIME = [
     one for one in WAYS
     if one.name in (
-        "queue", "alternate", "processes", "forking", "leaving", "another-root", "no-limits", "unmapped-ledger",
+        "queue", "alternate", "processes", "forking", "exec", "leaving", "another-root", "no-limits",
+        "unmapped-ledger", "cut-ledger",
     )
 ]  # fmt: skip
 
@@ -55,7 +57,7 @@ def shared(space: Space, request: pytest.FixtureRequest) -> Iterator[Tenant]:
 
 
 def test_the_catalogue_has_them() -> None:
-    assert (len(MEMORY), len(TIME)) == (7, 8)
+    assert (len(MEMORY), len(TIME)) == (7, 10)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def share_of(shared: Tenant, way: Way) -> float:
     environment = shared.space.cluster.state.environment
     began, before = time.monotonic(), shared.busy()
     running = [subprocess.Popen(shared.words(*words), env=environment, **quiet) for _ in BOTH]
-    until(lambda: shared.busy() > before)
+    until(lambda: shared.busy() > before, lambda: f"{way.name} never ran")
     until(lambda: time.monotonic() - began >= SECONDS)
     share = (shared.busy() - before) / (time.monotonic() - began)
     shared.space.run(shared.name, "killall -9 take_time")
@@ -107,6 +109,35 @@ def test_the_quota_stays_the_nodes(nvc: Cluster, shared: Tenant) -> None:
         assert done.returncode == 1 and DENIED.search(done.stderr), f"{name}: {done.returncode} {done.stderr}"
         assert quotas() == before, name
     assert shared.start().code("alloc a 2g") == OUT_OF_MEMORY
+
+
+def warnings(cluster: Cluster, name: str) -> str:
+    """What nvcd of the node has said of a slice."""
+    words = ("get", "pods", f"--field-selector=spec.nodeName={NODE}", "-l=app.kubernetes.io/name=nvc", "-o=name")
+    (daemon,) = cluster.kubectl("-n", "nvc", *words).stdout.split()
+    said = cluster.kubectl("-n", "nvc", "logs", daemon, "-c", "nvcd", "--tail=50").stdout
+    return "\n".join(line for line in said.splitlines() if name in line)
+
+
+def test_a_driver_in_the_image(nvc: Cluster, shared: Tenant) -> None:
+    """What a program takes by a copy of the driver's own library counts for the claim, and nvcd names the pod."""
+    space = shared.space
+    counted = shared.start()
+    free, _ = counted.info()
+    node = nvc.state.nodes[NODE]
+    copied = f"{TOOLS}/libcuda-of-the-image.so.1"
+    shutil.copy(f"{shared.driver}{LIBS}/libcuda.so.1", f"{node.directory}{copied}")
+    other = shared.process(copied).start()
+    assert other.code("alloc a 1g") == 0
+    until(lambda: counted.info()[0] <= free - GIB)
+    assert counted.code("alloc a 1500m") == OUT_OF_MEMORY
+    assert other.code("alloc b 2g") == 0  # beyond the limit: the claim is denied more
+    until(lambda: counted.code("alloc b 1m") == OUT_OF_MEMORY)
+    for kind in ("bypass", "excess"):
+        until(lambda kind=kind: kind in warnings(nvc, f"{space.name}/shared"), lambda: warnings(nvc, ""))  # type: ignore[misc]
+    other.kill()
+    until(lambda: counted.info()[0] == free)
+    assert counted.code("alloc c 1g") == 0
 
 
 def around(root: str) -> str:
