@@ -1,9 +1,10 @@
-"""Memory, processor time and wake-ups of an idle nvc-kubelet-plugin, on a simulated driver.
+"""What nvc-kubelet-plugin takes to prepare a claim, and when idle: memory, processor time and wake-ups.
 
     python tests/bench/kubelet_plugin.py [--seconds 120] [--gpus 8] [--metrics] [-- OPTION...]
 
-As root, after `make stage`. The API server and the kubelet are the tests' own: the plugin is registered, its health
-stream is read, and it has prepared and unprepared 100 claims. Options after `--` are the plugin's.
+As root, after `make stage`, on a simulated driver. The API server and the kubelet are the tests' own: the plugin is
+registered, its health stream is read, and it has prepared and unprepared 100 claims. Options after `--` are the
+plugin's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -96,10 +98,15 @@ def measure(args: argparse.Namespace, scratch: str) -> None:
         plugin.said(" is healthy")
         kubelet.register()
         threading.Thread(target=watched, args=(kubelet,), daemon=True).start()
+        took = []
         for number in range(CLAIMS):
             one = add(server, claim(f"c{number}", [result("r", "gpu-0", "1Gi", "10")]))
+            began = time.monotonic()
             assert not kubelet.prepare(one)[one["metadata"]["uid"]].error
+            took.append(1000 * (time.monotonic() - began))
             assert not kubelet.unprepare(one)[one["metadata"]["uid"]].error
+        print(f"prepare: median {statistics.median(took):.1f} ms, {min(took):.1f} to {max(took):.1f}, "
+              f"of {CLAIMS} slices", flush=True)  # fmt: skip
         time.sleep(2)
         assert plugin.process is not None
         pids = family(plugin.process.pid)
