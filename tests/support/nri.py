@@ -9,25 +9,16 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import CLEAN_ENV, need, run, until
+from . import CLEAN_ENV, cri, need, run, until
 from .cluster.binaries import programs
 from .cluster.images import BUSYBOX, base
 
-CONFIG = """version = 3
-root = '{0}/root'
+TOP = """root = '{0}/root'
 state = '{0}/state'
 [grpc]
 address = '{0}/containerd.sock'
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE a lower one is refused
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = 'localhost/pause:1'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = '{1}'
-SystemdCgroup = false
-[plugins.'io.containerd.nri.v1.nri']
+"""
+NRI = """[plugins.'io.containerd.nri.v1.nri']
 socket_path = '{0}/nri.sock'
 plugin_path = '{0}/plugins'
 plugin_config_path = '{0}/conf.d'
@@ -59,7 +50,8 @@ class Containerd:
         self._serial = 0
         os.makedirs(directory)
         with open(f"{directory}/config.toml", "w", encoding="ascii") as out:
-            out.write(CONFIG.format(directory, need("runc")) + DEFAULT_VALIDATOR)
+            more = NRI.format(directory) + DEFAULT_VALIDATOR
+            out.write(cri.containerd(need("runc"), TOP.format(directory), more))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Containerd]:

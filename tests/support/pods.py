@@ -15,46 +15,12 @@ import tempfile
 from types import TracebackType
 from typing import Any
 
-from . import PATIENCE, run
-from .cluster.images import BUSYBOX, PAUSE, base
+from . import PATIENCE, cri, run
+from .cluster.images import BUSYBOX, base
 from .engines import Host
 
 SOCKETS = {"containerd": "/run/containerd/containerd.sock", "crio": "/run/crio/crio.sock"}
-CONTAINERD = f"""version = 3
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = '{PAUSE}'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = '/usr/local/bin/runc'
-"""
-CRIO = f"""[crio]
-log_dir = "/run/crio/logs"
-version_file = "/run/crio/version"
-clean_shutdown_file = "/run/crio/clean"
-[crio.runtime]
-cgroup_manager = "cgroupfs"
-disable_hostport_mapping = true
-conmon_cgroup = "pod"
-default_runtime = "runc"
-pinns_path = "/usr/local/bin/pinns"
-[crio.runtime.runtimes.runc]
-runtime_path = "/usr/local/bin/runc"
-runtime_root = "/run/crio/runc"
-monitor_path = "/usr/local/bin/conmon"
-monitor_cgroup = "pod"
-[crio.image]
-pause_image = "{PAUSE}"
-[crio.network]
-plugin_dirs = ["/usr/lib/cni"]
-"""
-STORAGE = """[storage]
-driver = "overlay"
-graphroot = "/var/lib/containers/storage"
-runroot = "/run/containers/storage"
-"""
+PROGRAMS = {name: f"/usr/local/bin/{name}" for name in ("runc", "conmon", "pinns")}
 CNI = """{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}"""
 #: Where the pods' cgroups are: their own, below nothing else of this machine.
 GROUP = "/nvc-test-pods"
@@ -78,15 +44,18 @@ class Pods:
     def configure(self) -> None:
         """Make the engine's files what they are before nvc is registered."""
         if self.engine == "containerd":
-            self.host.write("/etc/containerd/config.toml", CONTAINERD)
+            self.host.write("/etc/containerd/config.toml", cri.containerd(PROGRAMS["runc"]))
             return
-        crio, storage = CRIO, STORAGE
+        storage = cri.STORAGE
         if self.systemd:
-            crio = crio.replace('"cgroupfs"', '"systemd"').replace('"pod"', '"system.slice"')
             storage = storage.replace('"overlay"', '"vfs"')
-        self.host.write("/etc/crio/crio.conf", crio)
+        places = ("/run/crio/logs", "/run/crio/clean", "/usr/lib/cni")
+        settings = "disable_hostport_mapping = true"
+        self.host.write(
+            "/etc/crio/crio.conf", cri.crio(PROGRAMS, *places, systemd=self.systemd, runtime=settings)
+        )
         self.host.write("/etc/containers/storage.conf", storage)
-        self.host.write("/etc/containers/policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}')
+        self.host.write("/etc/containers/policy.json", cri.POLICY)
         # CRI-O takes every controller of this file for mounted.
         mounted = "grep -v '\t0$' /proc/cgroups | awk '$2 != 0 || /^#/' > /run/cgroups; "
         self.host.sh(f"{mounted} mount --bind /run/cgroups /proc/cgroups")

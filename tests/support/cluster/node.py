@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 
-from .. import need, run, until
+from .. import cri, need, run, until
 from .binaries import crio_load
 from .images import named
 from .processes import make_group, tracked
@@ -19,47 +19,7 @@ run/containers run/crio run/netns run/nri srv var/lib/cni var/lib/containerd var
 var/lib/kubelet var/lib/nvc var/log/containers var/log/crio var/log/pods""".split()
 #: The same, in memory as on any host.
 MEMORY = ("run/nvc", "run/nvidia")
-CONTAINERD_TOML = """version = 3
-imports = ["/etc/containerd/conf.d/*.toml"]
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true  # without CAP_SYS_RESOURCE a lower one is refused
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = 'localhost/pause:1'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = 'io.containerd.runc.v2'
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = '{runc}'
-SystemdCgroup = false
-"""
-
-
-CRIO_CONF = """[crio]
-log_dir = "/var/log/crio/pods"
-version_file = "/run/crio/version"
-clean_shutdown_file = "/var/lib/crio/clean.shutdown"
-[crio.api]
-stream_address = "{address}"
-[crio.runtime]
-cgroup_manager = "cgroupfs"
-conmon_cgroup = "pod"
-default_runtime = "runc"
-pinns_path = "{pinns}"
-[crio.runtime.runtimes.runc]
-runtime_path = "{runc}"
-runtime_root = "/run/crio/runc"
-monitor_path = "{conmon}"
-monitor_cgroup = "pod"
-[crio.image]
-pause_image = "localhost/pause:1"
-pause_command = "/bin/sleep infinity"
-[crio.network]
-plugin_dirs = ["/opt/cni/bin"]
-"""
-STORAGE_CONF = """[storage]
-driver = "overlay"
-graphroot = "/var/lib/containers/storage"
-runroot = "/run/containers/storage"
-"""
+IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
 
 
 def make(state: State, index: int) -> Node:
@@ -128,7 +88,7 @@ def _mounts(state: State, node: Node) -> str:
 
 def containerd(state: State, node: Node) -> None:
     """Start containerd; the runtime is this machine's runc."""
-    write(f"{node.directory}/etc/containerd/config.toml", CONTAINERD_TOML.format(runc=need("runc")))
+    write(f"{node.directory}/etc/containerd/config.toml", cri.containerd(need("runc"), IMPORTS))
     name = f"{node.name}-containerd"
     state.start(name, [state.program("containerd")], node)
     until(lambda: state.must_run(name) and os.path.exists(node.directory + SOCKETS[CONTAINERD]))
@@ -140,11 +100,11 @@ def crio(state: State, node: Node) -> None:
 
     program = built("crio")
     paths = {"runc": need("runc"), "conmon": need("conmon"), "pinns": f"{os.path.dirname(program)}/pinns"}
-    write(f"{node.directory}/etc/crio/crio.conf", CRIO_CONF.format(address=node.address, **paths))
-    write(f"{node.directory}/etc/containers/storage.conf", STORAGE_CONF)
-    write(
-        f"{node.directory}/etc/containers/policy.json", '{"default": [{"type": "insecureAcceptAnything"}]}'
-    )
+    places = ("/var/log/crio/pods", "/var/lib/crio/clean.shutdown", "/opt/cni/bin")
+    address, pause = f'stream_address = "{node.address}"', 'pause_command = "/bin/sleep infinity"'
+    write(f"{node.directory}/etc/crio/crio.conf", cri.crio(paths, *places, api=address, image=pause))
+    write(f"{node.directory}/etc/containers/storage.conf", cri.STORAGE)
+    write(f"{node.directory}/etc/containers/policy.json", cri.POLICY)
     write(f"{node.directory}/etc/containers/registries.conf", "")
     name = f"{node.name}-crio"
     state.start(name, [program], node)
