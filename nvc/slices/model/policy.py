@@ -52,8 +52,8 @@ TABLE = (
     Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits", weighs=True, quanta=4,
            reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
     Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
-    Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; those of less"
-           " weight than others pause now and then: for tenants who trust each other", weighs=True, leases=False,
+    Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
+           " weight pause between launches. For tenants who trust each other", weighs=True, leases=False,
            server=True),
 )  # fmt: skip
 POLICIES = tuple(row.name for row in TABLE)
