@@ -294,20 +294,16 @@ def table_of_rows(found: Iterable[Row]) -> list[str]:
 
 
 def effects(found: Mapping[Case, Row], model: str, when: str) -> str:
-    """Rows for nvc/slices/policy/effects.py: policies with equal weights, as multiples of one alone."""
+    """Rows for nvc/slices/policy/effects.py: policies, as multiples of one alone."""
     lines = []
     for case, one in found.items():
         alone = found.get(equal(ALONE, 1, case.load))
-        if (
-            one.speed is None
-            or len(case.weights) < 2
-            or set(case.weights) != {1}
-            or case.way not in POLICIES
-        ):
+        if one.speed is None or len(case.weights) < 2 or case.way not in POLICIES:
             continue
+        uneven = f', "weights {":".join(map(str, case.weights))}", True' if set(case.weights) != {1} else ""
         late = f"{one.p99 / alone.p99:.1f}" if alone and case.load in WAITS else "None"
         about = f'"{model}", "{case.load}", {len(case.weights)}, "{case.way}"'
-        lines.append(f'    Effect({about}, {one.speed:.2f}, {late}, "{when}"),\n')
+        lines.append(f'    Effect({about}, {one.speed:.2f}, {late}, "{when}"{uneven}),\n')
     return "".join(lines)
 
 

@@ -124,7 +124,7 @@ def test_the_report_says_what_did_not_run() -> None:
     )
 
 
-def test_effects_are_of_policies_with_equal_weights() -> None:
+def test_effects_are_of_policies() -> None:
     """Beside what one does alone; without a latency where nobody waits."""
     samples = {
         equal("native", 1): [sample(500)],
@@ -136,5 +136,6 @@ def test_effects_are_of_policies_with_equal_weights() -> None:
     }
     assert effects(rows(samples), "X1", "today").splitlines() == [
         '    Effect("X1", "decode", 2, "weight", 0.90, 2.2, "today"),',
+        '    Effect("X1", "decode", 2, "weight", 0.80, 1.0, "today", "weights 3:1", True),',
         '    Effect("X1", "train", 2, "weight", 1.00, None, "today"),',
     ]

@@ -94,6 +94,21 @@ def test_figures_are_those_of_this_kind_of_gpu_and_the_nearest_number() -> None:
         assert effect(model, load, slices, "concurrent", TABLE) is None
 
 
+
+def test_slices_of_different_weights_are_compared_with_such() -> None:
+    """Where that was measured; else it is said."""
+    heavy = CHAT.replace(weight=2)
+    uneven = Effect("NVIDIA X1", DECODE, 8, "concurrent", 1.08, 9.0, "today", "weights 3:1", True)
+    found = advise(situation(CHAT, heavy), True, (*TABLE, uneven))
+    assert "1.20 times" in found.why and "(weights 3:1)" in found.why and "less" not in found.why
+    assert outlook(found, "concurrent").measured is uneven
+    assert outlook(advise(situation(CHAT, CHAT), True, (*TABLE, uneven)), "concurrent").measured is TABLE[1]
+    without = advise(situation(CHAT, heavy), True, TABLE)
+    assert "the lighter ones pause" in without.why
+    slow = advise(situation(CHAT, heavy), True, (*TABLE, uneven.replace(speed=0.9)))
+    assert slow.policy == "weight"
+
+
 def test_a_rule_is_never_shown_as_measured() -> None:
     found = advise(situation(CHAT, CHAT), False, TABLE)
     assert {one.policy for one in found.outlooks} == set(POLICIES) == set(RULES)
@@ -116,11 +131,11 @@ def test_a_rule_is_never_shown_as_measured() -> None:
 
 def test_the_table_of_what_was_measured() -> None:
     """Each row is of a policy that there is, once, with what it is compared with."""
-    keys = [(one.model, one.load, one.slices, one.policy) for one in MEASURED]
+    keys = [(one.model, one.load, one.slices, one.policy, one.uneven) for one in MEASURED]
     assert len(set(keys)) == len(keys) and {one.policy for one in MEASURED} <= set(POLICIES)
     for one in MEASURED:
         assert (
-            (one.model, one.load, one.slices, "native") in keys and 0 < one.speed < one.slices and one.when
+            (one.model, one.load, one.slices, "native", False) in keys and 0 < one.speed < one.slices and one.when
         )
 
 

@@ -62,6 +62,11 @@ class Situation(Value):
         return tuple(one for one in self.loads if one.kind != IDLING)
 
     @property
+    def uneven(self) -> bool:
+        """Whether the weights of the active slices differ."""
+        return len({one.weight for one in self.active}) > 1
+
+    @property
     def load(self) -> str:
         """The measured load that is most like what the slices do; "" if that is not known."""
         kinds = {one.kind for one in self.active}
@@ -128,7 +133,7 @@ def _choice(
     if len(active) == 1:
         why = f"only {active[0].name} works, and has the GPU's time as long as it is alone"
         return now, why, ()
-    if trusted and not _obstacle(situation, "concurrent") and (gain := _gain(situation, weights, table)):
+    if trusted and not _obstacle(situation, "concurrent") and (gain := _gain(situation, table)):
         return "concurrent", gain, ()
     short, long = ([one for one in active if one.kind == kind] for kind in (WAITING, WORKING))
     if short and long:
@@ -153,10 +158,10 @@ def _choice(
     return "weight", "each gets its part, and what one leaves goes to the others", ()
 
 
-def _gain(situation: Situation, weights: set[int], table: tuple[Effect, ...]) -> str:
+def _gain(situation: Situation, table: tuple[Effect, ...]) -> str:
     """Why the policy `concurrent` is better than leases; "" if that is not known or not so."""
     count, load = len(situation.active), situation.load
-    found = effect(situation.model, load, count, "concurrent", table)
+    found = effect(situation.model, load, count, "concurrent", table, situation.uneven)
     other = effect(situation.model, load, count, "native", table)
     if found and other:
         if found.speed <= other.speed:
@@ -164,7 +169,8 @@ def _gain(situation: Situation, weights: set[int], table: tuple[Effect, ...]) ->
         return (
             f"side by side they did {found.speed / other.speed:.2f} times as much as one after the other,"
             f" with {found.slices} slices of such work on this kind of GPU"
-            f"{'; of different weights less, since the lighter ones pause' if len(weights) > 1 else ''}"
+            f"{f' ({found.note})' if found.note else ''}"
+            f"{'' if found.uneven == situation.uneven else '; of different weights less: the lighter ones pause'}"
         )
     if situation.load == DECODE:
         return (
@@ -192,7 +198,9 @@ def _restarts(situation: Situation) -> bool:
 def _outlooks(situation: Situation, trusted: bool, table: tuple[Effect, ...]) -> tuple[Outlook, ...]:
     made = []
     for row in TABLE:
-        found = effect(situation.model, situation.load, len(situation.active), row.name, table)
+        found = effect(
+            situation.model, situation.load, len(situation.active), row.name, table, situation.uneven
+        )
         obstacle = _obstacle(situation, row.name)
         if row.server and not obstacle and not trusted:
             obstacle = "a fault of one ends all: say --trusted"

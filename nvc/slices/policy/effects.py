@@ -15,7 +15,7 @@ DECODE, TRAIN, MIX = "decode", "train", "mix"
 
 
 class Effect(Value):
-    """One policy, with so many slices of equal weight that always have work."""
+    """One policy, with so many slices that always have work."""
 
     model: str  # the GPU's name, as NVML has it
     load: str
@@ -25,6 +25,7 @@ class Effect(Value):
     p99: float | None  # the time within which 99 % of the steps end, as a multiple of that alone
     when: str  # driver and date
     note: str = ""
+    uneven: bool = False  # the slices had different weights, which the note says
 
     @property
     def text(self) -> str:
@@ -34,6 +35,7 @@ class Effect(Value):
 
 
 FIRST = "driver 580.159.04, 2026-11-22"
+SECOND = "driver 580.159.04, 2026-11-23"
 MEASURED = (
     Effect("NVIDIA H200", DECODE, 2, "native", 0.94, 2.1, FIRST),
     Effect("NVIDIA H200", DECODE, 2, "fixed", 0.93, 6.7, FIRST, "caps of 50"),
@@ -57,6 +59,10 @@ MEASURED = (
     Effect("NVIDIA H200", MIX, 4, "native", 0.90, None, FIRST),
     Effect("NVIDIA H200", MIX, 4, "concurrent", 1.05, None, FIRST),
     Effect("NVIDIA H200", MIX, 4, "weight", 0.93, None, FIRST),
+    Effect("NVIDIA H200", DECODE, 2, "concurrent", 1.05, 6.6, SECOND, "weights 3:1", True),
+    Effect("NVIDIA H200", DECODE, 2, "weight", 0.94, 5.3, SECOND, "weights 3:1", True),
+    Effect("NVIDIA H200", DECODE, 8, "concurrent", 1.45, 26.7, SECOND, "weights 1 to 8", True),
+    Effect("NVIDIA H200", DECODE, 8, "weight", 0.92, 41.0, SECOND, "weights 1 to 8", True),
 )
 
 
@@ -87,12 +93,24 @@ def _cell(one: Effect) -> str:
 
 
 def effect(
-    model: str, load: str, slices: int, policy: str, table: tuple[Effect, ...] = MEASURED
+    model: str,
+    load: str,
+    slices: int,
+    policy: str,
+    table: tuple[Effect, ...] = MEASURED,
+    uneven: bool = False,
 ) -> Effect | None:
-    """What was measured on this model of GPU with this load; of several, with the nearest number of slices."""
+    """What was measured on this model of GPU with this load; of several, with the nearest number of slices.
+
+    Where the slices have different weights (`uneven`), figures of such slices come first.
+    """
     found = [
         one
         for one in table
-        if one.model == model and one.load == load and one.policy == policy and slices > 1
+        if one.model == model
+        and one.load == load
+        and one.policy == policy
+        and slices > 1
+        and (uneven or not one.uneven)
     ]
-    return min(found, key=lambda one: abs(one.slices - slices), default=None)
+    return min(found, key=lambda one: (one.uneven != uneven, abs(one.slices - slices)), default=None)
