@@ -8,22 +8,23 @@ timed is `runc run` of /bin/true, hooks included. A peer is another generator of
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(sys.path[0]))
 
-from configure import quantile, timed
-from support import CLEAN_ENV, REPO, STAGE, need, run
+from support import REPO, need, run
 from support.bundle import Bundle
 from support.rootfs import make_rootfs
+from times import REST, driver_root, in_turn, median, options, save, table, timed
 
 from nvc.runtime.spec import Spec, apply_edits
 
@@ -68,60 +69,43 @@ def bundle(directory: str, rootfs: str, document: Any = None) -> Bundle:
             apply_edits(spec, numbered(edits))
         # Made for simulated drivers alone.
         hooks = made.config["hooks"]
-        hooks["createContainer"] = [one for one in hooks["createContainer"] if "simulate-proc" not in one["args"]]
+        hooks["createContainer"] = [
+            one for one in hooks["createContainer"] if "simulate-proc" not in one["args"]
+        ]
     made.config["process"]["args"] = ["/bin/true"]
     made.write()
     return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times container starts with CDI devices and without.")
-    parser.add_argument("--peer", default="", help="path of nvidia-ctk, with nvidia-cdi-hook beside it")
-    parser.add_argument("--prefix", default=STAGE, help="installation of nvc (default: the stage)")
-    parser.add_argument("--root", default="", help="driver root (default: a simulated one is made)")
-    parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
+    parser = options(
+        "Times container starts with CDI devices and without.", "nvidia-ctk, with nvidia-cdi-hook beside it"
+    )
     parser.add_argument("--runtime", default="runc", help="OCI runtime (default runc)")
-    parser.add_argument("--runs", type=int, default=40, help="of each contender (default 40)")
-    parser.add_argument("--json", default="", metavar="FILE", help="write all times, in milliseconds")
-    options = parser.parse_args()
+    asked = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="nvc-bench-")
     try:
-        root = options.root
-        if not root:
-            root = os.path.join(directory, "driver")
-            nvc = os.path.join(options.prefix, "bin/nvc-cli")
-            run(nvc, "sim", "create", root, "--gpus", str(options.gpus))
-        documents = {"no GPU": None, "nvc": own_specification(options.prefix, root, directory)}
-        if options.peer:
-            documents["peer"] = peers_specification(options.peer, root)
+        root = driver_root(asked, directory)
+        documents = {"no GPU": None, "nvc": own_specification(asked.prefix, root, directory)}
+        if asked.peer:
+            documents["peer"] = peers_specification(asked.peer, root)
         lower = make_rootfs(os.path.join(directory, "lower"))
-        contenders = {}
+        log = os.path.join(directory, "log")
+        contenders: dict[str, Callable[[], float]] = {}
         for place, (name, document) in enumerate(documents.items()):
             rootfs = shutil.copytree(lower, os.path.join(directory, f"rootfs{place}"), symlinks=True)
-            contenders[name] = bundle(os.path.join(directory, f"bundle{place}"), rootfs, document)
-        times: dict[str, list[float]] = {name: [] for name in contenders}
-        log = os.path.join(directory, "log")
-        for turn in range(options.runs + 1):
-            for name, made in contenders.items():
-                words = [*made.command(options.runtime), "run", "--bundle", made.directory, f"bench-{os.getpid()}"]
-                taken = timed(words, log, CLEAN_ENV)
-                if turn:  # the first of each only warms the page cache
-                    times[name].append(taken)
+            made = bundle(os.path.join(directory, f"bundle{place}"), rootfs, document)
+            words = [*made.command(asked.runtime), "run", "--bundle", made.directory, f"bench-{os.getpid()}"]
+            contenders[name] = partial(timed, words, log)
+        times = in_turn(contenders, asked.runs, REST)
     finally:
         shutil.rmtree(directory)
-    version = subprocess.run([need(options.runtime), "--version"], check=True, capture_output=True, text=True)
-    print(version.stdout.splitlines()[0], "on a simulated driver" if not options.root else f"on {root}")
-    base = quantile(times["no GPU"], 0.5)
-    print(f"\n{'ms':<20}{'median':>9}{'p10':>9}{'p90':>9}{'more':>9}")
-    for name, values in times.items():
-        median = quantile(values, 0.5)
-        row = f"{median:9.2f}{quantile(values, 0.1):9.2f}{quantile(values, 0.9):9.2f}{median - base:9.2f}"
-        print(f"{name:<20}{row}")
-    more = quantile(times["nvc"], 0.5) - base
+    version = subprocess.run([need(asked.runtime), "--version"], check=True, capture_output=True, text=True)
+    print(version.stdout.splitlines()[0], "on a simulated driver" if not asked.root else f"on {root}")
+    table(times, "more", "no GPU")
+    more = median(times["nvc"]) - median(times["no GPU"])
     print(f"all GPUs take {more:.1f} ms more; the target is at most {TARGET:.0f} ms")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump(times, out, indent=1)
+    save(times, asked.json)
 
 
 if __name__ == "__main__":

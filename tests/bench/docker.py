@@ -8,17 +8,17 @@ They alternate within one run, since times move between machines and hours. `mak
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
 import tempfile
+from functools import partial
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from configure import quantile, timed
 from support import generations
 from support.engines import IMAGE, Host
+from times import REST, in_turn, median, save, table, timed
 
 #: Milliseconds that GPUs may add to a container's start, by generation of the engine.
 TARGETS = {generations.DEBIAN: 60.0, generations.NEWEST: 15.0}
@@ -33,14 +33,12 @@ CDI = {"docker run --device nvidia.com/gpu=all": "--device nvidia.com/gpu=all"}
 
 def measure(host: Host, contenders: dict[str, str], runs: int, log: str) -> dict[str, list[float]]:
     """Milliseconds of each start, by contender."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(runs + 1):
-        for name, options in contenders.items():
-            words = ["docker", "run", "--rm", "--network", "none", *options.split(), IMAGE, "/bin/true"]
-            taken = timed([*host.namespace, "/usr/bin/env", *words], log)
-            if turn:  # the first of each only warms the page cache and the inventory
-                times[name].append(taken)
-    return times
+    docker = [*host.namespace, "/usr/bin/env", "docker", "run", "--rm", "--network", "none"]
+    starts = {
+        name: partial(timed, [*docker, *options.split(), IMAGE, "/bin/true"], log)
+        for name, options in contenders.items()
+    }
+    return in_turn(starts, runs, REST)
 
 
 def main() -> None:
@@ -66,17 +64,10 @@ def main() -> None:
             times = measure(host, contenders, options.runs, os.path.join(directory, "log"))
     finally:
         shutil.rmtree(directory)
-    print(f"\n{'ms':<38}{'median':>9}{'p10':>9}{'p90':>9}{'more':>9}")
-    base = quantile(times["docker run"], 0.5)
-    for name, values in times.items():
-        median = quantile(values, 0.5)
-        row = f"{median:9.1f}{quantile(values, 0.1):9.1f}{quantile(values, 0.9):9.1f}{median - base:9.1f}"
-        print(f"{name:<38}{row}")
-    more = quantile(times["docker run --gpus all"], 0.5) - base
+    table(times, "more", "docker run")
+    more = median(times["docker run --gpus all"]) - median(times["docker run"])
     print(f"--gpus all takes {more:.1f} ms more; the target is at most {TARGETS[options.generation]:.0f} ms")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump(times, out, indent=1)
+    save(times, options.json)
 
 
 if __name__ == "__main__":

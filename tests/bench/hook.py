@@ -14,15 +14,15 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from configure import forget, quantile
-from support import CLEAN_ENV, REPO, STAGE, run
+from support import REPO
 from support.bundle import default_config
 from support.rootfs import make_rootfs
 from target import Targets
+from times import driver_root, forget, in_turn, interpreter, median, save, table, timed
+from times import options as shared_options
 
 #: Times the bare interpreter.
 TARGET = 2.5
@@ -33,21 +33,12 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, directory: str) -> None:
         self.directory = directory
+        self.log = os.path.join(directory, "log")
         self.targets = Targets(directory, make_rootfs(os.path.join(directory, "lower")))
         self.peer = options.peer
         self.prefix = options.prefix
         self.hook = os.path.join(options.prefix, "bin/nvc-hook")
-        root = options.root
-        if not root:
-            root = os.path.join(directory, "driver")
-            run(
-                os.path.join(options.prefix, "bin/nvc-cli"),
-                "sim",
-                "create",
-                root,
-                "--gpus",
-                str(options.gpus),
-            )
+        root = driver_root(options, directory)
         self.config = os.path.join(directory, "config.toml")
         with open(self.config, "w", encoding="utf-8") as out:
             out.write(f'[nvidia-container-cli]\nroot = "{root}"\n')
@@ -63,40 +54,22 @@ class Bench:
             json.dump(config, out)
         return bundle
 
-    def timed(self, argv: list[str], bundle: str = "", pid: int = 0) -> float:
-        """Milliseconds from the start of a process to its end; it must succeed."""
+    def hooked(self, program: str, bundle: str, pid: int) -> float:
+        """Milliseconds of a hook that gets the state of a container."""
         state = os.path.join(self.directory, "state.json")
         with open(state, "w", encoding="utf-8") as out:
             json.dump(
                 {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": pid, "bundle": bundle}, out
             )
-        log = os.path.join(self.directory, "log")
-        create = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, state, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, create, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, log, create, 0o600),
-        ]
-        start = time.perf_counter_ns()
-        child = os.posix_spawn(argv[0], argv, CLEAN_ENV, file_actions=actions)
-        _, status = os.waitpid(child, 0)
-        taken = (time.perf_counter_ns() - start) / 1e6
-        if status != 0:
-            with open(log, encoding="utf-8", errors="replace") as text:
-                raise SystemExit(f"bench: {' '.join(argv)}: failed\n{text.read()}")
-        return taken
+        return timed([program, "-config", self.config, "prestart"], self.log, stdin=state)
 
     def interpreter(self) -> float:
-        """The interpreter alone: what no Python program can be faster than."""
-        with open(os.path.join(self.prefix, "lib/nvc/launch.conf"), encoding="ascii") as conf:
-            return self.timed([conf.readline().split()[1], "-I", "-S", "-c", "pass"])
+        return timed(interpreter(self.prefix), self.log)
 
     def again(self, program: str = "") -> float:
         """The hook with what an earlier start found."""
         with self.targets.fresh() as pid:
-            return self.timed(
-                [program or self.hook, "-config", self.config, "prestart"], self.bundles[0], pid
-            )
+            return self.hooked(program or self.hook, self.bundles[0], pid)
 
     def first(self) -> float:
         """The hook without anything remembered."""
@@ -105,7 +78,7 @@ class Bench:
 
     def idle(self) -> float:
         """The hook for a container that asks for no GPU."""
-        return self.timed([self.hook, "-config", self.config, "prestart"], self.bundles[1], os.getpid())
+        return self.hooked(self.hook, self.bundles[1], os.getpid())
 
     def other(self) -> float:
         """The peer."""
@@ -113,16 +86,12 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Times `nvc-hook prestart`, beside a peer if one is named.")
-    parser.add_argument("--peer", default="", help="path of nvidia-container-runtime-hook")
+    parser = shared_options(
+        "Times `nvc-hook prestart`, beside a peer if one is named.", "nvidia-container-runtime-hook"
+    )
     parser.add_argument(
         "--setting", action="append", default=[], help="line of [nvidia-container-cli] for both, repeatable"
     )
-    parser.add_argument("--prefix", default=STAGE, help="installation of nvc (default: the stage)")
-    parser.add_argument("--root", default="", help="driver root (default: a simulated one is made)")
-    parser.add_argument("--gpus", type=int, default=2, help="of the simulated driver (default 2)")
-    parser.add_argument("--runs", type=int, default=40, help="of each contender (default 40)")
-    parser.add_argument("--json", default="", metavar="FILE", help="write all times, in milliseconds")
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="nvc-bench-")
     try:
@@ -134,28 +103,15 @@ def main() -> None:
         }
         if options.peer:
             contenders["peer hook"] = bench.other
-        times: dict[str, list[float]] = {name: [] for name in contenders}
         bench.first()
-        for turn in range(options.runs + 1):
-            for name, contender in contenders.items():
-                taken = contender()
-                if turn:  # the first of each only warms the page cache
-                    times[name].append(taken)
+        times = in_turn(contenders, options.runs)
         times["nvc-hook, first"] = [bench.first() for _ in range(options.runs // 4)]
     finally:
         shutil.rmtree(directory)
-    base = quantile(times["python3 -I -S -c pass"], 0.5)
-    print(f"\n{'ms':<30}{'median':>9}{'p10':>9}{'p90':>9}{'ratio':>9}")
-    for name, values in times.items():
-        median = quantile(values, 0.5)
-        print(
-            f"{name:<30}{median:9.2f}{quantile(values, 0.1):9.2f}{quantile(values, 0.9):9.2f}{median / base:9.2f}"
-        )
-    reached = quantile(times["nvc-hook, valid inventory"], 0.5) / base
+    table(times, "ratio", "python3 -I -S -c pass")
+    reached = median(times["nvc-hook, valid inventory"]) / median(times["python3 -I -S -c pass"])
     print(f"valid inventory: {reached:.2f} times the bare interpreter, wanted less than {TARGET}")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump(times, out, indent=1)
+    save(times, options.json)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,15 @@ import os
 import shutil
 import sys
 import tempfile
+from functools import partial
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from configure import forget, quantile, timed
 from support import STAGE, need, run
 from support.packages import build, deb
 from support.rootfs import make_rootfs
 from target import Targets
+from times import forget, in_turn, median, table, timed
 
 #: Times the tree's median.
 TARGET = 1.1
@@ -36,16 +37,15 @@ def measure(prefixes: dict[str, str], directory: str, runs: int) -> dict[str, li
     run(os.path.join(prefixes["tree"], "bin/nvc-cli"), "sim", "create", root, "--gpus", "2")
     targets = Targets(directory, make_rootfs(os.path.join(directory, "lower")))
     words = [f"--root={root}", "configure", "--device=all", "--compute", "--utility"]
-    times: dict[str, list[float]] = {name: [] for name in prefixes}
+
+    def start(prefix: str) -> float:
+        with targets.fresh() as pid:
+            argv = [os.path.join(prefix, "bin/nvc-cli"), *words, f"--pid={pid}", targets.rootfs]
+            return timed(argv, log)
+
     forget()
-    for turn in range(runs + 1):
-        for name, prefix in prefixes.items():
-            with targets.fresh() as pid:
-                argv = [os.path.join(prefix, "bin/nvc-cli"), *words, f"--pid={pid}", targets.rootfs]
-                taken = timed(argv, log)
-            if turn:  # the first of each only warms the page cache and the inventory
-                times[name].append(taken)
-    return times
+    contenders = {f"configure, {name}": partial(start, prefix) for name, prefix in prefixes.items()}
+    return in_turn(contenders, runs)
 
 
 def main() -> None:
@@ -60,11 +60,8 @@ def main() -> None:
         times = measure(prefixes, directory, options.runs)
     finally:
         shutil.rmtree(directory)
-    print(f"\n{'ms':<28}{'median':>9}{'p10':>9}{'p90':>9}")
-    for name, values in times.items():
-        row = "".join(f"{quantile(values, part):9.2f}" for part in (0.5, 0.1, 0.9))
-        print(f"configure, {name:<17}{row}")
-    ratio = quantile(times["package"], 0.5) / quantile(times["tree"], 0.5)
+    table(times)
+    ratio = median(times["configure, package"]) / median(times["configure, tree"])
     print(f"the package takes {ratio:.2f} times what the tree takes, wanted at most {TARGET}")
 
 
