@@ -85,3 +85,15 @@ BEGIN(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, (stream, graph, needs, edges, 
 
 END(cuStreamEndCapture)
 END(cuStreamEndCapture_ptsz)
+
+int capture_leave(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+void capture_return(int mode)
+{
+    if (mode >= 0)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}

@@ -16,4 +16,9 @@ bool capture_is_same(uint64_t begins);
 /* Before, and after, a call by which one may. */
 void capture_change(bool begins);
 
+/* What the shim asks the driver on its own account is no part of a capture, and ends none of another thread: between these
+ * two, of which the first returns the thread's mode. */
+int capture_leave(void);
+void capture_return(int mode);
+
 #endif

@@ -1,5 +1,6 @@
 #include "charge.h"
 
+#include "capture.h"
 #include "gauge.h"
 #include "local.h"
 #include "log.h"
@@ -85,25 +86,14 @@ bool charge(int position, uint64_t bytes)
     return verdict == ACCOUNT_GRANTED;
 }
 
-int capture_relax(void)
-{
-    int mode = CU_CAPTURE_RELAXED;
-    return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : CU_CAPTURE_RELAXED;
-}
-
-void capture_restore(int mode)
-{
-    REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-}
-
 bool reclaim(int position)
 {
     struct process *in = process();
-    int mode = capture_relax();
+    int mode = capture_leave();
     bool later = in && atomic_load(&in->later) && later_read(position);
     bool closed = in && atomic_load(&in->exported) && exports_read(position);
     bool shrank = gauges_read(position);
-    capture_restore(mode);
+    capture_return(mode);
     return shrank || later || closed;
 }
 

@@ -47,11 +47,6 @@ void reclaim_soon(void);
 /* After a synchronisation: reclaims on all devices if reclaim_soon() was called. */
 void reclaim_after_wait(void);
 
-/* What the shim asks the driver on its own account must not end another thread's capture: between these two it does
- * not. */
-int capture_relax(void);
-void capture_restore(int mode);
-
 /* Gives back what an item bears, its part of a chunk too. */
 void refund(const struct item *item);
 

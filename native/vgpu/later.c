@@ -1,4 +1,5 @@
 /* Linear memory that is freed in the order of a stream, which may be gone before the memory is: an event tells. */
+#include "capture.h"
 #include "charge.h"
 
 static bool is_current(CUcontext context)
@@ -27,9 +28,9 @@ static CUevent mark(CUstream stream, bool per_thread)
 void later_free(const struct item *item, CUstream stream, bool per_thread)
 {
     struct item later = *item;
-    int mode = capture_relax();
+    int mode = capture_leave();
     CUevent event = mark(stream, per_thread);
-    capture_restore(mode);
+    capture_return(mode);
     later.kind = ITEM_LATER;
     later.key = item_number();
     later.other = (uint64_t)(uintptr_t)event;

@@ -13,6 +13,7 @@
 #define NVC_VGPU_METER_H
 
 #include "budget.h"
+#include "capture.h"
 #include "charge.h"
 
 enum {
@@ -200,18 +201,5 @@ static inline bool stream_is_used(const struct stream *stream)
 }
 
 uint64_t this_thread(void);
-
-/* Calls of ours are no part of any thread's capture. */
-static inline int capture_leave(void)
-{
-    int mode = 2; /* relaxed */
-    return REAL(cuThreadExchangeStreamCaptureMode)(&mode) == CUDA_SUCCESS ? mode : -1;
-}
-
-static inline void capture_return(int mode)
-{
-    if (mode >= 0)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-}
 
 #endif

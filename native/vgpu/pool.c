@@ -1,5 +1,6 @@
 /* Memory in stream order. A pool is charged for what it has reserved, which it takes 32 MiB at a time, and gives back at
  * synchronisations (measured on driver 580). */
+#include "capture.h"
 #include "charge.h"
 #include "gauge.h"
 
@@ -48,7 +49,7 @@ static bool is_capturing(CUstream stream, bool per_thread)
 /* The pool grew, and may not. */
 static CUresult undo(CUdeviceptr address, const struct request *request, CUmemoryPool pool)
 {
-    int mode = capture_relax();
+    int mode = capture_leave();
     ask_to_free(address, request->stream, request->per_thread);
     if (request->per_thread)
         REAL(cuStreamSynchronize_ptsz)(request->stream);
@@ -56,7 +57,7 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
         REAL(cuStreamSynchronize)(request->stream);
     REAL(cuMemPoolTrimTo)(pool, 0);
     gauge_read(ITEM_POOL, key_of(pool));
-    capture_restore(mode);
+    capture_return(mode);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -101,9 +102,9 @@ static bool charge_or_trim(const struct target *to, CUmemoryPool pool, uint64_t 
         return true;
     if (to->position == NO_POSITION || attribute(pool, CU_POOL_RESERVED) == attribute(pool, CU_POOL_USED))
         return false;
-    int mode = capture_relax();
+    int mode = capture_leave();
     bool trimmed = REAL(cuMemPoolTrimTo)(pool, attribute(pool, CU_POOL_USED)) == CUDA_SUCCESS;
-    capture_restore(mode);
+    capture_return(mode);
     return trimmed && charge(to->position, bytes);
 }
 
