@@ -1,7 +1,7 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 Parsing, nvcd's arbiter, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
-table. Two other places know policies by name. `nvc/slices/policy/advice.py` has a rule for each, and
+table. Two other places know policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
 `native/vgpu/layout.h` has VGPU_POLICY_NATIVE and VGPU_POLICY_CONCURRENT, the rows without leases. A row's number is
 its place.
 """
@@ -21,6 +21,7 @@ class Policy(Value):
     number: int  # in quotas, and for people who know cGPU's
     name: str
     text: str  # who gets what, for the documentation
+    rule: str  # the same for `vgpu advise`, where nothing was measured
     bound: str = NOTHING  # nvcd gives nobody more, also while the device is idle
     weighs: bool = False  # the time is divided by weight; otherwise equally
     leases: bool = True  # nvcd hands out leases and the shim holds caps; otherwise the driver shares alone
@@ -44,18 +45,25 @@ class Policy(Value):
 
 TABLE = (
     Policy(0, "fair", "1/n each, n being the maximum number of slices; idle time is not redistributed",
-           EQUAL),
-    Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time"),
+           "equal parts; what one leaves stays unused", EQUAL),
+    Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time",
+           "equal parts for slices with work; a step waits for a lease of each"),
     Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the weight of the"
-           " lease's holder interrupts it", weighs=True, preempts=8),
-    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest", CAP),
-    Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits", weighs=True, quanta=4,
+           " lease's holder interrupts it",
+           "parts by weight for slices with work; a step waits for a lease of each", weighs=True, preempts=8),
+    Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
+           "at most its cap for each; what one leaves stays unused", CAP),
+    Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits",
+           "parts by weight; longer leases and waits, of up to 40 ms", weighs=True, quanta=4,
            reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
-    Policy(5, "native", "the driver schedules processes; nvc does not measure time", leases=False),
+    Policy(5, "native", "the driver schedules processes; nvc does not measure time",
+           "parts as the driver gives them; caps and weights do not count", leases=False),
     Policy(6, "concurrent", "kernels of all slices run at the same time, under one MPS server; slices with less"
-           " weight pause between launches. For tenants who trust each other", weighs=True, leases=False,
+           " weight pause between launches. For tenants who trust each other",
+           "kernels side by side: most where each leaves much of the GPU unused", weighs=True, leases=False,
            server=True),
 )  # fmt: skip
+MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least one
 POLICIES = tuple(row.name for row in TABLE)
 #: What a slice has for which none is named: with a cap, with only a weight. With neither: layout.POLICY_NATIVE.
 POLICY_FIXED, POLICY_WEIGHT = map(POLICIES.index, ("fixed", "weight"))
@@ -66,7 +74,7 @@ WITHOUT_NVCD = " or ".join(row.name for row in TABLE if not row.needs_nvcd)
 
 def policy_of(number: int) -> Policy:
     """The row of a number. A number of a newer version names itself, and nvcd gives its slices equal parts."""
-    return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "")
+    return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "", "")
 
 
 HEAD = (

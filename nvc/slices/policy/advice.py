@@ -7,14 +7,13 @@ say.
 
 from __future__ import annotations
 
-from nvc.slices.model.policy import POLICIES, TABLE, policy_of
+from nvc.slices.model.policy import MPS_CLIENTS, POLICIES, POLICY_WEIGHT, TABLE, policy_of
 from nvc.slices.policy.effects import DECODE, MEASURED, MIX, TRAIN, Effect, effect
 from nvc.value import Value
 
 SHORT = 0.010  # seconds: who waits for a step of this length notices what others' leases add to it
 IDLE = 0.01  # of the time
-AHEAD = 8  # weights of so many times another's do not wait for the end of its lease
-CLIENTS = 60  # of an MPS server
+AHEAD = TABLE[POLICY_WEIGHT].preempts  # weights so many times as large do not wait for a lease's end
 UNKNOWN, IDLING, WAITING, WORKING = "not measured", "idle", "short steps", "long steps"
 
 
@@ -95,18 +94,6 @@ class Advice(Value):
     outlooks: tuple[Outlook, ...]
 
 
-#: What a policy gives by its nature, where it was not measured.
-RULES = {
-    "fair": "equal parts; what one leaves stays unused",
-    "preempt": "equal parts for slices with work; a step waits for a lease of each",
-    "weight": "parts by weight for slices with work; a step waits for a lease of each",
-    "fixed": "at most its cap for each; what one leaves stays unused",
-    "soft": "parts by weight; longer leases and waits, of up to 40 ms",
-    "native": "parts as the driver gives them; caps and weights do not count",
-    "concurrent": "kernels side by side: most where each leaves much of the GPU unused",
-}
-
-
 def advise(situation: Situation, trusted: bool, table: tuple[Effect, ...] = MEASURED) -> Advice:
     """The policy for a device. `trusted`: a fault of one tenant may end the programs of all."""
     name, why, more = _choice(situation, trusted, table)
@@ -184,8 +171,8 @@ def _obstacle(situation: Situation, name: str) -> str:
     if name == "concurrent":
         if situation.uuid.startswith("MIG-"):
             return "not for MIG devices"
-        if len(situation.loads) > CLIENTS:
-            return f"more than {CLIENTS} slices"
+        if len(situation.loads) > MPS_CLIENTS:
+            return f"more than {MPS_CLIENTS} slices"
     if name == "fixed" and any(not one.cores for one in situation.loads):
         return "not every slice has a cap"
     return ""
@@ -210,7 +197,7 @@ def _outlooks(situation: Situation, trusted: bool, table: tuple[Effect, ...]) ->
             Outlook(
                 row.name,
                 row.number == situation.policy,
-                found.text if found else RULES[row.name],
+                found.text if found else row.rule,
                 found,
                 obstacle,
             )

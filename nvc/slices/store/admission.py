@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvc.errors import InputError
 from nvc.slices.model.isolation import EXCLUSIVE
-from nvc.slices.model.policy import CAP, policy_of
+from nvc.slices.model.policy import CAP, MPS_CLIENTS, policy_of
 from nvc.slices.policy import policies
 from nvc.slices.store.registry import RegistryError
 from nvc.slices.store.snapshot import snapshot
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nvc.slices.store.snapshot import Snapshot
 
 
-MPS_CLIENTS = 60  # of one server, as the driver has it; each slice is at least one
 
 
 class Sharer(Value):
