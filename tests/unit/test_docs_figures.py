@@ -1,0 +1,61 @@
+"""Figures of pages that are constants of the code: each sentence or cell with the code's value is on its page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.prose import read
+
+from nvc.daemon import server
+from nvc.daemon.audit import overuse, verify
+from nvc.daemon.schedule import accounts, quantum
+from nvc.slices.model.policy import MS, TABLE
+from nvc.slices.model.time_settings import WEIGHT_MAX
+from nvc.slices.policy.policies import INSTANCES_MAX
+from nvc.slices.store.admission import MPS_CLIENTS
+
+SECOND = 1000 * MS
+MIB = 1 << 20
+WEIGHT, SOFT = (next(row for row in TABLE if row.name == name) for name in ("weight", "soft"))
+
+
+def shim(path: str, name: str) -> int:
+    """The number that a constant of the shim begins with."""
+    found = re.search(rf"\b{name}\b(?:\s|=|\()*(?:U?INT64_C\()?(\d+)", read(f"native/vgpu/{path}"))
+    assert found is not None, name
+    return int(found[1])
+
+
+FIGURES = (
+    ("docs/daemon.md", f"| {quantum.TURN / MS:g} to {2 * quantum.LONGEST / MS:g} ms | half a step |"),
+    ("docs/daemon.md", f"| {quantum.SINGLE / MS:g} to {quantum.TURN / MS:g} ms |"),
+    ("docs/daemon.md", f"a lease of at least {quantum.TURN / MS:g} ms |"),
+    ("docs/daemon.md", f"single kernels | {quantum.WAITED / MS:g} ms |"),
+    ("docs/daemon.md", f"never waits | {quantum.LONGEST / MS:g} ms |"),
+    ("docs/daemon.md", f"a longer one after {quantum.PATIENCE / SECOND:g} s."),
+    ("docs/daemon.md", f"that has worked in the last {quantum.REMEMBERED / SECOND:g} s:"),
+    ("docs/daemon.md", f"for more than {quantum.ROUND / MS:g} ms."),
+    ("docs/daemon.md", f"within another {accounts.GRACE / MS:g} ms"),
+    ("docs/daemon.md", f"adds {overuse.PAUSE / 1000:g} µs for each launch"),
+    ("docs/daemon.md", f"an excess of {overuse.PATIENCE[overuse.CAP] / SECOND:g} s."),
+    ("docs/daemon.md", f"For the ledger the threshold is {overuse.PATIENCE[overuse.LEDGER] / SECOND:g} s,"),
+    ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB plus 1 %"),
+    ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s |"),
+    ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
+    ("docs/daemon.md", f"at most {server.PER_SLICE_MAX} connections,"),
+    ("docs/daemon.md", f"a quarter of what is left of {server.CLIENTS_MAX:,}."),
+    ("docs/sharing.md", f"{quantum.SHORTEST / MS:g} to {quantum.LONGEST / MS:g} ms, and never more than"),
+    ("docs/sharing.md", f"at most {quantum.LONGEST / SOFT.quanta / MS:g} ms"),
+    ("docs/sharing.md", f"at least {WEIGHT.preempts} times their weight: it interrupts them"),
+    ("docs/sharing.md", f"- {MPS_CLIENTS} slices share the server,"),
+    ("docs/sharing.md", f"up to {shim('budget.c', 'DEBT')} s of GPU time"),
+    ("docs/vgpu.md", f"at most {shim('budget.c', 'DEBT')} s of its GPU time"),
+    ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
+    ("docs/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "text"), FIGURES)
+def test_the_page_has_the_codes_figure(page: str, text: str) -> None:
+    assert text in " ".join(read(page).split()), f"{page} says another figure than the code: want {text!r}"
