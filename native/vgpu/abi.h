@@ -47,7 +47,7 @@ enum {
     CU_TYPE_UNIFIED = 4
 };
 enum { CU_OPERATION_MAP = 1 };
-enum { CU_GRAPH_MEMORY_USED = 0, CU_GRAPH_MEMORY_RESERVED = 2 };
+enum { CU_GRAPH_MEMORY_RESERVED = 2 };
 enum { CU_INSTANTIATE_UPLOAD = 2 };
 enum {
     CU_NODE_KERNEL = 0,

@@ -112,36 +112,23 @@ static bool ask_store(CUdevice ordinal, int attribute, uint64_t *bytes)
     return REAL(cuDeviceGetGraphMemAttribute)(ordinal, attribute, bytes) == CUDA_SUCCESS;
 }
 
-/* Graphs that do not free what they allocate hold it in the store, also when the store is trimmed. */
-static bool has_unused(const struct item *exec)
-{
-    uint64_t used, reserved;
-    return ask_store(exec->ordinal, CU_GRAPH_MEMORY_USED, &used) &&
-           ask_store(exec->ordinal, CU_GRAPH_MEMORY_RESERVED, &reserved) && reserved >= used &&
-           reserved - used >= exec->other;
-}
-
-/* Bytes that a launch may take beyond what the store has. Any graph may free what another one has allocated, and then have
- * its memory: so one that ran before has its own again for certain only where the store has enough for all. */
+/* Bytes that a launch may take beyond what the store has. What is unused there may be in pieces that are too small. Any graph
+ * may free what another one has allocated, and then have its memory: so one that ran before has its own again for certain
+ * only where the store has enough for all. */
 static uint64_t missing(const struct item *exec)
 {
     struct item store;
-    uint64_t held = 0, ever = 0;
-    if (!item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
+    uint64_t ever = 0;
+    if (!exec->count || !item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
         return exec->other;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
         const struct item *other = item_at(slot);
-        if (!other || other->kind != ITEM_EXEC || other->position != exec->position)
-            continue;
-        held += other->count ? other->other : 0;
-        ever += other->small ? other->other : 0;
+        if (other && other->kind == ITEM_EXEC && other->position == exec->position && other->small)
+            ever += other->other;
     }
     items_unlock();
-    ever += store.mark;
-    if (!exec->count)
-        return has_unused(exec) && store.bytes >= held + exec->other ? 0 : exec->other;
-    return ever > store.bytes ? least(exec->other, ever - store.bytes) : 0;
+    return ever + store.mark > store.bytes ? exec->other : 0;
 }
 
 struct part {

@@ -58,6 +58,18 @@ def graphs_whose_memory_others_free(slice_: Slice, look: Look) -> None:
         look()
 
 
+def graphs_with_memory_in_pieces(slice_: Slice, look: Look) -> None:
+    """What four leave unused in the store is enough for a fifth by its size alone."""
+    process = slice_.start().do("stream s")
+    for name, size in zip("abcd", (288, 320, 352, 256)):
+        process.do(f"graph {name}", f"node {name} {size}m", f"instance {name.upper()} {name}")
+        process.do(f"run {name.upper()}", "wait")
+    for name in "abcd":
+        process.do(f"dropinstance {name.upper()}", f"dropgraph {name}")
+    process.do("graph e", "node e 400m", "instance E e", "run E", "wait")
+    look()
+
+
 def managed_memory_of_another_device(slice_: Slice, look: Look) -> None:
     slice_.limit(2 * GIB, *[40 * GIB] * (len(slice_.uuids) - 1))
     process = slice_.start().do("primary 1", "managed a 6g", "primary 0", "stream s")
@@ -97,6 +109,11 @@ TAKERS = (
         "graphs whose memory others free",
         "graphs free what another has allocated, one after the other; then all allocate",
         graphs_whose_memory_others_free,
+    ),
+    Taker(
+        "graphs with memory in pieces",
+        "a graph finds enough unused memory of others, in pieces that are too small",
+        graphs_with_memory_in_pieces,
     ),
     Taker(
         "managed memory of another GPU",
