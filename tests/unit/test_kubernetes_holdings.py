@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import threading
 
@@ -110,7 +111,7 @@ def test_a_claim_is_kept_before_anything_else_is_given(
     monkeypatch.setattr(
         preparer.checkpoint, "write", lambda one: (told.append(preparer.giving.locked()), write(one))
     )
-    preparer.prepare("ml", "one", "abc")
+    asyncio.run(preparer.prepare("ml", "one", "abc"))
     assert told == [True, True] and not preparer.giving.locked()
 
 
