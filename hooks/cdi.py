@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from nvc.cdi.hooks.arguments import OPTIONS, parse_arguments
+from nvc.cdi.hooks.arguments import parse_arguments
 from nvc.errors import one_line
 
-_HOOKS = "\n  ".join(OPTIONS)
-USAGE = f"""Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
+USAGE = """Usage: nvc-cdi-hook [--quiet] [--debug] HOOK [OPTION...] [HOOK [OPTION...]]...
        nvc-cdi-hook --version
 
 An OCI runtime calls it as a createContainer hook (limit-memory: createRuntime),
 with the container's state on standard input. It can also be called
 nvidia-cdi-hook. Unknown hooks are skipped with a warning.
 
-Hooks:
-  {_HOOKS}
+Hooks, whose options docs/cdi.md has:
+
+  create-symlinks         create links, such as libcuda.so
+  create-device-links     create links to the container's device nodes
+  update-application-profile
+                          write an application profile for the container's GPUs
+  update-ldcache          add the driver's libraries to the loader cache
+  enable-cuda-compat      prefer the image's forward-compatibility libraries
+  chmod                   set permission bits of the container's files
+  disable-device-node-modification
+                          keep the driver from changing device nodes
+  simulate-proc           show /proc/driver/nvidia of a simulated driver
+  slice-memory            make the container's slices: quota, ledger and shim
+  limit-memory            have the driver limit the memory of the cgroup
 
   --quiet                 no warnings
   --debug                 print the plan to standard error

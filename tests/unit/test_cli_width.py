@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 
 import click
@@ -12,6 +13,7 @@ from support.facts import IDENTITY, MIG_UUID_0, PLAN, VERSION, facts, gpu, mig_d
 from support.terminal import Terminal
 
 from nvc import listing
+from nvc.cdi.hooks.arguments import OPTIONS
 from nvc.doctor import UNKNOWN, Finding, Result, text
 from nvc.doctor.catalog import CHECKS
 from nvc.listing import Row
@@ -70,6 +72,11 @@ def test_every_help(path: tuple[str, ...], capfd: pytest.CaptureFixture[str]) ->
 )
 def test_the_help_of_other_programs(usage: str) -> None:
     assert [line for line in usage.splitlines() if len(line) > WIDTH] == []
+
+
+def test_the_help_of_the_cdi_hook_says_what_each_hook_does() -> None:
+    shown = hook_cdi.USAGE.partition("Hooks, ")[2]
+    assert re.findall(r"^  ([a-z][a-z-]+)(?:\n {26}| {2,})\S", shown, re.MULTILINE) == list(OPTIONS)
 
 
 def crowd() -> HostFacts:
