@@ -31,7 +31,6 @@ _HEADER = struct.Struct("<8sIIQ8s")  # magic, format, Python, length and hash of
 _MAGIC = b"NVCINVEN"
 _FORMAT = 2
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def file_name(root: os.stat_result, apart: bool = False) -> str:
@@ -92,31 +91,14 @@ def store(name: str, value: Any, directory: str = "") -> bool:
     base = _open_directory(directory)
     if base < 0:
         return False
-    temporary = f".{name}.{os.getpid()}"
+    from nvc.replace import replace_file
+
     try:
         _remove_left(base, f".{name}.")
-        try:
-            fd = os.open(temporary, _WRITE, 0o600, dir_fd=base)
-        except FileExistsError:  # left behind by a killed process with our number
-            os.unlink(temporary, dir_fd=base)
-            fd = os.open(temporary, _WRITE, 0o600, dir_fd=base)
-        try:
-            os.fchmod(fd, 0o600)  # whatever the umask
-            content = _header(data) + data
-            while content:
-                content = content[os.write(fd, content) :]
-        finally:
-            os.close(fd)
-        os.rename(temporary, name, src_dir_fd=base, dst_dir_fd=base)
+        replace_file(name, _header(data) + data, 0o600, base, sync=False)
         return True
-    except BaseException as error:
-        try:
-            os.unlink(temporary, dir_fd=base)
-        except OSError:
-            pass
-        if isinstance(error, OSError):
-            return False
-        raise
+    except OSError:
+        return False
     finally:
         os.close(base)
 

@@ -11,6 +11,7 @@ from nvc.cdi.yamlread import YamlError, parse_yaml
 from nvc.cdi.yamlwrite import yaml_text
 from nvc.errors import InputError, NvcError
 from nvc.fastjson import JsonError, parse
+from nvc.replace import replace_file
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -24,7 +25,6 @@ SUFFIXES = (".json", ".yaml")
 LIMIT = 8 << 20
 _FILES_MAX = 4096
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CdiError(NvcError, code="NVC-2001", stage="cdi", doctor="cdi"):
@@ -154,29 +154,10 @@ def write_in(directory: int, name: str, data: bytes, path: str) -> bool:
     if there is not None and there.st_size == len(data) and stat.S_IMODE(there.st_mode) == 0o644:
         if read_bytes(name, directory) == data:
             return False
-    temporary = f".{name}.{os.getpid()}"
     try:
-        try:
-            fd = os.open(temporary, _WRITE, 0o644, dir_fd=directory)
-        except FileExistsError:  # left behind by a killed process with our number
-            os.unlink(temporary, dir_fd=directory)
-            fd = os.open(temporary, _WRITE, 0o644, dir_fd=directory)
-        try:
-            os.fchmod(fd, 0o644)  # whatever the umask: rootless engines read it too
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        os.fsync(directory)
+        replace_file(name, data, 0o644, directory)  # rootless engines read it too
         return True
     except OSError as error:
-        try:
-            os.unlink(temporary, dir_fd=directory)
-        except OSError:
-            pass
         raise CdiError.of("write specification", path, error) from None
 
 

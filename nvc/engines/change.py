@@ -8,6 +8,7 @@ import stat
 from types import ModuleType
 
 from nvc.engines import EngineError, FileEdit, jsontext, tomltext, undo
+from nvc.replace import replace_file
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -274,24 +275,8 @@ def _unlink(path: str) -> None:
 
 def _write(path: str, data: bytes, like: str) -> None:
     """Replace a file at once, with the owner and mode of the file `like` where that is there, else 0644."""
-    directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.nvc-{os.getpid()}")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            with open(fd, "wb") as out:
-                out.write(data)
-                out.flush()
-                mode = 0o644
-                if like and os.path.exists(like):
-                    status = os.stat(like)
-                    os.fchown(fd, status.st_uid, status.st_gid)
-                    mode = stat.S_IMODE(status.st_mode)
-                os.fchmod(fd, mode)
-                os.fsync(fd)
-            os.rename(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        status = os.stat(like) if like and os.path.exists(like) else None
+        replace_file(path, data, 0o644, like=status)
     except OSError as error:
         raise EngineError.of("write", path, error) from None

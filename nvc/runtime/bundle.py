@@ -7,6 +7,7 @@ import stat
 
 from nvc.errors import ContainerError
 from nvc.oci import MAX_CONFIG
+from nvc.replace import replace_file
 from nvc.value import Value
 
 STEP = "read bundle"
@@ -47,32 +48,13 @@ def read_source(path: str) -> Source:
 def replace(source: Source, data: bytes) -> None:
     """Put `data` in the file's place, same owner and mode. Raises ContainerError; the old file then stays."""
     directory, name = os.path.split(source.path)
-    temporary = f".{name}.nvc-{os.getpid()}"
     try:
         parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ContainerError.of("write bundle", directory, error) from None
-    made = False
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=parent)
-        made = True
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            status = source.status
-            if (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
-                os.fchown(fd, status.st_uid, status.st_gid)
-            os.fchmod(fd, stat.S_IMODE(status.st_mode))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        made = False
+        replace_file(name, data, 0o600, parent, like=source.status)
     except OSError as error:
         raise ContainerError.of("write bundle", source.path, error) from None
     finally:
-        if made:
-            os.unlink(temporary, dir_fd=parent)
         os.close(parent)

@@ -14,7 +14,7 @@ from support.sources import read, sources, tree
 
 #: Lower layers first; a module imports only from layers below its own, and from its own group.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("nvc.errors", "nvc.value", "nvc.wake"),
+    ("nvc.errors", "nvc.value", "nvc.wake", "nvc.replace"),
     ("nvc.model", "nvc.request", "nvc.selection", "nvc.columns"),
     ("nvc._syscalls",),
     ("nvc.kernel",),

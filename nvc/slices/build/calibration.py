@@ -107,18 +107,13 @@ def store(measured: tuple[Measurement, ...], path: str = PATH) -> None:
         known = ()
     kept = [one for one in known if (one.driver, one.device, one.memory) not in fresh]
     text = "".join(one.line() for one in (*kept, *measured))
-    temporary = f"{path}.{os.getpid()}"
     from os import makedirs
+
+    from nvc.replace import replace_file
 
     try:
         makedirs(path.rpartition("/")[0], 0o755, exist_ok=True)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            os.fchmod(fd, 0o644)
-            os.write(fd, text.encode())
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
+        replace_file(path, text.encode(), 0o644)
     except OSError as error:
         raise CalibrationError.of("keep measurements", path, error, "run as root") from None
 

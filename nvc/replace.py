@@ -1,0 +1,49 @@
+"""Replaces files at once: readers see the old content or the new one."""
+
+from __future__ import annotations
+
+import posix as os  # importing `os` itself costs a container start 0.8 ms
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def replace_file(
+    name: str, data: bytes, mode: int, directory: int | None = None, like: os.stat_result | None = None,
+    sync: bool = True,
+) -> None:  # fmt: skip
+    """Put a file with `data` and `mode`, whatever the umask, in the place of what `name` names, if anything.
+
+    `name` is relative to the open `directory`, if one is given. `like`: the new file gets this owner and mode. With
+    `sync`, the new file and its name are on the disk when this returns; a name only in an open `directory`. Raises
+    OSError; what was there is then as it was.
+    """
+    place, slash, last = name.rpartition("/")
+    temporary = f"{place}{slash}.{last}.{os.getpid()}"
+    try:
+        try:
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
+        except FileExistsError:  # left behind by a killed process with our number
+            os.unlink(temporary, dir_fd=directory)
+            fd = os.open(temporary, _WRITE, 0o600, dir_fd=directory)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if like is not None:
+                if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(fd, like.st_uid, like.st_gid)
+                mode = like.st_mode & 0o7777
+            os.fchmod(fd, mode)
+            if sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        try:
+            os.unlink(temporary, dir_fd=directory)
+        except OSError:
+            pass
+        raise
+    if sync and directory is not None:
+        os.fsync(directory)
