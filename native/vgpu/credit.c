@@ -123,16 +123,6 @@ enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct 
     return verdict;
 }
 
-enum verdict_of_gate credit_begin_free(struct launch *launch)
-{
-    struct meter *meter = launch->meter;
-    lock_take(&meter->lock);
-    meter->cores = 0;
-    enum verdict_of_gate verdict = meter_begin(launch) ? OPEN : WAIT_MEMORY;
-    lock_drop(&meter->lock);
-    return verdict;
-}
-
 bool credit_is_stuck(int position, uint32_t cores, struct wait *wait, uint64_t now)
 {
     struct meter *meter = meter_of(position);

@@ -18,6 +18,7 @@ enum verdict_of_gate {
 
 struct wait {
     uint64_t held_since; /* for whatever reason */
+    uint64_t noted;      /* up to when the ledger says so; 0: it does not */
     uint64_t turn_since, lack_since;
     uint64_t still_since, owed; /* since when it has waited and nothing has ended; the debt of credit then */
     uint32_t served;            /* when the turn was looked at */
@@ -29,10 +30,7 @@ struct wait {
 /* Lets the launch begin, or says what it waits for. */
 enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct wait *wait);
 
-/* Lets it begin, whatever runs: its time is only measured. */
-enum verdict_of_gate credit_begin_free(struct launch *launch);
-
-/* The first before a turn is asked for, which nobody needs without the credit to use it: nothing begins. */
+/* The same before a turn is asked for, which nobody needs without the credit to use it: nothing begins. */
 enum verdict_of_gate credit_weigh(struct launch *launch, uint32_t cores, struct wait *wait);
 
 /* Whether what runs may wait for this launch, which waits for a turn. */

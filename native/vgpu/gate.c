@@ -12,9 +12,10 @@
 #define MS UINT64_C(1000000)
 
 enum {
-    LOOK_NS = 200000,  /* between two looks at what has ended */
-    STEP_NS = 5000000, /* the longest sleep */
-    SHORT_NS = 20000,  /* the shortest */
+    LOOK_NS = 200000,   /* between two looks at what has ended */
+    STEP_NS = 5000000,  /* the longest sleep */
+    SHORT_NS = 20000,   /* the shortest */
+    NOTE_NS = 50000000, /* between two notes of a wait that goes on */
     CUDA_ERROR_OPERATING_SYSTEM = 304
 };
 
@@ -52,16 +53,19 @@ static void pause_for(uint64_t ns)
     syscall(SYS_nanosleep, &timeout, NULL);
 }
 
-static void note_wait(int position, const struct wait *wait, uint64_t now)
+/* Also while it waits: nvcd has to know of long waits before they end. */
+static void note_wait(int position, struct wait *wait, uint64_t now)
 {
+    uint64_t since = wait->noted ? wait->noted : wait->held_since;
     /* The first launch of all may have been held back by a pause, and nothing is metered after it. */
     struct meter *meter = wait->held_since ? meter_make(position) : NULL;
     if (!meter)
         return;
     lock_take(&meter->lock);
     budget_open(&meter->budget, position, now);
-    SHARED_ADD(meter->budget.shared->waited, now - wait->held_since);
+    SHARED_ADD(meter->budget.shared->waited, now - since);
     lock_drop(&meter->lock);
+    wait->noted = now;
 }
 
 /* False: it has lacked for too long. */
@@ -110,15 +114,13 @@ static enum verdict_of_gate judge(struct launch *launch, int position, struct wi
     struct meter *meter = launch->meter = meter_make(position);
     if (!meter)
         return WAIT_MEMORY;
-    if (!window.cores && !leased) {
-        leave_queue(launch);
-        return credit_begin_free(launch);
-    }
     if (atomic_load(&meter->busy) &&
         launch->now - atomic_load_explicit(&meter->looked, memory_order_relaxed) > LOOK_NS)
         meter_look(meter, launch->now, 0);
     if (window.shared && lease_takes_turns(position) && lease_is_full(position))
         return WAIT_WORK;
+    if (!window.cores) /* it had some when it began to wait */
+        leave_queue(launch);
     verdict = credit_begin(launch, window.cores, wait);
     if (verdict == OPEN && window.shared && !lease_held(position)) {
         meter_end(launch, false); /* the turn ended meanwhile */
@@ -156,6 +158,8 @@ static CUresult wait_at(struct launch *launch, int position, struct wait *wait)
                      launch->thread);
         if (!wait->held_since)
             wait->held_since = now;
+        if (now - (wait->noted ? wait->noted : wait->held_since) > NOTE_NS)
+            note_wait(position, wait, now);
         count(wait, position, verdict == WAIT_WORK || verdict == WAIT_LEASE);
         if (at_meter) {
             wait_at_meter(launch, position, verdict, wait);

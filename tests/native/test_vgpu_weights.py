@@ -255,3 +255,25 @@ def test_no_turn_is_given_while_the_policy_is_another(gpu: Gpu) -> None:
     (raw,) = gpu.index.by_key["1"].uuids
     before = gpu.pacer.paces[raw, "1"]
     assert before < 60 and gpu.rates(tenants, 1, settle=0.1) == approx([TWO, TWO], rel=0.01)
+
+
+@pytest.mark.parametrize(("ns", "batch"), [(1_000_000, 0), (100_000_000, 1), (5_000, 0)])
+def test_a_light_tenant_that_does_other_work(gpu: Gpu, ns: int, batch: int) -> None:
+    """It never waits for its kernels, or they are long, or very short: the loop beside it has its part.
+
+    What it has queued before it is measured goes on beside the loop: so it is seconds until that is so.
+    """
+    heavy, light = gpu.slice(3), gpu.slice(1)
+    tenants = [gpu.start(heavy), gpu.start(light, ns=ns, batch=batch)]
+    steps, kernels = gpu.rates(tenants, 8, settle=3)
+    had = kernels * ns / 1e9
+    assert points_off([steps / ALONE, had], [3, 1]) < 4
+
+
+@pytest.mark.parametrize(("ns", "batch"), [(1_000_000, 0), (5_000, 0)])
+def test_a_heavy_tenant_that_does_other_work(gpu: Gpu, ns: int, batch: int) -> None:
+    heavy, light = gpu.slice(3), gpu.slice(1)
+    tenants = [gpu.start(heavy, ns=ns, batch=batch), gpu.start(light)]
+    kernels, steps = gpu.rates(tenants, 8, settle=3)
+    had = kernels * ns / 1e9
+    assert points_off([had, steps / ALONE], [3, 1]) < 3

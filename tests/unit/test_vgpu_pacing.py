@@ -79,6 +79,30 @@ def test_somebody_always_goes_on(weights: list[int], data: st.DataObject) -> Non
     assert not equal or all(one == WHOLE for _, one in working)
 
 
+@given(st.lists(st.integers(1, 32), min_size=2, max_size=7))
+@settings(max_examples=examples(60), deadline=None)
+def test_any_weights(weights: list[int]) -> None:
+    """Each has its part, more weight never means a longer pause, and the device is never without work."""
+    found = pace(force(*weights), *[ALWAYS] * len(weights)) or [WHOLE] * len(weights)
+    wanted = [weight / sum(weights) for weight in weights]
+    assert had([one / 100 for one in found]) == approx(wanted, abs=0.015)
+    assert max(found) == WHOLE
+    assert sorted(found) == [one for _, one in sorted(zip(weights, found))]
+
+
+@given(st.lists(st.tuples(st.integers(1, 16), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))
+@settings(max_examples=examples(100), deadline=None)
+def test_any_figures(slices: list[tuple[int, float, float]]) -> None:
+    """Whatever the ledgers say, a pace is a percentage, and slices without work hold back nobody."""
+    weights = [weight for weight, _, _ in slices]
+    uses = [Use(busy, held * (1 - busy)) for _, busy, held in slices]
+    found = pace(force(*weights), *uses)
+    assert all(1 <= one <= WHOLE for one in found)
+    without = [use if number else Use() for number, use in enumerate(uses)]
+    others = [use if number else Use(0.0, 0.01) for number, use in enumerate(uses)]
+    assert pace(force(*weights), *without) == pace(force(*weights), *others)
+
+
 def test_who_is_held_back_is_known_to_want_more() -> None:
     """Its pace does not change what it is."""
     assert pace(force(3, 1), ALWAYS, Use(0.5, 0.5)) == [100, 50] == pace(force(3, 1), ALWAYS, ALWAYS)
