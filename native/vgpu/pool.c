@@ -61,17 +61,21 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Nothing is to be had but what the pool keeps: undone, should it grow for that all the same. */
+/* Nothing is to be had but what the pool keeps. It grows for that if it has it in pieces that are too small: this is undone,
+ * and until the stream is there, the program does not know the address. */
 static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
                                 bool named)
 {
+    CUdeviceptr address;
     uint64_t reserved = attribute(pool, CU_POOL_RESERVED), used = attribute(pool, CU_POOL_USED);
     if (used > reserved || reserved - used < request->size)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(out, request, named);
-    if (result != CUDA_SUCCESS || gauge_read(ITEM_POOL, key_of(pool)) <= 0)
-        return result;
-    return undo(*out, request, pool);
+    CUresult result = ask_driver(&address, request, named);
+    if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
+        return undo(address, request, pool);
+    if (result == CUDA_SUCCESS)
+        *out = address;
+    return result;
 }
 
 /* A pool that no known call has told of: where its memory is says where it belongs to. Managed memory, which no device

@@ -22,6 +22,23 @@ def test_the_default_pool_by_its_own_name(vgpu: Slice) -> None:
     assert vgpu.agree() == CONTEXT
 
 
+def test_a_full_pool_in_pieces(vgpu: Slice) -> None:
+    """The driver makes it larger, which is undone: nobody gets that memory's address."""
+    process = vgpu.start().do("stream s", "pool p 0", "keep p")
+    for name in "abcd":
+        process.do(f"frompool {name} 300m p")
+    for name, small in zip("abcd", "efgh"):
+        process.do(f"freeasync {name}", "sync", f"frompool {small} 160m p")
+    full = vgpu.agree()
+    assert full == CONTEXT + 4 * 320 * MIB
+    vgpu.limit(*[full + 64 * MIB] * len(vgpu.uuids))
+    assert process.code("frompool z 200m p") == OUT_OF_MEMORY
+    assert process.ask("show z") == ["0"]
+    assert vgpu.agree() == full
+    process.do("frompool y 120m p")
+    assert vgpu.agree() == full
+
+
 def test_a_pool_of_a_device_that_is_not_listed(vgpu: Slice) -> None:
     vgpu.limit(2 * GIB)
     process = vgpu.start()
