@@ -42,7 +42,7 @@ _IN_NAME = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 _NAME_MAX = 253
 CAP_SYS_ADMIN = 21  # capabilities(7)
 #: Answers that say nothing about the claim.
-_UNSETTLED = (0, 408, 429, 500, 502, 503, 504)
+_UNSETTLED = (0, 408, 409, 410, 429, 500, 502, 503, 504)
 
 #: Seconds for which a device is waited for that a pod has which ends, and between two looks: the kubelet itself
 #: tries again after 60 to 90. Of many claims that wait, so many look in that time: others must be prepared between.

@@ -108,7 +108,7 @@ def test_an_api_server_that_does_not_answer(plugin: Plugin, kubelet: Kubelet, ap
     known = add(api, claim("known", [result("gpu", "gpu-0", "4Gi", "50")]))
     new = add(api, claim("new", [result("gpu", "gpu-0", "4Gi", "50")]))
     first = kubelet.prepare(known)[known["metadata"]["uid"]]
-    for status in (429, 500, 503, CLOSE):
+    for status in (409, 410, 429, 500, 503, CLOSE):
         api.fail("GET .*/resourceclaims/", status)
         reply = kubelet.prepare(known, new)
         assert reply[known["metadata"]["uid"]] == first
