@@ -172,6 +172,7 @@ chart: | $(VENV)/.ready ## build/kubernetes: the Helm chart, and the manifest nv
 	$(RUN) packaging/chart.py $(BUILD)/kubernetes $(if $(VERSION),--version "$(VERSION)") $(if $(IMAGE),--image "$(IMAGE)") $(if $(HELM),--helm "$(HELM)")
 
 test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine with simulated GPUs; wants Go, and builds Kubernetes the first time; PODS=200
+	@cd tests && ../$(RUN) -m support.cluster build
 	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) tests/kubernetes
 
 test-engines: $(BUILD)/.packages-test stage ## engines newer than the distribution's: Debian sid's, unpacked, and others that are built the first time; wants Go
