@@ -21,7 +21,7 @@ HISTORY = 16
 LIMITS = 256
 
 _HEADER = struct.Struct("<8sIIQII32x")
-_PARTITION_SIZE = 24 + SLOTS // 4 + 16 * HISTORY
+_PARTITION_SIZE = 32 + SLOTS // 4 + 16 * HISTORY
 _EXPORT = struct.Struct(f"<QQII{SLOTS // 8}s")
 _SLOT_HEAD = struct.Struct("<QII16x")
 _LIMIT_SIZE = 512

@@ -79,7 +79,7 @@ def device_time(root: str, gpu: int = 0) -> DeviceTime:
     living = {one.pid: one.busy_ns / 1e9 for one in report(root).processes if one.gpu == gpu}
     with open(os.path.join(root, STATE), "rb") as file:
         # struct sim_partition of native/simdriver/common/state.h; a GPU has one, and 8 of MIG devices.
-        size = 24 + state.SLOTS // 4 + 16 * state.HISTORY
+        size = 32 + state.SLOTS // 4 + 16 * state.HISTORY
         file.seek(64 + gpu * 9 * size + 16)
         return DeviceTime(struct.unpack("<Q", file.read(8))[0] / 1e9, living)
 

@@ -82,6 +82,7 @@ struct sim_partition {
         _Atomic uint64_t period; /* CLOCK_BOOTTIME / SIM_HISTORY_NS */
         _Atomic uint64_t busy_ns;
     } history[SIM_HISTORY];
+    _Atomic uint64_t last; /* slot + 1 whose kernels ran last in a turn */
 };
 
 struct sim_state {
@@ -103,7 +104,7 @@ _Static_assert(sizeof(struct sim_use) == 64, "state layout");
 _Static_assert(sizeof(struct sim_slot) == 32 + 64 * SIM_USES, "state layout");
 _Static_assert(sizeof(struct sim_export) == 24 + SIM_SLOTS / 8, "state layout");
 _Static_assert(sizeof(struct sim_limit) == 512, "state layout");
-_Static_assert(sizeof(struct sim_partition) == 24 + SIM_SLOTS / 4 + 16 * SIM_HISTORY, "state layout");
+_Static_assert(sizeof(struct sim_partition) == 32 + SIM_SLOTS / 4 + 16 * SIM_HISTORY, "state layout");
 _Static_assert(offsetof(struct sim_state, partitions) == 64, "state layout");
 
 /* The number of a partition: GPU `gpu` of the description, or its MIG device `mig` (from 0; -1: the GPU). */

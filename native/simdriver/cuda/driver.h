@@ -95,6 +95,7 @@ struct engine {
     uint64_t asleep_until; /* when its thread looks again by itself */
     uint64_t clock;        /* simulated time: kernels are done up to here */
     uint64_t slice_start;  /* of the turn */
+    uint64_t held_since;   /* likewise, with what is no kernel */
     uint64_t copies_end;   /* when the copy engine is free */
     uint32_t beside;       /* other clients of MPS whose kernels run, */
     uint32_t seen;         /* and what was counted of their changes then */

@@ -80,18 +80,14 @@ static bool try_kernel(struct device *device, struct op *op, uint64_t now, uint6
         *next = sooner(*next, start);
         return false;
     }
-    if (!engine->holding) {
-        engine->wants = true;
-        if (together_is_used())
-            together_begin(device);
-        else if (turn_take(device))
-            engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
-        else
-            return false;
-        engine->holding = true;
-        engine->wants = false;
+    bool held = engine->holding;
+    if (!turn_hold(device, now))
+        return false;
+    if (!held)
         engine->slice_start = later(start, engine->clock);
-    }
+    uint64_t change = engine->running_count ? 0 : turn_change(device);
+    if (change)
+        engine->clock = engine->slice_start = later(start, engine->clock) + change;
     start_kernel(engine, op, start);
     return true;
 }
@@ -120,6 +116,13 @@ static bool step_head(struct device *device, struct op *op, uint64_t now, uint64
         return false; /* a kernel */
     if (op->state == OP_QUEUED && must_wait_for_others(op->stream, op->sequence))
         return false;
+    if (op->state == OP_QUEUED && turn_is_needed(op)) {
+        if (!turn_hold(device, now)) {
+            *next = sooner(*next, now + POLL_NS);
+            return false;
+        }
+        start = later(start, device->engine.held_since);
+    }
     switch (op->kind) {
     case OP_KERNEL:
         return try_kernel(device, op, now, next);
@@ -245,15 +248,10 @@ static void step_turn(struct device *device, uint64_t now, uint64_t *next)
         }
         *next = sooner(*next, now + SLICE_NS);
     }
-    if (!engine->holding && engine->running_count) {
-        engine->wants = true;
-        if (turn_take(device)) {
-            engine->holding = true;
-            engine->wants = false;
-            engine->clock = later(engine->clock, sooner(turn_free_at(device), now));
-            engine->slice_start = engine->clock;
-            *next = now;
-        }
+    if (!engine->holding && engine->running_count && turn_hold(device, now)) {
+        engine->clock += turn_change(device);
+        engine->slice_start = engine->clock;
+        *next = now;
     }
     if (!engine->holding && !engine->wants && engine->queued)
         turn_withdraw(device);

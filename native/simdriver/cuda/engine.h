@@ -3,7 +3,10 @@
  * A device's engine is one thread of each process. It simulates time: each operation begins when it was submitted
  * and what it waits for had ended, and lasts as long as it is said to, whenever the thread gets to look at it.
  * Kernels progress only while the process holds the turn of its partition, which processes pass on by time slices;
- * the times of events therefore include time switched out, as on hardware. Clients of MPS have no turns: together.c. */
+ * the times of events therefore include time switched out, as on hardware. Clients of MPS have no turns: together.c.
+ *
+ * With NVC_SIM_SWITCH_NS, a change from one process's kernels to another's takes so many nanoseconds, and whatever else is
+ * in streams but copies progresses only in the process's turn too, as on hardware: events, and waits for words. */
 #ifndef NVC_SIM_ENGINE_H
 #define NVC_SIM_ENGINE_H
 
@@ -52,6 +55,10 @@ bool turn_take(struct device *device); /* else we are in the queue */
 void turn_withdraw(struct device *device);
 void turn_pass(struct device *device, bool still_wanted);
 bool turn_is_mine(struct device *device);
+bool turn_hold(struct device *device,
+               uint64_t now);                /* takes it, and notes since when; false: we wait for it */
+uint64_t turn_change(struct device *device); /* how long it takes until kernels of ours run */
+bool turn_is_needed(const struct op *op);    /* for what is no kernel */
 bool turn_is_wanted(struct device *device);
 void turn_wait(struct device *device, uint64_t ns); /* without the lock; ends early when something changes */
 void turn_nudge(struct device *device);             /* ends the waits of all */

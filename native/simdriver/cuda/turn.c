@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include <linux/futex.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,6 +66,53 @@ bool turn_take(struct device *device)
     want(partition, slot, !taken);
     device->engine.queued = !taken;
     return taken;
+}
+
+bool turn_hold(struct device *device, uint64_t now)
+{
+    struct engine *engine = &device->engine;
+    if (engine->holding)
+        return true;
+    if (together_is_used()) {
+        together_begin(device);
+        engine->holding = true;
+        engine->wants = false;
+        return true;
+    }
+    engine->holding = turn_take(device);
+    engine->wants = !engine->holding;
+    if (engine->holding) {
+        uint64_t free_at = turn_free_at(device), from = free_at < now ? free_at : now;
+        engine->clock = engine->clock > from ? engine->clock : from;
+        engine->slice_start = engine->held_since = engine->clock;
+    }
+    return engine->holding;
+}
+
+/* Nanoseconds; 0: changes take no time. The lock is held. */
+static uint64_t switch_ns(void)
+{
+    static uint64_t found = UINT64_MAX;
+    if (found == UINT64_MAX) {
+        const char *text = getenv("NVC_SIM_SWITCH_NS");
+        found = text ? strtoull(text, NULL, 10) : 0;
+    }
+    return found;
+}
+
+uint64_t turn_change(struct device *device)
+{
+    uint64_t mine = driver()->slot + 1;
+    if (together_is_used())
+        return 0;
+    return atomic_exchange(&partition_of(device)->last, mine) != mine ? switch_ns() : 0;
+}
+
+bool turn_is_needed(const struct op *op)
+{
+    if (op->kind == OP_KERNEL || op->kind == OP_COPY || together_is_used() || !switch_ns())
+        return false;
+    return op->kind != OP_WAIT || op->event->done >= op->generation;
 }
 
 void turn_withdraw(struct device *device)
