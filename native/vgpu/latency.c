@@ -2,6 +2,8 @@
  * is the same for whatever is launched, so a write of one word is timed on an idle device, from the end of the call to
  * that of the wait. Of that goes what one of many such writes in a full queue takes: the device's own part.
  *
+ * The calls that this takes wait for all streams of the program: not while one of them may wait for the program.
+ *
  * It is measured once for each device and process. What the program launches meanwhile would make it look longer, so then,
  * and where it is too long to be believed, it is measured again later. Beside the work of others each attempt lasts as long
  * as that work, and the program waits for it: so attempts end with the first wait that is too long, and become rare. In turns
@@ -130,8 +132,8 @@ void latency_measure(struct meter *meter)
     struct tools tools = {.stream = (CUstream)(uintptr_t)2};
     struct target to;
     uint64_t began = now_ns(CLOCK_MONOTONIC), serial = atomic_load(&meter->serial), found = UINT64_MAX;
-    if (began < atomic_load(&meter->measure_at) || !is_worth_it(meter) || !target_current(&to) ||
-        to.position != meter->position || atomic_exchange(&meter->measuring, true))
+    if (began < atomic_load(&meter->measure_at) || stall_is_expected() || !is_worth_it(meter) ||
+        !target_current(&to) || to.position != meter->position || atomic_exchange(&meter->measuring, true))
         return;
     int mode = capture_leave();
     if (open_tools(&tools))

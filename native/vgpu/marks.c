@@ -73,11 +73,10 @@ static CUevent take_event(struct meter *meter, uint32_t place, uint64_t context)
     bool other = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current != wanted;
     if (other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
         return NULL;
-    if (REAL(cuEventCreate)(&event, 0) != CUDA_SUCCESS)
-        event = NULL;
+    bool made = REAL(cuEventCreate)(&event, 0) == CUDA_SUCCESS;
     if (other)
         REAL(cuCtxPopCurrent_v2)(&current);
-    return event;
+    return made ? event : NULL;
 }
 
 /* The lock is held. What there is no room for is left to the context's end. */
@@ -97,10 +96,12 @@ void marks_drop(struct meter *meter, struct stream *stream)
 }
 
 /* False: it is not, or it may have come into a capture that began meanwhile, and the device would never reach it. */
-static bool record(CUevent event, CUstream handle)
+static bool record(CUevent event, CUstream handle, struct mark *mark)
 {
     uint64_t captures = capture_begins();
     int mode = capture_leave();
+    mark->event = event;
+    mark->called = now_ns(CLOCK_MONOTONIC);
     bool recorded = !capture_has(handle) && REAL(cuEventRecord)(event, handle) == CUDA_SUCCESS;
     capture_return(mode);
     return recorded && capture_is_same(captures);
@@ -129,17 +130,18 @@ bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t conte
     CUevent event = place < METER_CONTEXTS ? take_event(meter, place, context) : NULL;
     if (!event)
         return false;
-    bool recorded = record(event, handle);
+    struct mark mark = {.launches = made};
+    bool recorded = record(event, handle, &mark);
     lock_take(&meter->lock);
     stream = stream_find(meter, key, context, thread);
     bool room = recorded && stream && stream->count < METER_MARKS && stream->made >= made;
-    if (room)
-        add_mark(stream, (struct mark){.event = event,
-                                       .launches = made,
-                                       .first = stream->since,
-                                       .sampled = made == stream->marked + 1});
-    else if (stream)
+    if (room) {
+        mark.first = stream->since;
+        mark.sampled = made == stream->marked + 1;
+        add_mark(stream, mark);
+    } else if (stream) {
         give_event(meter, stream, event);
+    }
     lock_drop(&meter->lock);
     return room;
 }
@@ -165,11 +167,12 @@ void mark_put_before(struct launch *launch)
     CUevent event = alone ? take_event(meter, place, context) : NULL;
     if (!event)
         return;
-    bool recorded = record(event, launch->handle);
+    struct mark mark = {.launches = made, .begins = true};
+    bool recorded = record(event, launch->handle, &mark);
     lock_take(&meter->lock);
     stream = stream_find(meter, key, context, launch->thread);
     if (recorded && is_alone(stream) && stream->made == made)
-        add_mark(stream, (struct mark){.event = event, .launches = made, .begins = true});
+        add_mark(stream, mark);
     else if (stream)
         give_event(meter, stream, event);
     lock_drop(&meter->lock);
@@ -182,6 +185,7 @@ static void renew_origin(struct meter *meter, struct stream *stream, CUevent eve
     give_event(meter, stream, clock->origin);
     clock->origin = event;
     clock->base += time;
+    clock->floor += time;
 }
 
 /* The lock is held. When the device was at the mark, on our clock. */
@@ -189,14 +193,20 @@ static uint64_t bring_over(struct meter *meter, struct stream *stream, const str
                            uint64_t now)
 {
     struct context_clock *clock = &meter->contexts[stream->place];
+    uint64_t before = mark->called > stream->still ? mark->called : stream->still;
     int64_t earliest = (int64_t)mark->recorded - time, latest = (int64_t)now - time;
+    int64_t drift = clock->base_at ? (int64_t)(now - clock->base_at) / DRIFT : 0;
+    int64_t base = clock->base_at ? clock->base + drift : latest, lowest = (int64_t)before - time;
+    int64_t floor = clock->base_at ? clock->floor - drift : lowest;
     /* Rather too late than too early: what was seen soonest after it was reached says it best. */
-    int64_t base = clock->base_at ? clock->base + (int64_t)(now - clock->base_at) / DRIFT : latest;
     clock->base = base < latest ? base : latest;
+    clock->floor = floor > lowest ? floor : lowest;
+    clock->base = clock->base < earliest ? earliest : clock->base;
+    clock->floor = clock->floor > clock->base ? clock->base : clock->floor;
     clock->base_at = now;
-    if (clock->base < earliest)
-        clock->base = earliest;
     uint64_t reached = (uint64_t)(clock->base + time);
+    if (mark->begins) /* rather too early: what is behind it is charged from then on */
+        stream->still = (uint64_t)(clock->floor + time);
     if (!clock->origin || time > ORIGIN_SECONDS * SECOND)
         renew_origin(meter, stream, mark->event, time);
     else
@@ -237,8 +247,9 @@ void marks_set_clock(struct meter *meter, CUstream handle, uint64_t context, uin
     if (!event)
         return;
     int mode = capture_leave();
+    struct mark mark = {.event = event, .called = now_ns(CLOCK_MONOTONIC)};
     CUresult result = REAL(cuEventRecord)(event, handle);
-    struct mark mark = {.event = event, .recorded = now_ns(CLOCK_MONOTONIC)};
+    mark.recorded = now_ns(CLOCK_MONOTONIC);
     if (result == CUDA_SUCCESS)
         result = wait_a_little(event, mark.recorded);
     uint64_t seen = now_ns(CLOCK_MONOTONIC);
@@ -309,8 +320,9 @@ static struct stream *still_first(struct meter *meter, uint32_t i, const struct 
     return same ? stream : NULL;
 }
 
-/* The first mark of the i-th stream of the table, if the device has passed it. */
-static bool read_mark(struct meter *meter, uint32_t i)
+/* The first mark of the i-th stream of the table, if the device has passed it. False: it has not, or was asked for the
+ * `beginning` of what waited, and this was it. */
+static bool read_mark(struct meter *meter, uint32_t i, bool beginning)
 {
     float milliseconds = 0;
     lock_take(&meter->lock);
@@ -359,11 +371,11 @@ static bool read_mark(struct meter *meter, uint32_t i)
         stream_ended(meter, stream, mark.launches, reached, reached > ready ? reached - ready : 0);
     }
     lock_drop(&meter->lock);
-    return true;
+    return !mark.begins || !beginning;
 }
 
 /* Elapsed times can be asked for in a context only, and the calling thread may have none. */
-void marks_read(struct meter *meter)
+void marks_read(struct meter *meter, bool beginning)
 {
     CUcontext current = NULL;
     bool nowhere = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
@@ -374,7 +386,7 @@ void marks_read(struct meter *meter)
         lock_drop(&meter->lock);
         if (!some || (nowhere && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS))
             continue;
-        while (read_mark(meter, i))
+        while (read_mark(meter, i, beginning))
             ;
         if (nowhere)
             REAL(cuCtxPopCurrent_v2)(&context);

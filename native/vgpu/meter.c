@@ -120,9 +120,8 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
         meter->under_way -= (uint32_t)least(launches - stream->ended, meter->under_way);
         stream->ended = launches;
         meter->progress = end > meter->progress ? end : meter->progress;
+        meter->latest = end > meter->latest ? end : meter->latest;
     }
-    if (end > meter->latest)
-        meter->latest = end;
     if (stream->ended == stream->begun)
         stream_forget(meter, stream);
 }
@@ -281,14 +280,19 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
     }
     lock_drop(&meter->lock);
     int mode = capture_leave();
-    marks_read(meter);
+    marks_read(meter, true);
+    lock_take(&meter->lock);
+    stall_leave_out(meter, now_ns(CLOCK_MONOTONIC)); /* before what began meanwhile ends */
+    lock_drop(&meter->lock);
+    marks_read(meter, false);
     for (uint32_t i = 0; atomic_load(&meter->busy) && i < meter->room; i++)
         ask(meter, i, off);
     capture_return(mode);
     lock_take(&meter->lock);
     uint64_t end = now_ns(CLOCK_MONOTONIC);
     meter_close_if_idle(meter, end);
-    stall_leave_out(meter, now, end);
+    stall_leave_out(meter, end);
+    atomic_store(&meter->stalled, stall_is_on(meter, now));
     lock_drop(&meter->lock);
     atomic_store_explicit(&meter->reading, false, memory_order_release);
     return true;

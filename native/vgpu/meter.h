@@ -28,7 +28,8 @@ enum {
 struct mark {
     CUevent event;
     uint64_t launches; /* of the stream's, in front of it */
-    uint64_t recorded; /* when; all times of the meter are CLOCK_MONOTONIC, nanoseconds */
+    uint64_t called;   /* when it was about to be recorded, and */
+    uint64_t recorded; /* when it was; all times of the meter are CLOCK_MONOTONIC, nanoseconds */
     uint64_t first;    /* when the first launch after the mark before was made */
     bool sampled;      /* one launch is between it and the mark before */
     bool begins;       /* all further launches of the stream are behind it, whichever thread made them */
@@ -61,7 +62,8 @@ struct stream {
 struct context_clock {
     uint64_t context;
     CUevent origin;
-    int64_t base;     /* our clock at the origin */
+    int64_t base;     /* our clock at the origin, rather too late */
+    int64_t floor;    /* the same, never too late */
     uint64_t base_at; /* when that was improved; 0: never */
     uint64_t set_at;  /* when the clocks were compared on an idle device */
     uint32_t pooled;
@@ -143,12 +145,17 @@ void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_
 /* stalls.c: a stream is about to wait for something else than its own work. */
 void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thread);
 
+/* A stream waits, for all that is known, and nothing was launched behind that. */
+bool stall_is_expected(void);
+
 /* Around the first launch behind such a wait: a mark in front of it, when it may be made. */
 void stall_mark(struct launch *launch);
 
-/* The lock is held. At `asked` the stream's first mark was not reached; then, that no stream's was. */
+/* The lock is held. At `asked` the stream's first mark was not reached; what passed since the last work has ended and
+ * before any other began is not charged; at `asked`, no stream's mark was reached. */
 void stall_note(struct stream *stream, uint64_t asked);
-void stall_leave_out(struct meter *meter, uint64_t asked, uint64_t now);
+void stall_leave_out(struct meter *meter, uint64_t now);
+bool stall_is_on(const struct meter *meter, uint64_t asked);
 
 /* The program waited, or asked, and nothing of its own is left on the device. */
 void meter_stepped(struct meter *meter, uint64_t now);
@@ -193,7 +200,8 @@ bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t conte
 
 /* In front of a launch that was let through, and is not made yet. */
 void mark_put_before(struct launch *launch);
-void marks_read(struct meter *meter);
+void marks_read(struct meter *meter,
+                bool beginning); /* of each stream, up to where what waited begins, or all */
 
 static inline bool stream_is_used(const struct stream *stream)
 {

@@ -8,11 +8,12 @@
 #include "capture.h"
 #include "gate.h"
 
-enum { WAITS = 64 };
+enum { WAITS = 64, MARKS = 2, YIELDS = 100 };
 
 /* Streams with a wait that no launch came behind; where two have the same place, one of them has no mark. */
 static struct {
     _Atomic uint64_t key;    /* of the stream; 0: there is none */
+    _Atomic bool own;        /* the wait is in the stream itself */
     _Atomic uint32_t legacy; /* `legacy`, when something was last launched in one of these streams */
 } waits[WAITS];
 
@@ -31,16 +32,49 @@ static uint32_t place_of(uint64_t key)
     return (uint32_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 58);
 }
 
+/* Whether a launch of another thread is on its way into the stream, or has come into it without a mark behind it. */
+static bool is_unmarked(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread,
+                        bool on_its_way)
+{
+    lock_take(&meter->lock);
+    struct stream *stream = meter->room ? stream_find(meter, handle, context, thread) : NULL;
+    bool found = stream && (on_its_way ? stream->made != stream->begun : stream->made > stream->marked);
+    lock_drop(&meter->lock);
+    return found;
+}
+
+/* A mark that comes behind the wait does not say when that ended which is in front of it. */
+static void mark_before_wait(struct meter *meter, CUstream stream, uint64_t context, uint64_t thread)
+{
+    uint64_t handle = (uintptr_t)stream;
+    for (int i = 0; i < MARKS; i++) {
+        for (int step = 0; step < YIELDS && is_unmarked(meter, handle, context, thread, true); step++)
+            syscall(SYS_sched_yield);
+        if (!is_unmarked(meter, handle, context, thread, false) ||
+            !mark_put(meter, stream, handle, context, thread))
+            return;
+    }
+}
+
 void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thread)
 {
     uint64_t key = key_of((uintptr_t)handle, thread);
     struct meter *meter = meter_of(position);
     if (meter && atomic_load(&meter->busy))
-        mark_put(meter, handle, (uintptr_t)handle, context, thread);
+        mark_before_wait(meter, handle, context, thread);
     atomic_store(&waits[place_of(key)].key, key);
+    atomic_store(&waits[place_of(key)].own, true);
     atomic_store(&waits[place_of(LEGACY_STREAM)].key, LEGACY_STREAM); /* it waits for blocking streams */
     if (key == LEGACY_STREAM)
         atomic_fetch_add(&legacy, 1);
+}
+
+bool stall_is_expected(void)
+{
+    for (int i = 0; i < WAITS; i++)
+        if (atomic_load_explicit(&waits[i].own, memory_order_relaxed))
+            return true;
+    return false;
 }
 
 void stall_mark(struct launch *launch)
@@ -50,33 +84,51 @@ void stall_mark(struct launch *launch)
     bool waits_itself = atomic_load_explicit(&waits[place].key, memory_order_relaxed) == key;
     if (__builtin_expect(!waits_itself && atomic_load(&waits[place].legacy) == seen, 1))
         return;
-    if (waits_itself)
+    if (waits_itself) {
         atomic_store(&waits[place].key, 0);
+        atomic_store(&waits[place].own, false);
+    }
     if (waits_itself && key == LEGACY_STREAM)
         seen = atomic_fetch_add(&legacy, 1) + 1; /* and blocking ones wait for it */
     atomic_store(&waits[place].legacy, seen);
     mark_put_before(launch);
 }
 
-void stall_note(struct stream *stream, uint64_t asked)
+/* What is unfinished of the stream is all behind its first mark. */
+static bool is_held(const struct stream *stream)
 {
     const struct mark *mark = &stream->ring[stream->head % METER_MARKS];
-    if (!mark->begins || stream->ended != mark->launches)
+    return stream->count && mark->begins && stream->ended == mark->launches;
+}
+
+void stall_note(struct stream *stream, uint64_t asked)
+{
+    if (!is_held(stream))
         return;
     stream->still = asked;
     if (stream->entered < asked)
         stream->entered = asked; /* so long, it has not waited for others of ours */
 }
 
-void stall_leave_out(struct meter *meter, uint64_t asked, uint64_t now)
+void stall_leave_out(struct meter *meter, uint64_t now)
 {
-    uint64_t busy = atomic_load(&meter->busy), end = meter->latest > busy ? meter->latest : busy;
-    bool still = busy && meter->used && !meter->closing;
+    uint64_t busy = atomic_load(&meter->busy), end = meter->latest > busy ? meter->latest : busy, next = now;
+    if (!busy || !meter->used || meter->closing)
+        return;
+    for (uint32_t i = 0; i < meter->room; i++)
+        if (stream_is_used(&meter->streams[i]))
+            next = least(next, meter->streams[i].still);
+    if (end < next)
+        meter_close_interval(meter, end, next, now);
+}
+
+bool stall_is_on(const struct meter *meter, uint64_t asked)
+{
+    bool still = atomic_load(&meter->busy) && meter->used && !meter->closing;
     for (uint32_t i = 0; still && i < meter->room; i++)
-        still = !stream_is_used(&meter->streams[i]) || meter->streams[i].still >= asked;
-    atomic_store(&meter->stalled, still);
-    if (still && end < asked)
-        meter_close_interval(meter, end, asked, now);
+        still = !stream_is_used(&meter->streams[i]) ||
+                (is_held(&meter->streams[i]) && meter->streams[i].still >= asked);
+    return still;
 }
 
 #define STALL(name, parameters, arguments, stream)                                                          \
