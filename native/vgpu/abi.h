@@ -30,6 +30,7 @@ enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
+    CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE = 900, /* and those behind it */
@@ -54,6 +55,7 @@ enum {
     CU_NODE_COPY = 1,
     CU_NODE_SETTING = 2,
     CU_NODE_GRAPH = 4,
+    CU_NODE_EVENT_RECORD = 7,
     CU_NODE_ALLOC = 10,
     CU_NODE_CONDITIONAL = 13
 };
@@ -144,6 +146,7 @@ typedef struct {
         long long reserved1[29];
         CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUDA_KERNEL_NODE_PARAMS kernel;
+        CUevent event;
     };
     long long reserved2;
 } CUgraphNodeParams;

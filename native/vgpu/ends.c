@@ -1,5 +1,6 @@
 /* Streams and contexts that end with unfinished work. */
 #include "meter.h"
+#include "own_events.h"
 
 static bool close_context(struct meter *meter, uint64_t context)
 {
@@ -25,6 +26,7 @@ uint64_t meter_close_context(uint64_t context)
     uint64_t unfinished = 0;
     if (process())
         atomic_fetch_add(&process()->streams_ended, 1);
+    own_events_end(context);
     for (int i = 0; i < VGPU_DEVICES; i++)
         if (meter_of(i) && close_context(meter_of(i), context))
             unfinished |= UINT64_C(1) << i;

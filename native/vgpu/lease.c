@@ -79,7 +79,7 @@ bool lease_tell_stall(struct process *in, int position, bool stalled)
     lock_take(&lease->changing);
     if (atomic_load(&lease->state) == DRAINING && lease->stalled != stalled) {
         message.round = lease->round;
-        uint64_t used = meter_charged(position);
+        uint64_t used = stalled ? meter_charged(position) : meter_used(position, now_ns(CLOCK_MONOTONIC));
         message.a = used > lease->charged ? used - lease->charged : 0;
         memcpy(message.uuid, lease->uuid, sizeof(message.uuid));
         lease->stalled = stalled;

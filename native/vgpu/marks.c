@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "lease.h"
 #include "meter.h"
+#include "own_events.h"
 
 #include <string.h>
 
@@ -74,6 +75,8 @@ static CUevent take_event(struct meter *meter, uint32_t place, uint64_t context)
     if (other && REAL(cuCtxPushCurrent_v2)(wanted) != CUDA_SUCCESS)
         return NULL;
     bool made = REAL(cuEventCreate)(&event, 0) == CUDA_SUCCESS;
+    if (made && !own_event_add(event, context))
+        REAL(cuEventDestroy_v2)(event), made = false;
     if (other)
         REAL(cuCtxPopCurrent_v2)(&current);
     return made ? event : NULL;

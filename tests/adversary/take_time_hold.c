@@ -191,6 +191,31 @@ static void in_another_context(void)
     *held.word = 1;
 }
 
+/* It keeps handles of events that it has destroyed, which the driver gives to others, and records them, whosever they are,
+ * in a stream that does not go on. */
+static void with_stolen_marks(void)
+{
+    enum { EVENTS = 128 };
+    Handle stolen[EVENTS];
+    struct held work = hold_in(new_stream()), cage = hold_in(new_stream());
+    CUresult (*record)(Handle, Handle);
+    *(void **)&record = entry("cuEventRecord");
+    for (int i = 0; i < EVENTS; i++)
+        CU(cuEventCreate, (Handle *, unsigned), &stolen[i], 0);
+    for (int i = 0; i < EVENTS; i++)
+        CU(cuEventDestroy_v2, (Handle), stolen[i]);
+    for (uint32_t round = 1; more(); round++) {
+        hold(&cage, round);
+        hold(&work, round);
+        launch(work.stream, 20000);
+        for (int i = 0; i < EVENTS; i++)
+            record(stolen[i], cage.stream);
+        *work.word = round;
+        wait_for(work.stream);
+        *cage.word = round;
+    }
+}
+
 static double least_of(double least, double from)
 {
     double took = now() - from;
@@ -220,12 +245,9 @@ void print_costs(void)
     exit(0);
 }
 
-const struct way hold_ways[] = {{"held-one-by-one", one_by_one, false},
-                                {"held-after-short", after_short, false},
-                                {"held-gone", in_gone_streams, false},
-                                {"held-events", behind_events, false},
-                                {"held-functions", behind_functions, false},
-                                {"held-race", in_a_race, false},
-                                {"held-captures", in_captures, false},
-                                {"held-context", in_another_context, false},
-                                {0}};
+const struct way hold_ways[] = {
+    {"held-one-by-one", one_by_one, false},      {"held-after-short", after_short, false},
+    {"held-gone", in_gone_streams, false},       {"held-events", behind_events, false},
+    {"held-functions", behind_functions, false}, {"held-race", in_a_race, false},
+    {"held-captures", in_captures, false},       {"held-context", in_another_context, false},
+    {"stolen-marks", with_stolen_marks, false},  {0}};
