@@ -22,6 +22,7 @@ class Way:
     #: The part of the time that a neighbour may have beyond its cap: for its work beside unfinished work of this
     #: one it is charged half, though that may wait for something and not run, where no mark shows that.
     lends: float = 0.0
+    lacks: float = 0.0  # what a neighbour may lack beyond its two points, on the simulated driver
     swings: float = 1.0  # what it may have beyond that in a single second
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
@@ -87,7 +88,11 @@ WAYS = (
         swings=0.02,
     ),
     Way(
-        "held-functions", "kernels wait for a function of the program that returns late", 0.008, swings=0.02
+        "held-functions",
+        "kernels wait for a function of the program that returns late",
+        0.008,
+        lacks=0.015,
+        swings=0.02,
     ),
     Way("held-race", "a thread lets a stream wait while another launches in it", 0.01, swings=0.02),
     Way(
@@ -95,10 +100,16 @@ WAYS = (
         "a stream waits, and another thread captures it for moments",
         0.01,
         lends=0.14,
-        least=0.3,
+        least=0.15,
         gpu=False,
     ),
     Way("held-context", "a stream of another context waits all the time", 0.012, swings=0.02),
+    Way(
+        "stolen-marks",
+        "it records events that it has destroyed, whosever they are by now, in a stream that waits",
+        0.02,
+        gpu=False,
+    ),
     Way("across-streams", "a long kernel in a stream that waits for the one that is asked", 0.02),
     Way("events", "20,000 events"),
     Way("callback", "it waits for a function that the stream calls", 0.003),

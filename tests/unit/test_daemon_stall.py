@@ -6,6 +6,7 @@ import pytest
 from support.arbiter_world import FIXED, SECOND, Program, World
 
 from nvc.daemon.io.wire import GRANT
+from nvc.daemon.schedule.accounts import SWITCH
 from nvc.daemon.schedule.leases import Member
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.policies import DevicePolicy
@@ -34,26 +35,29 @@ def test_the_next_one_begins_at_once_beside_what_waits_for_the_host() -> None:
     assert arbiter.tenants["other"].shared == 0
 
 
-def test_both_pay_half_while_it_runs_again() -> None:
+def test_what_runs_again_has_the_device_alone_and_then_half_of_it() -> None:
     world, member, other = stalled()
     arbiter, before = world.board.arbiters[world.uuids[0]], member.tenant.held
     world.run(5 * MS)
     arbiter.stall(member, member.round, False, 0, world.now)
     world.run(4 * MS)
     arbiter.release(member, member.round, False, 4 * MS, world.now)
-    assert member.tenant.held - before == 2 * MS == arbiter.tenants["other"].shared
+    assert member.tenant.held - before == 3 * MS == arbiter.tenants["other"].shared
     assert not arbiter.late and not member.stalled
 
 
 @pytest.mark.parametrize("claimed", [3, 1000])
-def test_what_ran_before_it_was_said_is_shared_too(claimed: int) -> None:
-    """Its own meter says how much that was; no more than the time that passed since it last said something."""
+def test_what_ran_before_it_was_said_was_its_alone(claimed: int) -> None:
+    """Its own meter says how much that was; no more than the time that passed since it last said something.
+
+    It pays for the change too.
+    """
     world, member, other = stalled()
     arbiter, before = world.board.arbiters[world.uuids[0]], member.tenant.held
     world.run(6 * MS)
     whole = arbiter.tenants["other"].held
     arbiter.stall(member, member.round, False, claimed * MS, world.now)
-    had = min(claimed, 6) * MS // 2
+    had = min(claimed, 6) * MS + SWITCH
     assert member.tenant.held - before == had == arbiter.tenants["other"].shared
     assert arbiter.tenants["other"].held == whole + 6 * MS - had
 

@@ -22,6 +22,10 @@ LENT = 500_000_000
 #: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
 #: what its holder launches at one time.
 GRACE = 10 * MS
+#: Nanoseconds for which the driver gives the device to one process before another one that has work.
+ALONE = 2_000_000
+#: Nanoseconds in which the device works for nobody then, about. Who is late pays for them.
+SWITCH = 100_000
 ROUNDING = 1e-6  # of a sum of parts
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
@@ -100,32 +104,40 @@ class Accounts:
         if user is not None:
             using[user] = using.get(user, 0) + (len(lease.holders) if lease is not None else 0) or 1
         processes = sum(using.values())
+        own = 0 if user is None else (now - since) * using[user] // processes * ALONE // (ALONE + SWITCH)
+        if user is not None:
+            self._charge(user, own)
+        others = processes - using.get(user, 0) if user is not None else processes
         for tenant, count in using.items():
-            part = (now - since) * count // processes
             if tenant is user:
-                self._charge(tenant, part)
-            else:
-                tenant.unpaid += part
-                tenant.held += part
+                continue
+            part = (now - since - own) * count // others
+            tenant.unpaid += part
+            tenant.held += part
+            for one in tenant.late:
+                one.paid += 0 if one.stalled else part // count
         if user is not None and not late.get(user):
             fresh = sum(now - one.since < LENT and not one.stalled for tenant in late for one in tenant.late)
-            user.shared += (now - since) * fresh // (fresh + using[user])
+            user.shared += (now - since - own) * fresh // others
 
     def settle(self, member: Member, used: int, now: int) -> None:
-        """Share out what a late process `used` in all, while the last that it said was that nothing of it runs.
+        """Charge a late process for what its own meter says it `used`, in all, since its last word.
 
-        It says so a moment after its work has begun.
+        The device is given to its work for ALONE before it is shared. While the process said that nothing of it
+        ran, it ran nothing that was longer; so that was its alone. It says so a moment after its work has begun.
         """
-        ran, member.used = min(used - member.used, now - member.since), used
-        if not member.stalled or ran <= 0:
-            return
-        part = ran // (len(self.late) + 1)
-        member.tenant.unpaid += part
-        member.tenant.held += part
+        ran, member.used = max(0, min(used - member.used, now - member.since)), used
+        alone = ran if member.stalled else min(ran, member.alone)
+        member.alone = max(0, ALONE - ran) if member.stalled else 0
+        changes = SWITCH if member.stalled and ran else 0
+        change = alone + (ran - alone) // (len(self.late) + 1) + changes - member.paid
+        member.paid = 0
+        member.tenant.unpaid += change
+        member.tenant.held += change
         user = self.lease.tenant if self.lease is not None else None
         if user is not None and user not in self.late:
-            user.shared += part
-            self._charge(user, -part)
+            user.shared = max(0, user.shared + change)
+            self._charge(user, -change)
 
     def pay(self, tenant: ScheduledSlice) -> None:
         """Charge a tenant for what it had while it was late."""

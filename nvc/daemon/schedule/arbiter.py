@@ -193,7 +193,8 @@ class Arbiter(Order):
         member.wants = more
         if member in tenant.late:
             self.charge_until(now)
-            self.settle(member, used, now)
+            if member.reports:
+                self.settle(member, used, now)
             self._end_lateness(member, now)
             self._wanting_changed(tenant, now)
             if more and not tenant.terms.demand.paused:
@@ -232,8 +233,10 @@ class Arbiter(Order):
         over = lease is not None and member in lease.holders and bool(lease.end or lease.dropped)
         if not late and not (stalled and over):
             return
-        self.settle(member, used, now)
-        member.stalled, member.since = stalled, now
+        if late and member.reports:
+            self.settle(member, used, now)
+        member.stalled, member.since, member.used = stalled, now, used
+        member.reports, member.paid = True, 0
         if late or lease is None:
             return
         lease.holders.discard(member)
@@ -246,7 +249,8 @@ class Arbiter(Order):
 
     def _end_lateness(self, member: Member, now: int) -> None:
         tenant = member.tenant
-        member.stuck = member.stalled = False
+        member.stuck = member.stalled = member.reports = False
+        member.alone = member.paid = 0
         if member not in tenant.late:
             return
         self.charge_until(now)

@@ -22,7 +22,8 @@ class Member:
     """What one process has to do with one device."""
 
     __slots__ = (
-        "tenant", "client", "uuid", "wants", "stuck", "stalled", "round", "since", "used", "left", "follower",
+        "tenant", "client", "uuid", "wants", "stuck", "stalled", "reports", "round", "since", "used",
+        "alone", "paid", "left", "follower",
     )  # fmt: skip
 
     def __init__(self, tenant: ScheduledSlice, client: Connection, uuid: bytes = b"") -> None:
@@ -32,9 +33,12 @@ class Member:
         self.wants = False
         self.stuck = False  # what it launched before its lease ended waits for what it is yet to launch
         self.stalled = False  # late, but what it launched waits for the host, and does not run
+        self.reports = False  # it says when that changes
         self.round = 0  # of the lease that it holds; 0: none
         self.since = 0  # late, or late and stalled, or no longer stalled
         self.used = 0  # nanoseconds under its lease, as it last said
+        self.alone = 0  # of what it will use, so much is its alone
+        self.paid = 0  # charged since its last word
         self.left = 0  # when it gave a lease back before its work had ended; 0: it had
         self.follower: Lease | None = None  # that began then, another tenant's
         tenant.members.add(self)
