@@ -2,7 +2,7 @@
 
 A new library is one row, for Linux; WSL has its own table, in wsl.py. Discovery looks for it, a container with a
 capability of its kind gets it, and the simulated driver has it. Slices leave it out unless the row says that its
-memory is counted. They also leave out all kinds that `plan/slices.py` names in UNCOUNTED_KINDS.
+memory is counted.
 """
 
 from __future__ import annotations
