@@ -106,6 +106,13 @@ static bool is_quiet(const struct lease *lease, int position, uint64_t now)
     return idle && now > last && now - last > IDLE_NS && !atomic_load(&lease->waiters);
 }
 
+/* Nothing ran under a lease that is over, nor is about to. It may be shorter than a process has to be quiet. */
+static bool is_unused(const struct lease *lease, int position, uint64_t now)
+{
+    return lease->length && now - lease->granted >= lease->length &&
+           meter_last_work(position) < lease->granted && !atomic_load(&lease->waiters);
+}
+
 /* Whether what runs will have ended when the next one begins, if the turn is given back now. What goes on for longer than
  * it was guessed to is waited for. */
 static bool ends_in_time(const struct lease *lease, uint64_t left)
@@ -171,7 +178,7 @@ static long look_after(struct process *in)
             if (!early)
                 step = stalled ? STALL_STEP_NS : drain_step(lease, left, now);
         } else if (state == DRAINING) {
-            good = lease_release(in, i, quiet ? NVCD_ENOUGH : 0);
+            good = lease_release(in, i, quiet || is_unused(lease, i, now) ? NVCD_ENOUGH : 0);
         }
         state = atomic_load(&lease->state);
         if (state == GRANTED)

@@ -29,3 +29,19 @@ def test_six_processes_that_never_wait(
     after = device_time(driver)
     assert (after.of(pid) - before.of(pid)) / 6 >= 0.45
     assert (after.total - before.total) / 6 >= 0.99
+
+
+def test_who_rests_does_not_keep_the_device_idle(
+    timed: Place, driver: str, tenant: Callable[..., Worker], world: World
+) -> None:
+    """Its leases are shorter than the time after which the shim takes it for idle: an unused one is the last."""
+    words = "--policy=weight", "--weight=1"
+    timed.start(f"--root={driver}")
+    rests = tenant(*words, rest=50000, **DECODE)
+    tenant(*words, ns=MS, batch=0)
+    world.run(3.5)
+    pid, before = world.pid(rests.process), device_time(driver)
+    world.run(4)
+    after = device_time(driver)
+    assert (after.total - before.total) / 4 >= 0.95
+    assert (after.of(pid) - before.of(pid)) / 4 >= 0.034  # of 0.038 alone

@@ -5,13 +5,12 @@
  *                0: none before the end                    grid=N       blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
  *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
- *   trace=MS     a line each: milliseconds, kernels so far   captures=1    a thread captures graphs meanwhile
+ *   trace=MS     a line each: milliseconds, kernels so far   rest=US     after each synchronisation
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
- *   probe=start|small|large|resident|threads   prints that: us of cuInit and a context, ns of an allocation and its free,
- *                KiB resident, number of threads; and ends
+ *   probe=start|small|large|resident|threads   prints us of cuInit and a context, ns of an allocation, KiB, or threads; ends
  *
- * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time. With
- * `mixed=N` every second kernel takes N times as long. Prints `start` and the rounds, then, for the time after `warm`:
+ * `spin` is a kernel that waits for the next one, in another stream. `churn=1` replaces streams all the time, `captures=1`
+ * captures graphs in another thread. With `mixed=N` every second kernel takes N times as long. Prints `start` and the rounds, then, for the time after `warm`:
  * kernels, seconds, the longest call of a launch in milliseconds, kernels a second; and kernels and seconds from the beginning. A line on standard input ends it early. */
 #include "vgpu_tool.h"
 
@@ -51,7 +50,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds;
+static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds, rest;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -254,9 +253,10 @@ static void *work_on(void *argument)
         must(launch(stream), "launch");
         note_longest(from);
         atomic_fetch_add(&done, strcmp(kind, "graph") == 0 ? nodes : 1);
-        if (batch && i % batch == batch - 1)
-            must(strcmp(kind, "ptsz") == 0 ? CU(cuStreamSynchronize_ptsz)(NULL) : synchronize(stream),
-                 "synchronize");
+        if (!batch || i % batch != batch - 1)
+            continue;
+        must(strcmp(kind, "ptsz") == 0 ? CU(cuStreamSynchronize_ptsz)(NULL) : synchronize(stream), "wait");
+        rest ? usleep((useconds_t)rest) : 0;
     }
     return NULL;
 }
@@ -303,7 +303,7 @@ static void read_arguments(char **words)
                        {"streams", &streams},  {"nodes", &nodes},   {"trace", &trace},
                        {"grid", &blocks},      {"rounds", &rounds}, {"captures", &captures},
                        {"cost", &cost},        {"churn", &churn},   {"idle", &idle},
-                       {"short", &short_ones}, {"mixed", &mixed}};
+                       {"short", &short_ones}, {"mixed", &mixed},   {"rest", &rest}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
