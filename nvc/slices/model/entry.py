@@ -72,6 +72,7 @@ def text_of(entry: Entry) -> str:
     """The content of the file `about` of an entry."""
     lines = [f"pid {entry.pid}", f"start {entry.start}", f"created {entry.created}"]
     lines += [f"rootfs {_quoted(entry.rootfs)}", f"libraries {_quoted(entry.libs_dir)}"]
+    # `fence`: slices that began under older versions have it, and these read those of newer ones.
     lines += [f"fence {entry.isolation}"] if entry.isolation else []
     lines += [f"mounts {entry.mounts}"] if entry.mounts else []
     lines += [f"server {entry.server}"] if entry.server else []

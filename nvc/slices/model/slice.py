@@ -153,8 +153,8 @@ class Slice(Value):
 def resolve(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[SliceDevice, ...]:
     """The devices of a container in the order of the request, each with its limits.
 
-    A device without limits in the request is given whole, within the operator's maxima. Only this function applies
-    those maxima.
+    A device without limits in the request is given whole, within the operator's maxima, which `bounded` applies to
+    the parts of CDI devices.
 
     Raises InputError, which names the option, variable or device, for a value that does not suit its device or that
     the operator does not grant. Raises DeviceError for a selector of `wanted.devices` that matches nothing, and for

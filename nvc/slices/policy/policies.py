@@ -4,9 +4,8 @@ They are a policy, the maximum number of slices, the maximum sum of their weight
 
     /run/nvc/vgpu-policy/<UUID of the GPU or MIG device>    lines of `name value`
 
-nvcd reads these files too. Without a device policy, the oldest slice that takes leases
-decides (entitlement.py). A malformed file is an error,
-never "no policy".
+nvcd reads these files too. Without a device policy, the oldest slice that takes leases decides (entitlement.py). A
+malformed file is an error, never "no policy".
 """
 
 from __future__ import annotations
