@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import PATIENCE, REPO, run
+from support import PATIENCE, REPO, run, until
 from support.mps_clients import Tenants, shared
 from support.mps_program import compile_control
 from support.nvcd import GPU, Place, ask, eventually
+from support.nvcd_programs import get, started
 from support.simdriver import WARN
 
 from nvc.daemon.io.loop import Loop
@@ -275,7 +276,7 @@ def test_the_policy_of_a_device(place: Place, tenants: Tenants) -> None:
 
 def test_weights_that_change_while_programs_run(place: Place, tenants: Tenants) -> None:
     """Who has less weight pauses, which is shown, and ends with the difference."""
-    place.start(f"--root={tenants.driver}")
+    started(place, tenants.driver, '[nvcd]\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n')
     spin = os.path.join(os.path.dirname(tenants.launcher), "nvc-spin")
     names = {"heavy": 3, "light": 1}
     spinning = [
@@ -289,10 +290,11 @@ def test_weights_that_change_while_programs_run(place: Place, tenants: Tenants) 
     try:
         eventually(place, lambda s: paces(s) in ([pace, 100] for pace in range(40, 90)))
         shown = json.loads(command(tenants, "top", "--once", "--format=json").stdout)
-        found = {one["name"]: one["devices"][0] for one in shown["slices"]}
-        assert found["light"]["pacePercent"] < found["heavy"]["pacePercent"] == 100
-        assert (found["heavy"]["entitlement"], found["light"]["entitlement"]) == (0.75, 0.25)
-        assert "of the time now" in command(tenants, "show", "light").stdout
+        entitled = {one["name"]: one["devices"][0]["entitlement"] for one in shown["slices"]}
+        assert entitled == {"heavy": 0.75, "light": 0.25}
+        assert values(place, "nvc_slice_entitlement_ratio") == [0.25, 0.75]
+        until(lambda: "of the time now" in command(tenants, "show", "light").stdout)
+        until(lambda: values(place, "nvc_slice_pace_ratio")[0] < values(place, "nvc_slice_pace_ratio")[1] == 1)
         command(tenants, "set", "light", "--weight=3")
         eventually(place, lambda s: paces(s) == [0, 0])
         assert "of the time now" not in command(tenants, "show", "light").stdout
@@ -302,6 +304,12 @@ def test_weights_that_change_while_programs_run(place: Place, tenants: Tenants) 
                 os.kill(pid, signal.SIGTERM)
         for process in spinning:
             process.wait(timeout=PATIENCE)
+
+
+def values(place: Place, name: str) -> list[float]:
+    """Those of a metric, the least first."""
+    lines = [line for line in get(place, "/metrics").splitlines() if line.startswith(f"{name}{{")]
+    return sorted(float(line.split()[-1]) for line in lines)
 
 
 def paces(state: dict[str, Any]) -> list[int]:

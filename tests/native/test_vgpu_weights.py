@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pytest import approx
@@ -68,8 +68,8 @@ class Gpu:
         self.cores: list[int] = []
         self.liars: dict[str, Callable[[Budget], Budget]] = {}  # what their ledgers say of what they had
         self.due: list[tuple[int, Callable[[int], None]]] = []
-        self.index: Any = SimpleNamespace(by_key={}, force={}, say=print)
-        loop: Any = SimpleNamespace(once=lambda due, work: self.due.append((due, work)))
+        self.index = cast(Any, SimpleNamespace(by_key={}, force={}, say=print))
+        loop = cast(Any, SimpleNamespace(once=lambda due, work: self.due.append((due, work))))
         self.pacer = Pacer(loop, self.index, self._budgets)
 
     def slice(self, weight: int, cores: int = 0) -> Capped:
