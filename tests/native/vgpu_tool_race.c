@@ -4,8 +4,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -166,8 +170,34 @@ static CUresult handles(char **word)
     return twins[0].result ? twins[0].result : twins[1].result;
 }
 
+/* From now on a call of the system does nothing, and answers with this errno; 0: as if it had. */
+static CUresult answer_for(const char *name, uint64_t error)
+{
+    static const struct {
+        const char *name;
+        unsigned int number;
+    } calls[] = {{"fcntl", SYS_fcntl},         {"openat", SYS_openat},  {"pread", SYS_pread64},
+                 {"pwrite", SYS_pwrite64},     {"fstat", SYS_fstat},    {"getrandom", SYS_getrandom},
+                 {"nanosleep", SYS_nanosleep}, {"madvise", SYS_madvise}};
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        struct sock_filter lines[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i].number, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned int)error),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = {sizeof(lines) / sizeof(lines[0]), lines};
+        if (strcmp(calls[i].name, name) == 0)
+            return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) |
+                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+    }
+    return -2;
+}
+
 CUresult races(char **word)
 {
+    if (IS("answerfor"))
+        return answer_for(word[1], number(word[2]));
     if (IS("ipcgettwice"))
         return handles(word);
     return IS("mapraces")     ? mappings((int)number(word[1]), true)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
-from . import GIB
-from .adversary import Look, Program, Taker
+from . import GIB, MIB
+from .adversary import Look, Program, Taker, attempt
+from .adversary_memory_more import fill
 from .vgpushim import Slice
 
 ROUNDS, HANDLES = 300, 40
+CALLS = ("fcntl", "openat", "pread", "pwrite", "fstat", "getrandom", "nanosleep", "madvise")
 
 
 def mappings(command: str) -> Program:
@@ -36,7 +39,53 @@ def handles_of_two_threads(slice_: Slice, look: Look) -> None:
     look.counted(2 * slice_.context)
 
 
+def closed_for_all(slice_: Slice, look: Look) -> None:
+    """The one that closed its descriptors keeps its place in the ledger, for others too."""
+    first = slice_.start().do("alloc a 800m", "closefrom")
+    second = slice_.process()
+    if attempt(second, "init", "primary 0") == [0, 0]:
+        fill(second, "alloc {} 64m", look)
+    look()
+    first.kill()
+
+
+def system_calls_that_lie(slice_: Slice, look: Look) -> None:
+    for name in CALLS:
+        for error in (0, errno.EPERM, errno.ENOSYS):
+            process = slice_.start().do("alloc a 512m", f"answerfor {name} {error}")
+            fill(process, "alloc {} 256m", look)
+            process.kill()
+
+
+def limits_that_change(slice_: Slice, look: Look) -> None:
+    """Each time another half of the quota is written; the larger one is the most that holds."""
+    process = slice_.start()
+    process.send("threads 8 300m 400")
+    while not process.time.wait([process.process.stdout], 0):
+        for limit in (1200 * MIB, 2 * GIB):
+            slice_.limit(*[limit] * len(slice_.uuids), context_overhead=slice_.context)
+            look(moving=True)
+    process.receive()
+    fill(process, "alloc {} 64m", look)
+
+
 TAKERS = (
+    Taker(
+        "closed for all",
+        "a process closes its descriptors, and another asks for memory",
+        closed_for_all,
+        3 * GIB,
+        gpu=False,
+    ),
+    Taker(
+        "system calls that lie",
+        "a filter answers for eight system calls: done, EPERM or ENOSYS",
+        system_calls_that_lie,
+        gpu=False,
+    ),
+    Taker(
+        "limits that change", "the limit goes up and down while eight threads allocate", limits_that_change
+    ),
     Taker(
         "a release behind a mapping",
         "a thread maps a block, and another gives its handle back before the first is back",
