@@ -131,7 +131,7 @@ def test_what_a_tenant_says_is_bounded() -> None:
     much = read(first, Budget(charged=90 * SECOND, waited=90 * SECOND), SECOND)
     assert much.use == Use(1.0, 0.0)
     less = read(much, Budget(), 2 * SECOND)
-    assert less.use is not None and (less.use.busy, less.use.held) == (approx(0.6), 0.0)
+    assert less.use is not None and [less.use.busy, less.use.held] == approx([0.6, 0.0])
     assert read(much, Budget(), SECOND) == Reading(SECOND, Budget())
 
 
