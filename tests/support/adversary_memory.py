@@ -215,7 +215,7 @@ TAKERS = (
     ),
     Taker(
         "local memory in other contexts, any node",
-        "the same by cuGraphAddNode",
+        "kernel nodes with local memory, added by cuGraphAddNode",
         local_memory_in_other_contexts("anykernelin"),
         8 * GIB,
     ),
@@ -232,12 +232,12 @@ TAKERS = (
     ),
     Taker(
         "a kernel got and launched without one",
-        "the same without a current context",
+        "a library with 6 GiB of variables is loaded by a launch without a current context",
         a_kernel_got_without_a_context("kernelof", "nocontext"),
     ),
     Taker(
         "kernels that were listed without a context",
-        "the same with a kernel from cuLibraryEnumerateKernels",
+        "a library with 6 GiB of variables is loaded by a launch of a kernel from cuLibraryEnumerateKernels",
         a_kernel_got_without_a_context("kernelsof", "primary 0"),
     ),
     *(
@@ -257,7 +257,7 @@ TAKERS = (
     ),
     Taker(
         "memory sent in a descriptor that stays open",
-        "the same, and the importer keeps the descriptor",
+        "exported blocks; the importer keeps the descriptor",
         sent_to_another("kept"),
         4 * GIB,
     ),

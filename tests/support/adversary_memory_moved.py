@@ -92,7 +92,7 @@ TAKERS = (
     ),
     Taker(
         "a library's file is exchanged",
-        "cuLibraryLoadFromFile of such a file",
+        "cuLibraryLoadFromFile of a file that another takes the place of",
         a_file_that_is_exchanged("library"),
     ),
     Taker(
@@ -102,7 +102,7 @@ TAKERS = (
     ),
     Taker(
         "graphs that keep while others go",
-        "the same, and each trim gives back the memory of another graph",
+        "cuDeviceGraphMemTrim after each launch gives back the memory of another graph",
         graphs_that_keep_while_others_go,
     ),
     Taker(

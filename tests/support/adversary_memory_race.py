@@ -100,7 +100,7 @@ TAKERS = (
     ),
     Taker(
         "two threads get a handle",
-        "of the same memory, which the maker frees while another process has it open",
+        "two threads get a handle of one block, which the maker frees while another process has it open",
         handles_of_two_threads,
     ),
 )

@@ -74,7 +74,7 @@ RIGHTS = (
     ),
     Right(
         "a shared volume over the slice",
-        "the slice's own directory is in such a volume",
+        "the slice's own directory is in a volume with shared propagation",
         "the start is refused",
         "kernel/test_cdi_slices.py::test_a_slice_is_not_mounted_where_the_host_would_see_it",
     ),
@@ -142,7 +142,7 @@ RIGHTS = (
     ),
     Right(
         "a user namespace",
-        "the same with all capabilities of a user namespace of its own",
+        "root of a user namespace, with all capabilities there, changes the quota's file",
         "it stays as the host wrote it",
         "adversary/test_rights.py::test_the_quota_stays_the_hosts",
     ),
@@ -204,7 +204,7 @@ RIGHTS = (
     Right(
         "a quota of its own",
         "another quota covers the slice's in a new mount namespace, or lies beside a copy of the shim",
-        "as above, of the slice that it is in",
+        "its slice is given no more; with `on-bypass = \"stop\"` the process is killed",
         "adversary/test_forged.py::test_a_quota_of_its_own",
     ),
     Right(
@@ -229,7 +229,7 @@ RIGHTS = (
     Right(
         "another root directory",
         "a process of the slice changes its root",
-        "it is known all the same",
+        "nvcd still knows its slice",
         "kernel/test_nvcd.py::test_a_process_with_another_root_directory",
     ),
     Right(

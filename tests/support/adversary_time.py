@@ -46,8 +46,8 @@ WAYS = (
     Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0),
     Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
-    Way("random", "three streams, three lengths, pauses, by chance", 0.02),
-    Way("long-behind-short", "20 short ones that are waited for, and a long one in another stream", 0.03),
+    Way("random", "three streams and three lengths of kernels, with pauses, at random", 0.02),
+    Way("long-behind-short", "20 short kernels that are waited for, and a long one in another stream", 0.03),
     Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
     Way("cooperative", "cuLaunchCooperativeKernel"),
     Way("old-calls", "cuLaunchGridAsync", least=0),
@@ -106,7 +106,7 @@ WAYS = (
     Way("held-context", "a stream of another context waits all the time", 0.012, swings=0.02),
     Way(
         "stolen-marks",
-        "it records events that it has destroyed, whosever they are by now, in a stream that waits",
+        "it records events that it has destroyed, and that may be the shim's by now, in a stream that waits",
         0.02,
         gpu=False,
     ),
@@ -116,10 +116,10 @@ WAYS = (
     Way("another-waits", "another thread waits, and this one never stops launching", nightly=True),
     # Graphs.
     Way("graphs", "graphs of 100 kernels of 100 µs in a queue", 0.02),
-    Way("replay", "a graph captured in one stream, launched in another thread's own", 0.008),
+    Way("replay", "a graph captured in one stream, launched in the default stream of another thread", 0.008),
     Way("capture", "launches while another stream captures"),
     Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06),
-    Way("graph-update-whole", "the same by cuGraphExecUpdate", 0.06),
+    Way("graph-update-whole", "a graph's kernel is 5 µs long 39 times, and then 60 ms, by cuGraphExecUpdate", 0.06),
     Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04),
     Way("many-graphs", "1,500 graphs"),
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
@@ -127,10 +127,10 @@ WAYS = (
     Way("graph-loop", "a graph that the device repeats 40 times by itself", 0.08, lends=0.05),
     # No kernels: memory of the device is set and copied.
     Way("memset", "512 MiB are set, again and again", copies=True, nightly=True),
-    Way("memset-rows", "the same in rows", copies=True, nightly=True),
+    Way("memset-rows", "512 MiB are set in rows, again and again", copies=True, nightly=True),
     Way("device-copy", "512 MiB are copied on the device", copies=True),
-    Way("any-copy", "the same by a call that does not say which memory it is", copies=True),
-    Way("memset-graph", "a graph of four such sets", copies=True, nightly=True),
+    Way("any-copy", "512 MiB are copied by a call that does not say which memory it is", copies=True),
+    Way("memset-graph", "a graph that sets 512 MiB four times", copies=True, nightly=True),
     # Threads and processes.
     Way("threads", "16 threads with default streams of their own", 0.032),
     Way("many-threads", "200 threads with default streams of their own", 0.4, nightly=True),
@@ -149,16 +149,16 @@ WAYS = (
         0.04,
         least=0,
     ),
-    Way("kill-in-callback", "SIGKILL there", 0.04, least=0),
+    Way("kill-in-callback", "SIGKILL in a function that the stream calls between kernels of 20 ms", 0.04, least=0),
     Way(
         "thread-ends-in-callback",
-        "the driver's thread ends there, another stream goes on",
+        "the driver's thread ends in a function that the stream calls, and another stream goes on",
         lends=0.03,
         least=0,
         gpu=False,
     ),
     Way("dying", "processes that are killed after each of six steps, one after the other", 0.02, least=0),
-    Way("storm", "three of these at a time, 200 a second", 0.06, least=0, nightly=True),
+    Way("storm", "processes that are killed, three at a time, 200 a second", 0.06, least=0, nightly=True),
     Way("fork-in-launch", "a process is copied while another thread of it launches", 0.004),
     Way("ten-thousand-streams", "10,000 streams", nightly=True),
     Way("another-root", "it changes its root directory while kernels run"),
@@ -166,7 +166,7 @@ WAYS = (
     Way("no-descriptors", "no descriptor is open, and none can be opened", least=0, gpu=False),
     Way("closed-descriptors", "all descriptors are closed while kernels run", least=0, gpu=False),
     Way("no-memory", "no memory can be had", least=0, gpu=False),
-    Way("no-limits", "all resource limits are 0 that the driver itself does not need"),
+    Way("no-limits", "all resource limits that the driver does not need are 0"),
     Way("unmapped-ledger", "processes unmap the slice's ledger while kernels run, and die of it", least=0),
     Way(
         "cut-ledger",
@@ -176,7 +176,7 @@ WAYS = (
     Way(
         "copied-shim", "two copies of the shim in a process, each knows half of the launches", 0.012, least=0
     ),
-    Way("lone-shim", "the same; the second finds no quota and refuses, the first goes on", 0.012),
+    Way("lone-shim", "two copies of the shim; the second finds no quota and refuses, the first goes on", 0.012),
 )
 
 
