@@ -11,6 +11,7 @@ import errno
 import os
 
 from nvc.errors import DeviceError
+from nvc.replace import replace_file
 from nvc.slices.model.entry import open_own
 from nvc.value import Value
 
@@ -108,16 +109,8 @@ class ServerRecord(Value):
 
 def write(directory: str, record: ServerRecord) -> None:
     """Keep a record in the directory of a server. Raises OSError."""
-    fd = os.open(
-        f"{directory}/.about", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
-    try:
-        text = f"{record.pid} {record.start} {record.percent} {record.memory}\n".encode()
-        if os.write(fd, text) != len(text):
-            raise OSError("not written in full")
-    finally:
-        os.close(fd)
-    os.rename(f"{directory}/.about", f"{directory}/about")
+    text = f"{record.pid} {record.start} {record.percent} {record.memory}\n"
+    replace_file(f"{directory}/about", text.encode(), 0o600, sync=False)
 
 
 def read(directory: str) -> ServerRecord | None:

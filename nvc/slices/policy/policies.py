@@ -30,7 +30,6 @@ TOTAL_WEIGHT_MAX = 1 << 20
 QUANTUM_US = (1_000, 1_000_000)  # least and most
 FILE_MAX = 4096
 UUID_MAX = 80
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UUID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 
 
@@ -118,18 +117,13 @@ def write(uuid: str, policy: DevicePolicy) -> None:
     The caller holds the registry's lock. Raises PolicyError.
     """
     path = _path(uuid)
-    temporary = f"{path}.new"
+    from nvc.replace import replace_file
+
     try:
-        _unlink(temporary)
-        if not policy.text():
+        if policy.text():
+            replace_file(path, policy.text().encode("ascii"), 0o600, sync=False)
+        else:
             _unlink(path)
-            return
-        fd = os.open(temporary, _WRITE, 0o600)
-        try:
-            os.write(fd, policy.text().encode("ascii"))
-        finally:
-            os.close(fd)
-        os.rename(temporary, path)
     except OSError as error:
         raise PolicyError.of("write policy", path, error) from None
 
