@@ -7,9 +7,10 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* DEBT: what a slice can owe at most. ALIVE: a living process says at least so often that its work goes on; a dead one is
- * charged for that much beyond its last word, in which the driver lets go of its context. */
-#define DEBT (600 * SECOND)
+/* LEDGER_DEBT: what a slice can owe at most; nvcd's own accounts have another bound. ALIVE: a living process says at least so
+ * often that its work goes on; a dead one is charged for that much beyond its last word, in which the driver lets go of
+ * its context. */
+#define LEDGER_DEBT (600 * SECOND)
 enum { CROWD = 4096, ALIVE_NS = 25000000, NONSENSE = 60 };
 
 /* The slot may be another one than before: what was shown in the old one is shown in the new one. */
@@ -49,10 +50,10 @@ static void add_credit(struct vgpu_budget *shared, int64_t add, int64_t most)
 {
     int64_t seen = SHARED_READ(shared->credit), next;
     do {
-        next = seen < -DEBT ? -DEBT : seen;
-        next += add > DEBT ? DEBT : add < -DEBT ? -DEBT : add;
+        next = seen < -LEDGER_DEBT ? -LEDGER_DEBT : seen;
+        next += add > LEDGER_DEBT ? LEDGER_DEBT : add < -LEDGER_DEBT ? -LEDGER_DEBT : add;
         next = next > most ? most : next;
-        next = next < -DEBT ? -DEBT : next;
+        next = next < -LEDGER_DEBT ? -LEDGER_DEBT : next;
     } while (!__atomic_compare_exchange_n(&shared->credit, &seen, next, false, __ATOMIC_SEQ_CST,
                                           __ATOMIC_SEQ_CST));
 }
@@ -77,7 +78,7 @@ static void pay(struct vgpu_budget *shared, uint32_t cores, uint64_t time)
         return;
     SHARED_ADD(shared->charged, time);
     if (cores)
-        add_credit(shared, -(int64_t)time, DEBT);
+        add_credit(shared, -(int64_t)time, LEDGER_DEBT);
 }
 
 /* Since when any process of the slice has had unfinished work, on the host's clock; UINT64_MAX: none has. */
@@ -116,7 +117,7 @@ void budget_refund(struct budget *budget, uint32_t cores, uint64_t time)
         return;
     SHARED_ADD(budget->shared->charged, -time);
     if (cores)
-        add_credit(budget->shared, (int64_t)time, DEBT);
+        add_credit(budget->shared, (int64_t)time, LEDGER_DEBT);
 }
 
 void budget_end(struct budget *budget, uint32_t cores, uint64_t end, uint64_t now)
@@ -134,7 +135,7 @@ void budget_end(struct budget *budget, uint32_t cores, uint64_t end, uint64_t no
         return;
     }
     /* Who charged this up to now, since it was not known to have ended; others may have been busy then. */
-    if (seen - last < DEBT && earliest(budget) >= seen &&
+    if (seen - last < LEDGER_DEBT && earliest(budget) >= seen &&
         __atomic_compare_exchange_n(&shared->busy_until, &seen, last, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST))
         budget_refund(budget, cores, seen - last);
@@ -149,8 +150,8 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
     budget_charge(budget, cores, now);
     /* 0: this is the first time. Another process, or processor, may be a little ahead. */
     uint64_t passed = !last ? saved : host > last ? host - last : last - host < (uint64_t)SECOND ? 0 : saved;
-    if (passed > (uint64_t)(DEBT / SECOND * 100 * SECOND))
-        passed = (uint64_t)(DEBT / SECOND * 100 * SECOND);
+    if (passed > (uint64_t)(LEDGER_DEBT / SECOND * 100 * SECOND))
+        passed = (uint64_t)(LEDGER_DEBT / SECOND * 100 * SECOND);
     /* Whoever moves the time adds the credit. */
     if (passed && __atomic_compare_exchange_n(&shared->refilled, &last, host, false, __ATOMIC_SEQ_CST,
                                               __ATOMIC_SEQ_CST))
