@@ -43,7 +43,7 @@ WAYS = (
     Way("streams", "4,000 streams"),
     Way("no-context", "a kernel of a library in an explicit stream, without a current context"),
     Way("new-streams", "a stream for each kernel, destroyed at once"),
-    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0),
+    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, lacks=0.05, least=0),
     Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams and three lengths of kernels, with pauses, at random", 0.02),

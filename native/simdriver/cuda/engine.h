@@ -5,8 +5,8 @@
  * Kernels progress only while the process holds the turn of its partition, which processes pass on by time slices;
  * the times of events therefore include time switched out, as on hardware. Clients of MPS have no turns: together.c.
  *
- * With NVC_SIM_SWITCH_NS, a change from one process's kernels to another's takes so many nanoseconds, and whatever else is
- * in streams but copies progresses only in the process's turn too, as on hardware: events, and waits for words. */
+ * With NVC_SIM_SWITCH_NS, a change from one process's kernels to another's takes so many nanoseconds. Events and waits for
+ * words progress only in the process's turn too then, as on hardware. */
 #ifndef NVC_SIM_ENGINE_H
 #define NVC_SIM_ENGINE_H
 

@@ -110,7 +110,8 @@ uint64_t turn_change(struct device *device)
 
 bool turn_is_needed(const struct op *op)
 {
-    if (op->kind == OP_KERNEL || op->kind == OP_COPY || together_is_used() || !switch_ns())
+    if (op->kind == OP_KERNEL || op->kind == OP_COPY || op->kind == OP_CHOOSE || together_is_used() ||
+        !switch_ns())
         return false;
     return op->kind != OP_WAIT || op->event->done >= op->generation;
 }
