@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.nvcd import Place
+from support.nvcd import Place, ask
 from support.vgpucap import Worker
 from support.virtual import World, device_time
 
@@ -29,6 +29,21 @@ def test_six_processes_that_never_wait(
     after = device_time(driver)
     assert (after.of(pid) - before.of(pid)) / 6 >= 0.45
     assert (after.total - before.total) / 6 >= 0.99
+
+
+def test_rests_that_are_short_cost_nothing(
+    timed: Place, driver: str, tenant: Callable[..., Worker], world: World
+) -> None:
+    """What the six have too much is owed to who rests for 1.5 ms after each step, too."""
+    words = "--policy=weight", "--weight=1"
+    timed.start(f"--root={driver}")
+    tenant(*words, rest=1500, **DECODE)
+    crowd = 'for _ in 1 2 3 4 5; do "$0" "$@" & done; exec "$0" "$@"'
+    tenant(*words, inside=("sh", "-c", crowd), ns=20 * MS, batch=0)
+    world.run(2)
+    before = ask(timed)["devices"][0]["tenants"][0]["heldNs"]
+    world.run(6)
+    assert (ask(timed)["devices"][0]["tenants"][0]["heldNs"] - before) / 6e9 >= 0.45
 
 
 def test_who_rests_does_not_keep_the_device_idle(

@@ -143,7 +143,9 @@ class Accounts:
         """Charge a tenant for what it had while it was late."""
         unpaid, tenant.unpaid = tenant.unpaid, 0
         tenant.held -= unpaid  # it was counted there before
+        before = tenant.account
         self._charge(tenant, unpaid)
+        tenant.owed += tenant.account - before
 
     def _charge(self, tenant: ScheduledSlice, held: int) -> None:
         tenant.held += held

@@ -342,6 +342,10 @@ class Arbiter(Order):
             self.reserve(tenant, now)
             self.board.gather(tenant.key, now)
             return
+        kept = 0 if self.bounded else self.kept_until(now)
+        if kept:
+            self.deadline = kept
+            return
         if not self.contended():
             (tenant,) = self.wanting.values()
             self.grant(tenant, 0, now, False)

@@ -61,7 +61,8 @@ def is_ordinary(arbiter: Arbiter) -> bool:
     if lease.tenant is None or lease.tenant.key not in wanting or arbiter.has_gangs():
         return False
     return all(
-        not tenant.shared and abs(tenant.account - arbiter.account) < FARTHEST for tenant in wanting.values()
+        not one.shared and not one.owed and abs(one.account - arbiter.account) < FARTHEST
+        for one in wanting.values()
     )
 
 

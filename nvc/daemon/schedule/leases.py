@@ -53,7 +53,7 @@ class ScheduledSlice:
 
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
-        "held", "unpaid", "shared", "waited", "since", "grants", "lates", "turn", "served", "tag", "floor",
+        "held", "unpaid", "shared", "waited", "since", "grants", "lates", "turn", "served", "tag", "floor", "owed",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -68,6 +68,7 @@ class ScheduledSlice:
         self.budget = 0.0
         self.refilled = now
         self.held = 0  # in all
+        self.owed = 0  # of its account, what it had while it was late; see Order.level_of
         self.unpaid = 0  # of that, while it was late
         self.shared = 0  # of its lease, what late ones had: its processes are yet to be told
         self.waited = 0  # in all, for a lease

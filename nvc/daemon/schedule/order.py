@@ -6,6 +6,7 @@ from operator import attrgetter
 
 from nvc.daemon.schedule.accounts import Accounts
 from nvc.daemon.schedule.leases import UNIT
+from nvc.slices.model.policy import MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import InForce
 
 FORGIVEN = 64  # of what a tenant is ahead, at most a turn, such a part with each of its turns
-BY_ACCOUNT, BY_TAG, BY_SERVED = attrgetter("account"), attrgetter("tag"), attrgetter("served")
+BY_TAG, BY_SERVED = attrgetter("tag"), attrgetter("served")
+#: Nanoseconds of rest for which a tenant keeps its place before those who owe, and until debts to it are forgotten.
+REST, FORGOTTEN = 2 * MS, 500 * MS
 
 
 class Order(Accounts):
@@ -52,7 +55,7 @@ class Order(Accounts):
         """
         wanting = self.wanting.values()
         first = min(wanting, key=BY_TAG)
-        self.account = max(self.account, first.account)
+        self.account = max(self.account, level_of(first))
         tag = first.tag
         chosen = min([one for one in wanting if one.floor <= tag], key=BY_SERVED)
         ahead = min(chosen.account - self.account, chosen.tag - chosen.account)
@@ -92,6 +95,25 @@ class Order(Accounts):
             self.deadline = now + (soonest or self.quantum)
         return best
 
+    def kept_until(self, now: int) -> int:
+        """Until when the device is kept for one that rests, since all that want it owe; 0: it is not.
+
+        They would have it for far longer than the rest: they owe since they do not give it back in time.
+        """
+        wanting = self.wanting.values()
+        if not all(one.owed for one in wanting):
+            for one in wanting:
+                if one.owed:  # it waits, and what it owes becomes less as the others go on
+                    others = min(other.account for other in wanting if not other.owed)
+                    one.owed = max(min(one.owed, one.account - others), 0)
+            return 0
+        resting = [one.served for one in self.tenants.values() if not one.owed and one.key not in self.wanting]
+        last = max(resting, default=0)
+        if now - last > FORGOTTEN:
+            for one in wanting:
+                one.owed = 0
+        return last + REST if now < last + REST else 0
+
     def reserve(self, tenant: ScheduledSlice | None, now: int) -> None:
         """Keep the device for a gang until it has its others too; None: no longer."""
         self.charge_until(now)
@@ -106,7 +128,7 @@ class Order(Accounts):
     def advance(self) -> None:
         """New ones start where the one stands that is furthest behind of those who use the device."""
         if self.wanting:
-            self.account = max(self.account, min(map(BY_ACCOUNT, self.wanting.values())))
+            self.account = max(self.account, min(map(level_of, self.wanting.values())))
 
     def _wanting_changed(self, tenant: ScheduledSlice, now: int) -> None:
         """Keep `wanting` right after a member or the terms changed."""
@@ -118,7 +140,7 @@ class Order(Accounts):
             self.total -= tenant.weight
             tenant.since = 0
             if not self.wanting:
-                self.account = max(self.account, tenant.account)
+                self.account = max(self.account, level_of(tenant))
             if tenant is self.reserved or tenant in self.line:
                 self.board.cancel(tenant.key, now)
             return
@@ -136,3 +158,8 @@ class Order(Accounts):
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight
+
+
+def level_of(tenant: ScheduledSlice) -> int:
+    """Where somebody stands who comes beside it: what it owes is owed to who rests for a moment, too."""
+    return tenant.account - tenant.owed
