@@ -12,8 +12,7 @@ enum {
     END_STEP_US = 100,
     END_STEPS = 1000,
     HANDOVER_NS = 1000000, /* what takes longer is none that was waited for */
-    HEARD_PART = 4,        /* until nvcd hears of the end passes such a part of what follows */
-    SLOWER_PART = 16       /* of the difference, by which one that took longer changes what is expected */
+    HEARD_PART = 4         /* until nvcd hears of the end passes such a part of what follows */
 };
 
 static void wake(struct lease *lease)
@@ -204,15 +203,6 @@ void lease_stepped(int position, uint64_t now)
         channel_end(in);
 }
 
-/* The shortest of late, about. Where the next turn's work comes before this one's has ended, the device runs both by turns,
- * and both end late: so one hand-over that took long must not make those after it begin early. */
-static uint64_t expected(uint64_t before, uint64_t took)
-{
-    if (!before)
-        return took;
-    return took > before ? before + (took - before) / SLOWER_PART : (3 * before + took) / 4;
-}
-
 void lease_launched(int position)
 {
     struct lease *lease = &process()->leases[position];
@@ -222,7 +212,7 @@ void lease_launched(int position)
     uint64_t took = now > lease->told ? now - lease->told : 0;
     took += took / HEARD_PART;
     if (took && took < HANDOVER_NS)
-        atomic_store(&lease->handover, expected(before, took));
+        atomic_store(&lease->handover, before ? (3 * before + took) / 4 : took);
 }
 
 bool lease_is_handed_out(void)
