@@ -141,18 +141,54 @@ static const struct image nothing = {.exact = true};
 /* Whatever lies at a path when the driver opens it: measured where it is first used. */
 static const struct image unknown = {.exact = false};
 
+enum { PARKED = 8 };
+
+/* Libraries whose handles name one that was taken from the program, which has still to unload it. */
+struct parked {
+    CUlibrary libraries[PARKED];
+    unsigned int count;
+};
+
+/* True: the driver gave the handle of such a one again, and is to load once more while this one has it. */
+static bool park(CUlibrary library, struct parked *parked)
+{
+    if (!is_gone(library) || parked->count == PARKED)
+        return false;
+    parked->libraries[parked->count++] = library;
+    return true;
+}
+
+static CUresult unpark(const struct parked *parked, CUlibrary library, struct image image)
+{
+    for (unsigned int i = 0; i < parked->count; i++)
+        REAL(cuLibraryUnload)(parked->libraries[i]);
+    if (!is_gone(library))
+        return entered(library, image);
+    REAL(cuLibraryUnload)(library);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* The first module of the process may be a library. */
 #define LIBRARY(name, contents, type, what)                                                                 \
     CU_API CUresult name(CUlibrary *out, type what, int *options, void **values, unsigned int count,        \
                          int *library_options, void **library_values, unsigned int library_count)           \
     {                                                                                                       \
         struct loading loading;                                                                             \
+        struct parked parked = {.count = 0};                                                                \
+        CUlibrary library = NULL;                                                                           \
+        CUresult result;                                                                                    \
         if (!module_begin(nothing, &loading))                                                               \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
-        CUresult result =                                                                                   \
-            REAL(name)(out, what, options, values, count, library_options, library_values, library_count);  \
+        do                                                                                                  \
+            result = REAL(name)(out ? &library : NULL, what, options, values, count, library_options,       \
+                                library_values, library_count);                                             \
+        while (result == CUDA_SUCCESS && park(library, &parked));                                           \
         module_end(&loading, 0, result == CUDA_SUCCESS, true);                                              \
-        return result == CUDA_SUCCESS ? entered(*out, contents) : result;                                   \
+        if (result == CUDA_SUCCESS)                                                                         \
+            result = unpark(&parked, library, contents);                                                    \
+        if (result == CUDA_SUCCESS)                                                                         \
+            *out = library;                                                                                 \
+        return result;                                                                                      \
     }
 
 LIBRARY(cuLibraryLoadData, module_data(data), const void *, data)
@@ -173,14 +209,21 @@ CU_API CUresult cuLibraryUnload(CUlibrary library)
     return result;
 }
 
-/* False: of a library that bears something, and there is no room in the books. */
+/* False: of a library that bears something, and there is no room in the books. A kernel of an earlier library may have had this
+ * handle: the driver gives them again. */
 static bool enter_kernel(CUkernel kernel, CUlibrary library)
 {
-    struct item item;
-    if (!item_get(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item))
-        return true;
-    return item_put(&(struct item){
-        .kind = ITEM_KERNEL, .key = (uint64_t)(uintptr_t)kernel, .other = (uint64_t)(uintptr_t)library});
+    struct item of, item = {.kind = ITEM_KERNEL,
+                            .key = (uint64_t)(uintptr_t)kernel,
+                            .other = (uint64_t)(uintptr_t)library};
+    bool bears = item_get(ITEM_LIBRARY, item.other, &of);
+    items_lock();
+    struct item *earlier = item_find(ITEM_KERNEL, item.key);
+    if (earlier)
+        item_remove(earlier);
+    bool done = !bears || item_insert(&item);
+    items_unlock();
+    return done;
 }
 
 #define USE(name, parameters, arguments)                                                                    \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from support import GIB, MIB
+from support import GIB, MIB, adversary_memory
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
 
 LEFT = 2 * GIB - CONTEXT  # of the slice, beside a context
@@ -147,3 +147,16 @@ def test_processes_that_come_and_go_leave_no_slots(vgpu: Slice) -> None:
     with open(vgpu.path("nvc/ledger/ledger"), "rb") as file:
         file.seek(20)
         assert int.from_bytes(file.read(4), "little") == 1
+
+
+def test_a_library_that_was_taken_back_keeps_its_handle(vgpu: Slice) -> None:
+    """The driver gives a handle again once it is free, and the program has still to unload its library."""
+    path = os.path.join(vgpu.root, "image")
+    with open(path, "w", encoding="ascii") as file:
+        file.write(adversary_memory.PTX.format(".global .align 4 .b8 data[6442450944];"))
+    process = vgpu.start().do("nocontext", f"loadlibraryfile l {path}", "kernelof k l", "primary 0")
+    assert process.code("launchkernel k") == OUT_OF_MEMORY
+    process.do("library n 0 0", "kernelof j n", "launchkernel j", "dropkernels n")
+    process.do(f"loadlibraryfile n {path}", "library o 0 0", "kernelof j o", "launchkernel j", "wait")
+    process.do("dropkernels n", "dropkernels l", "dropkernels o")
+    assert vgpu.agree() == CONTEXT

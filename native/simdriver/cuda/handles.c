@@ -56,9 +56,18 @@ bool handle_remember(void *object, enum kind kind)
     return true;
 }
 
+/* The driver gives handles again at once. For libraries, which are all of one size, this one does so too. */
+static void *freed_library;
+
 void *handle_new(enum kind kind, size_t size)
 {
-    void *object = calloc(1, size);
+    void *object = kind == KIND_LIBRARY ? freed_library : NULL;
+    if (object)
+        memset(object, 0, size);
+    else
+        object = calloc(1, size);
+    if (kind == KIND_LIBRARY)
+        freed_library = NULL;
     if (object && !handle_remember(object, kind)) {
         free(object);
         object = NULL;
@@ -86,8 +95,11 @@ void handle_forget(void *object)
 
 void handle_free(void *object)
 {
+    bool kept = handle_is(object, KIND_LIBRARY);
     handle_forget(object);
-    free(object);
+    free(kept ? freed_library : object);
+    if (kept)
+        freed_library = object;
 }
 
 bool handle_is(const void *object, enum kind kind)
