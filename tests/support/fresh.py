@@ -7,8 +7,8 @@ commands that README.md begins with, or each COMMAND. In the last of several rou
 The last lines say how long everything took.
 
 The container has namespaces of its own for mounts, processes, IPC, names and cgroups, and clocks that say a minute
-of uptime. Its changes to the root are a layer that goes with it; /run, /tmp, /var/tmp, /srv, the engines' storage
-and root's caches are empty. It has the host's network, devices and kernel settings.
+of uptime. Its changes to the root are a layer that goes with it; /run, /tmp, /var/tmp, /srv, /home, the engines'
+storage and root's caches are empty. It has the host's network, devices and kernel settings.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from support import REPO, need, run
 
 #: Seconds for which the container's kernel claims to run when it starts.
 UPTIME = 60
-#: A checkout may be anywhere.
-CLONE = "/srv/a clone/nvc"
+#: A checkout may be anywhere but below /srv, of which each node of a cluster of tests has its own.
+CLONE = "/home/a clone/nvc"
 #: Lines of output that say how tests ended.
 CLOSING = re.compile(r"fresh: |\d+ (passed|failed|error).* in |(FAILED|ERROR) |.*\*\*\* ")
 CGROUPS = "/sys/fs/cgroup"
 #: Empty, and on the disk itself: an overlay takes no other overlay as the layer that it writes.
-EMPTY = "tmp var/tmp srv var/lib/docker var/lib/containers var/lib/containerd root/.cache"
+EMPTY = "tmp var/tmp srv home var/lib/docker var/lib/containers var/lib/containerd root/.cache"
 NAMES = {"empty": EMPTY, "cgroups": CGROUPS}
 
 #: The first process of the namespaces. Standard input is the caller's socket.
