@@ -49,8 +49,8 @@ FIGURES = (
     ("docs/sharing.md", f"at most {quantum.LONGEST / SOFT.quanta / MS:g} ms"),
     ("docs/sharing.md", f"at least {WEIGHT.preempts} times their weight: it interrupts them"),
     ("docs/sharing.md", f"- {MPS_CLIENTS} slices share the server,"),
-    ("docs/sharing.md", f"up to {shim('budget.c', 'DEBT')} s of GPU time"),
-    ("docs/vgpu.md", f"at most {shim('budget.c', 'DEBT')} s of its GPU time"),
+    ("docs/sharing.md", f"up to {shim('budget.c', 'LEDGER_DEBT')} s of GPU time"),
+    ("docs/vgpu.md", f"at most {shim('budget.c', 'LEDGER_DEBT')} s of its GPU time"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
     ("docs/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
 )  # fmt: skip
