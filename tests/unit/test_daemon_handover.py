@@ -198,7 +198,7 @@ def test_a_turn_is_handed_on(connected: Connected) -> None:
     assert connected.wait() == []
     kind, reserved, round, uuid, a, b = MESSAGE.unpack(connected.theirs[1].recv(SIZE + 1))
     assert (kind, reserved, round, uuid, a) == (
-        GRANT, 0, lease.round + 1, connected.uuid, arbiter.length(second.tenant)
+        GRANT, 0, lease.round + 1, connected.uuid, arbiter.lease_length(second.tenant)
     )  # fmt: skip
     assert before <= b + 7 <= time.monotonic_ns()
     assert arbiter.lease is not None and arbiter.lease.holders == {second} and arbiter.round == round

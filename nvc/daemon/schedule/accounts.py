@@ -52,7 +52,7 @@ class Accounts:
         self.bounded = self.policy.bound != NOTHING
         self.total = sum(tenant.weight for tenant in self.wanting.values())
 
-    def length(self, tenant: ScheduledSlice) -> int:
+    def lease_length(self, tenant: ScheduledSlice) -> int:
         """Nanoseconds of the tenant's next lease. In a round, each that wants the device has about a quantum."""
         whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
@@ -194,7 +194,7 @@ class Accounts:
         least, _ = self.saved(now)
         if least <= self.quantum:
             return
-        least -= max(self.length(tenant) / tenant.rate for tenant in self.wanting.values())
+        least -= max(self.lease_length(tenant) / tenant.rate for tenant in self.wanting.values())
         if least > 0:
             for tenant in self.tenants.values():  # one that rests is soon back among them
                 self.refill(tenant, now)

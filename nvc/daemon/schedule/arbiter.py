@@ -43,7 +43,7 @@ class Arbiter(Order):
         if found is None:
             found = self.tenants[terms.key] = ScheduledSlice(terms, self.account, now)
             self.weigh()
-            found.budget = float(self.length(found))
+            found.budget = float(self.lease_length(found))
             self._look_again(now)
         elif found.terms != terms:
             found.terms = terms
@@ -81,7 +81,7 @@ class Arbiter(Order):
         self.weigh()
         for tenant in self.tenants.values():
             tenant.stand(self.account)
-            tenant.budget, tenant.refilled = float(self.length(tenant)), now
+            tenant.budget, tenant.refilled = float(self.lease_length(tenant)), now
         if not self.policy.leases:
             for tenant in [*self.line, *([self.reserved] if self.reserved else [])]:
                 self.board.cancel(tenant.key, now)
@@ -324,7 +324,7 @@ class Arbiter(Order):
             tenant.stand(tenant.account)
             if not lease.end:  # it was not bounded meanwhile, and saved only what it left to late ones
                 self.refill(tenant, now)
-                tenant.budget = max(tenant.budget, float(self.length(tenant)))
+                tenant.budget = max(tenant.budget, float(self.lease_length(tenant)))
             tenant.since = now if tenant.key in self.wanting else 0
             self._wanting_changed(tenant, now)
         self.dispatch(now)
@@ -357,7 +357,7 @@ class Arbiter(Order):
             self.reserve(chosen, now)
             self.board.gather(chosen.key, now)
         else:
-            self.grant(chosen, self.length(chosen), now, False)
+            self.grant(chosen, self.lease_length(chosen), now, False)
 
     def grant(self, tenant: ScheduledSlice, length: int, now: int, gang: bool) -> None:
         """Begin a lease; without a `length`, one that ends when another tenant wants the device."""

@@ -94,7 +94,7 @@ class Board:
                     arbiter.line.append(arbiter.tenants[key])
                 arbiter.drop(now)
                 return
-        length = min(arbiter.length(arbiter.tenants[key]) for arbiter in reserved)
+        length = min(arbiter.lease_length(arbiter.tenants[key]) for arbiter in reserved)
         for arbiter in reserved:
             if _has(arbiter.reserved, key):
                 arbiter.grant(arbiter.tenants[key], length, now, True)
@@ -131,4 +131,4 @@ def _is_due(arbiter: Arbiter, key: str, now: int) -> bool:
         return True  # nobody could have it: each who waits is ahead of another one on some device, maybe
     others = [other.account for other in arbiter.wanting.values() if other is not tenant]
     ahead = tenant.account - min(others, default=tenant.account)
-    return ahead <= arbiter.length(tenant) * UNIT // tenant.weight
+    return ahead <= arbiter.lease_length(tenant) * UNIT // tenant.weight

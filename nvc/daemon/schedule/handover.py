@@ -101,8 +101,8 @@ class Record:
                 if lease.tenant in self.tenants and (ended or lease is self.arbiter.lease):
                     follower = self.tenants.index(lease.tenant)
         return (
-            tenant.account - self.base, tenant.weight, self.arbiter.length(tenant), tenant.turn, tenant.served,
-            tenant.since, left, began, ended, follower, fd, tokens, 0, 0, 0,
+            tenant.account - self.base, tenant.weight, self.arbiter.lease_length(tenant), tenant.turn,
+            tenant.served, tenant.since, left, began, ended, follower, fd, tokens, 0, 0, 0,
         )  # fmt: skip
 
     def read(self) -> None:

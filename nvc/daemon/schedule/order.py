@@ -80,7 +80,7 @@ class Order(Accounts):
                 continue
             half = halves.get(rate)
             if half is None:
-                half = halves[rate] = self.length(tenant) // 2
+                half = halves[rate] = self.lease_length(tenant) // 2
             self.refill(tenant, now)
             budget = tenant.budget
             # Half a lease at least: what the shim's own cap leaves of less would be many tiny leases.
@@ -154,7 +154,7 @@ class Order(Accounts):
             self.refill(tenant, now)
             # Where more is promised than there is, all others have savings.
             most = self.saved(now)[1]
-            tenant.budget = min(tenant.budget, max(float(self.length(tenant)), tenant.rate * most))
+            tenant.budget = min(tenant.budget, max(float(self.lease_length(tenant)), tenant.rate * most))
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight
