@@ -47,7 +47,7 @@ FIGURES = (
     ("docs/daemon.md", f"a quarter of what is left of {server.CLIENTS_MAX:,}."),
     ("docs/sharing.md", f"{quantum.SHORTEST / MS:g} to {quantum.LONGEST / MS:g} ms, and never more than"),
     ("docs/sharing.md", f"at most {quantum.LONGEST / SOFT.quanta / MS:g} ms"),
-    ("docs/sharing.md", f"at least {WEIGHT.preempts} times their weight: it interrupts them"),
+    ("docs/sharing.md", f"at least {WEIGHT.interrupts_at} times their weight: it interrupts them"),
     ("docs/sharing.md", f"- {MPS_CLIENTS} slices share the server,"),
     ("docs/sharing.md", f"up to {shim('budget.c', 'LEDGER_DEBT')} s of GPU time"),
     ("docs/vgpu.md", f"at most {shim('budget.c', 'LEDGER_DEBT')} s of its GPU time"),

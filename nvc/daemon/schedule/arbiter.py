@@ -172,8 +172,8 @@ class Arbiter(Order):
             lease.end = max(now, lease.due)
             self.deadline = lease.end
         elif (
-            self.policy.preempts
-            and tenant.weight >= self.policy.preempts * holder.weight
+            self.policy.interrupts_at
+            and tenant.weight >= self.policy.interrupts_at * holder.weight
             and tenant.account <= holder.account
         ):
             self.drop(now)

@@ -28,7 +28,7 @@ class Policy(Value):
     server: bool = False  # its slices share one MPS server; a cap is a part of the multiprocessors
     quanta: int = 1  # length of a lease, in the device's quantum
     reclaim: int = 0  # nanoseconds that a slice keeps a device it had alone after another slice wants it
-    preempts: int = (
+    interrupts_at: int = (
         0  # a slice with this many times the holder's weight ends the holder's lease; 0: none does
     )
 
@@ -50,7 +50,7 @@ TABLE = (
            "equal parts for slices with work; a step waits for a lease of each"),
     Policy(2, "weight", "by weight, for the slices that have work; a slice with eight times the weight of the"
            " lease's holder interrupts it",
-           "parts by weight for slices with work; a step waits for a lease of each", weighs=True, preempts=8),
+           "parts by weight for slices with work; a step waits for a lease of each", weighs=True, interrupts_at=8),
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
            "at most its cap for each; what one leaves stays unused", CAP),
     Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits",

@@ -13,7 +13,7 @@ from nvc.value import Value
 
 SHORT = 0.010  # seconds: who waits for a step of this length notices what others' leases add to it
 IDLE = 0.01  # of the time
-AHEAD = TABLE[POLICY_WEIGHT].preempts  # weights so many times as large do not wait for a lease's end
+AHEAD = TABLE[POLICY_WEIGHT].interrupts_at  # weights so many times as large do not wait for a lease's end
 UNKNOWN, IDLING, WAITING, WORKING = "not measured", "idle", "short steps", "long steps"
 
 
