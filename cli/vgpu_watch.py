@@ -44,19 +44,19 @@ def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
 
     SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
     """
-    from nvc.slices.client.nvcd import findings
+    from nvc.slices.client.nvcd import violations_of
     from nvc.slices.model.sizes import size_text
     from nvc.slices.show import rows, tables
     from nvc.slices.store.status import document, find
 
     tenant = find(everybody(ctx, operator_kernel()), slice_name)
     if form != "table":
-        found = findings(tenant.entry.key)
+        found = violations_of(tenant.entry.key)
         verification = {"ongoing": [text for _, text in found.ongoing], "past": list(found.past)}
         output.write(output.document_text({**document(tenant), "verification": verification}, form))
         return
     entry = tenant.entry
-    seen = findings(entry.key)
+    seen = violations_of(entry.key)
     created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.created))
     lines = [
         ("slice", tenant.name), *container_lines(tenant), ("key", entry.key), ("rootfs", entry.rootfs or "-"),

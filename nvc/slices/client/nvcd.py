@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.5  # seconds that who lists slices waits for a daemon that may hang
 ANSWER_MAX = 16 << 20  # bytes: `state` tells of everything there is
-PAST = 8  # findings that are over, of one slice
+PAST = 8  # violations that are over, of one slice
 DENIED = "denied more"
 _PART = 1 << 16
 
@@ -54,7 +54,7 @@ def silence() -> str:
     return ""
 
 
-class Findings(Value):
+class Violations(Value):
     """The violations of one slice that nvcd has found, for people."""
 
     ongoing: tuple[tuple[str, str], ...]  # UUID in lower case, and what goes on
@@ -70,12 +70,12 @@ class Findings(Value):
         return found
 
 
-def findings(key: str) -> Findings:
+def violations_of(key: str) -> Violations:
     """The violations of a slice. Never raises: `problem` says why nvcd does not answer."""
     try:
         state = ask("state", PATIENCE)
     except InitializationError as error:
-        return Findings((), (), str(error.cause))
+        return Violations((), (), str(error.cause))
     ongoing = []
     for one in _of(state, "ongoing", key):
         who = f"process {one.get('pid')} " if one.get("pid") else ""
@@ -88,7 +88,7 @@ def findings(key: str) -> Findings:
         f"{_when(one.get('time'))} {one.get('kind')}: {one.get('text')}; {one.get('action')}"
         for one in _of(state, "events", key)
     ]
-    return Findings(tuple(ongoing), tuple(past[-PAST:]))
+    return Violations(tuple(ongoing), tuple(past[-PAST:]))
 
 
 def _of(state: dict[str, Any], name: str, key: str) -> list[dict[str, Any]]:
