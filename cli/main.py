@@ -35,7 +35,7 @@ LAZY = {
     "sim": ("nvc_cli.sim", "sim", "Make driver roots of simulated GPUs"),
     "cdi": ("nvc_cli.cdi", "cdi", "Describe devices for engines (Container Device Interface)"),
     "runtime": ("nvc_cli.runtime", "runtime", "Register nvc with container engines"),
-    "vgpu": ("nvc_cli.vgpu", "vgpu", "Give programs a part of a GPU's memory and time"),
+    "vgpu": ("nvc_cli.vgpu", "vgpu", "Run programs in slices of a GPU, and manage slices"),
     "config": ("nvc_cli.config", "config", "Show, change and check the configuration file"),
     "doctor": ("nvc_cli.doctor", "doctor", "Find what is wrong here, and how to fix it"),
     "explain": ("nvc_cli.explain", "explain", "Explain the code of an error"),

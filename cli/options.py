@@ -72,12 +72,12 @@ VGPU: tuple[Option, ...] = (
     ("vgpu-memory", "", VALUE, "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each"),
     ("vgpu-memory-request", "", VALUE, "SIZE", "Reserve this much of each device; refuse if that is not free"),
     ("vgpu-cores", "", VALUE, "PERCENT[,...]",
-     "Most of the device's time, in percent: one for all devices, or one for each; 100: no cap"),
-    ("vgpu-weight", "", VALUE, "N", "Part of the time beside other slices, in proportion (default: 1)"),
+     "Cap: the highest percentage of the device's time; one for all devices, or one for each; 100: none"),
+    ("vgpu-weight", "", VALUE, "N", "Weight: slices that compete get time in proportion to it (default: 1)"),
     ("vgpu-policy", "", VALUE, "NAME", "How slices share time: {policies}"),
     ("isolation", "", VALUE, "KIND",
-     "mig, mps: a MIG device or MPS server for this slice alone; kernel: the driver limits its memory"),
-    ("vgpu-uncounted", "", FLAG, "", "Keep libraries that the shim cannot count (OpenCL, graphics, video)"),
+     "mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver"),
+    ("vgpu-uncounted", "", FLAG, "", "Keep libraries whose memory the shim cannot count (OpenCL, graphics, video)"),
 )
 
 CONFIGURE: tuple[Option, ...] = (

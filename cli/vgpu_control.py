@@ -49,7 +49,7 @@ def set_command(
     """Change the limits of a slice while its processes run.
 
     A memory limit below what is in use frees nothing: new allocations fail until enough is freed. A cap or a weight
-    without a policy selects the policy that enforces it, unless a policy was named before.
+    without a policy selects the policy that enforces it, unless somebody chose a policy for the slice.
     """
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:
@@ -111,7 +111,7 @@ _pausing("resume", "Let a slice launch again.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
 @click.option(
     "--quantum", default=None, metavar="TIME",
-    help="Quantum, or where nvcd fits it to the work, its maximum. Default: fitted, or 10ms.",
+    help="Lease between equal weights; where nvcd fits it to the work, its maximum. Default: fitted, or 10ms.",
 )  # fmt: skip
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")
 @FORMAT
@@ -172,7 +172,7 @@ def policy_command(
 @click.option("--force", is_flag=True, help="Also running slices; their containers keep their limits.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
-    """Remove records of slices that have ended.
+    """Remove records of slices that have ended: those that you name, or all of them with --gone.
 
     Starting containers does that too, from time to time.
     """

@@ -33,7 +33,8 @@ FORMAT = format_option("table")
 def vgpu() -> None:
     """Run programs in slices of a GPU's memory and time, and manage slices.
 
-    Containers get slices by environment variables, CDI devices or `configure --vgpu-memory`; see docs/vgpu.md.
+    Containers get slices by environment variables, CDI devices or `configure --vgpu-memory`.
+    Details: docs/vgpu.md; packages install it as /usr/share/doc/nvc/vgpu.md.
     """
 
 
@@ -46,11 +47,11 @@ def slice_options(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say what of a device somebody gets, as `configure` has them."""
     for name, metavar, text in (
         ("policy", "NAME", f"How slices share time: {CHOICES}."),
-        ("weight", "N", "Part of the time beside other slices, in proportion; default: 1."),
+        ("weight", "N", "Weight: slices that compete get time in proportion to it; default: 1."),
         (
             "cores",
             "PERCENT[,...]",
-            "Most of the device's time, in percent: one for all devices, or one for each (25,50); 100: no cap.",
+            "Cap: the highest percentage of the device's time, for all devices or one for each (25,50); 100: none.",
         ),
         ("memory", "SIZE[,...]", "Memory limit: 10GiB or 25%; one for all devices, or one for each."),
     ):
@@ -67,7 +68,7 @@ ISOLATION = click.option(
     default=None,
     metavar="KIND",
     shell_complete=completion.isolations,
-    help="mig, mps: a MIG device or MPS server for this slice alone; kernel: the driver limits its memory.",
+    help="mig: a MIG device of its own; mps: an MPS server of its own; kernel: a memory limit by the driver.",
 )
 
 

@@ -42,7 +42,8 @@ def ls_command(ctx: click.Context, everything: bool, form: str) -> None:
 def show_command(ctx: click.Context, slice_name: str, form: str) -> None:
     """Show one slice.
 
-    SLICE is its name, the name or id of its container, the beginning of that id or of its key, or a process in it.
+    SLICE is its name, the name or id of its container, the beginning of that id or of its key, or the id
+    of a process in it.
     """
     from nvc.slices.client.nvcd import violations_of
     from nvc.slices.model.sizes import size_text
