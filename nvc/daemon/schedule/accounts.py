@@ -53,7 +53,13 @@ class Accounts:
         self.total = sum(tenant.weight for tenant in self.wanting.values())
 
     def lease_length(self, tenant: ScheduledSlice) -> int:
-        """Nanoseconds of the tenant's next lease. In a round, each that wants the device has about a quantum."""
+        """Nanoseconds of the tenant's next lease: this decides how long leases last.
+
+        With equal weights it is the quantum (see quantum.py), times the policy's `quanta`. With different weights,
+        or under a cap, it is a quarter of that to four times as much: so in a round each gets its part of the time.
+        Two things change it later: `Arbiter.grant` makes it longer where nobody else wants the device, and a slice
+        that takes several devices at once gets the least of theirs (gang.py).
+        """
         whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
         if self.policy.bound == EQUAL:

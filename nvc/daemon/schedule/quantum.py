@@ -1,4 +1,6 @@
-"""How long the leases on a device are, learnt from what its slices do. Pure.
+"""The quantum of a device, learnt from what its slices do. Pure.
+
+`Accounts.lease_length` in accounts.py makes the length of each lease of it.
 
 A *step* is what a program does between two moments at which it waits for the device and has nothing left there: one
 token of a model, one iteration of a training. The shim counts steps in the slice's ledger, beside the GPU time that
@@ -9,7 +11,7 @@ take a few milliseconds alternate step by step: nobody waits for several steps o
 shorter than TURN, several of them make a lease, or changes would cost too much. Slices that never wait, or seldom,
 have long leases.
 
-The length is the same for all slices of a device, and each pays for the time that it holds the device: see
+The quantum is the same for all slices of a device, and each pays for the time that it holds the device: see
 accounts.py. So a slice that writes wrong figures to its ledger changes how often leases change, and nobody's share.
 """
 
@@ -106,7 +108,11 @@ def _fitting_one(step: int, turn: int) -> int:
 
 
 def quantum_of(force: InForce, learnt: int) -> int:
-    """The quantum in force on a device: as learnt, within the operator's bound and what the policy makes of it."""
+    """The quantum in force on a device: as learnt, within the operator's bound and what the policy makes of it.
+
+    Whatever else shall decide it, such as the model of the GPU, needs a field of `InForce`. `SliceIndex.apply` in
+    slice_index.py has that made, and knows the slices' records: `EntryDevice.name` is the model's name.
+    """
     if not learnt or force.policy.bound != NOTHING:
         return force.quantum
     fitting = min(learnt, LONGEST // force.policy.quanta)
