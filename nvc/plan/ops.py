@@ -1,7 +1,8 @@
 """The operations of a plan. Frozen data only: describing, exporting and applying them is done elsewhere.
 
-An operation that mounts something has `attributes`, MOUNT_ATTR_* of mount_setattr(2): the one place that says with
-which options. Whoever goes through operations ends with `assert_never`, so that mypy finds one that is left out.
+An operation that mounts something has `attributes`, MOUNT_ATTR_* of mount_setattr(2): they say with which options.
+Only a loader cache that must be bound has its options elsewhere, in native/core/ldcache/cachefile.c. Whoever goes
+through operations ends with `assert_never`, so that mypy finds one that is left out.
 `source` is a path inside the driver root, `target` an absolute path inside the container's rootfs.
 """
 

@@ -1,9 +1,9 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 Parsing, nvcd's arbiter, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
-table. Two other places know policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
-`native/vgpu/layout.h` has VGPU_POLICY_NATIVE and VGPU_POLICY_CONCURRENT, the rows without leases. A row's number is
-its place.
+table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose. The rows
+without leases, `native` and `concurrent`, are in `native/vgpu/layout.h` and `nvc/slices/model/layout.py` too. A
+row's number is its place.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TABLE = (
     Policy(3, "fixed", "at most its cap, even if the GPU is idle; slices without a cap share the rest",
            "at most its cap for each; what one leaves stays unused", CAP),
     Policy(4, "soft", "by weight, in longer leases: fewer changes, longer waits",
-           "parts by weight; longer leases and waits, of up to 40 ms", weighs=True, quanta=4,
+           "parts by weight; leases and waits up to four times as long", weighs=True, quanta=4,
            reclaim=100 * MS),  # seldom waited in full: four quanta that nvcd has chosen are 40 ms at most
     Policy(5, "native", "the driver schedules processes; nvc does not measure time",
            "parts as the driver gives them; caps and weights do not count", leases=False),
