@@ -323,9 +323,8 @@ static struct stream *still_first(struct meter *meter, uint32_t i, const struct 
     return same ? stream : NULL;
 }
 
-/* The first mark of the i-th stream of the table, if the device has passed it. False: it has not, or was asked for the
- * `beginning` of what waited, and this was it. */
-static bool read_mark(struct meter *meter, uint32_t i, bool beginning)
+/* The first mark of the i-th stream of the table, if the device has passed it. False: it has not, or what waited `began` with it. */
+static bool read_mark(struct meter *meter, uint32_t i, bool *began)
 {
     float milliseconds = 0;
     lock_take(&meter->lock);
@@ -374,11 +373,13 @@ static bool read_mark(struct meter *meter, uint32_t i, bool beginning)
         stream_ended(meter, stream, mark.launches, reached, reached > ready ? reached - ready : 0);
     }
     lock_drop(&meter->lock);
-    return !mark.begins || !beginning;
+    if (mark.begins && began)
+        *began = true;
+    return !mark.begins || !began;
 }
 
 /* Elapsed times can be asked for in a context only, and the calling thread may have none. */
-void marks_read(struct meter *meter, bool beginning)
+void marks_read(struct meter *meter, bool *began)
 {
     CUcontext current = NULL;
     bool nowhere = REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || !current;
@@ -389,7 +390,7 @@ void marks_read(struct meter *meter, bool beginning)
         lock_drop(&meter->lock);
         if (!some || (nowhere && REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS))
             continue;
-        while (read_mark(meter, i, beginning))
+        while (read_mark(meter, i, began))
             ;
         if (nowhere)
             REAL(cuCtxPopCurrent_v2)(&context);

@@ -280,11 +280,14 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
     }
     lock_drop(&meter->lock);
     int mode = capture_leave();
-    marks_read(meter, true);
-    lock_take(&meter->lock);
-    stall_leave_out(meter, now_ns(CLOCK_MONOTONIC)); /* before what began meanwhile ends */
-    lock_drop(&meter->lock);
-    marks_read(meter, false);
+    bool began = false;
+    marks_read(meter, &began);
+    if (began) {
+        lock_take(&meter->lock);
+        stall_leave_out(meter, now_ns(CLOCK_MONOTONIC)); /* before what began meanwhile ends */
+        lock_drop(&meter->lock);
+        marks_read(meter, NULL);
+    }
     for (uint32_t i = 0; atomic_load(&meter->busy) && i < meter->room; i++)
         ask(meter, i, off);
     capture_return(mode);

@@ -200,8 +200,9 @@ bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t conte
 
 /* In front of a launch that was let through, and is not made yet. */
 void mark_put_before(struct launch *launch);
-void marks_read(struct meter *meter,
-                bool beginning); /* of each stream, up to where what waited begins, or all */
+
+/* Reads marks that the device has passed: of each stream all, or, with `began`, up to where what waited began. */
+void marks_read(struct meter *meter, bool *began);
 
 static inline bool stream_is_used(const struct stream *stream)
 {

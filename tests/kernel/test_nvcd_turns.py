@@ -20,7 +20,7 @@ MS = 1_000_000
 DECODE = {"ns": 2 * MS, "batch": 1}
 LEARNT = 3.5  # seconds: see test_nvcd_quantum.py
 SECONDS = 6
-RESTLESS = 0.996
+RESTLESS = 0.999
 #: Programs of tests/adversary that make the end of their work look near.
 FORGE = ("alternate", "alternate-queued", "long-behind-short", "random")
 
