@@ -67,13 +67,14 @@ MEASURED = (
 
 
 LOADS = {DECODE: "wait for each step", TRAIN: "never wait", MIX: "half wait, half do not"}
-HEAD = "| measured on | slices | their programs |"
+HEAD = "| slices | their programs |"
 
 
 def table(rows: tuple[Effect, ...] = MEASURED) -> str:
     """The table of docs/sharing.md, which packaging/tables.py puts there: a column for each measured policy."""
     names = [row.name for row in TABLE if any(one.policy == row.name for one in rows)]
-    lines = [HEAD + "".join(f" `{name}` |" for name in names), "| --- | --- | --- |" + " --- |" * len(names)]
+    titles = "".join(f" `{name}` |" for name in names)
+    lines = [f"{HEAD}{titles} measured on |", "| --- | --- |" + " --- |" * (len(names) + 1)]
     for model, when, load, slices in dict.fromkeys((one.model, one.when, one.load, one.slices) for one in rows):
         cells = []
         for name in names:
@@ -83,7 +84,7 @@ def table(rows: tuple[Effect, ...] = MEASURED) -> str:
                 if (one.model, one.when, one.load, one.slices, one.policy) == (model, when, load, slices, name)
             ]
             cells.append("; ".join(_cell(one) for one in found) or "-")
-        lines.append(f"| {model}, {when} | {slices} | {LOADS[load]} | {' | '.join(cells)} |")
+        lines.append(f"| {slices} | {LOADS[load]} | {' | '.join(cells)} | {model}, {when} |")
     return "\n".join(lines) + "\n"
 
 
