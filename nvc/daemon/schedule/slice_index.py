@@ -1,5 +1,6 @@
 """The slices of the host as the arbiters need them: read from the registry, from quotas and from device
-policies. Only what has changed is read again."""
+policies. Only what has changed is read again. Of what cannot be read, the last sound values hold: a broken slice of
+`store/snapshot.py` is refused, but leases go on here."""
 
 from __future__ import annotations
 

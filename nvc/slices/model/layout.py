@@ -58,7 +58,7 @@ LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size + DEVICES * SLOTS * INTERVA
 PAUSED = 1
 DENIED = 2
 
-#: The share of a device's time.
+#: A slice's cap and weight, where it asks for none.
 CORES_UNCAPPED = 0
 WEIGHT = 1
 #: The policies that the shim knows by their numbers; see nvc/slices/model/policy.py.

@@ -1,6 +1,7 @@
 """The rows of `ls` and of both forms of `top`: one for each device of a slice, and the text of each column. Pure.
 
-A column is one entry of CELLS; a table names the columns that it shows.
+A column is one entry of CELLS. The tables in tables.py name the columns that they show, and screen.py has a
+`Column` for each of the interactive `top`.
 """
 
 from __future__ import annotations

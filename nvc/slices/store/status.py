@@ -193,7 +193,7 @@ def named(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
 
 
 def with_enforcement(found: tuple[SliceStatus, ...]) -> tuple[SliceStatus, ...]:
-    """The slices, with the reason why a policy is not enforced. Asks nvcd only if a policy needs it."""
+    """The slices, with what only nvcd knows: why a policy is not enforced. Asks it only if a policy needs it."""
     if not any(_needs(tenant, device) for tenant in found for device in tenant.devices):
         return found
     cause = silence()
