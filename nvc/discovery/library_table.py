@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from nvc.value import Value
 
-#: Whether all memory that a library takes of a GPU goes through libcuda, where a slice's shim counts it. Say NOT
-#: where that is not known, and for parts of OpenGL, EGL and Vulkan: slices start without the library, and
-#: `nvc-cli vgpu check` names who has loaded it.
+#: Whether all memory that a library takes of a GPU goes through libcuda, where a slice's shim counts it.
+#: COUNTED only says so: it does not make the shim count more. Say NOT where that is not known, and for parts of
+#: OpenGL, EGL and Vulkan: slices start without the library, and `nvc-cli vgpu check` names who has loaded it.
 COUNTED, NOT = True, False
 
 
