@@ -28,9 +28,9 @@ from nvc_cli.vgpu_report import OFTEN, Progress
 def advise_command(ctx: click.Context, gpu: str, trusted: bool, seconds: float, form: str) -> None:
     """Measure what slices do. Say which policy fits, and what each would give.
 
-    GPU is an index or UUID; without it, every GPU with slices. TIME is the part of the GPU's time that a slice had.
-    STEP is the GPU time between two moments at which it waited for the GPU. Figures are of runs on the same kind of
-    GPU; for others, rules say what a policy gives.
+    GPU is an index or UUID; without it, every GPU with slices. UTILIZED is the part of the GPU's time that a slice
+    used. STEP is the GPU time between two moments at which it waited for the GPU. Figures are of runs on the same
+    kind of GPU; for others, rules say what a policy gives.
     """
     from nvc.slices.client.nvcd import PATIENCE, ask
     from nvc.slices.policy.advice import advise

@@ -50,7 +50,7 @@ class Situation(Value):
     model: str
     policy: int  # in force
     loads: tuple[Load, ...]
-    quantum: float | None = None  # seconds of a lease; None: nvcd gives none
+    quantum: float | None = None  # seconds; None: nvcd gives no leases
     busy: int | None = None  # percent of the last moments in which a kernel ran, as NVML says
     memory: int | None = None  # bytes in use, as NVML says
     not_enforced: str = ""  # why its policy is not, where that is so

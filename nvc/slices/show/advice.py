@@ -84,12 +84,12 @@ def text(advices: tuple[Advice, ...], width: int) -> str:
 
 def _one(advice: Advice, width: int) -> str:
     now = advice.situation
-    leases = f", leases of {now.quantum * 1000:.1f} ms" if now.quantum is not None else ""
+    leases = f", quantum {now.quantum * 1000:.1f} ms" if now.quantum is not None else ""
     head = f"GPU {now.index}  {now.model}  policy {enforced_text(now.policy, now.not_enforced)}{leases}"
     busy = f"busy {now.busy}% of the time" if now.busy is not None else "busy: not known"
     memory = f"{size_text(now.memory)} in use" if now.memory is not None else "memory in use: not known"
     rows: list[tuple[str, ...]] = [
-        ("SLICE", "TIME", "WAITED", "STEP", "CAP", "WEIGHT", "MEMORY", "PROCESSES", "WORK")
+        ("SLICE", "UTILIZED", "WAITED", "STEP", "CAP", "WEIGHT", "MEMORY", "PROCESSES", "WORK")
     ]
     for one in now.loads:
         rows.append(
