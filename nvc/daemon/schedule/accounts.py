@@ -2,7 +2,8 @@
 
 Each tenant's account runs at the time that it held the device, over its weight, and the one that is furthest behind
 is next. So an overrun is paid for later, and who comes back from idleness starts level with the others: it has no
-savings, and still has its debts. A tenant with a bound has a budget too.
+savings, and still has its debts. A tenant with a bound has a budget too. Account and budget are nvcd's own: the
+shim writes those of the ledger. `lease_length` decides how long each lease is.
 """
 
 from __future__ import annotations
