@@ -57,7 +57,8 @@ class Accounts:
         """Nanoseconds of the tenant's next lease: this decides how long leases last.
 
         With equal weights it is the quantum (see quantum.py), times the policy's `quanta`. With different weights,
-        or under a cap, it is a quarter of that to four times as much: so in a round each gets its part of the time.
+        or if the policy bounds slices by their caps, it is a quarter of that to four times as much: so in a round
+        each gets about its part of the time.
         Two things change it later: `Arbiter.grant` makes it longer where nobody else wants the device, and a slice
         that takes several devices at once gets the least of theirs (gang.py).
         """
