@@ -15,7 +15,7 @@ enum {
     DRIFT = 50000,      /* one part in so many */
     BACKLOG_NS = 20000, /* the device that reaches a mark so late had work all the time */
     SAMPLE_LAUNCHES = 12,
-    SAMPLE_ONE_OF = 16,
+    SAMPLE_ONE_OF = 16,    /* of marks, each behind MARK_LAUNCHES launches */
     DENSITY_NS = 20000000, /* of stretches, after which what came before counts half */
     DENSITY_OLD_NS = 1000000000,
     IDLE_NS = 500000,    /* in which an idle device reaches an event, */
@@ -32,18 +32,18 @@ static uint64_t random_of(struct density *density)
     return density->random = x;
 }
 
-/* The lock is held. */
+/* The lock is held. By chance; where the cap makes marks more frequent, for no more of the launches than without. */
 static bool starts_sample(struct meter *meter, const struct stream *stream, uint64_t now)
 {
     const struct density *density = &meter->density;
     bool old = now - density->at > DENSITY_OLD_NS / 4;
-    return stream->made > 1 && random_of(&meter->density) % (old ? 4 : SAMPLE_ONE_OF) == 0;
+    uint64_t marks = meter_is_limited(meter) ? MARK_LAUNCHES / launches_a_mark(meter) : 1;
+    return stream->made > 1 && random_of(&meter->density) % (marks * (old ? 4 : SAMPLE_ONE_OF)) == 0;
 }
 
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
 {
     uint64_t unmarked = stream->made - stream->marked;
-    uint64_t every = meter->allowed / 4 < MARK_LAUNCHES ? meter->allowed / 4 : MARK_LAUNCHES;
     if (stream->count == METER_MARKS || stream->place == METER_CONTEXTS || !unmarked)
         return false;
     if (stream->sample) {
@@ -53,7 +53,7 @@ bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
     /* Only its own thread can put marks into it, and ask about it. */
     bool alone = stream->thread && (!stream->count || lease_is_active(meter->position));
     /* Where there are few under way, it is no use to know of each. */
-    bool due = (unmarked >= (every ? every : 1) && meter->under_way >= meter->allowed / 2) ||
+    bool due = (unmarked >= launches_a_mark(meter) && meter->under_way >= meter->allowed / 2) ||
                unmarked >= MARK_LAUNCHES || now - stream->since >= MARK_NS || alone;
     if (due && starts_sample(meter, stream, now))
         stream->sample = SAMPLE_LAUNCHES;

@@ -9,10 +9,7 @@
 
 enum {
     LOST_NS = 200000000, /* a thread that has been in a launch for so long may have left it by longjmp(3) */
-    PROMPT_NS = 2500000, /* so long may launches wait behind others, */
-    LATE_NS = 5000000,   /* and if they wait longer, fewer are allowed */
-    QUIET_NS = 10000000,
-    DOUBTS = 64
+    QUIET_NS = 10000000
 };
 
 struct meter *meter_of(int position)
@@ -90,25 +87,6 @@ void note_pace(struct meter *meter, uint64_t launch)
     meter->pace = meter->pace ? (3 * meter->pace + launch) / 4 : launch;
 }
 
-/* By how long launches wait for those before them it is decided how many there may be. */
-static void adapt(struct meter *meter, uint64_t waited)
-{
-    bool held = meter->cores || lease_takes_turns(meter->position);
-    uint32_t fewest = held && meter->pace > LATE_NS ? 1 : 2;
-    if (waited > LATE_NS) {
-        meter->allowed = (uint32_t)((uint64_t)meter->allowed * LATE_NS / waited);
-        meter->doubts = DOUBTS;
-    } else if (waited < PROMPT_NS && meter->under_way >= meter->allowed / 2) {
-        /* Not where fewer are under way anyway: that says nothing of more. */
-        meter->allowed += meter->doubts || meter->allowed < 4 ? 1 : meter->allowed / 4;
-        meter->doubts -= meter->doubts != 0;
-    }
-    if (meter->allowed < fewest)
-        meter->allowed = fewest;
-    if (meter->allowed > METER_MOST)
-        meter->allowed = METER_MOST;
-}
-
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
                   uint64_t waited)
 {
@@ -116,7 +94,7 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
         /* It began when it was launched. Of others, marks say how long they took. */
         if (launches == stream->ended + 1 && launches == stream->begun && stream->entered >= meter->latest)
             note_pace(meter, end > stream->entered ? end - stream->entered : 0);
-        adapt(meter, waited);
+        meter_adapt(meter, waited);
         meter->under_way -= (uint32_t)least(launches - stream->ended, meter->under_way);
         stream->ended = launches;
         meter->progress = end > meter->progress ? end : meter->progress;

@@ -20,7 +20,7 @@ enum {
     METER_MARKS = 16,    /* of a stream, that the device has not reached */
     METER_CONTEXTS = 32, /* with marks; streams of others are asked about */
     METER_POOL = 64,     /* events of a context that are at hand */
-    METER_MOST = 256,    /* launches under way */
+    METER_MOST = 256,    /* launches under way, without a cap */
     MARK_LAUNCHES = 64,
     MARK_NS = 500000
 };
@@ -193,6 +193,12 @@ struct stream *stream_at(struct meter *meter, uint64_t handle, uint32_t step);
 struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t context, uint64_t thread);
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
                   uint64_t waited);
+
+/* depth.c: how many launches may be under way, by how long they waited for those before them; whether a cap allows no
+ * more, though they are short; and how many there are from one mark to the next where as many are under way as may be. */
+void meter_adapt(struct meter *meter, uint64_t waited);
+bool meter_is_limited(const struct meter *meter);
+uint64_t launches_a_mark(const struct meter *meter);
 void note_pace(struct meter *meter, uint64_t launch); /* so long one took */
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);

@@ -133,6 +133,17 @@ static void long_behind_short(void)
     }
 }
 
+/* What is known of the function says that many may be under way, and then each is long. */
+static void long_behind_many(void)
+{
+    for (Handle stream = new_stream(); more();) {
+        for (int i = 0; i < 4000; i++)
+            launch(stream, 5);
+        for (int i = 0; i < 256; i++)
+            launch(stream, 20000);
+    }
+}
+
 static void launch_on(Handle stream, double us, int before_a_wait)
 {
     for (int i = 0; more(); i++) {
@@ -358,6 +369,7 @@ const struct way launch_ways[] = {{"queue", queue, false},
                                   {"null-stream", null_stream, false},
                                   {"random", at_random, false},
                                   {"long-behind-short", long_behind_short, false},
+                                  {"long-behind-many", long_behind_many, false},
                                   {"ex", by_ex, false},
                                   {"cooperative", by_cooperative, false},
                                   {"old-calls", by_old_calls, false},

@@ -54,6 +54,25 @@ def test_none_has_more_than_its_cap(
     assert share >= way.least * cap / 100
 
 
+@pytest.mark.parametrize("cap", [10, 25, 50])
+def test_long_kernels_behind_short_ones_are_few(
+    world: World, capped: Callable[..., Capped], take_time: str, cap: int
+) -> None:
+    """Of 20 ms: it never has more than 16 of them, or 1.6 for each percent of its cap, that it did not pay for."""
+    slice_ = capped(program=take_time)
+    slice_.cap(cap)
+    words = [take_time, "long-behind-many", "1000", "1000"]
+    process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
+    ahead = most = before = 0.0
+    for _ in range(100):
+        world.run(0.1)
+        had = device_time(slice_.root).total
+        ahead = max(0, ahead + had - before - 0.1 * cap / 100)
+        most, before = max(most, ahead), had
+    world.kill(process)
+    assert 0.1 < most <= max(16, 1.6 * cap) * 0.02 + 0.03  # with the one that runs, and credit
+
+
 @pytest.mark.parametrize("seconds", [-1000, 1000])
 def test_a_clock_that_can_no_longer_be_read(
     world: World, capped: Callable[..., Capped], take_time: str, seconds: int

@@ -68,7 +68,7 @@ def test_however_long_the_machine_is_up(world: World, capped: Callable[..., Capp
     assert device_time(slice_.root).total - before == approx(2.5, abs=0.5 * PERIOD)
 
 
-@pytest.mark.parametrize("cap", [10, 50, 90])
+@pytest.mark.parametrize("cap", [10, 50, 90, 99])
 def test_kernels_of_5_us(world: World, capped: Callable[..., Capped], cap: int) -> None:
     """The host launches them hardly faster than the device runs them: the gaps are charged in part."""
     slice_ = capped()
@@ -76,7 +76,7 @@ def test_kernels_of_5_us(world: World, capped: Callable[..., Capped], cap: int) 
     slice_.worker(ns=5000, batch=0, **LONG)
     got = Shares(world, slice_, 0.4, 0.2)
     assert got.charged <= cap / 100 + PERIOD / 0.4 * cap / 100
-    assert got.total <= got.charged <= 1.15 * got.total
+    assert got.total <= got.charged <= 1.08 * got.total
 
 
 @pytest.mark.parametrize(

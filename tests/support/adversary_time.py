@@ -48,6 +48,7 @@ WAYS = (
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams and three lengths of kernels, with pauses, at random", 0.02),
     Way("long-behind-short", "20 short kernels that are waited for, and a long one in another stream", 0.03),
+    Way("long-behind-many", "4,000 kernels of 5 µs and 256 of 20 ms of the same shape, in a queue", 1.6),
     Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
     Way("cooperative", "cuLaunchCooperativeKernel"),
     Way("old-calls", "cuLaunchGridAsync", least=0),
