@@ -62,6 +62,22 @@ def test_a_spoilt_file_is_an_error_or_an_entry(tmp_path_factory: pytest.TempPath
         assert "\n" not in str(error)
 
 
+def test_a_policy_of_a_newer_version_is_kept(scratch: str) -> None:
+    """A slice that it started can be read after a downgrade, as its quota can."""
+    device = EntryDevice("GPU-0", "0", 0, "H", asked_policy=77)
+    entry = Entry(os.path.basename(scratch), scratch, 7, 8, "/", "/l", 9, (device,))
+    written(scratch, text_of(entry))
+    assert read_entry(scratch) == entry
+
+
+@pytest.mark.parametrize("number", (-1, 1 << 32))
+def test_a_number_that_no_quota_holds_is_no_policy(scratch: str, number: int) -> None:
+    device = EntryDevice("GPU-0", "0", 0, "H", asked_policy=number)
+    written(scratch, text_of(Entry(os.path.basename(scratch), scratch, 7, 8, "/", "/l", 9, (device,))))
+    with pytest.raises(RegistryError, match=f"policy {number} is out of range"):
+        read_entry(scratch)
+
+
 def test_what_a_killed_removal_left_is_gone(scratch: str) -> None:
     for key, names in (("f0-1-2-3", ()), ("f0-1-2-4", (".about",)), ("f0-1-2-5", ("quota",))):
         os.mkdir(f"{scratch}/{key}")

@@ -8,7 +8,6 @@ import stat
 
 from nvc.errors import NvcError
 from nvc.slices.model import layout
-from nvc.slices.model.policy import POLICIES
 from nvc.value import Value
 
 ABOUT_LIMIT = 1 << 20
@@ -177,7 +176,9 @@ def read_entry(path: str) -> Entry:
                 devices.append(EntryDevice(uuid, index, int(memory), _unquoted(device)))
             elif name == "policy":
                 place, policy = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(asked_policy=range(len(POLICIES))[policy])
+                if policy >> 32:  # negative, or more than a quota holds; policy_of knows what any other means
+                    raise ValueError(f"policy {policy} is out of range")
+                devices[place] = devices[place].replace(asked_policy=policy)
             elif name == "reserved":
                 place, reserved = (int(word) for word in value.split(" ", 1))
                 devices[place] = devices[place].replace(reserved=reserved)

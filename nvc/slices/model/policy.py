@@ -73,7 +73,11 @@ WITHOUT_NVCD = " or ".join(row.name for row in TABLE if not row.needs_nvcd)
 
 
 def policy_of(number: int) -> Policy:
-    """The row of a number. A number of a newer version names itself, and nvcd gives its slices equal parts."""
+    """The row of a number in a quota or in the file `about` of a slice, which is never negative.
+
+    A number that only a newer version of nvc knows names itself, and nvcd gives its slices equal parts. A device
+    policy that is not in the table cannot be read: nvc/slices/policy/policies.py raises PolicyError.
+    """
     return TABLE[number] if number < len(TABLE) else Policy(number, str(number), "", "")
 
 
