@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from support import REPO
 from support.damage import CALIBRATION
 
+from nvc.errors import InternalError
 from nvc.kernel import LinuxKernel
 from nvc.slices.build.calibration import CalibrationError, Measurement, find, load, parse_line, store
+from nvc.slices.store import claims
 from nvc.slices.store.liveness import living, living_of
 from nvc.slices.store.process_info import namespace_id_of, start_of
 from nvc.slices.store.registry import (
@@ -76,6 +78,13 @@ def test_a_number_that_no_quota_holds_is_no_policy(scratch: str, number: int) ->
     written(scratch, text_of(Entry(os.path.basename(scratch), scratch, 7, 8, "/", "/l", 9, (device,))))
     with pytest.raises(RegistryError, match=f"policy {number} is out of range"):
         read_entry(scratch)
+
+
+def test_a_ledger_has_only_options_that_mount_knows(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MOUNT_ATTR_NOSYMFOLLOW is MS_RELATIME for mount(2)."""
+    monkeypatch.setattr(claims.Ledger, "attributes", claims.Ledger.attributes | 0x200000)
+    with pytest.raises(InternalError, match="0x200000"):
+        claims.mount(f"{scratch}/ledger")
 
 
 def test_what_a_killed_removal_left_is_gone(scratch: str) -> None:

@@ -10,7 +10,8 @@ import hashlib
 import os
 import time
 
-from nvc.plan.ops import Ledger
+from nvc.errors import InternalError
+from nvc.plan.ops import NODEV, NOEXEC, NOSUID, RDONLY, Ledger
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.entry import Entry, is_remnant, open_own, read_entry, text_of
 from nvc.slices.policy.policies import with_policies
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 STEP = "make a slice for a claim"
 _DETACH, _NOFOLLOW = 2, 8  # umount2(2)
+#: The options of mounts that have the same number in mount_setattr(2) and in mount(2).
+_SAME = RDONLY | NOSUID | NODEV | NOEXEC
 #: Where SELinux is enabled, and the type of what any container may write.
 _SELINUX, _LABEL = "/sys/fs/selinux/enforce", "system_u:object_r:container_file_t:s0"
 
@@ -56,7 +59,7 @@ def hold(kernel: Kernel, slice: Slice, libs_dir: str, claim: str) -> None:
         else:
             registry.remove(entry.replace(directory=path))
             registry.make(path, limits, text_of(entry))
-        _mount(f"{path}/{LEDGER}")
+        mount(f"{path}/{LEDGER}")
     except OSError as error:
         raise RegistryError.of(STEP, error.filename or path, error) from None
     finally:
@@ -98,8 +101,8 @@ def held_uids() -> set[str]:
 
 
 def _readable(base: str) -> list[Entry]:
-    """The entries that can be read. `nvc-cli vgpu ls` names the others, and they deny what depends on them; kubelet
-    must still be able to end other pods."""
+    """The entries that can be read. `nvc-cli vgpu ls` names the others, and nvc refuses what depends on them;
+    kubelet must still be able to end other pods."""
     return [entry for _, entry in registry.entries(base) if not isinstance(entry, RegistryError)]
 
 
@@ -129,8 +132,9 @@ def _update(path: str, limits: tuple[quota.QuotaDevice, ...], entry: Entry) -> N
     registry.write_about(path, text_of(entry.replace(**kept)))
 
 
-def _mount(path: str) -> None:
+def mount(path: str) -> None:
     """Mount a file system with room for the ledger alone, unless a whole one is there. Raises OSError."""
+    flags = mount_flags(Ledger.attributes)
     ready = f"{os.path.dirname(path)}/{READY}"
     try:
         os.mkdir(path, 0o755)
@@ -142,7 +146,6 @@ def _mount(path: str) -> None:
     options = f"size={layout.LEDGER_SIZE},nr_inodes=2,mode=0555"
     if _is_there(_SELINUX):
         options += f",context={_LABEL}"
-    flags = Ledger.attributes  # mount(2) has the numbers of mount_setattr(2) for these
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"nvc-ledger", os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
         number = ctypes.get_errno()
@@ -155,6 +158,16 @@ def _mount(path: str) -> None:
     finally:
         os.close(fd)
     os.close(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def mount_flags(attributes: int) -> int:
+    """MOUNT_ATTR_* of mount_setattr(2) as MS_* of mount(2).
+
+    Raises InternalError for an attribute whose number means something else there, as MOUNT_ATTR_NOSYMFOLLOW's does.
+    """
+    if other := attributes & ~_SAME:
+        raise InternalError("mount a ledger", cause=f"mount(2) has another number for attribute {other:#x}")
+    return attributes
 
 
 def _is_there(path: str) -> bool:
