@@ -251,10 +251,10 @@ def test_shorter_at_once_and_longer_later() -> None:
     now, base = 2 * LOOK, 1 + 2 * LOOK // (2 * MS)
     fit = looks(*loop(20 * MS, PATIENCE // LOOK, 2 * LOOK, base), fit=fit, at=now)
     assert fit.quantum == pytest.approx(MS, rel=0.01) and fit.longer_since
-    last, at = fit.paces[0][1].base, now + PATIENCE - LOOK
+    last, at = fit.known[0][1].base, now + PATIENCE - LOOK
     fit = looks(*loop(20 * MS, 4, last.charged, last.steps), fit=fit, at=at)
     assert fit.quantum == pytest.approx(10 * MS, rel=0.05)
-    last = fit.paces[0][1].base
+    last = fit.known[0][1].base
     fit = looks(*loop(2 * MS, 2, last.charged, last.steps), fit=fit, at=at + 3 * LOOK)
     assert fit.quantum == pytest.approx(MS, rel=0.01)
 
@@ -293,14 +293,14 @@ def test_who_does_nothing_counts_for_a_while() -> None:
 
 def test_who_is_gone_is_forgotten() -> None:
     fit = looks(*loop(2 * MS, 3))
-    assert learn(fit, {}, 3 * LOOK).paces == () and learn(fit, {}, 3 * LOOK).quantum == fit.quantum
+    assert learn(fit, {}, 3 * LOOK).known == () and learn(fit, {}, 3 * LOOK).quantum == fit.quantum
 
 
 def test_a_ledger_that_says_less_than_before() -> None:
     """Another one, or its slice wrote to it: what was learnt stays, until there is enough of the new one."""
     fit = looks(*loop(2 * MS, 3))
     less = looks((5, 2), fit=fit, at=3 * LOOK)
-    assert less.quantum == fit.quantum and less.paces[0][1].base == Work(5, 2)
+    assert less.quantum == fit.quantum and less.known[0][1].base == Work(5, 2)
     assert looks((5, (1 << 64) - 1), fit=less, at=4 * LOOK).quantum == fit.quantum
 
 

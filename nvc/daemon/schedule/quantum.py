@@ -12,7 +12,8 @@ shorter than TURN, several of them make a lease, or changes would cost too much.
 have long leases.
 
 The quantum is the same for all slices of a device, and each pays for the time that it holds the device: see
-accounts.py. So a slice that writes wrong figures to its ledger changes how often leases change, and nobody's share.
+accounts.py. So a slice that writes wrong figures to its ledger changes how often leases change, and nobody's
+entitlement.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Work(Value):
     steps: int
 
 
-class Pace(Value):
-    """What is known of one slice's steps."""
+class KnownStep(Value):
+    """What is known of the length of one slice's steps."""
 
     base: Work  # as it was when the step was last learnt
     step: int = 0  # nanoseconds of GPU time; 0: not known
@@ -63,15 +64,15 @@ class Fit(Value):
 
     quantum: int = 0  # 0: nothing was learnt yet
     longer_since: int = 0  # since when a longer one would fit; 0: it would not
-    paces: tuple[tuple[str, Pace], ...] = ()  # by the slice's key
+    known: tuple[tuple[str, KnownStep], ...] = ()  # by the slice's key
 
 
 def learn(fit: Fit, works: Mapping[str, Work], now: int) -> Fit:
     """What is known after one more look at the ledgers of a device's slices. All others are forgotten."""
-    before = dict(fit.paces)
-    paces = {key: _paced(before.get(key), work, now) for key, work in works.items()}
-    steps = [one.step for one in paces.values() if one.step and now - one.at < REMEMBERED]
-    known = tuple(paces.items())
+    before = dict(fit.known)
+    found = {key: _learnt_step(before.get(key), work, now) for key, work in works.items()}
+    steps = [one.step for one in found.values() if one.step and now - one.at < REMEMBERED]
+    known = tuple(found.items())
     if not steps:
         return Fit(fit.quantum, 0, known)
     fitting = fitting_quantum(steps)
@@ -83,13 +84,13 @@ def learn(fit: Fit, works: Mapping[str, Work], now: int) -> Fit:
     return Fit(fitting, 0, known) if now - since >= PATIENCE else Fit(fit.quantum, since, known)
 
 
-def _paced(before: Pace | None, work: Work, now: int) -> Pace:
+def _learnt_step(before: KnownStep | None, work: Work, now: int) -> KnownStep:
     if before is None or work.charged < before.base.charged or work.steps < before.base.steps:
-        return Pace(work, before.step if before else 0, before.at if before else 0)
+        return KnownStep(work, before.step if before else 0, before.at if before else 0)
     charged, steps = work.charged - before.base.charged, work.steps - before.base.steps
     if charged < LEAST or steps < STEPS and charged < ENOUGH or not work.steps:
         return before  # a shim of an earlier version counts no steps
-    return Pace(work, charged // max(steps, 1), now)
+    return KnownStep(work, charged // max(steps, 1), now)
 
 
 def fitting_quantum(steps: list[int]) -> int:
