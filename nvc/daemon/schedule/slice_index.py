@@ -93,7 +93,7 @@ class SliceIndex:
         return [known.entry for known in self.by_key.values() if known.alive]
 
     def refresh(self, now: int, census: bool = True) -> None:
-        """Read what has changed. With `census`, slices whose processes have ended give up their shares."""
+        """Read what has changed. With `census`, slices whose processes have ended no longer count."""
         names = set(registry.entry_names(self.base))
         for key in [key for key in self.by_key if key not in names]:
             self._forget(self.by_key.pop(key), now)

@@ -25,7 +25,7 @@ class Demand(Value):
     policy: int = POLICY_NATIVE
     cores: int = 0  # percent; 0: no cap
     weight: int = 1
-    paused: bool = False
+    paused: bool = False  # or denied: it gets no time now
     age: tuple[int, int] = (
         0,
         0,

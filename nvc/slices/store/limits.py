@@ -43,17 +43,19 @@ def named(found: tuple[QuotaDevice, ...], entry: Entry) -> tuple[QuotaDevice, ..
     return tuple(renamed)
 
 
-def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, denied: bool) -> Demand:
-    """What a slice asks for of a device, as `in_force` takes it. `denied`: it gets no time now."""
+def demand_of(entry: Entry, device: QuotaDevice | SliceDeviceStatus, stopped: bool) -> Demand:
+    """What a slice asks for of a device, as `in_force` takes it. `stopped`: paused or denied."""
     age = entry.created, entry.start
-    return Demand(entry.key, device.policy, device.cores, device.weight, denied, age)
+    return Demand(entry.key, device.policy, device.cores, device.weight, stopped, age)
 
 
 def sound_quota(kernel: Kernel, entry: Entry, locked: bool) -> tuple[tuple[QuotaDevice, ...], bool]:
     """Read the current limits, and end the unfinished change of a writer that was killed; whether there was one.
 
-    `locked`: the caller holds the registry's lock; otherwise this waits up to LOCK_TIME for it. Quotas are repaired
-    only here. Raises QuotaError for a quota that cannot be repaired, OSError.
+    `locked`: the caller holds the registry's lock; otherwise this waits up to LOCK_TIME for it. nvcd repairs quotas
+    that it has open with `finish`; code that changes a quota under the lock calls `quota.finish`.
+
+    Raises QuotaError for a quota that cannot be repaired, OSError.
     """
     try:
         return read_quota(entry), False
@@ -86,7 +88,7 @@ def finish(kernel: Kernel, fd: int, seconds: float) -> bool:
             os.close(lock)
 
 
-def edit(entry: Entry, shares: tuple[QuotaDevice, ...], devices: tuple[EntryDevice, ...]) -> Entry:
+def edit(entry: Entry, limits: tuple[QuotaDevice, ...], devices: tuple[EntryDevice, ...]) -> Entry:
     """Write new limits of a slice, and what else the registry knows of its devices. The caller holds the lock.
 
     Raises OSError.
@@ -94,7 +96,7 @@ def edit(entry: Entry, shares: tuple[QuotaDevice, ...], devices: tuple[EntryDevi
     changed: Entry = entry.replace(devices=devices)
     fd = open_own(entry.quota, os.O_RDWR)
     try:
-        quota.write(fd, shares)
+        quota.write(fd, limits)
     finally:
         os.close(fd)
     if changed != entry:

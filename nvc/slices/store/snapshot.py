@@ -1,9 +1,9 @@
 """A snapshot of all slices of this host: sound ones, and broken ones that cannot be read.
 
-Admission, listing, checks and removal start here. A broken slice denies what depends on it: `Snapshot.check` comes
-before every decision that needs to know what the slices of a device have. Those are bounds of a device policy,
-reservations, devices for one slice alone, shared MPS servers, and changes of policies and limits. A new slice that
-needs none of these starts without the check: see registry.check_room.
+Admission, listing, checks and removal start here. nvc refuses what depends on a broken slice: `Snapshot.check`
+comes before every decision that needs to know what the slices of a device have. Those are bounds of a device
+policy, reservations, devices for one slice alone, shared MPS servers, and changes of policies and limits. A new
+slice that needs none of these starts without the check: see registry.check_room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Broken(Value):
     torn: bool = False  # a change of its quota was never finished
 
     def error(self, step: str) -> RegistryError:
-        """The error that denies `step`."""
+        """The error with which `step` is refused."""
         key = self.entry.key
         hint = f"stop its container, then `nvc-cli vgpu rm --force {key}`" if self.life else ""
         return RegistryError(

@@ -151,8 +151,8 @@ def enforced(found: tuple[SliceStatus, ...], known: Snapshot) -> tuple[tuple[Sli
     for tenant in found:
         for device in tenant.devices:
             if tenant.alive and not device.hidden:
-                denied = device.paused or device.denied
-                demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device, denied))
+                stopped = device.paused or device.denied
+                demands.setdefault(device.uuid, []).append(demand_of(tenant.entry, device, stopped))
     holds: dict[tuple[str, str], tuple[int, float | None]] = {}
     warnings = []
     for uuid, sharing in demands.items():
