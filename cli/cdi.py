@@ -171,7 +171,7 @@ def refresh_command(ctx: click.Context, /, output_dir: str, wait: float, **given
     """Update the specification in a directory if it is out of date.
 
     If config.toml defines sizes of slices, the specification of class vgpu is updated too; otherwise it is
-    removed. The systemd units in packaging/systemd call this at boot and when the driver changes.
+    removed. nvc-cdi-refresh.service calls this at boot and when the driver changes.
     """
     if not output_dir.startswith("/"):
         raise InputError("--output-dir", output_dir, "want an absolute path")
