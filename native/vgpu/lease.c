@@ -153,6 +153,8 @@ static bool ask(struct process *in, int position)
         return false;
     /* All threads write the same. */
     memcpy(lease->uuid, device.uuid, sizeof(lease->uuid));
+    if (atomic_load(&lease->state) == UNASKED)
+        atomic_store(&lease->asked, now_ns(CLOCK_MONOTONIC));
     if (!atomic_compare_exchange_strong(&lease->state, &unasked, WAITING))
         return true;
     return send_want(in, lease, 0);
@@ -162,7 +164,10 @@ void lease_stuck(int position)
 {
     struct process *in = process();
     struct lease *lease = &in->leases[position];
-    if (atomic_load(&lease->state) == DRAINING && !atomic_exchange(&lease->stuck, true))
+    if (atomic_load(&lease->state) != DRAINING || atomic_load(&lease->stuck))
+        return;
+    atomic_store(&lease->asked, now_ns(CLOCK_MONOTONIC));
+    if (!atomic_exchange(&lease->stuck, true))
         send_want(in, lease, lease->round);
 }
 

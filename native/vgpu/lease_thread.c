@@ -184,7 +184,8 @@ static long look_after(struct process *in)
         if (state == GRANTED)
             step = next_look(lease, i, now);
         if (state == WAITING || (state == DRAINING && atomic_load(&lease->stuck))) {
-            uint64_t heard = atomic_load(&in->channel_heard);
+            uint64_t heard = atomic_load(&in->channel_heard), asked = atomic_load(&lease->asked);
+            heard = heard > asked ? heard : asked;
             bool silent = now > heard && now - heard > SILENCE_NS;
             good &= !silent;
             if (silent)

@@ -28,13 +28,15 @@ struct lease {
     _Atomic bool stuck;   /* nvcd has been told that what runs waits for another turn */
     bool stalled;         /* nvcd has been told that what runs waits for the host */
     uint32_t round;
-    uint64_t granted;          /* CLOCK_MONOTONIC, nanoseconds */
-    uint64_t length;           /* nanoseconds */
-    uint64_t charged;          /* at that time */
-    uint64_t left;             /* when it was given back before its work had ended; 0: it had */
-    uint64_t tail;             /* how long that went on, which nvcd is yet to be told */
-    uint64_t told;             /* when nvcd heard of the end of the turn before; 0: it was no hand-over */
-    uint32_t doubts;           /* turns in which the work's end is waited for: it was guessed wrong */
+    uint64_t granted; /* CLOCK_MONOTONIC, nanoseconds */
+    uint64_t length;  /* nanoseconds */
+    uint64_t charged; /* at that time */
+    uint64_t left;    /* when it was given back before its work had ended; 0: it had */
+    uint64_t tail;    /* how long that went on, which nvcd is yet to be told */
+    uint64_t told;    /* when nvcd heard of the end of the turn before; 0: it was no hand-over */
+    _Atomic uint64_t
+        asked;       /* when the device was last wanted, or what runs was found to wait for another turn */
+    uint32_t doubts; /* turns in which the work's end is waited for: it was guessed wrong */
     _Atomic uint32_t steps;    /* since it was granted */
     _Atomic bool fresh;        /* a thread waited for it, and has not launched yet */
     _Atomic uint64_t handover; /* from the end of another one's turn to a launch in ours; 0: not measured */

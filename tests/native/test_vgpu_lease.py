@@ -319,6 +319,22 @@ def test_an_nvcd_that_is_stopped(timed_slice: Callable[..., Slice], world: World
         assert process.receive() == ["0"]
 
 
+def test_who_asks_after_a_rest_waits_for_nvcd(timed_slice: Callable[..., Slice], world: World) -> None:
+    """Nothing was asked of nvcd meanwhile, so its silence says nothing."""
+    slice_ = shared(timed_slice)
+    with asking(slice_) as (process, nvcd, talk):
+        talk.send(GRANT, 1, talk.wanted(), 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+        world.run(4)
+        process.send("launch m")
+        uuid = talk.wanted()
+        world.run(2)
+        talk.send(GRANT, 2, uuid, 10_000_000)
+        assert process.receive() == ["0"]
+        assert talk.receive().kind == RELEASE
+
+
 def test_the_end_of_a_program(timed_slice: Callable[..., Slice], world: World) -> None:
     """The shim's thread ends before the driver does."""
     slice_ = shared(timed_slice)
