@@ -22,6 +22,7 @@ from nvc.slices.model import layout
 
 FAIR, FIXED, NATIVE = 0, 3, 5
 PAUSED = 1
+LONG = 10_000_000_000  # ns; a lease that ends since nothing runs, however slow the machine is
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ def test_a_thread_that_is_cancelled(plain_slice: Callable[..., Slice]) -> None:
         process.send("cancelaside m")
         talk = nvcd.accept()
         for round in range(1, 4):
-            talk.send(GRANT, round, talk.wanted(), 10_000_000)
+            talk.send(GRANT, round, talk.wanted(), LONG)
             process.receive()
             assert talk.receive().kind == RELEASE
             process.send("cancelaside m" if round < 2 else "launch m")
