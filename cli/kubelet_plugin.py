@@ -42,12 +42,14 @@ as root; SIGTERM ends it, and pods keep what they have. See docs/kubernetes.md.
                          default: /var/lib/kubelet/device-plugins
   --placement NAME       packed or distributed: which GPU the device plugin takes for
                          a slice; default: packed, so that others stay whole
-  --health-quiet SECONDS a GPU is healthy again after SECONDS without an Xid; default: 300
+  --health-quiet SECONDS a GPU is healthy again after SECONDS without an Xid,
+                         an error number of the driver; default: 300
   --health-interval SECONDS
                          time between two checks of all GPUs; default: 10
   --metrics-listen ADDR:PORT
                          serve metrics for Prometheus
-  --dcgm-metrics         with it, GPU metrics under the names of dcgm-exporter
+  --dcgm-metrics         with --metrics-listen: metrics of GPUs too, named as by
+                         dcgm-exporter
   --version              print the version
   -h, --help             print this
 """

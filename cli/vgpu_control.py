@@ -111,7 +111,8 @@ _pausing("resume", "Let a slice launch again.")
 @click.option("--total-weight", default=None, metavar="N", help="Maximum sum of weights; 0: unlimited.")
 @click.option(
     "--quantum", default=None, metavar="TIME",
-    help="Lease between equal weights (under soft, a quarter of it); where nvcd fits it to the work, its maximum."
+    help="Length of a lease between equal weights; under soft, a lease is four times as long."
+    " Under preempt, weight and soft: the most that nvcd chooses."
     " Default: fitted, or 10ms.",
 )  # fmt: skip
 @click.option("--reset", is_flag=True, help="Remove the device policy; slices use their own.")

@@ -1,9 +1,10 @@
 """The policies by which slices share a GPU's time, one row each. Pure.
 
 Parsing, nvcd's arbiter, entitlements, help, shell completion and docs/sharing.md (packaging/tables.py) follow this
-table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose. The rows
-without leases, `native` and `concurrent`, are in `native/vgpu/layout.h` and `nvc/slices/model/layout.py` too. A
-row's number is its place.
+table. Other places know some policies by name. `nvc/slices/policy/advice.py` says which one to choose, and
+`effects.py` beside it what was measured. The rows without leases, `native` and `concurrent`, are in
+`native/vgpu/layout.h`, whose names `window.c`, `mps.c` and `account.c` there use, and in
+`nvc/slices/model/layout.py`. A row's number is its place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Policy(Value):
 
 
 TABLE = (
-    Policy(0, "fair", "1/n each, n being the maximum number of slices; idle time is not redistributed",
+    Policy(0, "fair", "1/n each (n: --max-instances, or more if more take part); idle time is not redistributed",
            "equal parts; what one leaves stays unused", EQUAL),
     Policy(1, "preempt", "equal parts for the slices that have work; a slice alone gets all of the time",
            "equal parts for slices with work; a step waits for a lease of each"),
