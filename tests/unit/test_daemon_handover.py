@@ -161,7 +161,7 @@ class Connected:
                 while select.select([one], [], [], 0)[0] and one.recv(100):
                     pass
 
-    def release(self, number: int, **fields: int | bytes) -> None:
+    def release(self, number: int, *descriptors: int, **fields: int | bytes) -> None:
         """What a process says, a RELEASE of the lease of now but for what is given."""
         said = {
             "kind": RELEASE,
@@ -171,7 +171,7 @@ class Connected:
             "a": 0,
             "b": 0,
         }
-        self.theirs[number].send(MESSAGE.pack(*(said | fields).values()))
+        socket.send_fds(self.theirs[number], [MESSAGE.pack(*(said | fields).values())], list(descriptors))
 
     def wait(self, until: int = 0) -> list[int]:
         return self.handovers.wait(until)
@@ -227,6 +227,13 @@ def test_all_else_is_left_to_python(connected: Connected, fields: dict[str, int 
 @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE + 1, 60000])
 def test_messages_of_other_sizes(connected: Connected, size: int) -> None:
     connected.theirs[0].send(bytes([RELEASE]) * size)
+    assert connected.wait() == [connected.members[0].client.fd]
+
+
+def test_a_message_with_a_descriptor(connected: Connected) -> None:
+    """nvcd must not be the one that closes it: see nvc/daemon/io/descriptors.py."""
+    with open(os.devnull, "rb") as file:
+        connected.release(0, file.fileno())
     assert connected.wait() == [connected.members[0].client.fd]
 
 

@@ -161,13 +161,21 @@ static bool is_ordinary(const struct nvc_handover_device *device, const struct n
            memcmp(message->uuid, device->uuid, sizeof(message->uuid)) == 0;
 }
 
+/* Whether the next message is of that size, and brings no descriptors: who takes those closes them, which may take long. */
+static bool peek(int fd, struct nvcd_message *message)
+{
+    struct iovec place = {.iov_base = message, .iov_len = sizeof(*message)};
+    struct msghdr header = {.msg_iov = &place, .msg_iovlen = 1};
+    ssize_t size = recvmsg(fd, &header, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    return size == sizeof(*message) && !(header.msg_flags & MSG_CTRUNC);
+}
+
 /* Nothing is taken from the connection before it is known to be ordinary: Python reads all else itself. */
 static bool hear(struct nvc_handover *handover, struct nvc_handover_device *device)
 {
     struct nvc_handover_tenant *tenant = &device->tenants[device->holder];
     struct nvcd_message message;
-    ssize_t size = recv(tenant->fd, &message, sizeof(message), MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
-    if (size != sizeof(message) || !is_ordinary(device, &message))
+    if (!peek(tenant->fd, &message) || !is_ordinary(device, &message))
         return false;
     int64_t tail = (int64_t)(message.b / NVCD_TAIL);
     if (!nvc_handover_pass_on(device, message.b & NVCD_RUNS, tail, now_ns()))
