@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support import run
+from support import debian, run
 from support.checkout import copy_checkout
 
 pytestmark = pytest.mark.nightly
@@ -72,3 +72,10 @@ def test_the_demo_in_a_checkout_of_somebody_else(clone: str) -> None:
             os.chown(os.path.join(path, name), NOBODY, NOBODY, follow_symlinks=False)
     assert make(clone, "demo").count("all sums right") == 2
     assert not [name for name in os.listdir("/var/lib") if name.startswith("nvc-demo-")]
+
+
+def test_a_debian_below_a_space(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests of packages and of systemd start from."""
+    monkeypatch.setenv("NVC_TESTS_CACHE", f"{scratch}/a cache")
+    with debian.Debian(f"{scratch}/a debian", debian.ready()) as made:
+        assert made.sh("python3 -c 'print(1 + 1)'").stdout == "2\n"

@@ -6,7 +6,7 @@ import os
 import re
 
 import pytest
-from support import REPO
+from support import REPO, golang, need, run
 from support.engines import Host
 
 GENERATIONS = ("debian", "sid", "newest")
@@ -52,3 +52,23 @@ def test_podman_info(host: Host) -> None:
         host.sh("nvc-cli runtime configure --engine podman --remove; rm -r /run/cdi")
     assert "path: /usr/local/bin/nvc-runtime" in info and "nvc: " in info
     assert "nvidia.com/gpu" not in info
+
+
+@pytest.mark.engines
+def test_on_a_machine_without_go(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pinned Go is fetched, and builds."""
+    monkeypatch.setattr(golang, "USUAL", scratch)
+    monkeypatch.setenv("PATH", scratch)
+    os.symlink(need("nice"), f"{scratch}/nice")
+    monkeypatch.setenv("NVC_TESTS_CACHE", f"{scratch}/cache")
+    golang.compiler.cache_clear()
+    try:
+        assert golang.compiler().startswith(f"{scratch}/cache/")
+        with open(f"{scratch}/go.mod", "w", encoding="ascii") as out:
+            out.write("module nvc.test/hello\n\ngo 1.26.0\n")
+        with open(f"{scratch}/hello.go", "w", encoding="ascii") as out:
+            out.write('package main\n\nfunc main() { println("hello") }\n')
+        golang.build(".", f"{scratch}/hello", about="nothing", where=scratch, flags="-s -w")
+    finally:
+        golang.compiler.cache_clear()
+    assert run(f"{scratch}/hello").stderr == "hello\n"

@@ -17,7 +17,7 @@ _KEPT = os.path.join(REPO, "build/tests")
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Wait until no other process of tests builds anything in this checkout."""
     os.makedirs(_KEPT, exist_ok=True)
     with open(os.path.join(_KEPT, ".lock"), "w", encoding="ascii") as lock:
@@ -25,13 +25,17 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def make(*words: str, folder: str = ".", out: str = "") -> None:
-    """Run make with these goals and variables in the checkout, or in a folder of it that builds into `out`."""
+def make(*words: str, folder: str = ".", out: str = "", then: Callable[[], object] = lambda: None) -> None:
+    """Run make with these goals and variables in the checkout, or in a folder of it that builds into `out`.
+
+    `then` is called before another process of tests may make anything: it can take what the goals write anew.
+    """
     if out:  # make splits names at spaces: below the checkout, names say nothing of where that is
         words = (f"OUT={os.path.relpath(out, os.path.join(REPO, folder))}", *words)
-    with _alone():
+    with alone():
         command = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, folder))
         run(*command, *words, timeout=600, env=dict(os.environ))
+        then()
 
 
 @functools.cache
@@ -52,7 +56,7 @@ def kept(name: str, build: Callable[[str], str]) -> str:
     """
     directory = os.path.join(_KEPT, name)
     mark = os.path.join(directory, ".made")
-    with _alone():
+    with alone():
         try:
             with open(mark, encoding="utf-8") as text:
                 state, _, path = text.read().partition(" ")

@@ -1,4 +1,4 @@
-"""A clean Debian of its own: laid out once by debootstrap, then started from as often as a test likes.
+"""A clean Debian of its own: laid out once by debootstrap, kept, and started from as often as a test likes.
 
 with Debian(directory, ready()) as debian:
     debian.put(package, "/root")
@@ -13,18 +13,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from types import TracebackType
 
-from . import CLEAN_ENV, REPO, need, run
+from . import CLEAN_ENV, need, run
+from .cache import kept
 from .engines import Host
+from .fetch import fetch
 from .mirror import mirror
 
-CACHE = os.path.join(REPO, "build/debian")
 #: Where a test may make one.
 DRIVER = "/srv/driver"
 #: What the package depends on and recommends.
 WANTED = "python3 runc python3-prctl"
-APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o Acquire::Retries=3"
 ENTER = """
 set -e
 [ "$3" ] || mount -t tmpfs -o mode=755 tmpfs "$1"
@@ -42,41 +44,36 @@ exec chroot . /bin/sh -ec 'umount -l /mnt; echo ready; exec cat'
 
 
 def clean() -> str:
-    """The layers of a Debian without anything more than systemd; made at the first call."""
-    root = os.path.join(CACHE, "clean")
-    if not os.path.isdir(root):
-        unfinished = root + ".new"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        release, source, parts = mirror()
-        include = "systemd,ca-certificates" if source.startswith("https:") else "systemd"
-        words = [
-            "--variant=minbase",
-            f"--components={parts}",
-            f"--include={include}",
-            release,
-            unfinished,
-            source,
-        ]
-        run(need("debootstrap"), *words, env=dict(os.environ), timeout=600)
-        fetch = f"{APT} update && {APT} install -y --download-only {WANTED}"
-        run(need("chroot"), unfinished, "/bin/sh", "-ec", fetch, env=dict(os.environ), timeout=600)
-        # Nobody needs what a power failure would leave.
-        with open(f"{unfinished}/etc/dpkg/dpkg.cfg.d/unsafe", "w", encoding="ascii") as file:
-            file.write("force-unsafe-io\n")
-        os.rename(unfinished, root)
-    return root
+    """The layers of a Debian without anything more than systemd; made at the first call, for every checkout."""
+    release, source, parts = mirror()
+    return kept(repr(("clean", release, source, parts, WANTED)), f"Debian's {release}", _debootstrap)
 
 
 def ready() -> str:
-    """The layers of a Debian that has what the package depends on; made at the first call."""
+    """The layers of a Debian that has what the package depends on; made at the first call, for every checkout."""
     lower = clean()
-    layer = os.path.join(CACHE, "ready")
-    if not os.path.isdir(layer):
-        shutil.rmtree(layer + ".new", ignore_errors=True)
-        with Debian(layer + ".new", lower, kept=True) as debian:
-            debian.sh(f"{APT} install -y --no-download {WANTED}", timeout=300)
-        os.rename(layer + ".new", layer)
+    layer = kept(repr(("ready", lower)), f"Debian with {WANTED}", lambda new, _: _install(new, lower))
     return f"{layer}/upper:{lower}"
+
+
+def _debootstrap(root: str, _: str) -> None:
+    release, source, parts = mirror()
+    include = "systemd,ca-certificates" if source.startswith("https:") else "systemd"
+    with tempfile.TemporaryDirectory(prefix="nvc-debootstrap-") as directory:
+        link = f"{directory}/root"  # debootstrap fails at a path with a space
+        os.symlink(root, link)
+        words = ["--variant=minbase", f"--components={parts}", f"--include={include}", release, link, source]
+        run(need("debootstrap"), *words, env=dict(os.environ), timeout=600)
+    command = f"{APT} update && {APT} install -y --download-only {WANTED}"
+    fetch(f"{WANTED} of Debian's {release}", need("chroot"), root, "/bin/sh", "-ec", command)
+    # Nobody needs what a power failure would leave.
+    with open(f"{root}/etc/dpkg/dpkg.cfg.d/unsafe", "w", encoding="ascii") as file:
+        file.write("force-unsafe-io\n")
+
+
+def _install(layer: str, lower: str) -> None:
+    with Debian(layer, lower, kept=True) as debian:
+        debian.sh(f"{APT} install -y --no-download {WANTED}", timeout=300)
 
 
 class Debian(Host):

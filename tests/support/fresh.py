@@ -9,12 +9,18 @@ The last lines say how long everything took.
 The container has namespaces of its own for mounts, processes, IPC, names and cgroups, and clocks that say a minute
 of uptime. Its changes to the root are a layer that goes with it; /run, /tmp, /var/tmp, /srv, /home, the engines'
 storage and root's caches are empty. It has the host's network, devices and kernel settings.
+
+It ends with this program, however that ends. What a killed one leaves on the host (its layer, its cgroups,
+addresses and bridges of clusters) is removed by the next one.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import glob
+import json
 import os
 import re
 import shutil
@@ -22,13 +28,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from support import REPO, need, run
+from support import REPO, need, run, until
 
 #: Seconds for which the container's kernel claims to run when it starts.
 UPTIME = 60
@@ -37,6 +42,12 @@ CLONE = "/home/a clone/nvc"
 #: Lines of output that say how tests ended.
 CLOSING = re.compile(r"fresh: |\d+ (passed|failed|error).* in |(FAILED|ERROR) |.*\*\*\* ")
 CGROUPS = "/sys/fs/cgroup"
+PLACES = "/var/tmp"
+#: What a run makes on the host is called by its process: id, and when that began.
+NAME = re.compile(r"nvc-fresh-(\d+)-(\d+)")
+#: What a cluster of tests says of itself, below the container's files (tests/support/cluster/state.py).
+CLUSTERS = "disk/var/tmp/*/state.json"
+PR_SET_PDEATHSIG = 1  # prctl(2)
 #: Empty, and on the disk itself: an overlay takes no other overlay as the layer that it writes.
 EMPTY = "tmp var/tmp srv home var/lib/docker var/lib/containers var/lib/containerd root/.cache"
 NAMES = {"empty": EMPTY, "cgroups": CGROUPS}
@@ -107,11 +118,66 @@ def _enter(groups: list[str], pid: int) -> None:
             file.write(str(pid))
 
 
+def _began(pid: int | str) -> int:
+    """When a process began, in clock ticks; 0 if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as text:
+            return int(text.read().rsplit(")", 1)[1].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def own_name() -> str:
+    """What this process's directory and cgroups are called."""
+    return f"nvc-fresh-{os.getpid()}-{_began('self')}"
+
+
+def remove_leftovers() -> None:
+    """Remove what runs have left that were killed."""
+
+    def left(paths: list[str]) -> list[str]:
+        names = [(path, NAME.fullmatch(os.path.basename(path))) for path in paths]
+        return [path for path, name in names if name and _began(name[1]) != int(name[2])]
+
+    for root in _hierarchies():
+        for group in left(glob.glob(f"{root}/nvc-fresh-*")):
+            _remove_group(group)
+    for place in left(glob.glob(f"{PLACES}/nvc-fresh-*")):
+        remove_place(place)
+
+
+def remove_place(place: str) -> None:
+    """Remove the files of a container that has ended, and what clusters in it have left in the host's network."""
+    for path in glob.glob(f"{place}/{CLUSTERS}"):
+        with open(path, encoding="utf-8") as text:
+            state = json.load(text)
+        for address in state["addresses"]:
+            run(need("ip"), "addr", "del", f"{address}/32", "dev", "lo", check=False)
+        for node in state["nodes"].values():
+            run(need("ip"), "link", "del", node["bridge"], check=False)
+    shutil.rmtree(place)
+
+
+def _remove_group(group: str) -> None:
+    """Kill what is in a cgroup, wait for its end, and remove the cgroup."""
+
+    def removed() -> bool:
+        for directory, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(FileNotFoundError, OSError):
+                with open(os.path.join(directory, "cgroup.procs"), encoding="ascii") as text:
+                    for pid in map(int, text.read().split()):
+                        os.kill(pid, signal.SIGKILL)
+                os.rmdir(directory)
+        return not os.path.exists(group)
+
+    until(removed, lambda: f"{group} is busy")
+
+
 @contextlib.contextmanager
 def _group() -> Iterator[tuple[list[str], list[str]]]:
     """The roots of all hierarchies of cgroups, and a new group below each."""
     roots = _hierarchies()
-    groups = [os.path.join(root, f"nvc-fresh-{os.getpid()}") for root in roots]
+    groups = [os.path.join(root, own_name()) for root in roots]
     try:
         for root, group in zip(roots, groups, strict=True):
             os.mkdir(group)
@@ -121,8 +187,8 @@ def _group() -> Iterator[tuple[list[str], list[str]]]:
         yield roots, groups
     finally:
         for group in groups:
-            for directory, _, _ in os.walk(group, topdown=False):
-                os.rmdir(directory)
+            if os.path.exists(group):
+                _remove_group(group)
 
 
 def _uptime() -> float:
@@ -146,6 +212,12 @@ def run_in_container(place: str, *argv: str) -> tuple[int, list[str]]:
     clocks = (f"--monotonic={offset}", f"--boottime={offset}")
     words = [need("unshare"), "--fork", "--kill-child", *namespaces, *clocks]
     ours, theirs = socket.socketpair()
+    libc = ctypes.CDLL(None)
+
+    def begin() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _enter(groups, os.getpid())
+
     with ours, _group() as (roots, groups):
         with theirs:
             unshare = subprocess.Popen(
@@ -155,7 +227,7 @@ def run_in_container(place: str, *argv: str) -> tuple[int, list[str]]:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                preexec_fn=lambda: _enter(groups, os.getpid()),
+                preexec_fn=begin,
             )
         assert unshare.stdout is not None
         closing = []
@@ -211,18 +283,20 @@ def main() -> int:
         commit, loops = options.inside
         return inside(REPO, commit, int(loops), options.command)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("fresh: ended by SIGTERM"))  # through what cleans up
+    remove_leftovers()
     commit = run(need("git"), "-C", REPO, "rev-parse", "HEAD").stdout.strip()
     failed = 0
     summary = []
     for number in range(1, options.rounds + 1):
         summary.append(f"round {number} of {options.rounds}, commit {commit[:12]}\n")
         loops = len(os.sched_getaffinity(0)) if number == options.rounds > 1 else 0
-        place = tempfile.mkdtemp(prefix="nvc-fresh-", dir="/var/tmp")
+        place = os.path.join(PLACES, own_name())
+        os.mkdir(place, mode=0o700)
         try:
             words = ["--inside", commit, str(loops), "--", *options.command]
             status, closing = run_in_container(place, sys.executable, os.path.abspath(__file__), *words)
         finally:
-            shutil.rmtree(place)
+            remove_place(place)
         summary += closing
         failed += status != 0
     print(f"== closing lines\n{''.join(summary)}{options.rounds - failed} of {options.rounds} rounds passed")

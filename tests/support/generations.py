@@ -6,7 +6,8 @@
 | sid | 28.5 | 2.1 | 5.8 | 1.3 | 1.28 | |
 | newest | 29.8 | 2.3 | 5.8 | 1.5 | 1.28 | 1.36 |
 
-What is not the machine's is fetched and built at the first call, and kept in the cache of tests/support/cluster.
+Sid's are these or newer (tests/support/sid.py), the newest exactly these. What is not the machine's is fetched and
+built at the first call, and kept (tests/support/cache.py): `python -m support.generations build`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import sys
 import tempfile
 
 from . import REPO, run
-from .cluster.binaries import cache, go, kept
+from .cache import cache, kept
+from .golang import build, go
 from .sid import programs as sid_programs
+from .sid import versions as sid_versions
 
 DEBIAN, SID, NEWEST = "debian", "sid", "newest"
 MOBY = "github.com/moby/moby/v2"
@@ -50,8 +53,9 @@ def built(name: str) -> str:
         with tempfile.TemporaryDirectory(prefix="nvc-go-", dir=cache()) as source:
             with open(f"{source}/go.mod", "w", encoding="ascii") as out:
                 out.write(f"module nvc.test/{name}\n\ngo 1.26.0\n\nrequire {module} {version}\n")
-            words = ["build", "-ldflags", f"-s -w {flags}", "-tags", tags, "-o", f"{target}/{name}"]
-            go(*words, f"{module}/{below}".rstrip("/"), where=source, cgo=cgo)
+            package, linker = f"{module}/{below}".rstrip("/"), f"-s -w {flags}"
+            about = f"{module} {version}"
+            build(package, f"{target}/{name}", about=about, where=source, flags=linker, tags=tags, cgo=cgo)
             if name == "crio":  # its helper for namespaces is in C
                 files = f"{go('list', '-m', '-f', '{{.Dir}}', module, where=source)}/pinns/src"
                 run("gcc", "-O2", "-static", "-o", f"{target}/pinns", *glob.glob(f"{files}/*.c"))
@@ -84,5 +88,20 @@ def tools(generation: str) -> str:
     return directory
 
 
+def build_all() -> None:
+    """Fetch and build every generation's programs, and say which versions there are."""
+    for name in GO:
+        built(name)
+    came = [f"{package} {version}" for package, version in sid_versions().items()]
+    print(f"{SID}: {', '.join(came)}")
+    print(f"{NEWEST}: {', '.join(f'{name} {version}' for name, (_, version, *_) in GO.items())}")
+
+
 if __name__ == "__main__":
-    print(tools(sys.argv[1]))
+    if sys.argv[1:] == ["build"]:
+        try:
+            build_all()
+        except AssertionError as error:
+            sys.exit(f"*** {error}")
+    else:
+        print(tools(sys.argv[1]))

@@ -6,6 +6,7 @@ import glob
 import os
 import platform
 import re
+import shutil
 import sys
 
 from . import REPO, run
@@ -16,10 +17,12 @@ DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 MACHINE = platform.machine()
 
 
-def build(*words: str) -> str:
-    """What `make packages` makes; the directory is returned."""
-    make("packages", *words)
-    return os.path.join(REPO, "build/packages")
+def build(directory: str, *words: str) -> str:
+    """A copy of what `make packages` makes, which other processes do not make again; its path in `directory`."""
+    made, copy = os.path.join(REPO, "build/packages"), os.path.join(directory, "packages")
+    layouts = shutil.ignore_patterns("root")
+    make("packages", *words, then=lambda: shutil.copytree(made, copy, ignore=layouts))
+    return copy
 
 
 def build_newer(directory: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 
-from . import CLEAN_ENV, PATIENCE, run
+from . import CLEAN_ENV, PATIENCE
+from .begun import shared
 
 
 class Programs:
@@ -27,7 +29,9 @@ class Programs:
 
     def refused(self, *words: str) -> str:
         """The one line that says why a program is not started."""
-        done = run(*self.command, *words, "--", "true", check=False)
+        launcher, *before = self.command
+        prefix = os.path.dirname(os.path.dirname(launcher))
+        done = shared(prefix)(*before, *words, "--", "true", check=False)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
         return done.stderr
 

@@ -4,7 +4,8 @@ apt works them out with a state of its own, as for a machine on which nothing is
 library that they load. Nothing is installed, and the machine's sources of packages are as they were.
 
 Sid has one version of each package at a time, and archives of older ones are not among the sources of a machine. So
-the versions that tests and pages mean are named here, and another one is an error that says what has changed.
+versions cannot be pinned: the oldest ones that tests and pages mean are named here, newer ones are taken as they
+come, and the file `packages` beside the unpacked ones records what came. A cache keeps what it has.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
-from .cluster.binaries import kept
+from .cache import kept
+from .fetch import fetch
 from .mirror import mirror
 
-#: The packages, with what their versions begin with.
+#: The packages, with the oldest version that will do.
 PACKAGES = {
-    "conmon": "2.1.", "containerd": "2.1.", "crun": "1.28", "docker.io": "28.5.", "docker-cli": "28.5.",
-    "netavark": "1.17.", "podman": "5.8.", "runc": "1.3.",
+    "conmon": "2.1", "containerd": "2.1", "crun": "1.28", "docker.io": "28.5", "docker-cli": "28.5",
+    "netavark": "1.17", "podman": "5.8", "runc": "1.3",
 }  # fmt: skip
+#: Where they come from: what cannot be installed in sid for a while, since libraries change, can be in testing.
+SUITES = ("sid", "testing")
 #: Those that want sid's C library, with their paths there.
 RELINKED = "bin/conmon bin/crun bin/podman bin/runc sbin/runc lib/podman/netavark".split()
 LOADER = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
@@ -35,8 +40,14 @@ def sid() -> str:
 
     Raises AssertionError with apt's words where that fails.
     """
-    names = " ".join(PACKAGES)
-    return kept(repr((PACKAGES, RELINKED)), f"Debian sid: {names}", _unpack)
+    return kept(repr((PACKAGES, RELINKED)), f"Debian sid: {' '.join(PACKAGES)}", _unpack)
+
+
+def versions() -> dict[str, str]:
+    """The versions of PACKAGES that the cache has."""
+    with open(f"{sid()}/packages", encoding="ascii") as text:
+        found = named(text.read().split())
+    return {name: found[name] for name in PACKAGES}
 
 
 def programs() -> dict[str, str]:
@@ -57,9 +68,6 @@ def _unpack(root: str, final: str) -> None:
     with tempfile.TemporaryDirectory(prefix="nvc-sid-", dir="/var/tmp") as work:
         for name in ("lists/partial", "archives/partial", "parts", "preferences"):
             os.makedirs(f"{work}/{name}")
-        _, uri, _ = mirror()
-        with open(f"{work}/sources.list", "w", encoding="ascii") as out:
-            out.write(f"deb {uri} sid main\n")
         open(f"{work}/status", "w", encoding="ascii").close()
         settings = {
             "Dir::Etc::sourcelist": f"{work}/sources.list", "Dir::Etc::sourceparts": f"{work}/parts",
@@ -70,12 +78,14 @@ def _unpack(root: str, final: str) -> None:
             "Acquire::Retries": "3",
         }  # fmt: skip
         apt = ["nice", "apt-get", "-qq", *(f"-o{name}={value}" for name, value in settings.items())]
-        _run([*apt, "update"])
-        _run([*apt, "-y", "install", "--download-only", *PACKAGES])
-        archives = sorted(glob.glob(f"{work}/archives/*.deb"))
-        news = changed([os.path.basename(archive) for archive in archives])
-        advice = "try the tests with them, and name them in tests/support/sid.py and on the pages of the engines"
-        assert not news, f"Debian's sid has other versions: {', '.join(news)}; {advice}"
+        for suite in SUITES:
+            try:
+                archives = _fetched(work, apt, suite)
+                break
+            except AssertionError as error:
+                if suite == SUITES[-1]:
+                    raise
+                print(f"{error}\ntrying {SUITES[-1]}", file=sys.stderr)
         for archive in archives:
             _run(["nice", "dpkg", "-x", archive, root])
         with open(f"{root}/packages", "w", encoding="ascii") as out:
@@ -95,17 +105,46 @@ def _unpack(root: str, final: str) -> None:
             _run(["patchelf", *words, path])
 
 
-def changed(archives: list[str]) -> list[str]:
-    """What of PACKAGES is not there in the version that it should have, by the names of .deb files."""
-    versions = {}
+def _fetched(work: str, apt: list[str], suite: str) -> list[str]:
+    """The paths of the archives of PACKAGES and of what they depend on, in new enough versions."""
+    what = f"{', '.join(PACKAGES)} of Debian's {suite}"
+    for archive in glob.glob(f"{work}/archives/*.deb"):
+        os.unlink(archive)  # another suite's
+    with open(f"{work}/sources.list", "w", encoding="ascii") as out:
+        out.write(f"deb {mirror()[1]} {suite} main\n")
+    variables = {"DEBIAN_FRONTEND": "noninteractive"}
+    fetch(what, *apt, "update", variables=variables)
+    fetch(what, *apt, "-y", "install", "--download-only", *PACKAGES, variables=variables)
+    archives = sorted(glob.glob(f"{work}/archives/*.deb"))
+    old = lacking([os.path.basename(archive) for archive in archives])
+    assert not old, f"Debian's {suite} does not have what tests of engines want: {', '.join(old)}"
+    return archives
+
+
+def named(archives: list[str]) -> dict[str, str]:
+    """Versions without epochs by packages, from the names of .deb files."""
+    found = {}
     for archive in archives:
         name, version, _ = archive.split("_")
-        versions[name] = version.replace("%3a", ":").rpartition(":")[2]
+        found[name] = version.replace("%3a", ":").rpartition(":")[2]
+    return found
+
+
+def lacking(archives: list[str]) -> list[str]:
+    """What of PACKAGES is missing or too old, by the names of .deb files."""
+    found = named(archives)
     return [
-        f"{name} {versions.get(name, 'missing')}, not {wanted}*"
-        for name, wanted in PACKAGES.items()
-        if not versions.get(name, "").startswith(wanted)
+        f"{name} {found.get(name, 'missing')}, not {least} or newer"
+        for name, least in PACKAGES.items()
+        if _numbers(found.get(name, "0")) < _numbers(least)
     ]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """What a version begins with: (28, 5, 2) of "28.5.2+dfsg4-5"."""
+    matched = re.match(r"\d+(\.\d+)*", version)
+    assert matched is not None, version
+    return tuple(map(int, matched[0].split(".")))
 
 
 def _is_dynamic(path: str) -> bool:

@@ -6,30 +6,20 @@ say, `go` works out the same way each time and checks against Go's checksum data
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
 
 from .. import REPO
+from ..cache import cache, kept
+from ..golang import build
 
 GO_MOD = os.path.join(REPO, "tests/kubernetes/binaries/go.mod")
 #: What `go build` calls a program, where that is not what it is known as.
 NAMES = {"server": "etcd"}
 #: Variables of programs that tell their own version; a kubelet refuses an API server without one.
 STAMPS = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-SECONDS = 3600
-
-
-def cache() -> str:
-    """Where programs are kept: $NVC_TESTS_CACHE, or `nvc-tests` in the user's cache directory."""
-    default = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "nvc-tests")
-    return os.environ.get("NVC_TESTS_CACHE", default)
 
 
 def version(module: str) -> str:
@@ -70,7 +60,7 @@ def crio_load() -> str:
 def _module(source: str, what: str, flags: str, tags: str = "") -> str:
     """The directory with what `go build` makes of a module, with cgo where it has tags.
 
-    Raises AssertionError without Go, or with the compiler's words when it fails.
+    Raises AssertionError where a module cannot be fetched, or with the compiler's words.
     """
     content = b""
     for name in sorted(os.listdir(source)):
@@ -84,56 +74,13 @@ def _module(source: str, what: str, flags: str, tags: str = "") -> str:
     )
 
 
-def kept(state: bytes | str, about: str, make: Callable[[str, str], None]) -> str:
-    """The directory of the cache that `make(directory, path it will have)` fills; once for each `state`."""
-    digest = hashlib.blake2b(state.encode() if isinstance(state, str) else state, digest_size=8)
-    made = os.path.join(cache(), digest.hexdigest())
-    os.makedirs(cache(), exist_ok=True)
-    with open(os.path.join(cache(), ".lock"), "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.isdir(made):
-            target = made + ".new"
-            shutil.rmtree(target, ignore_errors=True)
-            os.makedirs(target)
-            print(f"building {about}", file=sys.stderr)
-            make(target, made)
-            os.rename(target, made)
-    return made
-
-
-def go(*words: str, where: str, cgo: bool = False, **variables: str) -> str:
-    """What `go` prints, run with the caller's environment, which says where modules come from.
-
-    Raises AssertionError without Go, or with its words when it fails.
-    """
-    program = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    assert program, "go is missing: these tests build what they run and want Go 1.26 or newer"
-    settings = {"CGO_ENABLED": str(int(cgo)), "GOFLAGS": "-mod=mod -trimpath -buildvcs=false"}
-    command = ["nice", program, *words]
-    done = subprocess.run(
-        command, cwd=where, env={**os.environ, **settings, **variables}, capture_output=True, text=True,
-        timeout=SECONDS, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-4000:]}"
-    return done.stdout.strip()
-
-
 def _build(module: str, what: str, flags: str, tags: str, target: str) -> None:
+    about = f"modules of {os.path.relpath(module, REPO)}"
     with tempfile.TemporaryDirectory(prefix="nvc-go-", dir=cache()) as directory:
         source = os.path.join(directory, "module")
         shutil.copytree(module, source)
-        go(
-            "build",
-            "-ldflags",
-            flags,
-            "-tags",
-            tags,
-            "-o",
-            target + os.sep,
-            what,
-            where=source,
-            cgo=bool(tags),
-        )
+        made = target + os.sep
+        build(what, made, about=about, where=source, flags=flags, tags=tags, cgo=bool(tags))
     for built, name in NAMES.items():
         if os.path.exists(os.path.join(target, built)):
             os.rename(os.path.join(target, built), os.path.join(target, name))
