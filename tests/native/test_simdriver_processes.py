@@ -226,6 +226,18 @@ def test_memory_is_opened_in_another_process(sim_root: Root, client: Start) -> N
     assert third.code("ipc-open", handle) == 400
 
 
+def test_a_small_block_in_another_process_keeps_its_chunk(sim_root: Root, client: Start) -> None:
+    root = sim_root()
+    one, other = client(root).start(), client(root).start()
+    address = one.number("alloc", 1024)
+    opened = other.number("ipc-open", one.call("ipc-get", address)[0])
+    assert one.used() == 2 * CONTEXT + 2
+    one.call("free", address)
+    assert one.used() == 2 * CONTEXT + 2
+    other.call("ipc-close", opened)
+    assert one.used() == 2 * CONTEXT
+
+
 def test_memory_is_sent_as_a_descriptor(sim_root: Root, client: Start) -> None:
     root = sim_root()
     mine, theirs = socket.socketpair()

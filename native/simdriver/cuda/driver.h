@@ -47,7 +47,8 @@ struct space {
 struct chunk {
     struct chunk *next;
     uint64_t address;
-    uint32_t used; /* units */
+    uint32_t used;      /* units */
+    uint64_t export_id; /* of all of it, once a handle of a part was given out; 0: charged to this process */
     uint64_t map[64];
 };
 

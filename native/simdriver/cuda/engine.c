@@ -239,14 +239,15 @@ static void step_turn(struct device *device, uint64_t now, uint64_t *next)
         turn_pass(device, engine->wants);
     } else if (engine->holding) {
         turn_report(device);
-        if (engine->clock >= engine->slice_start + SLICE_NS) {
+        if (engine->clock >= engine->slice_start + turn_length()) {
             engine->slice_start = engine->clock;
             if (turn_is_wanted(device)) {
                 engine->holding = false;
                 turn_pass(device, true);
             }
         }
-        *next = sooner(*next, now + SLICE_NS);
+        uint64_t end = engine->slice_start + turn_length();
+        *next = sooner(*next, end > now ? end : now + turn_length());
     }
     if (!engine->holding && engine->running_count && turn_hold(device, now)) {
         engine->clock += turn_change(device);

@@ -6,14 +6,15 @@
  * the times of events therefore include time switched out, as on hardware. Clients of MPS have no turns: together.c.
  *
  * With NVC_SIM_SWITCH_NS, a change from one process's kernels to another's takes so many nanoseconds. Events and waits for
- * words progress only in the process's turn too then, as on hardware. */
+ * words progress only in the process's turn too then, and a context is made by work on the device, as on hardware.
+ * NVC_SIM_TIMESLICE_NS is for how long a process has the device beside others. */
 #ifndef NVC_SIM_ENGINE_H
 #define NVC_SIM_ENGINE_H
 
 #include "driver.h"
 
 /* EVENT_NS: between two kernels of a stream, an event takes an H100 2.2 microseconds. */
-enum { SLICE_NS = 2000000, FULL_SHARE = 65536, EVENT_NS = 2200, CHOICE_NS = 2000 };
+enum { TIMESLICE_NS = 2000000, FULL_SHARE = 65536, EVENT_NS = 2200, CHOICE_NS = 2000 };
 
 /* A new operation with `size` bytes of data; NULL: out of memory. */
 struct op *op_new(enum op_kind kind, size_t size);
@@ -58,6 +59,8 @@ bool turn_is_mine(struct device *device);
 bool turn_hold(struct device *device,
                uint64_t now);                /* takes it, and notes since when; false: we wait for it */
 uint64_t turn_change(struct device *device); /* how long it takes until kernels of ours run */
+bool turn_takes_time(void);                  /* changes do */
+uint64_t turn_length(void);                  /* of a time slice */
 bool turn_is_needed(const struct op *op);    /* for what is no kernel */
 bool turn_is_wanted(struct device *device);
 void turn_wait(struct device *device, uint64_t ns); /* without the lock; ends early when something changes */

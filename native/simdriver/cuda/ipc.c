@@ -19,7 +19,7 @@ struct handle {
     int32_t pid, fd;
     uint32_t partition;
     uint64_t offset, size;
-    uint64_t export_id; /* 0: a small allocation, that its exporter's chunk is charged for */
+    uint64_t export_id; /* of the memory, or of the chunk that a small allocation lies in; 0: a pool's */
     uint64_t inode;     /* of the exporter's memory: pids are used again */
 };
 
@@ -37,7 +37,7 @@ static CUresult describe(struct handle *out, const struct memory *memory)
         .partition = memory->device->partition,
         .offset = memory->range.base - space->base,
         .size = memory->range.size,
-        .export_id = memory->export_id,
+        .export_id = memory->chunk ? memory->chunk->export_id : memory->export_id,
         .inode = st.st_ino,
     };
     return CUDA_SUCCESS;
@@ -49,6 +49,8 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address)
     struct memory *memory = memory_find(address);
     struct handle handle;
     CU_ARGUMENT(out && memory && memory->kind == MEMORY_DEVICE);
+    if (memory->chunk && !memory->chunk->export_id)
+        CU_TRY(ledger_export(memory->device, PAGE, &memory->chunk->export_id));
     if (!memory->export_id && memory->charged) {
         CU_TRY(ledger_export(memory->device, memory->charged, &memory->export_id));
         memory->charged = 0;

@@ -43,7 +43,8 @@ static bool is_silent(const struct op *op)
 
 uint64_t undisturbed(struct engine *engine, const struct op *op)
 {
-    uint64_t spent = engine->clock - engine->slice_start, most = spent < SLICE_NS ? SLICE_NS - spent : 0;
+    uint64_t spent = engine->clock - engine->slice_start, length = turn_length(),
+             most = spent < length ? length - spent : 0;
     uint64_t first = op->remaining, ns = first;
     most = sooner(most, TOGETHER_NS);
     while (ns < most && is_silent(op) && op->next &&

@@ -173,6 +173,9 @@ void chunk_give(struct device *device, struct chunk *chunk, uint64_t address, ui
             break;
         }
     space_give(device, chunk->address, PAGE);
-    ledger_refund(device, PAGE);
+    if (chunk->export_id)
+        ledger_drop(chunk->export_id);
+    else
+        ledger_refund(device, PAGE);
     free(chunk);
 }

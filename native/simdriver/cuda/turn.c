@@ -89,15 +89,32 @@ bool turn_hold(struct device *device, uint64_t now)
     return engine->holding;
 }
 
-/* Nanoseconds; 0: changes take no time. The lock is held. */
+/* A number of the environment, looked for once. The lock is held. */
+static uint64_t number(const char *name, uint64_t otherwise, uint64_t *found)
+{
+    if (*found == UINT64_MAX) {
+        const char *text = getenv(name);
+        *found = text ? strtoull(text, NULL, 10) : otherwise;
+    }
+    return *found;
+}
+
+/* Nanoseconds; 0: changes take no time. */
 static uint64_t switch_ns(void)
 {
     static uint64_t found = UINT64_MAX;
-    if (found == UINT64_MAX) {
-        const char *text = getenv("NVC_SIM_SWITCH_NS");
-        found = text ? strtoull(text, NULL, 10) : 0;
-    }
-    return found;
+    return number("NVC_SIM_SWITCH_NS", 0, &found);
+}
+
+uint64_t turn_length(void)
+{
+    static uint64_t found = UINT64_MAX;
+    return number("NVC_SIM_TIMESLICE_NS", TIMESLICE_NS, &found);
+}
+
+bool turn_takes_time(void)
+{
+    return !together_is_used() && switch_ns() != 0;
 }
 
 uint64_t turn_change(struct device *device)
