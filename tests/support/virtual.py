@@ -28,7 +28,7 @@ read-write locks, sigwait, message queues, timers of the kernel (timerfd, SIGALR
 static programs.
 
 Times are seconds of CLOCK_MONOTONIC, which BOOTTIME and RAW equal; the wall clock is `WALL` ahead of it. A look
-at a clock takes 50 ns, a call of the driver 1 us, being woken 2 us. Computing takes no time.
+at a clock takes 50 ns, a call of the driver 1 us, being woken 2 us or what `wake` says. Computing takes no time.
 """
 
 from __future__ import annotations
@@ -142,6 +142,10 @@ class World:
     def pid(self, process: subprocess.Popen[Any]) -> int:
         """The process that took part, where what was started made another one for it."""
         return self._inside[process.pid]
+
+    def wake(self, seconds: float) -> None:
+        """Let who is woken, or gets a message, go on so much later from now on."""
+        self._library.keeper_wake(ctypes.c_uint64(round(seconds * 1e9)))
 
     def run(self, seconds: float) -> None:
         """Let time pass."""

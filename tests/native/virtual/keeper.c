@@ -19,6 +19,7 @@ WORLD_API int keeper_create(const char *path, uint64_t start, int64_t wall)
     world->cpu = sched_getcpu();
     world->wall = wall;
     world->now = start;
+    world->wake = WORLD_WAKE_NS;
     world->next_due = WORLD_NEVER;
     world->size = sizeof(*world);
     world_self = world_claim(start);
@@ -32,6 +33,11 @@ WORLD_API void keeper_end(void)
     munmap(world, sizeof(*world));
     world = NULL;
     world_self = NULL;
+}
+
+WORLD_API void keeper_wake(uint64_t ns)
+{
+    world->wake = ns;
 }
 
 WORLD_API uint64_t keeper_now(void)

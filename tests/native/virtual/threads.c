@@ -187,7 +187,7 @@ WORLD_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
         return REAL(pthread_create)(thread, attributes, run, argument);
     pthread_once(&once, make_key);
     struct beginning *from = malloc(sizeof(*from));
-    struct participant *self = world_claim(world_self->time + WORLD_WAKE_NS);
+    struct participant *self = world_claim(world_self->time + world->wake);
     if (!from || !self)
         return EAGAIN;
     *from = (struct beginning){run, argument, self};
@@ -220,7 +220,7 @@ WORLD_API int pthread_join(pthread_t thread, void **value)
 
 WORLD_API pid_t fork(void)
 {
-    struct participant *self = world_self ? world_claim(world_self->time + WORLD_WAKE_NS) : NULL;
+    struct participant *self = world_self ? world_claim(world_self->time + world->wake) : NULL;
     if (world_self && !self) {
         errno = EAGAIN;
         return -1;

@@ -183,7 +183,7 @@ enum world_why world_wait(uint64_t key, uint64_t due, bool looking)
 
 static void rouse(struct participant *one)
 {
-    uint64_t due = world_later(one->time, world_self->time + WORLD_WAKE_NS);
+    uint64_t due = world_later(one->time, world_self->time + world->wake);
     one->woken = 1;
     if (due < one->due)
         one->due = due;

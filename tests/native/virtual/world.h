@@ -21,7 +21,7 @@ enum {
     WORLD_READ_NS = 50,    /* a look at a clock */
     WORLD_AHEAD_NS = 1000, /* by so much, looks at clocks may run ahead of others */
     WORLD_YIELD_NS = 1000,
-    WORLD_WAKE_NS = 2000, /* from a wake-up, or a message, until the other one goes on */
+    WORLD_WAKE_NS = 2000, /* see `wake`, if the keeper says nothing */
 };
 
 enum world_phase { WORLD_VACANT, WORLD_COMING, WORLD_PRESENT, WORLD_LEFT };
@@ -53,7 +53,8 @@ struct world {
     _Atomic uint32_t orders; /* how many were claimed, in all */
     int64_t wall;            /* CLOCK_REALTIME is so many nanoseconds ahead of CLOCK_MONOTONIC */
     _Atomic uint64_t now;
-    uint64_t next_due; /* when the first of the others goes on */
+    _Atomic uint64_t wake; /* nanoseconds from a wake-up, or a message, until the other one goes on */
+    uint64_t next_due;     /* when the first of the others goes on */
     uint64_t arrivals, switches;
     struct participant participants[WORLD_PARTICIPANTS];
 };
