@@ -11,7 +11,7 @@
  * often that its work goes on; a dead one is charged for that much beyond its last word, in which the driver lets go of
  * its context. */
 #define LEDGER_DEBT (600 * SECOND)
-enum { CROWD = 4096, ALIVE_NS = 25000000, NONSENSE = 60 };
+enum { CROWD = 4096, ALIVE_NS = 25000000, NONSENSE = 60, REAP_NS = 10000000 };
 
 /* The slot may be another one than before: what was shown in the old one is shown in the new one. */
 static void use(struct budget *budget, struct vgpu_budget *shared, struct vgpu_interval *own)
@@ -24,6 +24,18 @@ static void use(struct budget *budget, struct vgpu_budget *shared, struct vgpu_i
     SHARED_WRITE(own->seen, SHARED_READ(before->seen));
     SHARED_WRITE(own->since, SHARED_READ(before->since));
     SHARED_WRITE(before->since, 0);
+}
+
+/* Unfinished work of which nobody has said for long that it goes on: of the dead, or of who is stopped. */
+static bool is_silent(const struct budget *budget, uint64_t now)
+{
+    uint64_t host = clock_of_host(now);
+    for (uint32_t i = 0; i < budget->slots; i++) {
+        uint64_t seen = SHARED_READ(budget->others[i].seen);
+        if (SHARED_READ(budget->others[i].since) && seen + ALIVE_NS < host)
+            return true;
+    }
+    return false;
 }
 
 void budget_open(struct budget *budget, int position, uint64_t now)
@@ -39,6 +51,9 @@ void budget_open(struct budget *budget, int position, uint64_t now)
             budget->others = in->ledger->intervals[position];
             budget->slots = slots < in->slot ? in->slot : slots < VGPU_SLOTS ? slots : VGPU_SLOTS;
             use(budget, &in->ledger->budgets[position], &budget->others[in->slot - 1]);
+            /* Else the slice would be charged for the work of the dead until somebody allocates memory. */
+            if (is_silent(budget, now) && now_ns(CLOCK_MONOTONIC_COARSE) - in->reaped_at > REAP_NS)
+                ledger_reap(in);
         }
         lock_drop(&in->account);
     }
@@ -94,21 +109,48 @@ static uint64_t earliest(const struct budget *budget)
     return first;
 }
 
+static uint64_t seen_at(const struct budget *budget, uint64_t host)
+{
+    return (host & ~VGPU_INTERVAL_STALLED) | (budget->stalled ? VGPU_INTERVAL_STALLED : 0);
+}
+
 void budget_begin(struct budget *budget, uint64_t now)
 {
     uint64_t host = clock_of_host(now);
     host += !host; /* 0: there is no interval */
-    __atomic_store_n(&budget->own->seen, host, __ATOMIC_RELAXED);
+    __atomic_store_n(&budget->own->seen, seen_at(budget, host), __ATOMIC_RELAXED);
     __atomic_store_n(&budget->own->since, host, __ATOMIC_RELEASE);
+}
+
+uint32_t budget_others(const struct budget *budget, uint64_t now)
+{
+    uint64_t host = clock_of_host(now);
+    uint32_t count = 0;
+    for (uint32_t i = 0; budget->others && i < budget->slots; i++) {
+        uint64_t seen = SHARED_READ(budget->others[i].seen);
+        bool lives = seen + ALIVE_NS > host && seen < host + ALIVE_NS && !(seen & VGPU_INTERVAL_STALLED);
+        count += lives && &budget->others[i] != budget->own && SHARED_READ(budget->others[i].since);
+    }
+    return count;
 }
 
 void budget_charge(struct budget *budget, uint32_t cores, uint64_t now)
 {
-    uint64_t host = clock_of_host(now), first = earliest(budget);
-    if (SHARED_READ(budget->own->since))
-        SHARED_WRITE(budget->own->seen, host);
+    uint64_t host = clock_of_host(now);
+    if (SHARED_READ(budget->own->since)) {
+        SHARED_WRITE(budget->own->seen, seen_at(budget, host));
+        /* The clock was set back: nothing would be charged until it is there again, or the device is idle. */
+        if (SHARED_READ(budget->own->since) > host + SECOND)
+            SHARED_WRITE(budget->own->since, host);
+    }
+    uint64_t first = earliest(budget);
     if (first < host)
         pay(budget->shared, cores, claim(budget->shared, first, host));
+}
+
+void budget_spend(struct budget *budget, uint32_t cores, uint64_t time)
+{
+    pay(budget->shared, cores, time);
 }
 
 void budget_refund(struct budget *budget, uint32_t cores, uint64_t time)

@@ -21,6 +21,7 @@ struct budget {
     struct vgpu_interval *others; /* those of all slots of the slice; NULL: there is no ledger */
     uint32_t slots;               /* of these, so many may be in use */
     uint64_t opened;              /* when */
+    bool stalled;                 /* the work of this process waits for something else than the device */
     struct {
         struct vgpu_budget budget;
         struct vgpu_interval interval;
@@ -33,11 +34,17 @@ void budget_open(struct budget *budget, int position, uint64_t now);
 /* This process's work begins, at `now`. */
 void budget_begin(struct budget *budget, uint64_t now);
 
+/* How many other processes of the slice have unfinished work, and live, and it does not wait for something else. */
+uint32_t budget_others(const struct budget *budget, uint64_t now);
+
 /* It is not finished at `now`: charges for all of the slice up to then. */
 void budget_charge(struct budget *budget, uint32_t cores, uint64_t now);
 
 /* It had ended at `end`: charges what was not charged before, or gives back what was charged beyond it. */
 void budget_end(struct budget *budget, uint32_t cores, uint64_t end, uint64_t now);
+
+/* Charges for time in which no work of the slice is on the device, but others lose it by what the slice does. */
+void budget_spend(struct budget *budget, uint32_t cores, uint64_t time);
 
 /* Of what was charged, `time` was none of the device's. */
 void budget_refund(struct budget *budget, uint32_t cores, uint64_t time);

@@ -1,7 +1,7 @@
 /* A context takes some hundred MiB when it is made: an amount that the host has measured, reserved before. */
 #include "charge.h"
 #include "local.h"
-#include "meter.h"
+#include "making.h"
 
 static uint64_t overhead_of(int position)
 {
@@ -15,6 +15,7 @@ static uint64_t key_of(CUcontext context)
 }
 
 struct making {
+    struct making_time time;
     struct target to;
     uint64_t bytes;
     bool charged;
@@ -28,6 +29,10 @@ static bool begin(CUdevice ordinal, struct making *making)
         return true; /* for the driver to refuse */
     making->bytes = overhead_of(making->to.position);
     making->charged = charge(making->to.position, making->bytes);
+    if (making->charged && !making_begin(&making->time, making->to.position)) {
+        account_withdraw(making->to.position, making->bytes);
+        making->charged = false;
+    }
     return making->charged;
 }
 
@@ -41,6 +46,7 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
                         .bytes = making->bytes};
     if (!making->charged)
         return;
+    making_end(&making->time);
     items_lock();
     bool enters = result == CUDA_SUCCESS && !item_find(kind, key);
     if (enters)

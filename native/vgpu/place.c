@@ -64,6 +64,15 @@ bool place_join(const char *name, char out[PLACE_MAX])
     return true;
 }
 
+bool place_is_same(uintptr_t one, uintptr_t other)
+{
+    struct search search = {.address = one};
+    dl_iterate_phdr(visit, &search);
+    struct search second = {.address = other};
+    dl_iterate_phdr(visit, &second);
+    return search.found && second.found && search.dynamic == second.dynamic;
+}
+
 struct symbols {
     uintptr_t base;
     const ElfW(Sym) * table;

@@ -36,7 +36,10 @@ def test_what_a_context_takes(measured: Callable[[str, object], None]) -> None:
     for one in found:
         measured(f"context of {one['device']}, MiB", one["context"] / MIB)
         measured(f"first module of {one['device']}, MiB", one["module"] / MIB)
+        times = ", ".join(str(one[name] / 1e6) for name in ("making", "lasts", "change"))
+        measured(f"time of a context of {one['device']}, for how long it is made, of a change, ms", times)
         assert 50 * MIB < one["context"] < 2 * GIB and one["module"] < GIB
+        assert one["making"], "what a context and a change take of others' time was not measured"
 
 
 def test_a_program_without_a_container(program: str, measured: Callable[[str, object], None]) -> None:

@@ -85,7 +85,7 @@ def build_slice(
     if compat:
         libraries = compat_libraries(kernel, target.rootfs, facts.driver_version, shims=known)
     place = DIRECTORY if libraries else ""
-    found = find_shadow_libraries(kernel, target.rootfs, libs_dir, wanted.library_path, known, place)
+    found = find_shadow_libraries(target.rootfs, libs_dir, wanted.library_path, known, place)
     holds = " ".join(sorted(device.hold for device in devices if device.hold))
     key, ledger = _key_and_ledger(kernel, target, devices, holds)
     mps, percent = "", 100
@@ -157,7 +157,7 @@ def nested_slice(kernel: Kernel, facts: HostFacts, target: Target) -> Slice:
     """
     shared = shared_slice(facts)
     known = tuple(identity for _, _, identity in shared.shims)
-    found = find_shadow_libraries(kernel, target.rootfs, target.layout.libs_dir, (), known)
+    found = find_shadow_libraries(target.rootfs, target.layout.libs_dir, (), known)
     nested: Slice = shared.replace(shadows=found.shadows, links=found.links, hidden=found.hidden)
     return nested
 
@@ -241,7 +241,12 @@ def measured(devices: tuple[SliceDevice, ...], driver: str) -> tuple[SliceDevice
         else:
             found.append(
                 device.replace(
-                    context_overhead=measurement.context, module_overhead=measurement.module, calibrated=True
+                    context_overhead=measurement.context,
+                    module_overhead=measurement.module,
+                    calibrated=True,
+                    making_time=measurement.making,
+                    making_lasts=measurement.lasts,
+                    change_time=measurement.change,
                 )
             )
     return tuple(found)

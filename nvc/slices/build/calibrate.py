@@ -1,4 +1,5 @@
 """Measures the memory of a CUDA context: one process makes a context, another asks NVML what that process has.
+calibrate_time.py measures what a context takes of others' time.
 
 Both are forked, have no rights, and are chrooted to the driver root. Other users of the device do not matter as
 long as there is room: only the figure of the one process is read.
@@ -11,8 +12,9 @@ import os
 import signal
 
 from nvc.errors import PermissionDenied
+from nvc.slices.build.calibrate_time import measure_times
 from nvc.slices.build.calibration import CalibrationError, Measurement
-from nvc.slices.build.confine import become_nobody
+from nvc.slices.build.confine import fork_nobody
 from nvc.slices.model.slice import resolve
 from nvc.value import Value
 
@@ -50,8 +52,13 @@ class Libraries(Value):
     nvml: str
 
 
-def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> tuple[Measurement, ...]:
-    """One measurement for each kind of device in the selection. Raises CalibrationError, PermissionDenied."""
+def calibrate(
+    facts: HostFacts, selection: Selection, wanted: SliceRequest, told: Callable[[str], None]
+) -> tuple[Measurement, ...]:
+    """One measurement for each kind of device in the selection; `told` hears which times could not be measured.
+
+    Raises CalibrationError, PermissionDenied.
+    """
     if os.geteuid() != 0:
         raise PermissionDenied("measure contexts", cause="only root can")
     libraries = libraries_of(facts)
@@ -60,7 +67,13 @@ def calibrate(facts: HostFacts, selection: Selection, wanted: SliceRequest) -> t
         part = device.memory // MIB if ":" in device.index else 0
         if (device.name, part) not in measured:
             context, module = _measure(libraries, device)
-            measured[device.name, part] = Measurement(facts.driver_label, device.name, part, context, module)
+            found = Measurement(facts.driver_label, device.name, part, context, module)
+            try:
+                times = measure_times(libraries, device.uuid)
+                found = found.replace(making=times.making, lasts=times.lasts, change=times.change)
+            except CalibrationError as error:
+                told(f"{device.uuid}: what others lose by a context or a change is assumed: {error.cause}")
+            measured[device.name, part] = found
     return tuple(measured.values())
 
 
@@ -81,7 +94,7 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
     """The bytes of a context, and the bytes that the first module adds. Raises CalibrationError."""
     ask_read, ask_write = os.pipe2(os.O_CLOEXEC)
     reply_read, reply_write = os.pipe2(os.O_CLOEXEC)
-    holder = _fork(
+    holder = fork_nobody(
         lambda: _hold(libraries, device, ask_read, reply_write), libraries.root, ask_write, reply_read
     )
     os.close(ask_read)
@@ -103,21 +116,6 @@ def _measure(libraries: Libraries, device: SliceDevice) -> tuple[int, int]:
         os.close(reply_read)
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
-
-
-def _fork(work: Callable[[], None], root: str, *close: int) -> int:
-    """Run `work` in a process without rights, chrooted to `root`; returns its number."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        for fd in close:
-            os.close(fd)
-        become_nobody(root, parent)
-        work()
-    finally:
-        os._exit(1)
 
 
 def _hold(libraries: Libraries, device: SliceDevice, ask: int, reply: int) -> None:
@@ -153,7 +151,7 @@ def _hold(libraries: Libraries, device: SliceDevice, ask: int, reply: int) -> No
 def _used_by(libraries: Libraries, device: SliceDevice, pid: int) -> int:
     """Bytes that NVML shows for a process on a device. Raises CalibrationError."""
     read, write = os.pipe2(os.O_CLOEXEC)
-    asker = _fork(lambda: _ask(libraries, device, pid, write), libraries.root, read)
+    asker = fork_nobody(lambda: _ask(libraries, device, pid, write), libraries.root, read)
     os.close(write)
     with os.fdopen(read, "rb") as reply:
         answer = reply.read(256).decode("utf-8", "replace")

@@ -13,6 +13,7 @@ from nvc.kernel import process_control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # Numbers of include/uapi/linux/prctl.h.
@@ -56,6 +57,21 @@ def become_nobody(root: str, parent: int) -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     no_new_privileges()
     die_with(parent)
+
+
+def fork_nobody(work: Callable[[], None], root: str, *close: int) -> int:
+    """Run `work` in a process without rights, chrooted to `root`; returns its number."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for fd in close:
+            os.close(fd)
+        become_nobody(root, parent)
+        work()
+    finally:
+        os._exit(1)
 
 
 def no_new_privileges() -> None:

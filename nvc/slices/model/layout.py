@@ -26,12 +26,16 @@ MPS_DIRECTORY = "nvc/mps"  # pipes of the MPS server that slices share
 
 #: magic, version, size, sequence, device count, flags, reserved.
 QUOTA_HEADER = struct.Struct("<QIIQII32x")
-#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace, reserved.
-QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQ56x")
+#: uuid, memory limit, context overhead, module overhead, correction, cores, weight, policy, flags, pace,
+#: time of making a context, how long that lasts, time of a change, reserved.
+QUOTA_DEVICE = struct.Struct("<16sQQQQIIIIQQQQ32x")
 PACE = struct.Struct("<Q")
 PACE_OFFSET = 64  # in QUOTA_DEVICE
 #: The part of a pace that is a percentage. The rest is until when it holds, nanoseconds of CLOCK_MONOTONIC.
 PACE_PERCENT = 0xFF
+#: Nanoseconds, where a quota says 0: what others lose by a context, how long its making lasts, what a change from
+#: one process's work to another's takes.
+MAKING_TIME, MAKING_LASTS, CHANGE_TIME = 12_000_000, 160_000_000, 150_000
 QUOTA_SIZE = QUOTA_HEADER.size + DEVICES * QUOTA_DEVICE.size
 SEQUENCE = struct.Struct("<Q")
 SEQUENCE_OFFSET = 16

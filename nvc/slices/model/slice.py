@@ -39,6 +39,9 @@ class SliceDevice(Value):
     context_overhead: int = 0  # bytes that a process takes by its context alone
     module_overhead: int = 0  # and by its first module
     calibrated: bool = False  # that was measured on this host
+    making_time: int = 0  # nanoseconds, like the two below, as in QuotaDevice; 0: not measured
+    making_lasts: int = 0
+    change_time: int = 0
     cores: int = CORES_UNCAPPED  # percent of its time
     weight: int = WEIGHT  # among the containers of the device
     policy: int = POLICY_NATIVE  # place in policy.TABLE
@@ -76,6 +79,12 @@ class HeldCgroup(Value):
     inode: int  # of that directory: the kernel's number of the cgroup
     library: str  # path of NVML on the host
     limits: tuple[MemoryLimit, ...]
+    divided: bool = False  # the container may have made cgroups in it since it was limited first
+
+    @property
+    def name(self) -> str:
+        """Inode and directory of the cgroup in one text, for the registry."""
+        return f"{self.inode} {self.path}"
 
 
 class Slice(Value):
