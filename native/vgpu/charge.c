@@ -122,8 +122,10 @@ bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
     CUdeviceptr base;
     size_t size;
     int ordinal = -1;
-    if (!bytes && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
-        bytes = size;
+    if (!bytes && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS) {
+        bytes = share_largest();
+        bytes = bytes > size ? bytes : size;
+    }
     if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, address) != CUDA_SUCCESS || ordinal < 0 ||
         !target_device(ordinal, &to))
         return true; /* not of a device */
@@ -140,12 +142,13 @@ bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item)
 /* One small allocation less in its chunk, which goes with its last. */
 static void leave_chunk(const struct item *item)
 {
-    uint64_t bytes = 0;
+    bool later = item->kind == ITEM_LATER;
+    uint64_t bytes = 0, size = later ? item->mark : item->other;
     items_lock();
-    struct item *chunk = item_find(ITEM_CHUNK, item->key / PAGE);
+    struct item *chunk = item_find(ITEM_CHUNK, (later ? item->inode : item->key) / PAGE);
     if (chunk) {
-        chunk->other -= item->other;
-        atomic_fetch_add(&process()->small_room[item->position], (int64_t)item->other);
+        chunk->other -= size;
+        atomic_fetch_add(&process()->small_room[item->position], (int64_t)size);
         if (--chunk->count == 0) {
             bytes = chunk->bytes;
             atomic_fetch_sub(&process()->small_room[item->position], (int64_t)bytes);
@@ -160,7 +163,7 @@ static void leave_chunk(const struct item *item)
 void refund(const struct item *item)
 {
     if (item->small && item->share)
-        share_end(item->share); /* it has no bytes of its own */
+        share_give_up(item->share); /* who has it open keeps its chunk, whatever else lies there */
     if (item->kind == ITEM_BOUND)
         memory_drop(item->other);
     else if (item->small && item->kind == ITEM_ARRAY)

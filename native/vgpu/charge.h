@@ -58,7 +58,8 @@ void later_free(const struct item *item, CUstream stream, bool per_thread);
 bool later_read(int position); /* true: some was freed */
 
 /* Charges what another container's process exports and this one has mapped: its exporter may go, and then it is this
- * one's alone. False: it does not fit. */
+ * one's alone. `bytes` 0: what the driver says, but no less than the largest memory that this container has exported, as a
+ * program can change what is in a handle. False: it does not fit. */
 bool charge_foreign(CUdeviceptr address, uint64_t bytes, struct item *item);
 
 /* Memory of a pool was freed, which may have been exported. */

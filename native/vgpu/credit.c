@@ -8,6 +8,7 @@
 
 enum {
     STUCK_NS = 50000000,
+    LASTS_NS = 5000000,    /* who has waited goes on for so long, while there is credit */
     TURN_NS = 10000000,    /* after which who has the turn is taken for dead */
     TURNS_BITS = 12,       /* so many turns are passed over at once, at most */
     STALLED_NS = 40000000, /* work that may wait on a device that stalls, by what launches took lately, */
@@ -46,14 +47,26 @@ static int64_t refill(struct meter *meter, uint64_t now)
     return budget_refill(&meter->budget, meter->cores, now, saved);
 }
 
+/* The lock is held. Who waited for credit begins when no other process of the slice has work under way: the device changes
+ * from one to the other at a cost, and how much is under way is for all of them. One of them may wait for this launch. */
+static bool has_place(const struct launch *launch, const struct wait *wait)
+{
+    const struct meter *meter = launch->meter;
+    return meter->under_way || meter->others < (launch->queued ? 1 : meter_most(meter)) ||
+           (wait->held_since && launch->now - wait->held_since > STUCK_NS);
+}
+
 /* The lock is held. */
 static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait)
 {
     struct meter *meter = launch->meter;
     struct budget *budget = &meter->budget;
     budget_open(budget, meter->position, launch->now);
-    if (!launch->queued && !budget_is_queued(budget) && launch->now - meter->weighed < SPARE_NS &&
-        SHARED_READ(budget->shared->credit) > 2 * SPARE_NS)
+    meter->others = launch->paced ? 0 : budget_others(budget, launch->now);
+    bool place = has_place(launch, wait),
+         goes_on = !launch->queued && meter->turn_until - launch->now <= LASTS_NS;
+    if (place && !launch->queued && (goes_on || !budget_is_queued(budget)) &&
+        launch->now - meter->weighed < SPARE_NS && SHARED_READ(budget->shared->credit) > 2 * SPARE_NS)
         return OPEN;
     meter->weighed = launch->now;
     int64_t credit = refill(meter, launch->now);
@@ -62,12 +75,16 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     if (launch->paced)
         some = some / 2 + some * (int64_t)launch->spread / SPREAD;
     int64_t enough = launch->queued ? some : 1;
-    if (has_turn(launch, credit, wait) && credit >= enough) {
-        if (launch->queued)
+    if ((goes_on || has_turn(launch, credit, wait)) && credit >= enough && place) {
+        if (launch->queued) {
             budget_leave(budget, launch->ticket);
+            meter->turn_until = launch->now + LASTS_NS;
+        }
         launch->queued = false;
         return OPEN;
     }
+    if (credit <= 0)
+        meter->turn_until = 0;
     if (!launch->queued) {
         launch->ticket = budget_queue(budget);
         launch->queued = true;
@@ -77,7 +94,9 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     }
     int64_t missing = some - credit;
     wait->sleep = missing > 0 ? (uint64_t)missing / meter->cores * 100 : 0;
-    return budget_is_turn(budget, launch->ticket) ? WAIT_CREDIT : WAIT_TURN;
+    if (!budget_is_turn(budget, launch->ticket))
+        return WAIT_TURN;
+    return credit >= some ? WAIT_PLACE : WAIT_CREDIT;
 }
 
 /* The lock is held. Nothing has ended for long, so that what runs may wait for this launch, whatever that waits for. Not
@@ -93,7 +112,8 @@ static bool is_stuck(struct meter *meter, struct wait *wait, uint64_t now)
         wait->still_since = from;
     }
     uint64_t due = meter->cores ? wait->owed / meter->cores * 100 : 0;
-    return now - from > (due > STUCK_NS ? due : STUCK_NS);
+    /* The device has as many processes to work for, one after the other. */
+    return now - from > (due > STUCK_NS ? due : STUCK_NS) * (meter->others + 1);
 }
 
 /* The lock is held. Nothing runs, and what is under way may wait for this launch. */
@@ -109,7 +129,7 @@ enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct 
     enum verdict_of_gate verdict = OPEN;
     lock_take(&meter->lock);
     meter->cores = cores;
-    if (meter->under_way >= meter->allowed && !may_join_stalled(meter))
+    if (meter->under_way >= meter_room(meter) && !may_join_stalled(meter))
         verdict = WAIT_WORK;
     else if (cores)
         verdict = take_credit(launch, wait);

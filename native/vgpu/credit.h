@@ -4,12 +4,14 @@
 
 #include "meter.h"
 
-/* WAIT_TURN: among those of the slice that wait for credit; WAIT_LEASE: among slices. */
+/* WAIT_TURN: among those of the slice that wait for credit; WAIT_PLACE: until fewer of them have work under way; WAIT_LEASE:
+ * among slices. */
 enum verdict_of_gate {
     OPEN,
     WAIT_WORK,
     WAIT_CREDIT,
     WAIT_TURN,
+    WAIT_PLACE,
     WAIT_MEMORY,
     WAIT_QUOTA,
     WAIT_RESUME,

@@ -15,6 +15,7 @@ enum {
     LOOK_NS = 200000,   /* between two looks at what has ended */
     STEP_NS = 5000000,  /* the longest sleep */
     SHORT_NS = 20000,   /* the shortest */
+    AWAKE_NS = 2500000, /* so long a thread looks for short work without sleeping */
     NOTE_NS = 50000000, /* between two notes of a wait that goes on */
     CUDA_ERROR_OPERATING_SYSTEM = 304
 };
@@ -26,13 +27,16 @@ static void rest(const struct launch *launch, enum verdict_of_gate verdict, cons
     struct meter *meter = launch->meter;
     bool busy = atomic_load(&meter->busy) != 0;
     uint64_t ns = STEP_NS;
-    if (verdict == WAIT_WORK)
-        ns = launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS / 2;
+    if (verdict == WAIT_PLACE)
+        ns = LOOK_NS / 2;
+    else if (verdict == WAIT_WORK) /* of many that wait, some look */
+        ns = (uint64_t)(launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS / 2) *
+             (1 + lease_waiters(meter->position) / 2);
     else if (verdict == WAIT_CREDIT && !busy)
         ns = wait->sleep < STEP_NS ? wait->sleep : STEP_NS;
     else if (busy) /* how long it goes on is charged: look at it */
         ns = launch->now - wait->held_since < LOOK_NS ? SHORT_NS : LOOK_NS;
-    if (verdict != WAIT_WORK && !busy) {
+    if (verdict != WAIT_WORK && verdict != WAIT_PLACE && !busy) {
         budget_await(&meter->budget, ns);
         return;
     }
@@ -135,6 +139,10 @@ static void wait_at_meter(struct launch *launch, int position, enum verdict_of_g
 {
     if (verdict == WAIT_CREDIT && lease_takes_turns(position))
         lease_hand_back(position);
+    /* Few short ones are under way: the device would be idle before a thread that sleeps is awake. */
+    if (verdict == WAIT_WORK && launch->now - wait->held_since < AWAKE_NS &&
+        meter_ends_soon(launch->meter) && meter_peek(launch->meter, launch->now))
+        return;
     if (verdict != WAIT_WORK && !atomic_load(&launch->meter->busy))
         marks_set_clock(launch->meter, launch->handle, launch->to.context, launch->now);
     rest(launch, verdict, wait);
@@ -148,12 +156,16 @@ static CUresult wait_at(struct launch *launch, int position, struct wait *wait)
         struct window window = window_of(position);
         uint64_t now = launch->now = now_ns(CLOCK_MONOTONIC);
         enum verdict_of_gate verdict = judge(launch, position, window, wait);
-        bool at_meter = verdict == WAIT_WORK || verdict == WAIT_CREDIT || verdict == WAIT_TURN;
+        bool at_meter =
+            verdict == WAIT_WORK || verdict == WAIT_CREDIT || verdict == WAIT_TURN || verdict == WAIT_PLACE;
         if (verdict == OPEN) {
             note_wait(position, wait, now);
             return CUDA_SUCCESS;
         }
-        if (!wait->held_since && at_meter) /* so that it is known when what runs has ended */
+        /* So that it is known when what runs has ended, or, of what a launch waits for to end, some. */
+        bool known =
+            verdict == WAIT_WORK && meter_ends_soon(launch->meter) && streams_have_marks(launch->meter);
+        if (!wait->held_since && at_meter && !known)
             mark_put(launch->meter, launch->handle, (uintptr_t)launch->handle, launch->to.context,
                      launch->thread);
         if (!wait->held_since)

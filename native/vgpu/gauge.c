@@ -1,26 +1,28 @@
 #include "gauge.h"
 
 #include "charge.h"
+#include "holes.h"
 #include "log.h"
 
-void gauge_watch(enum kind kind, uint64_t key, int position)
+bool gauge_watch(enum kind kind, uint64_t key, int position)
 {
     struct process *in = process();
     struct item item = {.kind = (uint8_t)kind, .key = key, .position = (uint8_t)position};
     if (!in || position < 0)
-        return;
+        return false;
     items_lock();
-    bool known = item_find(kind, key) != NULL;
+    bool known = item_find(kind, key) != NULL, entered = known || item_insert(&item);
     uint32_t count = atomic_load(&in->gauges);
-    if (!known && item_insert(&item) && count < GAUGES) {
+    if (!known && entered && count < GAUGES) {
         in->watched[count] = (struct watched){key, (uint8_t)kind, (uint8_t)position};
         atomic_store(&in->gauges, count + 1);
     }
     items_unlock();
     if (!known && count >= GAUGES)
         LOG_ONCE("more than %d pools: some are looked at only when they are used", GAUGES);
-    if (!known)
+    if (!known && entered)
         gauge_read(kind, key);
+    return entered;
 }
 
 void gauge_forget(enum kind kind, uint64_t key)
@@ -86,6 +88,8 @@ int64_t gauge_read(enum kind kind, uint64_t key)
     items_unlock();
     if (position == NO_POSITION || before == bytes)
         return 0;
+    if (kind == ITEM_POOL && bytes < before)
+        holes_forget((CUmemoryPool)(uintptr_t)key);
     if (bytes > before)
         account_force(position, bytes - before);
     else

@@ -4,8 +4,8 @@
 
 #include "items.h"
 
-/* Starts to watch; what it holds already is charged. */
-void gauge_watch(enum kind kind, uint64_t key, int position);
+/* Starts to watch; what it holds already is charged. False: there is no room in the books. */
+bool gauge_watch(enum kind kind, uint64_t key, int position);
 
 /* Stops, as its item is gone. */
 void gauge_forget(enum kind kind, uint64_t key);

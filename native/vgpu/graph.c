@@ -9,10 +9,9 @@
 #include <stdlib.h>
 
 /* `count` of an instance is 1 from its launch until the store is trimmed, and `small` from then on in any case. `mark` of
- * the store is what instances that are gone may have left in it. */
-
-/* Handles are addresses of structures: next to that of an instance are keys for its parts on other devices. */
-enum { PARTS = 16, STEP_NS = 1000000, PATIENCE_NS = 1000000000 };
+ * the store is what instances that are gone may have left in it. Handles are addresses of structures: next to that of an
+ * instance are keys for its parts on other devices. */
+enum { PARTS = 16, STEP_NS = 1000000, PATIENCE_NS = 1000000000, TRIM_PATIENCE_NS = 100000000 };
 
 static int compare(const void *a, const void *b)
 {
@@ -33,7 +32,8 @@ static bool enter_part(uint64_t key, CUdevice ordinal, uint64_t bytes)
     struct target to;
     if (!target_device(ordinal, &to))
         return false;
-    gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position);
+    if (to.position != NO_POSITION && !gauge_watch(ITEM_GRAPHS, gauge_key(ordinal), to.position))
+        return false;
     return item_put(&(struct item){.kind = ITEM_EXEC,
                                    .key = key,
                                    .other = round_capped(bytes, POOL_STEP),
@@ -90,22 +90,25 @@ static CUresult enter(CUgraphExec exec, CUgraph graph, struct footprint *all)
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         struct footprint all;                                                                               \
+        CUgraphExec made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */ \
         CUresult result = footprint_measure(&all, graph);                                                   \
         if (result == CUDA_SUCCESS)                                                                         \
             result = REAL(name) arguments;                                                                  \
         if (result == CUDA_SUCCESS)                                                                         \
-            result = enter(*out, graph, &all);                                                              \
+            result = enter(made, graph, &all);                                                              \
+        if (result == CUDA_SUCCESS)                                                                         \
+            *out = made;                                                                                    \
         free(all.pieces);                                                                                   \
         return result;                                                                                      \
     }
 
 INSTANTIATE(cuGraphInstantiate, (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
-            (out, graph, bad, log, size))
+            (place, graph, bad, log, size))
 INSTANTIATE(cuGraphInstantiate_v2,
             (CUgraphExec * out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
-            (out, graph, bad, log, size))
+            (place, graph, bad, log, size))
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
-            (out, graph, flags))
+            (place, graph, flags))
 
 static bool ask_store(CUdevice ordinal, int attribute, uint64_t *bytes)
 {
@@ -117,24 +120,34 @@ static bool ask_store(CUdevice ordinal, int attribute, uint64_t *bytes)
  * only where the store has enough for all. */
 static uint64_t missing(const struct item *exec)
 {
-    struct item store;
+    struct item *store = item_find(ITEM_GRAPHS, gauge_key(exec->ordinal));
     uint64_t ever = 0;
-    if (!exec->count || !item_get(ITEM_GRAPHS, gauge_key(exec->ordinal), &store))
+    if (!exec->count || !store || process()->graph_trims[exec->position])
         return exec->other;
-    items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
         const struct item *other = item_at(slot);
         if (other && other->kind == ITEM_EXEC && other->position == exec->position && other->small)
             ever += other->other;
     }
-    items_unlock();
-    return ever + store.mark > store.bytes ? exec->other : 0;
+    return ever + store->mark > store->bytes ? exec->other : 0;
 }
 
 struct part {
     struct item item;
     uint64_t reserved;
+    bool holds; /* what it needs is in the store, and nobody takes it from there until it is launched */
 };
+
+static void look_into_store(struct part *part)
+{
+    items_lock();
+    const struct item *now = item_find(ITEM_EXEC, part->item.key);
+    part->item.count = now ? now->count : 0;
+    part->reserved = missing(&part->item);
+    part->holds = !part->reserved;
+    process()->graph_holds[part->item.position] += part->holds;
+    items_unlock();
+}
 
 /* A graph that runs has its memory until it has ended. */
 static bool wait_a_little(CUstream stream, uint64_t since)
@@ -152,7 +165,9 @@ static bool reserve(struct part *part, CUstream stream)
 {
     const struct item *item = &part->item;
     uint64_t since = now_ns(CLOCK_MONOTONIC);
-    part->reserved = missing(item);
+    if (item->position >= VGPU_DEVICES)
+        return false;
+    look_into_store(part);
     if (!part->reserved || charge(item->position, part->reserved))
         return true;
     part->reserved = item->other; /* once it is trimmed, the store has nothing for it */
@@ -173,13 +188,15 @@ static void settle_part(const struct part *part, bool launched)
     struct item *now = launched ? item_find(ITEM_EXEC, part->item.key) : NULL;
     if (now)
         now->count = now->small = 1;
+    if (part->holds)
+        process()->graph_holds[part->item.position]--;
     items_unlock();
 }
 
 static CUresult launch(CUgraphExec handle, CUstream stream, CUresult (*call)(CUgraphExec, CUstream))
 {
     struct process *in = process();
-    struct part parts[PARTS];
+    struct part parts[PARTS] = {0};
     int count = 0;
     bool fits = true;
     if (!in || !atomic_load_explicit(&in->graphs, memory_order_relaxed))
@@ -226,28 +243,44 @@ CU_API CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
     return launch(exec, stream, REAL(cuGraphUpload_ptsz));
 }
 
+/* As the driver has them; the last two are for it to write. */
+struct instantiation {
+    CUDA_GRAPH_INSTANTIATE_PARAMS asked;
+    CUgraphNode bad;
+    int answer;
+};
+
 /* Uploads, which takes the memory, once the instance is in the books. */
-static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *more,
+static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, struct instantiation *more,
                                  CUresult (*call)(CUgraphExec *, CUgraph, void *),
                                  CUresult (*upload)(CUgraphExec, CUstream))
 {
     struct footprint all;
-    unsigned long long flags = more ? more->flags : 0;
+    struct instantiation own = {0}; /* another thread may change what the program has */
+    CUgraphExec made = NULL;        /* likewise */
+    bool uploads = false;
     CUresult result = footprint_measure(&all, graph);
-    if (more)
-        more->flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
-    if (result == CUDA_SUCCESS)
-        result = call(out, graph, more);
-    if (more)
-        more->flags = flags;
-    if (result == CUDA_SUCCESS)
-        result = enter(*out, graph, &all);
-    free(all.pieces);
-    if (result == CUDA_SUCCESS && flags & CU_INSTANTIATE_UPLOAD) {
-        result = launch(*out, more->hUploadStream, upload);
-        if (result != CUDA_SUCCESS)
-            cuGraphExecDestroy(*out);
+    if (more) {
+        own = *more;
+        uploads = own.asked.flags & CU_INSTANTIATE_UPLOAD;
+        own.asked.flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
     }
+    if (result == CUDA_SUCCESS)
+        result = call(out ? &made : NULL, graph, more ? &own : NULL);
+    if (more) {
+        more->bad = own.bad;
+        more->answer = own.answer;
+    }
+    if (result == CUDA_SUCCESS)
+        result = enter(made, graph, &all);
+    free(all.pieces);
+    if (result == CUDA_SUCCESS && uploads) {
+        result = launch(made, own.asked.hUploadStream, upload);
+        if (result != CUDA_SUCCESS)
+            cuGraphExecDestroy(made);
+    }
+    if (result == CUDA_SUCCESS)
+        *out = made;
     return result;
 }
 
@@ -307,21 +340,44 @@ CU_API CUresult cuGraphDestroy(CUgraph graph)
     return result;
 }
 
-/* Graphs that ran have to take their memory again, the next time. Where none was given back, they still have it. */
-CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
+/* Launches reserve all they need from here on. False: one is under way for longer that counts on what the store has. */
+static bool begin_trim(int position)
 {
-    struct target to;
+    struct timespec step = {.tv_nsec = STEP_NS};
+    uint64_t since = now_ns(CLOCK_MONOTONIC);
+    for (uint32_t more = 1, holds;; more = 0) {
+        items_lock();
+        process()->graph_trims[position] += more;
+        holds = process()->graph_holds[position];
+        items_unlock();
+        if (!holds || now_ns(CLOCK_MONOTONIC) - since > TRIM_PATIENCE_NS)
+            return !holds;
+        syscall(SYS_nanosleep, &step, NULL);
+    }
+}
+
+static CUresult end_trim(int position, CUresult result)
+{
+    items_lock();
+    process()->graph_trims[position]--;
+    items_unlock();
+    return result;
+}
+
+/* Graphs that ran have to take their memory again, the next time. Where none was given back, they still have it. */
+static CUresult trim(CUdevice device, const struct target *to)
+{
     uint64_t before = 0, after = 0;
     bool known = ask_store(device, CU_GRAPH_MEMORY_RESERVED, &before);
     CUresult result = REAL(cuDeviceGraphMemTrim)(device);
-    if (result != CUDA_SUCCESS || !target_device(device, &to))
+    if (result != CUDA_SUCCESS)
         return result;
     if (known && ask_store(device, CU_GRAPH_MEMORY_RESERVED, &after) && after >= before)
         return result;
     items_lock();
     for (uint64_t slot = 0; slot < item_slots(); slot++) {
         struct item *item = item_at(slot);
-        if (item && item->kind == ITEM_EXEC && item->position == to.position)
+        if (item && item->kind == ITEM_EXEC && item->position == to->position)
             item->count = 0;
     }
     items_unlock();
@@ -332,4 +388,13 @@ CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
         store->mark = least(store->mark, store->bytes); /* all that is left is in use */
     items_unlock();
     return result;
+}
+
+/* The driver may keep what it likes: a trim that comes while launches are under way does nothing. */
+CU_API CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    struct target to;
+    if (!process() || !target_device(device, &to) || to.position == NO_POSITION)
+        return REAL(cuDeviceGraphMemTrim)(device);
+    return end_trim(to.position, begin_trim(to.position) ? trim(device, &to) : CUDA_SUCCESS);
 }

@@ -68,10 +68,23 @@ static bool grow(struct process *in)
     return true;
 }
 
+static bool make_room(struct process *in)
+{
+    return in && (in->item_count * 4 < in->item_room * 3 || grow(in) || in->item_count + 1 < in->item_room);
+}
+
+bool items_have_room(void)
+{
+    items_lock();
+    bool room = make_room(process());
+    items_unlock();
+    return room;
+}
+
 bool item_insert(const struct item *item)
 {
     struct process *in = process();
-    if (!in || (in->item_count * 4 >= in->item_room * 3 && !grow(in) && in->item_count + 1 >= in->item_room))
+    if (!make_room(in))
         return false;
     struct item *at = probe(in->items, in->item_room, item->kind, item->key);
     in->item_count += at->kind == ITEM_FREE;

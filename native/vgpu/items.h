@@ -6,9 +6,9 @@
 
 enum kind {
     ITEM_FREE,
-    ITEM_LINEAR,  /* key: address */
-    ITEM_CHUNK,   /* key: address >> 21; `count` small allocations, `other` bytes of them */
-    ITEM_LATER,   /* key: a number; linear memory that is free when the event `other` is due */
+    ITEM_LINEAR, /* key: address */
+    ITEM_CHUNK,  /* key: address >> 21; `count` small allocations, `other` bytes of them */
+    ITEM_LATER, /* key: a number; linear memory: free when the event `other` is due; `inode` address, `mark` size */
     ITEM_POOL,    /* key: pool; `bytes` that it has reserved, `count` 1 once the program destroyed it */
     ITEM_EXPORT,  /* key: address in a pool that was exported; `share` */
     ITEM_GRAPHS,  /* key: ordinal + 1; `bytes` that graphs have reserved; `mark`: see graph.c */
@@ -33,6 +33,7 @@ enum kind {
     ITEM_KERNEL, /* key: kernel; `other` its library */
     ITEM_CODE,   /* key: position + 1; what the first module of the process takes */
     ITEM_IMPORT, /* key: address */
+    ITEM_POOLED, /* key: address; `other` bytes of the pool `mark`, which bears them */
 };
 
 struct item {
@@ -57,6 +58,9 @@ struct item {
 bool item_get(enum kind kind, uint64_t key, struct item *out);
 bool item_put(const struct item *item); /* one with the same key is replaced */
 bool item_take(enum kind kind, uint64_t key, struct item *out);
+
+/* For one more; false: it would not be put. */
+bool items_have_room(void);
 
 /* For more than one step at a time. A pointer is good until the next item is put or taken. */
 void items_lock(void);

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "meter.h"
 
+/* MOST_NS bounds what a program can hide in a wait. Where a wait takes longer, nothing is taken off, and its slice has less. */
 enum {
     ROUNDS = 9,
     OWN_ROUNDS = 3,

@@ -1,6 +1,7 @@
 /* Linear memory that is freed in the order of a stream, which may be gone before the memory is: an event tells. */
 #include "capture.h"
 #include "charge.h"
+#include "log.h"
 
 static bool is_current(CUcontext context)
 {
@@ -34,10 +35,12 @@ void later_free(const struct item *item, CUstream stream, bool per_thread)
     later.kind = ITEM_LATER;
     later.key = item_number();
     later.other = (uint64_t)(uintptr_t)event;
+    later.inode = item->key;
+    later.mark = item->other;
     if (event && item_put(&later))
         atomic_fetch_add(&process()->later, 1);
     else
-        refund(item);
+        LOG_ONCE("no event for memory that is freed in stream order: it stays charged");
 }
 
 bool later_read(int position)

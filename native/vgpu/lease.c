@@ -160,6 +160,18 @@ static bool ask(struct process *in, int position)
     return send_want(in, lease, 0);
 }
 
+void lease_tell_making(int position, bool begins)
+{
+    struct process *in = process();
+    struct vgpu_quota_device device;
+    if (!in || !lease_is_handed_out() || !account_device(position, &device))
+        return;
+    struct nvcd_message message = {.kind = NVCD_MAKING, .a = begins};
+    memcpy(message.uuid, device.uuid, sizeof(message.uuid));
+    if (!channel_send(in, &message))
+        channel_end(in);
+}
+
 void lease_stuck(int position)
 {
     struct process *in = process();
@@ -268,6 +280,11 @@ bool lease_took_turns(int position, uint64_t now, uint64_t within)
 void lease_wanted(int position, bool wanted)
 {
     atomic_fetch_add(&process()->leases[position].waiters, wanted ? 1 : UINT32_MAX);
+}
+
+uint32_t lease_waiters(int position)
+{
+    return atomic_load_explicit(&process()->leases[position].waiters, memory_order_relaxed);
 }
 
 bool lease_await(int position, uint64_t until)

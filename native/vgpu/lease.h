@@ -31,8 +31,12 @@ bool lease_is_active(int position);
 bool lease_takes_turns(int position);
 bool lease_took_turns(int position, uint64_t now, uint64_t within);
 
+/* The process begins to make a context, which takes time from those who work on the device, or has it now. */
+void lease_tell_making(int position, bool begins);
+
 /* A launch waits until it may be made, or does no longer: meanwhile the lease is not given back as one that is not used. */
 void lease_wanted(int position, bool wanted);
+uint32_t lease_waiters(int position); /* how many do */
 
 /* The program waited for the device, and nothing of its own is left there: a turn that is over, or has no room for half
  * a step more, is given back by the thread that knows it first. */

@@ -142,6 +142,8 @@ bool lease_is_full(int position)
     const struct lease *lease = &in->leases[position];
     uint64_t length = lease->length, late = length / 2 < OVERRUN_NS ? length / 2 : OVERRUN_NS;
     uint64_t granted = lease->granted, now = now_ns(CLOCK_MONOTONIC), next = meter_pace(position);
+    if (meter_is_stalled(position)) /* nothing runs, and what is launched joins it */
+        return false;
     return next > late && atomic_load(&lease->state) == GRANTED && meter_last_launch(position) > granted &&
            now > granted && now - granted + meter_left(position) + next > length + late;
 }

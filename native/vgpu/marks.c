@@ -13,7 +13,7 @@ enum {
     ORIGIN_SECONDS = 4,
     SET_NS = 500000000, /* between two times that the clocks are compared */
     DRIFT = 50000,      /* one part in so many */
-    BACKLOG_NS = 20000, /* the device that reaches a mark so late had work all the time */
+    BACKLOG_NS = 20000, /* a mark is reached so late: there was work all the time, or too much is charged */
     SAMPLE_LAUNCHES = 12,
     SAMPLE_ONE_OF = 16,    /* of marks, each behind MARK_LAUNCHES launches */
     DENSITY_NS = 20000000, /* of stretches, after which what came before counts half */
@@ -32,13 +32,14 @@ static uint64_t random_of(struct density *density)
     return density->random = x;
 }
 
-/* The lock is held. By chance; where the cap makes marks more frequent, for no more of the launches than without. */
+/* The lock is held. By chance, unless the device has work all the time; where the cap makes marks more frequent, for no more of the launches than without. */
 static bool starts_sample(struct meter *meter, const struct stream *stream, uint64_t now)
 {
     const struct density *density = &meter->density;
     bool old = now - density->at > DENSITY_OLD_NS / 4;
     uint64_t marks = meter_is_limited(meter) ? MARK_LAUNCHES / launches_a_mark(meter) : 1;
-    return stream->made > 1 && random_of(&meter->density) % (marks * (old ? 4 : SAMPLE_ONE_OF)) == 0;
+    return !density->full && stream->made > 1 &&
+           random_of(&meter->density) % (marks * (old ? 4 : SAMPLE_ONE_OF)) == 0;
 }
 
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
@@ -53,7 +54,7 @@ bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now)
     /* Only its own thread can put marks into it, and ask about it. */
     bool alone = stream->thread && (!stream->count || lease_is_active(meter->position));
     /* Where there are few under way, it is no use to know of each. */
-    bool due = (unmarked >= launches_a_mark(meter) && meter->under_way >= meter->allowed / 2) ||
+    bool due = (unmarked >= launches_a_mark(meter) && meter->under_way >= meter_room(meter) / 2) ||
                unmarked >= MARK_LAUNCHES || now - stream->since >= MARK_NS || alone;
     if (due && starts_sample(meter, stream, now))
         stream->sample = SAMPLE_LAUNCHES;
@@ -299,7 +300,8 @@ static void note_stretch(struct meter *meter, const struct stream *stream, const
         return;
     uint64_t all = reached - before, busy = reached > from ? reached - from : 0;
     uint64_t launches = mark->launches > stream->ended ? mark->launches - stream->ended : 1;
-    note_pace(meter, busy / launches);
+    meter_prove(meter, busy / launches, from, reached);
+    meter->density.full = reached >= mark->recorded + BACKLOG_NS;
     if (reached < mark->recorded + BACKLOG_NS && !mark->sampled) {
         uint64_t part = density_of(&meter->density, now) * meter->used;
         busy = all * (part < 1024 ? part : 1024) / 1024;

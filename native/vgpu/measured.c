@@ -17,5 +17,7 @@ uint64_t measured_since(int position, const struct measured *before)
     struct measured now = measured_now(position);
     if (!before->good || !now.good)
         return UINT64_MAX;
-    return subtract_capped(subtract_capped(before->free, now.free), subtract_capped(now.used, before->used));
+    /* What the container gave back meanwhile is in both differences: neither may end at 0 by itself. */
+    uint64_t had = add_capped(before->free, before->used), has = add_capped(now.free, now.used);
+    return subtract_capped(had, has);
 }

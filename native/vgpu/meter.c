@@ -140,6 +140,7 @@ bool meter_begin(struct launch *launch)
     stream->begun++;
     stream->entered = launch->now;
     meter->under_way++;
+    meter->budget.stalled = false;
     atomic_store(&meter->stalled, false);
     atomic_store_explicit(&meter->last_launch, launch->now, memory_order_relaxed);
     return true;
@@ -244,6 +245,33 @@ static void ask(struct meter *meter, uint32_t i, uint64_t off)
                     now_ns(CLOCK_MONOTONIC) - off);
 }
 
+/* Before anything is given back of what is charged. */
+static void charge_up_to(struct meter *meter, uint64_t now)
+{
+    lock_take(&meter->lock);
+    if (atomic_load(&meter->busy)) {
+        budget_open(&meter->budget, meter->position, now);
+        budget_charge(&meter->budget, meter->cores, now);
+    }
+    lock_drop(&meter->lock);
+}
+
+bool meter_peek(struct meter *meter, uint64_t now)
+{
+    bool began = false; /* what waited is left to who looks at all */
+    if (atomic_exchange_explicit(&meter->reading, true, memory_order_acquire))
+        return false;
+    charge_up_to(meter, now);
+    int mode = capture_leave();
+    marks_read(meter, &began);
+    capture_return(mode);
+    lock_take(&meter->lock);
+    meter_close_if_idle(meter, now_ns(CLOCK_MONOTONIC));
+    lock_drop(&meter->lock);
+    atomic_store_explicit(&meter->reading, false, memory_order_release);
+    return true;
+}
+
 bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
 {
     if (!atomic_load(&meter->busy))
@@ -251,12 +279,7 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
     if (atomic_exchange_explicit(&meter->reading, true, memory_order_acquire))
         return false;
     atomic_store_explicit(&meter->looked, now, memory_order_relaxed);
-    lock_take(&meter->lock);
-    if (atomic_load(&meter->busy)) { /* before anything is given back of it */
-        budget_open(&meter->budget, meter->position, now);
-        budget_charge(&meter->budget, meter->cores, now);
-    }
-    lock_drop(&meter->lock);
+    charge_up_to(meter, now);
     int mode = capture_leave();
     bool began = false;
     marks_read(meter, &began);
@@ -273,7 +296,8 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
     uint64_t end = now_ns(CLOCK_MONOTONIC);
     meter_close_if_idle(meter, end);
     stall_leave_out(meter, end);
-    atomic_store(&meter->stalled, stall_is_on(meter, now));
+    meter->budget.stalled = stall_is_on(meter, now);
+    atomic_store(&meter->stalled, meter->budget.stalled);
     lock_drop(&meter->lock);
     atomic_store_explicit(&meter->reading, false, memory_order_release);
     return true;

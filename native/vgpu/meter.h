@@ -76,6 +76,7 @@ struct density {
     uint64_t busy, all; /* of the last stretches, nanoseconds */
     uint64_t at;        /* when that was last added to; old ones say nothing */
     uint64_t random;
+    bool full; /* in the last stretch the host was not too slow */
 };
 
 /* Of one device; `lock` guards it, and is not held while the driver is called. */
@@ -91,7 +92,10 @@ struct meter {
     uint32_t cores;               /* the cap, for what is charged */
     _Atomic uint64_t serial;      /* calls of launches that have returned */
     uint32_t under_way;           /* launches that are not shown to have ended */
-    uint32_t allowed;             /* so many may be */
+    uint32_t allowed;             /* so many may be, if the cap allows as many */
+    uint32_t others;              /* processes of the slice that have some too, at the last launch */
+    uint64_t proven;              /* time of the device in which launches were short, see depth.c */
+    uint32_t breaches;            /* so often they were not, after that was proven */
     uint32_t doubts;   /* since launches had to wait too long: so many more in time, and there is none */
     uint64_t progress; /* when something was last shown to have ended, or let through for want of that */
     _Atomic uint64_t latest;  /* when the last of the work that has ended, ended */
@@ -104,6 +108,7 @@ struct meter {
     uint32_t used, room;    /* of `streams` */
     struct stream *streams; /* found by a hash; moves when it grows */
     uint64_t weighed;       /* when credit was last looked at */
+    uint64_t turn_until;    /* the process waited for credit, and launches until then while there is some */
     struct density density;
     struct budget budget;
     struct context_clock contexts[METER_CONTEXTS];
@@ -137,6 +142,9 @@ void meter_end(struct launch *launch, bool launched);
 /* Charges up to now, reads marks, and asks about streams; one that has ended is known for `off` longer than it took to.
  * False: another thread is at it. */
 bool meter_look(struct meter *meter, uint64_t now, uint64_t off);
+
+/* The same for marks alone, which takes fewer calls of the driver. */
+bool meter_peek(struct meter *meter, uint64_t now);
 
 /* Everything of these that was launched before `serial` has ended, at `end`. Zero means any. */
 void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
@@ -194,14 +202,21 @@ struct stream *stream_find(struct meter *meter, uint64_t handle, uint64_t contex
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
                   uint64_t waited);
 
-/* depth.c: how many launches may be under way, by how long they waited for those before them; whether a cap allows no
- * more, though they are short; and how many there are from one mark to the next where as many are under way as may be. */
+/* depth.c: how many launches may be under way, of the slice by its cap, and of this process, by how long they waited for those
+ * before them; whether a cap allows no more, though they are short; how many there are from one mark to the next where as many
+ * are under way as may be; and whether these end before a thread that sleeps would be awake. */
+uint32_t meter_most(const struct meter *meter);
 void meter_adapt(struct meter *meter, uint64_t waited);
+uint32_t meter_room(const struct meter *meter);
+/* Launches took `launch` each, in a stretch of work. The lock is held. */
+void meter_prove(struct meter *meter, uint64_t launch, uint64_t from, uint64_t to);
 bool meter_is_limited(const struct meter *meter);
 uint64_t launches_a_mark(const struct meter *meter);
+bool meter_ends_soon(const struct meter *meter);
 void note_pace(struct meter *meter, uint64_t launch); /* so long one took */
 void marks_drop(struct meter *meter, struct stream *stream);
 bool mark_is_due(struct meter *meter, struct stream *stream, uint64_t now);
+bool streams_have_marks(struct meter *meter); /* the device has yet to reach one */
 bool mark_put(struct meter *meter, CUstream handle, uint64_t key, uint64_t context, uint64_t thread);
 
 /* In front of a launch that was let through, and is not made yet. */

@@ -89,9 +89,12 @@ struct process {
     _Atomic uint32_t contexts;                /* in the books */
     _Atomic uint32_t bound;                   /* pieces of memory of sparse arrays */
     _Atomic uint32_t graphs;                  /* instances of graphs with memory of their own */
-    _Atomic uint32_t windows[VGPU_DEVICES];   /* see window.c */
-    _Atomic uint32_t primaries[ORDINALS];     /* who makes or ends the primary context: see context.c */
-    _Atomic uint32_t handles;                 /* who changes handles or mappings of memory: see vmm.h */
+    uint32_t
+        graph_holds[VGPU_DEVICES]; /* launches that count on what the store of graphs has: see graph.c */
+    uint32_t graph_trims[VGPU_DEVICES];     /* calls that take from that store; both under `table` */
+    _Atomic uint32_t windows[VGPU_DEVICES]; /* see window.c */
+    _Atomic uint32_t primaries[ORDINALS];   /* who makes or ends the primary context: see context.c */
+    _Atomic uint32_t handles;               /* who changes handles or mappings of memory: see vmm.h */
     struct meter *_Atomic meters[VGPU_DEVICES];
     _Atomic uint64_t metered;          /* a bit for each position that has a meter */
     _Atomic uint32_t captures;         /* streams that capture, at least so many */

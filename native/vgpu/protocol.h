@@ -24,6 +24,8 @@ enum {
     NVCD_RELEASE = 3, /* `uuid`, `round`; `a`: GPU time used under it; `b`: see below */
     NVCD_STALL =
         4, /* `uuid`, `round`; `a`: likewise, `b`: 1 if none of what it launched runs, 0 if it runs again */
+    NVCD_MAKING =
+        5, /* `uuid`; `a`: 1, it begins to make a context, by which others lose time; 0: it has it */
 
     /* from nvcd */
     NVCD_WELCOME = 16, /* `a`: NVCD_VERSION */

@@ -104,6 +104,39 @@ static uint32_t find_free(const struct process *in)
     return VGPU_SHARES;
 }
 
+/* The driver gives a handle again once its memory is free: whoever has that open keeps the share, without the name. */
+static void take_name(const struct process *in, const uint8_t handle[SHARE_HANDLE])
+{
+    uint32_t count = used(in);
+    for (uint32_t i = 0; i < count; i++) {
+        struct vgpu_share share;
+        if (!load(in, i, &share) || !share.owner || memcmp(share.handle, handle, SHARE_HANDLE) != 0)
+            continue;
+        memset(share.handle, 0, SHARE_HANDLE);
+        store(in, i, &share);
+    }
+}
+
+uint64_t share_largest(void)
+{
+    struct process *in = process();
+    uint64_t most = 0;
+    if (!in)
+        return 0;
+    lock_take(&in->account);
+    if (ledger_enter(in) && enter(in)) {
+        uint32_t count = used(in);
+        for (uint32_t i = 0; i < count; i++) {
+            struct vgpu_share share;
+            if (load(in, i, &share) && share.owner && share.bytes > most)
+                most = share.bytes;
+        }
+        leave(in);
+    }
+    lock_drop(&in->account);
+    return most;
+}
+
 uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t bytes)
 {
     struct process *in = process();
@@ -112,6 +145,7 @@ uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t
         return 0;
     lock_take(&in->account);
     if (ledger_enter(in) && enter(in)) {
+        take_name(in, handle);
         found = find_free(in);
         if (found < VGPU_SHARES) {
             struct vgpu_share share = {.bytes = bytes,
@@ -164,19 +198,6 @@ bool share_give_up(uint32_t number)
     }
     end(in);
     return moved;
-}
-
-void share_end(uint32_t number)
-{
-    struct process *in = process();
-    struct vgpu_share share;
-    if (!begin(in, number, &share))
-        return;
-    if (owns(in, &share, in->slot - 1) && !share.inherited) {
-        memset(&share, 0, sizeof(share));
-        store(in, number - 1, &share);
-    }
-    end(in);
 }
 
 uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign)

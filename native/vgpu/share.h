@@ -13,15 +13,15 @@ uint32_t share_export(const uint8_t handle[SHARE_HANDLE], int position, uint64_t
 /* The exporter gives the memory up. True: an importer bears it now, and has it in its books already. */
 bool share_give_up(uint32_t share);
 
-/* Nobody has the memory any more, and its bytes are not the share's to move. */
-void share_end(uint32_t share);
-
 /* The calling process imports. 0: not from this container's ledger. `foreign`: only one that it neither exports
  * nor imports already. */
 uint32_t share_import(const uint8_t handle[SHARE_HANDLE], bool foreign);
 
 /* Likewise of memory whose name is its own alone. `again`: the process has to do with it already. */
 uint32_t share_join(const uint8_t handle[SHARE_HANDLE], bool *again);
+
+/* Bytes of the largest one. */
+uint64_t share_largest(void);
 
 /* It has no more use of the import. */
 void share_leave(uint32_t share);

@@ -8,14 +8,17 @@
 #include "capture.h"
 #include "gate.h"
 
-enum { WAITS = 64, MARKS = 2, YIELDS = 100 };
+enum { WAITS_BITS = 12, WAITS = 1 << WAITS_BITS, MARKS = 2, YIELDS = 100 };
 
-/* Streams with a wait that no launch came behind; where two have the same place, one of them has no mark. */
+/* Streams with a wait that no launch came behind; where two have the same place, one of them has no mark. Of 64 places, eight
+ * streams shared one in every third process. Pages that are not used take no memory. */
 static struct {
     _Atomic uint64_t key;    /* of the stream; 0: there is none */
     _Atomic bool own;        /* the wait is in the stream itself */
     _Atomic uint32_t legacy; /* `legacy`, when something was last launched in one of these streams */
 } waits[WAITS];
+
+static _Atomic uint32_t own_waits; /* of these, where `own` is set */
 
 /* Waits of the legacy stream, which may be ones of all blocking streams. */
 static _Atomic uint32_t legacy;
@@ -29,7 +32,7 @@ static uint64_t key_of(uint64_t handle, uint64_t thread)
 
 static uint32_t place_of(uint64_t key)
 {
-    return (uint32_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 58);
+    return (uint32_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - WAITS_BITS));
 }
 
 /* Whether a launch of another thread is on its way into the stream, or has come into it without a mark behind it. */
@@ -63,7 +66,8 @@ void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thre
     if (meter && atomic_load(&meter->busy))
         mark_before_wait(meter, handle, context, thread);
     atomic_store(&waits[place_of(key)].key, key);
-    atomic_store(&waits[place_of(key)].own, true);
+    if (!atomic_exchange(&waits[place_of(key)].own, true))
+        atomic_fetch_add(&own_waits, 1);
     atomic_store(&waits[place_of(LEGACY_STREAM)].key, LEGACY_STREAM); /* it waits for blocking streams */
     if (key == LEGACY_STREAM)
         atomic_fetch_add(&legacy, 1);
@@ -71,10 +75,7 @@ void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thre
 
 bool stall_is_expected(void)
 {
-    for (int i = 0; i < WAITS; i++)
-        if (atomic_load_explicit(&waits[i].own, memory_order_relaxed))
-            return true;
-    return false;
+    return atomic_load_explicit(&own_waits, memory_order_relaxed) != 0;
 }
 
 void stall_mark(struct launch *launch)
@@ -86,7 +87,8 @@ void stall_mark(struct launch *launch)
         return;
     if (waits_itself) {
         atomic_store(&waits[place].key, 0);
-        atomic_store(&waits[place].own, false);
+        if (atomic_exchange(&waits[place].own, false))
+            atomic_fetch_sub(&own_waits, 1);
     }
     if (waits_itself && key == LEGACY_STREAM)
         seen = atomic_fetch_add(&legacy, 1) + 1; /* and blocking ones wait for it */
@@ -122,9 +124,11 @@ void stall_leave_out(struct meter *meter, uint64_t now)
         meter_close_interval(meter, end, next, now);
 }
 
+/* What ended after a mark was asked about may have let that go on. */
 bool stall_is_on(const struct meter *meter, uint64_t asked)
 {
     bool still = atomic_load(&meter->busy) && meter->used && !meter->closing;
+    asked = meter->latest > asked ? meter->latest : asked;
     for (uint32_t i = 0; still && i < meter->room; i++)
         still = !stream_is_used(&meter->streams[i]) ||
                 (is_held(&meter->streams[i]) && meter->streams[i].still >= asked);

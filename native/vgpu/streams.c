@@ -109,3 +109,13 @@ void stream_forget(struct meter *meter, struct stream *stream)
         for (; meter->streams[at & mask].handle == STREAM_WAS; at--)
             meter->streams[at & mask].handle = 0;
 }
+
+bool streams_have_marks(struct meter *meter)
+{
+    bool some = false;
+    lock_take(&meter->lock);
+    for (uint32_t i = 0; i < meter->room && !some; i++)
+        some = stream_is_used(&meter->streams[i]) && meter->streams[i].count;
+    lock_drop(&meter->lock);
+    return some;
+}

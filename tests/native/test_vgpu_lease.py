@@ -65,8 +65,8 @@ def ready(slice_: Slice) -> Process:
 @contextlib.contextmanager
 def asking(slice_: Slice) -> Iterator[tuple[Process, TurnGiver, Talk]]:
     """A program that launches, and has come to what stands for nvcd."""
-    process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
+        process = ready(slice_)
         process.send("launch m")
         yield process, nvcd, nvcd.accept()
 
@@ -97,14 +97,25 @@ def test_what_a_late_one_had_is_given_back(timed_slice: Callable[..., Slice], wo
     """nvcd says after a turn what of it another tenant had, which the cap was charged for."""
     slice_ = shared(timed_slice, policy=FIXED, cores=50)
     with asking(slice_) as (process, _, talk):
-        uuid = talk.wanted()
+        uuid, before = talk.wanted(), charged(slice_)
         talk.send(GRANT, 1, uuid, 10_000_000)
         assert process.receive() == ["0"]
         assert talk.receive().kind == RELEASE
-        once = charged(slice_)
+        once = charged(slice_) - before
         talk.send(DROP, 1, uuid, 0, once)
         world.run(0.001)
-        assert charged(slice_) == 0
+        assert charged(slice_) == before
+
+
+def test_that_a_context_is_made_is_said(timed_slice: Callable[..., Slice], world: World) -> None:
+    """Before, since its process may be killed meanwhile; and when it is there. nvcd knows what it costs."""
+    slice_ = shared(timed_slice, policy=FIXED, cores=50)
+    with asking(slice_) as (_, nvcd, talk):
+        assert talk.wanted() == nvcd.uuids[0]
+        begun, made = talk.made
+        assert (begun.uuid, begun.a, begun.b) == (nvcd.uuids[0], 1, 0)
+        assert (made.uuid, made.a) == (nvcd.uuids[0], 0)
+        assert charged(slice_) < layout.MAKING_TIME // 10  # this one takes no time
 
 
 def test_a_lease_that_nobody_wants_any_more_is_given_back(
@@ -133,8 +144,8 @@ def test_a_lease_that_nobody_wants_any_more_is_given_back(
 def test_half_a_message(timed_slice: Callable[..., Slice], world: World, message: bytes) -> None:
     """Or what ends a connection: who waits goes on at once, and comes back later."""
     slice_ = shared(timed_slice)
-    process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
+        process = ready(slice_)
         began = world.now
         process.send("launch m")
         talk = nvcd.accept()
@@ -194,8 +205,8 @@ def test_launches_of_a_thread_that_is_gone(timed_slice: Callable[..., Slice], wo
 def test_a_thread_that_is_cancelled(plain_slice: Callable[..., Slice]) -> None:
     """It still tells nvcd what the other threads count on."""
     slice_ = shared(plain_slice)
-    process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
+        process = ready(slice_)
         process.send("cancelaside m")
         talk = nvcd.accept()
         for round in range(1, 4):
@@ -218,8 +229,8 @@ def test_a_thread_that_never_comes_back_from_a_launch(
 ) -> None:
     """Its turn ends once, late; those of others end as before."""
     slice_ = shared(timed_slice)
-    process = slice_.process(LD_PRELOAD=leave).start().do("module m")
     with TurnGiver(slice_) as nvcd:
+        process = slice_.process(LD_PRELOAD=leave).start().do("module m")
         process.send("launch m")
         talk = nvcd.accept()
         talk.send(GRANT, 1, talk.wanted(), 10_000_000)
@@ -299,8 +310,8 @@ def test_a_queue_of_none(timed_slice: Callable[..., Slice], world: World) -> Non
 def test_an_nvcd_that_is_stopped(timed_slice: Callable[..., Slice], world: World) -> None:
     """Nobody waits for it twice; when it goes on, turns do."""
     slice_ = shared(timed_slice)
-    process = ready(slice_)
     with TurnGiver(slice_) as nvcd:
+        process = ready(slice_)
         began = world.now
         process.do("launch m")
         assert 3 <= world.now - began < 3.1
@@ -339,8 +350,8 @@ def test_who_asks_after_a_rest_waits_for_nvcd(timed_slice: Callable[..., Slice],
 def test_the_end_of_a_program(timed_slice: Callable[..., Slice], world: World) -> None:
     """The shim's thread ends before the driver does."""
     slice_ = shared(timed_slice)
-    process = ready(slice_).do("endfewer")
     with TurnGiver(slice_) as nvcd:
+        process = slice_.process().do("init", "endfewer", "primary 0", "module m")
         process.send("launch m")
         talk = nvcd.accept()
         talk.send(FREE, 1, talk.wanted())

@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 
+import pytest
 from support import GIB, MIB
 from support.locks import lock
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Slice
@@ -162,6 +163,40 @@ def test_an_exporter_that_frees_first(vgpu: Slice, scratch: str) -> None:
     importer.kill()
     vgpu.eventually(lambda: exporter.info()[0] == 2 * GIB - CONTEXT)
     assert vgpu.agree() == CONTEXT
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_small_block_that_its_exporter_gives_up(vgpu: Slice, scratch: str, killed: bool) -> None:
+    """Who has it open has its chunk of 2 MiB, and bears that."""
+    exporter, importer = vgpu.start(), vgpu.start()
+    handle = os.path.join(scratch, "handle")
+    exporter.do("alloc a 100k", f"ipcget a {handle}")
+    importer.do(f"ipcopen b {handle}")
+    assert vgpu.agree() == 2 * CONTEXT + 2 * MIB
+    if killed:
+        exporter.kill()
+        vgpu.eventually(lambda: importer.info()[0] == 2 * GIB - CONTEXT - 2 * MIB)
+    else:
+        exporter.do("free a")
+    contexts = 1 if killed else 2
+    assert vgpu.agree() == contexts * CONTEXT + 2 * MIB
+    importer.do("ipcclose b")
+    assert vgpu.agree() == contexts * CONTEXT
+
+
+def test_a_small_block_beside_one_that_its_exporter_keeps(vgpu: Slice, scratch: str) -> None:
+    """Both bear the chunk, which is 2 MiB too much, until the exporter has nothing more in it."""
+    exporter, importer = vgpu.start(), vgpu.start()
+    handle = os.path.join(scratch, "handle")
+    exporter.do("alloc a 100k", "alloc z 100k", f"ipcget a {handle}")
+    importer.do(f"ipcopen b {handle}")
+    exporter.do("free a")
+    assert vgpu.taken() == 2 * CONTEXT + 2 * MIB
+    assert vgpu.used() == 2 * CONTEXT + 4 * MIB
+    exporter.do("free z")
+    assert vgpu.agree() == 2 * CONTEXT + 2 * MIB
+    importer.do("ipcclose b")
+    assert vgpu.agree() == 2 * CONTEXT
 
 
 def test_descriptors_of_memory_in_another_process(vgpu: Slice) -> None:

@@ -22,5 +22,6 @@ CUresult paths(char **word);
 CUresult loops(char **word);
 CUresult beyond(char **word);
 CUresult races(char **word);
+CUresult held(char **word);
 
 #endif
