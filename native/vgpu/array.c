@@ -87,7 +87,7 @@ void array_leave_small(const struct item *item)
         account_release(item->position, bytes);
 }
 
-/* The four ways to ask. */
+/* The four ways to ask, with copies: another thread may change what the program has. */
 struct request {
     const CUDA_ARRAY_DESCRIPTOR_v1 *narrow;
     const CUDA_ARRAY_DESCRIPTOR *plane;
@@ -112,6 +112,7 @@ static CUresult ask_driver(void **out, const struct request *request)
 static CUresult create(void **out, const struct request *request, const CUDA_ARRAY3D_DESCRIPTOR *asked)
 {
     struct target to;
+    void *made;
     uint64_t size = array_bytes(asked, request->levels ? request->levels : 1);
     if (!out || !size || !target_current(&to))
         return ask_driver(out, request);
@@ -119,13 +120,13 @@ static CUresult create(void **out, const struct request *request, const CUDA_ARR
     uint64_t reserved = small ? PAGE : round_capped(size, PAGE);
     if (!charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(out, request);
+    CUresult result = ask_driver(&made, request);
     if (result != CUDA_SUCCESS) {
         account_withdraw(to.position, reserved);
         return result;
     }
     struct item item = {.kind = ITEM_ARRAY,
-                        .key = (uint64_t)(uintptr_t)*out,
+                        .key = (uint64_t)(uintptr_t)made,
                         .position = (uint8_t)to.position,
                         .context = to.context,
                         .other = size,
@@ -137,6 +138,7 @@ static CUresult create(void **out, const struct request *request, const CUDA_ARR
         account_withdraw(to.position, reserved - taken);
     item.bytes = small ? 0 : taken;
     item_put(&item);
+    *out = made;
     return CUDA_SUCCESS;
 }
 
@@ -144,32 +146,36 @@ CU_API CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *aske
 {
     if (!asked)
         return REAL(cuArrayCreate)(out, asked);
-    CUDA_ARRAY3D_DESCRIPTOR full = {asked->Width, asked->Height, 0, asked->Format, asked->NumChannels, 0};
-    return create((void **)out, &(struct request){.narrow = asked}, &full);
+    CUDA_ARRAY_DESCRIPTOR_v1 own = *asked;
+    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, 0, own.Format, own.NumChannels, 0};
+    return create((void **)out, &(struct request){.narrow = &own}, &full);
 }
 
 CU_API CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *asked)
 {
     if (!asked)
         return REAL(cuArrayCreate_v2)(out, asked);
-    CUDA_ARRAY3D_DESCRIPTOR full = {asked->Width, asked->Height, 0, asked->Format, asked->NumChannels, 0};
-    return create((void **)out, &(struct request){.plane = asked}, &full);
+    CUDA_ARRAY_DESCRIPTOR own = *asked;
+    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width, own.Height, 0, own.Format, own.NumChannels, 0};
+    return create((void **)out, &(struct request){.plane = &own}, &full);
 }
 
 CU_API CUresult cuArray3DCreate(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR_v1 *asked)
 {
     if (!asked)
         return REAL(cuArray3DCreate)(out, asked);
-    CUDA_ARRAY3D_DESCRIPTOR full = {asked->Width,  asked->Height,      asked->Depth,
-                                    asked->Format, asked->NumChannels, asked->Flags};
-    return create((void **)out, &(struct request){.narrow_full = asked}, &full);
+    CUDA_ARRAY3D_DESCRIPTOR_v1 own = *asked;
+    CUDA_ARRAY3D_DESCRIPTOR full = {own.Width,  own.Height,      own.Depth,
+                                    own.Format, own.NumChannels, own.Flags};
+    return create((void **)out, &(struct request){.narrow_full = &own}, &full);
 }
 
 CU_API CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked)
 {
     if (!asked)
         return REAL(cuArray3DCreate_v2)(out, asked);
-    return create((void **)out, &(struct request){.full = asked}, asked);
+    CUDA_ARRAY3D_DESCRIPTOR own = *asked;
+    return create((void **)out, &(struct request){.full = &own}, &own);
 }
 
 CU_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *asked,
@@ -177,7 +183,8 @@ CU_API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D
 {
     if (!asked || !levels)
         return REAL(cuMipmappedArrayCreate)(out, asked, levels);
-    return create((void **)out, &(struct request){.full = asked, .levels = levels}, asked);
+    CUDA_ARRAY3D_DESCRIPTOR own = *asked;
+    return create((void **)out, &(struct request){.full = &own, .levels = levels}, &own);
 }
 
 static CUresult ask_to_destroy(void *array, bool mipmap)

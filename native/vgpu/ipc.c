@@ -8,13 +8,16 @@ static CUresult export(CUipcMemHandle *out, CUdeviceptr address)
     struct item item;
     CUdeviceptr base;
     size_t size;
-    CUresult result = REAL(cuIpcGetMemHandle)(out, address);
+    CUipcMemHandle own; /* another thread may change what the program has */
+    CUresult result = REAL(cuIpcGetMemHandle)(out ? &own : NULL, address);
+    if (result == CUDA_SUCCESS)
+        *out = own;
     if (result == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(&base, &size, address) == CUDA_SUCCESS)
         address = base; /* the handle is of all of it */
     if (result != CUDA_SUCCESS || !item_get(ITEM_LINEAR, address, &item) || item.share)
         return result;
-    /* A chunk of small allocations stays with its exporter. */
-    uint32_t share = share_export(out->reserved, item.position, item.small ? 0 : item.bytes);
+    /* A small one's chunk stays whole for whoever has it open. */
+    uint32_t share = share_export(own.reserved, item.position, item.small ? PAGE : item.bytes);
     items_lock();
     struct item *same = item_find(ITEM_LINEAR, address);
     if (same)
@@ -67,16 +70,26 @@ static CUresult enter(CUdeviceptr address, const CUipcMemHandle *handle)
 
 CU_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
 {
+    CUdeviceptr at; /* another thread may change what the program has */
     handles_begin();
-    CUresult result = REAL(cuIpcOpenMemHandle_v2)(out, handle, flags);
-    return handles_end(result == CUDA_SUCCESS ? enter(*out, &handle) : result);
+    CUresult result = REAL(cuIpcOpenMemHandle_v2)(out ? &at : NULL, handle, flags);
+    if (result == CUDA_SUCCESS)
+        result = enter(at, &handle);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    return handles_end(result);
 }
 
 CU_API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned int flags)
 {
+    CUdeviceptr at;
     handles_begin();
-    CUresult result = REAL(cuIpcOpenMemHandle)(out, handle, flags);
-    return handles_end(result == CUDA_SUCCESS ? enter(*out, &handle) : result);
+    CUresult result = REAL(cuIpcOpenMemHandle)(out ? &at : NULL, handle, flags);
+    if (result == CUDA_SUCCESS)
+        result = enter(at, &handle);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    return handles_end(result);
 }
 
 static void leave(CUdeviceptr address)

@@ -15,13 +15,13 @@ static uint64_t loaded_key(CUlibrary library, uint64_t context)
 }
 
 /* Out of the books, in all contexts. */
-static void forget(CUlibrary library, enum kind kind)
+static void forget(uint64_t library, enum kind kind)
 {
     for (uint64_t slot = 0; slot < item_slots();) {
         struct item item = {0};
         items_lock();
         struct item *at = item_at(slot);
-        if (at && at->kind == kind && at->other == (uint64_t)(uintptr_t)library) {
+        if (at && at->kind == kind && at->other == library) {
             item = *at;
             item_remove(at);
         }
@@ -33,6 +33,26 @@ static void forget(CUlibrary library, enum kind kind)
     }
 }
 
+/* What is known of a library, by another name: while it goes, the driver may give its handle to the next one. Handles are
+ * addresses of structures, so their lowest bit is free. */
+static void rename_library(uint64_t from, uint64_t to)
+{
+    items_lock();
+    for (uint64_t slot = 0; slot < item_slots();) {
+        struct item *at = item_at(slot);
+        if (!at || (at->kind != ITEM_KERNEL && at->kind != ITEM_LOADED) || at->other != from) {
+            slot++;
+            continue;
+        }
+        struct item item = *at;
+        item_remove(at); /* another may have moved here */
+        item.other = to;
+        item.key = item.kind == ITEM_LOADED ? item.key ^ from ^ to : item.key;
+        item_insert(&item);
+    }
+    items_unlock();
+}
+
 /* It took more than fits: there is no way to take it back but this, and its kernels are refused from now on. */
 static bool unload(CUlibrary library)
 {
@@ -41,7 +61,7 @@ static bool unload(CUlibrary library)
     if (item)
         item->count = 1;
     items_unlock();
-    forget(library, ITEM_LOADED);
+    forget((uint64_t)(uintptr_t)library, ITEM_LOADED);
     REAL(cuLibraryUnload)(library);
     return false;
 }
@@ -197,15 +217,20 @@ LIBRARY(cuLibraryLoadFromFile, unknown, const char *, path)
 CU_API CUresult cuLibraryUnload(CUlibrary library)
 {
     struct item item;
-    bool known = item_take(ITEM_LIBRARY, (uint64_t)(uintptr_t)library, &item);
+    uint64_t key = (uint64_t)(uintptr_t)library, going = key | 1;
+    bool known = item_take(ITEM_LIBRARY, key, &item);
+    if (known)
+        rename_library(key, going);
     CUresult result = known && item.count ? CUDA_SUCCESS : REAL(cuLibraryUnload)(library);
     local_forget();
-    if (known && result != CUDA_SUCCESS)
+    if (known && result != CUDA_SUCCESS) {
+        rename_library(going, key);
         item_put(&item);
+    }
     if (!known || result != CUDA_SUCCESS)
         return result;
-    forget(library, ITEM_KERNEL);
-    forget(library, ITEM_LOADED);
+    forget(going, ITEM_KERNEL);
+    forget(going, ITEM_LOADED);
     return result;
 }
 

@@ -1,6 +1,7 @@
 /* cuMemAlloc and its kin. The driver packs up to 1 MiB into chunks of 2 MiB, in which the address shows the chunk, and
  * rounds what is larger up to 2 MiB (measured on driver 580). */
 #include "charge.h"
+#include "holes.h"
 
 /* What a request may take at most. */
 static uint64_t most_of(uint64_t size)
@@ -109,27 +110,37 @@ static CUresult book_pitch(const struct target *to, CUdeviceptr address, const s
     return book(to, address, size, reserved);
 }
 
-static CUresult allocate(CUdeviceptr *out, const struct request *request)
+/* What the driver answers goes to a place of the shim's: another thread may change what the program has. */
+static CUresult allocate(CUdeviceptr *out, struct request *request)
 {
     struct target to;
+    CUdeviceptr at;
+    size_t pitch = 0, *pitch_out = request->pitch;
     if (!out || !request->size || !target_current(&to))
         return ask_driver(out, request);
+    if (pitch_out)
+        request->pitch = &pitch;
     uint64_t reserved = most_of(request->size);
     bool small = request->size <= MIB && !request->managed;
     if (small && may_fit_chunk(&to, request->size))
         reserved = 0; /* the common case: nothing is asked for */
     else if (!charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ask_driver(out, request);
+    CUresult result = ask_driver(&at, request);
     if (result != CUDA_SUCCESS) {
         if (reserved)
             account_withdraw(to.position, reserved);
         return result;
     }
-    if (request->pitch)
-        return book_pitch(&to, *out, request, reserved);
     /* Managed memory may be resident in full at any time, and is never packed. */
-    return book(&to, *out, request->managed && request->size <= MIB ? PAGE : request->size, reserved);
+    result = pitch_out
+                 ? book_pitch(&to, at, request, reserved)
+                 : book(&to, at, request->managed && request->size <= MIB ? PAGE : request->size, reserved);
+    if (result == CUDA_SUCCESS)
+        *out = at;
+    if (result == CUDA_SUCCESS && pitch_out)
+        *pitch_out = pitch;
+    return result;
 }
 
 CU_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
@@ -157,9 +168,14 @@ CU_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int fl
 /* What was not booked here is the driver's to judge, and may be a pool's. */
 static CUresult release(CUdeviceptr address, CUresult (*call)(CUdeviceptr))
 {
-    struct item item;
+    struct item item, pooled;
     bool known = item_take(ITEM_LINEAR, address, &item);
+    bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
     CUresult result = call(address);
+    if (in_pool && result == CUDA_SUCCESS)
+        hole_make(&pooled, NULL, true);
+    else if (in_pool)
+        item_put(&pooled);
     if (known && result == CUDA_SUCCESS)
         refund(&item);
     else if (known)
@@ -200,16 +216,22 @@ static CUresult allocate_narrow(unsigned int *out, unsigned int size, unsigned i
 {
     struct target to;
     uint64_t reserved = most_of(pitch ? multiply_capped(round_capped(width, 512), height) : size);
+    unsigned int at = 0;
     bool known = out && reserved && target_current(&to);
     if (known && !charge(to.position, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    unsigned int *place = known ? &at : out;
     CUresult result =
-        pitch ? REAL(cuMemAllocPitch)(out, pitch, width, height, element) : REAL(cuMemAlloc)(out, size);
+        pitch ? REAL(cuMemAllocPitch)(place, pitch, width, height, element) : REAL(cuMemAlloc)(place, size);
     if (!known)
         return result;
+    if (result != CUDA_SUCCESS) {
+        account_withdraw(to.position, reserved);
+        return result;
+    }
+    result = book(&to, at, pitch ? reserved : size, reserved);
     if (result == CUDA_SUCCESS)
-        return book(&to, *out, pitch ? reserved : size, reserved);
-    account_withdraw(to.position, reserved);
+        *out = at;
     return result;
 }
 

@@ -103,17 +103,22 @@ bool module_end(struct loading *loading, uint64_t key, bool loaded, bool library
     return fits;
 }
 
+/* The driver writes to `made`, as another thread may change what the program has. */
 #define LOAD(scope, name, image, parameters, call)                                                          \
     scope CUresult name parameters                                                                          \
     {                                                                                                       \
         struct loading loading;                                                                             \
+        CUmodule made = NULL, *place = out ? &made : NULL;                                                  \
         if (!module_begin(image, &loading))                                                                 \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         CUresult result = call;                                                                             \
         bool loaded = result == CUDA_SUCCESS;                                                               \
-        if (module_end(&loading, loaded ? (uint64_t)(uintptr_t)*out : 0, loaded, false))                    \
+        bool fits = module_end(&loading, (uint64_t)(uintptr_t)made, loaded, false);                         \
+        if (loaded && fits)                                                                                 \
+            *out = made;                                                                                    \
+        if (fits)                                                                                           \
             return result;                                                                                  \
-        REAL(cuModuleUnload)(*out);                                                                         \
+        REAL(cuModuleUnload)(made);                                                                         \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                    \
     }
 
@@ -127,8 +132,8 @@ struct image module_data(const void *image)
 static const struct image unknown = {.exact = false};
 
 LOAD(static, load_read, image, (CUmodule * out, const char *text, struct image image),
-     REAL(cuModuleLoadData)(out, text))
-LOAD(static, load_path, unknown, (CUmodule * out, const char *path), REAL(cuModuleLoad)(out, path))
+     REAL(cuModuleLoadData)(place, text))
+LOAD(static, load_path, unknown, (CUmodule * out, const char *path), REAL(cuModuleLoad)(place, path))
 
 CU_API CUresult cuModuleLoad(CUmodule *out, const char *path)
 {
@@ -141,12 +146,12 @@ CU_API CUresult cuModuleLoad(CUmodule *out, const char *path)
 }
 
 LOAD(CU_API, cuModuleLoadData, module_data(image), (CUmodule * out, const void *image),
-     REAL(cuModuleLoadData)(out, image))
+     REAL(cuModuleLoadData)(place, image))
 LOAD(CU_API, cuModuleLoadDataEx, module_data(image),
      (CUmodule * out, const void *image, unsigned int count, int *options, void **values),
-     REAL(cuModuleLoadDataEx)(out, image, count, options, values))
+     REAL(cuModuleLoadDataEx)(place, image, count, options, values))
 LOAD(CU_API, cuModuleLoadFatBinary, module_data(image), (CUmodule * out, const void *image),
-     REAL(cuModuleLoadFatBinary)(out, image))
+     REAL(cuModuleLoadFatBinary)(place, image))
 
 /* Out of the books before the driver gives its handle to another. */
 CU_API CUresult cuModuleUnload(CUmodule module)

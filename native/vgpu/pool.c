@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "charge.h"
 #include "gauge.h"
+#include "holes.h"
 
 static uint64_t key_of(CUmemoryPool pool)
 {
@@ -61,20 +62,33 @@ static CUresult undo(CUdeviceptr address, const struct request *request, CUmemor
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Nothing is to be had but what the pool keeps. It grows for that if it has it in pieces that are too small: this is undone,
- * and until the stream is there, the program does not know the address. */
+/* What was freed in its order is free for all. */
+static bool is_idle(const struct request *request)
+{
+    int mode = capture_leave();
+    CUresult result = request->per_thread ? REAL(cuStreamQuery_ptsz)(request->stream)
+                                          : REAL(cuStreamQuery)(request->stream);
+    capture_return(mode);
+    return result == CUDA_SUCCESS;
+}
+
+/* Nothing is to be had but what the pool keeps. It would grow if it had that in pieces that are too small, until the stream has
+ * come to where this is undone: so it is asked only if there is a piece that is large enough. */
 static CUresult allocate_inside(CUdeviceptr *out, const struct request *request, CUmemoryPool pool,
                                 bool named)
 {
     CUdeviceptr address;
     uint64_t reserved = attribute(pool, CU_POOL_RESERVED), used = attribute(pool, CU_POOL_USED);
-    if (used > reserved || reserved - used < request->size)
+    if (used > reserved || reserved - used < request->size ||
+        !hole_take(pool, request->size, request->stream, is_idle(request)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ask_driver(&address, request, named);
     if (result == CUDA_SUCCESS && gauge_read(ITEM_POOL, key_of(pool)) > 0)
         return undo(address, request, pool);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        hole_fill(pool, address, request->size);
         *out = address;
+    }
     return result;
 }
 
@@ -84,19 +98,25 @@ static CUresult allocate_unknown(CUdeviceptr *out, const struct request *request
 {
     unsigned int type = 0;
     int ordinal = -1;
+    CUdeviceptr at;
     struct account_view view;
-    CUresult result = ask_driver(out, request, true);
-    if (result != CUDA_SUCCESS ||
-        REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, *out) != CUDA_SUCCESS ||
+    if (!items_have_room())
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ask_driver(&at, request, true);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = at;
+    if (REAL(cuPointerGetAttribute)(&type, CU_POINTER_MEMORY_TYPE, at) != CUDA_SUCCESS ||
         type == CU_TYPE_HOST)
         return result;
-    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, *out) == CUDA_SUCCESS && ordinal >= 0 &&
+    if (REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ORDINAL, at) == CUDA_SUCCESS && ordinal >= 0 &&
         !target_device(ordinal, to))
         return result;
-    gauge_watch(ITEM_POOL, key_of(request->pool), to->position);
-    if (account_view(to->position, &view) && view.used <= view.limit)
+    if (gauge_watch(ITEM_POOL, key_of(request->pool), to->position) && account_view(to->position, &view) &&
+        view.used <= view.limit)
         return result;
-    return undo(*out, request, request->pool);
+    *out = 0;
+    return undo(at, request, request->pool);
 }
 
 /* What pools keep for later is given back before anything is refused, as the driver does. */
@@ -134,16 +154,20 @@ static CUresult allocate(CUdeviceptr *out, const struct request *request)
         return ask_driver(out, request, named);
     if (!named && to.position == NO_POSITION)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!named)
-        gauge_watch(ITEM_POOL, key_of(pool), to.position);
+    if (!named && !gauge_watch(ITEM_POOL, key_of(pool), to.position))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!is_watched(pool, &to))
         return allocate_unknown(out, request, &to);
     uint64_t most = round_capped(request->size, POOL_STEP);
     if (!charge_or_trim(&to, pool, most))
         return allocate_inside(out, request, pool, named);
-    CUresult result = ask_driver(out, request, named);
-    if (result == CUDA_SUCCESS)
+    CUdeviceptr address;
+    CUresult result = ask_driver(&address, request, named);
+    if (result == CUDA_SUCCESS) {
         gauge_read(ITEM_POOL, key_of(pool));
+        hole_fill(pool, address, request->size);
+        *out = address;
+    }
     account_withdraw(to.position, most);
     return result;
 }
@@ -177,15 +201,18 @@ CU_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUme
 /* Linear memory may be freed so too: it counts until the stream gets there. */
 static CUresult free_later(CUdeviceptr address, CUstream stream, bool per_thread)
 {
-    struct item item;
+    struct item item, pooled;
     if (is_capturing(stream, per_thread))
         return ask_to_free(address, stream, per_thread); /* a node of a graph: nothing is free yet */
     bool known = item_take(ITEM_LINEAR, address, &item);
+    bool in_pool = !known && item_take(ITEM_POOLED, address, &pooled);
     CUresult result = ask_to_free(address, stream, per_thread);
+    if (in_pool && result != CUDA_SUCCESS)
+        item_put(&pooled);
+    else if (in_pool && !(per_thread && (uintptr_t)stream <= 2)) /* a default stream of this thread alone */
+        hole_make(&pooled, stream, false);
     if (known && result != CUDA_SUCCESS)
         item_put(&item);
-    else if (known && item.small)
-        refund(&item); /* another may get its address before it is found to be free */
     else if (known)
         later_free(&item, stream, per_thread);
     else if (result == CUDA_SUCCESS)
@@ -204,22 +231,32 @@ CU_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
     return free_later(address, stream, true);
 }
 
-static void watch(CUmemoryPool pool, const CUmemLocation *where)
+/* False: there is no room in the books. */
+static bool watch(CUmemoryPool pool, const CUmemLocation *where)
 {
     struct target to;
-    if (where && where->type == CU_LOCATION_DEVICE && target_device(where->id, &to))
-        gauge_watch(ITEM_POOL, key_of(pool), to.position);
+    return !where || where->type != CU_LOCATION_DEVICE || !target_device(where->id, &to) ||
+           to.position == NO_POSITION || gauge_watch(ITEM_POOL, key_of(pool), to.position);
 }
 
 CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
     struct target to;
-    if (properties && properties->location.type == CU_LOCATION_DEVICE &&
-        target_device(properties->location.id, &to) && to.position == NO_POSITION)
+    CUmemPoolProps own; /* another thread may change what the program has */
+    if (!properties)
+        return REAL(cuMemPoolCreate)(out, properties);
+    own = *properties;
+    if (own.location.type == CU_LOCATION_DEVICE && target_device(own.location.id, &to) &&
+        to.position == NO_POSITION)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuMemPoolCreate)(out, properties);
+    CUmemoryPool pool;
+    CUresult result = REAL(cuMemPoolCreate)(out ? &pool : NULL, &own);
+    if (result == CUDA_SUCCESS && !watch(pool, &own.location)) {
+        REAL(cuMemPoolDestroy)(pool);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (result == CUDA_SUCCESS)
-        watch(*out, &properties->location);
+        *out = pool;
     return result;
 }
 
@@ -293,6 +330,7 @@ CU_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
         return CUDA_SUCCESS;
     }
     known = item_take(ITEM_POOL, key_of(pool), &item);
+    holes_forget(pool);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (known && result != CUDA_SUCCESS) {
         item_put(&item);

@@ -21,14 +21,17 @@ static CUresult export(CUmemPoolPtrExportData *out, CUdeviceptr address)
     CUdeviceptr base;
     size_t size;
     struct item item;
-    CUresult result = REAL(cuMemPoolExportPointer)(out, address);
+    CUmemPoolPtrExportData own; /* another thread may change what the program has */
+    CUresult result = REAL(cuMemPoolExportPointer)(out ? &own : NULL, address);
+    if (result == CUDA_SUCCESS)
+        *out = own;
     if (result != CUDA_SUCCESS || item_get(ITEM_EXPORT, address, &item) ||
         REAL(cuPointerGetAttribute)(&pool, CU_POINTER_POOL, address) != CUDA_SUCCESS ||
         !item_get(ITEM_POOL, (uint64_t)(uintptr_t)pool, &item) ||
         REAL(cuMemGetAddressRange_v2)(&base, &size, address) != CUDA_SUCCESS)
         return result;
     struct item made = {.kind = ITEM_EXPORT, .key = address};
-    made.share = share_export(out->reserved, item.position, kept_for(pool, size));
+    made.share = share_export(own.reserved, item.position, kept_for(pool, size));
     if (made.share && item_put(&made))
         atomic_fetch_add(&process()->pointers, 1);
     return result;
@@ -42,13 +45,19 @@ CU_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr 
 
 CU_API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
-    CUresult result = REAL(cuMemPoolImportPointer)(out, pool, data);
+    CUdeviceptr at;
+    CUmemPoolPtrExportData own; /* another thread may change what the program has */
+    if (!data)
+        return REAL(cuMemPoolImportPointer)(out, pool, data);
+    own = *data;
+    CUresult result = REAL(cuMemPoolImportPointer)(out ? &at : NULL, pool, &own);
     if (result != CUDA_SUCCESS)
         return result;
+    *out = at;
     struct item made = {
-        .kind = ITEM_EXPORT, .key = *out, .imported = 1, .share = share_import(data->reserved, true)};
-    if (!made.share && !charge_foreign(*out, 0, &made)) {
-        REAL(cuMemFree_v2)(*out);
+        .kind = ITEM_EXPORT, .key = at, .imported = 1, .share = share_import(own.reserved, true)};
+    if (!made.share && !charge_foreign(at, 0, &made)) {
+        REAL(cuMemFree_v2)(at);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if ((made.share || made.bytes) && item_put(&made))

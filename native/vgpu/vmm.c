@@ -3,6 +3,7 @@
 #include "descriptor.h"
 #include "vmm.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void handles_begin(void)
@@ -94,14 +95,18 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
                             const CUmemAllocationProp *properties, unsigned long long flags)
 {
     struct target to;
-    if (!out || !size || !properties || properties->location.type != CU_LOCATION_DEVICE ||
-        !target_device(properties->location.id, &to))
+    CUmemAllocationProp own; /* another thread may change what the program has */
+    if (!out || !size || !properties)
         return REAL(cuMemCreate)(out, size, properties, flags);
+    own = *properties;
+    if (own.location.type != CU_LOCATION_DEVICE || !target_device(own.location.id, &to))
+        return REAL(cuMemCreate)(out, size, &own, flags);
     struct item memory = {.kind = ITEM_MEMORY, .bytes = round_capped(size, PAGE), .key = item_number()};
     if (!charge(to.position, memory.bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     handles_begin();
-    CUresult result = REAL(cuMemCreate)(out, size, properties, flags);
+    CUmemGenericAllocationHandle handle; /* likewise */
+    CUresult result = REAL(cuMemCreate)(&handle, size, &own, flags);
     if (result != CUDA_SUCCESS) {
         account_withdraw(to.position, memory.bytes);
         return handles_end(result);
@@ -110,8 +115,9 @@ CU_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
     memory.position = (uint8_t)to.position;
     items_lock();
     item_insert(&memory);
-    memory_add_handle(*out, memory.key);
+    memory_add_handle(handle, memory.key);
     items_unlock();
+    *out = handle;
     return handles_end(CUDA_SUCCESS);
 }
 
@@ -155,14 +161,16 @@ static uint64_t mapped_at(uint64_t address)
 
 CU_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
+    CUmemGenericAllocationHandle handle;
     handles_begin();
-    CUresult result = REAL(cuMemRetainAllocationHandle)(out, address);
+    CUresult result = REAL(cuMemRetainAllocationHandle)(out ? &handle : NULL, address);
     if (result != CUDA_SUCCESS)
         return handles_end(result);
+    *out = handle;
     items_lock();
     uint64_t number = mapped_at((uint64_t)(uintptr_t)address);
     if (number)
-        memory_add_handle(*out, number);
+        memory_add_handle(handle, number);
     items_unlock();
     return handles_end(result);
 }
@@ -211,22 +219,21 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
     const struct item *item = item_find(ITEM_HANDLE, handle);
     struct item *memory = item ? item_find(ITEM_MEMORY, item->other) : NULL;
     struct item made = {.kind = ITEM_MAPPING, .key = address, .bytes = size};
+    bool entered = true; /* else there is no room in the books */
     if (memory) {
         made.other = memory->key;
         memory->count++;
-        if (!item_insert(&made)) {
-            memory = item_find(ITEM_MEMORY, made.other);
-            if (memory)
-                memory->count--;
-        }
+        entered = item_insert(&made);
     }
     items_unlock();
-    if (made.other && !charge_mapped(made.other, round_capped(size, PAGE) + offset)) {
-        REAL(cuMemUnmap)(address, size);
+    if (!made.other || (entered && charge_mapped(made.other, round_capped(size, PAGE) + offset)))
+        return result;
+    bool unmapped = REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS;
+    if (entered)
         unmap_books(address, address + size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return result;
+    else if (unmapped)
+        memory_drop(made.other);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CU_API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
@@ -265,24 +272,34 @@ static void bind(const CUarrayMapInfo *info)
     items_unlock();
 }
 
-static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUresult result)
+/* With a copy of the list, which another thread may change. */
+static CUresult map_array(CUarrayMapInfo *list, unsigned int count, CUstream stream,
+                          CUresult (*call)(CUarrayMapInfo *, unsigned int, CUstream))
 {
+    if (!list || !count)
+        return call(list, count, stream);
+    CUarrayMapInfo *own = calloc(count, sizeof(*own));
+    if (!own)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(own, list, count * sizeof(*own));
+    CUresult result = call(own, count, stream);
     for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
-        if (list[i].memOperationType == CU_OPERATION_MAP)
-            bind(&list[i]);
+        if (own[i].memOperationType == CU_OPERATION_MAP)
+            bind(&own[i]);
+    free(own);
     return result;
 }
 
 CU_API CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
     handles_begin();
-    return handles_end(map_array(list, count, REAL(cuMemMapArrayAsync)(list, count, stream)));
+    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync)));
 }
 
 CU_API CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
     handles_begin();
-    return handles_end(map_array(list, count, REAL(cuMemMapArrayAsync_ptsz)(list, count, stream)));
+    return handles_end(map_array(list, count, stream, REAL(cuMemMapArrayAsync_ptsz)));
 }
 
 void bound_drop(uint64_t resource)

@@ -44,20 +44,26 @@ static CUresult export(void *out, CUmemGenericAllocationHandle handle, int type,
 {
     uint8_t name[SHARE_HANDLE];
     struct item memory = {0};
-    CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
-    if (result != CUDA_SUCCESS)
+    union {
+        int fd;
+        uint8_t fabric[SHARE_HANDLE];
+    } own; /* another thread may change what the program has */
+    bool known = out && (type == CU_HANDLE_FD || type == CU_HANDLE_FABRIC);
+    CUresult result = REAL(cuMemExportToShareableHandle)(known ? &own : out, handle, type, flags);
+    if (result != CUDA_SUCCESS || !known)
         return result;
+    memcpy(out, &own, type == CU_HANDLE_FD ? sizeof(own.fd) : sizeof(own.fabric));
     items_lock();
     const struct item *item = item_find(ITEM_HANDLE, handle);
     uint64_t number = item ? item->other : 0;
     items_unlock();
     if (number && type == CU_HANDLE_FD)
-        mark_descriptor(number, *(const int *)out);
+        mark_descriptor(number, own.fd);
     if (!number || !item_get(ITEM_MEMORY, number, &memory) || memory.imported || memory.share)
         return result;
     name_descriptor(name, &memory);
     if (type == CU_HANDLE_FABRIC)
-        memcpy(name, out, SHARE_HANDLE);
+        memcpy(name, own.fabric, SHARE_HANDLE);
     uint32_t share = share_export(name, memory.position, memory.bytes);
     items_lock();
     struct item *same = item_find(ITEM_MEMORY, number);
@@ -134,26 +140,33 @@ static bool enter_import(struct item *memory, uint64_t handle, const void *os_ha
 /* Charged to its exporter, if that is of this container. */
 static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
-    CUresult result = REAL(cuMemImportFromShareableHandle)(out, os_handle, type);
-    if (result != CUDA_SUCCESS || !process())
+    CUmemGenericAllocationHandle handle;
+    uint8_t own[SHARE_HANDLE]; /* another thread may change what the program has */
+    if (type == CU_HANDLE_FABRIC && os_handle)
+        os_handle = memcpy(own, os_handle, sizeof(own));
+    CUresult result = REAL(cuMemImportFromShareableHandle)(out ? &handle : NULL, os_handle, type);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = handle;
+    if (!process())
         return result;
     items_lock();
-    const struct item *item = item_find(ITEM_HANDLE, *out);
+    const struct item *item = item_find(ITEM_HANDLE, handle);
     if (item)
-        memory_add_handle(*out, item->other);
+        memory_add_handle(handle, item->other);
     items_unlock();
     if (item)
         return result;
     struct item memory = {.kind = ITEM_MEMORY, .key = item_number()};
-    if (!enter_import(&memory, *out, os_handle, type)) {
-        REAL(cuMemRelease)(*out);
+    if (!enter_import(&memory, handle, os_handle, type)) {
+        REAL(cuMemRelease)(handle);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (memory.kind == ITEM_FREE)
         return result;
     items_lock();
     item_insert(&memory);
-    memory_add_handle(*out, memory.key);
+    memory_add_handle(handle, memory.key);
     items_unlock();
     return result;
 }

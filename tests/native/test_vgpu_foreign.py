@@ -71,7 +71,7 @@ def test_by_a_pool(made: Slice, stranger: Process) -> None:
 
 
 def test_small_pieces_of_the_same_container(made: Slice) -> None:
-    """They stay with their exporter's chunk. rows: M29"""
+    """The chunk is the exporter's for as long as it has any of it. rows: M29"""
     path = os.path.join(made.root, "handle")
     exporter = made.start().do("alloc a 100k", f"ipcget a {path}")
     importer = made.start().do(f"ipcopen b {path}")

@@ -7,7 +7,7 @@ import random
 import struct
 
 import pytest
-from support import GIB, MIB
+from support import GIB, MIB, run
 from support.vgpushim import CONTEXT, OUT_OF_MEMORY, Process, Slice
 
 from nvc.slices.model import layout
@@ -78,9 +78,10 @@ def test_a_device_that_is_not_listed(vgpu: Slice) -> None:
 
 def test_silence_unless_asked(vgpu: Slice) -> None:
     os.unlink(vgpu.path("nvc/quota"))
-    process = vgpu.process(NVC_VGPU_LOG="relative/path").do("init")
-    assert process.code("primary 0") == OUT_OF_MEMORY
-    assert vgpu.said() == []
+    for log in ("", "relative/path", vgpu.log):
+        done = run(vgpu.tool, env=vgpu.environment(NVC_VGPU_LOG=log), stdin=None, input="init\nprimary 0\n")
+        assert done.stdout.split()[-1] == str(OUT_OF_MEMORY) and done.stderr == ""
+        assert bool(vgpu.said()) is (log == vgpu.log), log
 
 
 def test_a_ledger_cut_short_while_in_use(vgpu: Slice) -> None:

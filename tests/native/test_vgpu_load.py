@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, need, run
+from support import CLEAN_ENV, PATIENCE, need, run
 from support.builds import kept
 from support.simdriver import SOURCES, WARN
 from support.vgpushim import Slice
@@ -151,7 +151,7 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups {program} open libcuda.s
 """
     done = subprocess.run(
         [need("unshare"), "-m", "sh", "-c", script],
-        env={**CLEAN_ENV, "LD_LIBRARY_PATH": made.libraries}, capture_output=True, text=True, timeout=60,
+        env={**CLEAN_ENV, "LD_LIBRARY_PATH": made.libraries}, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     found = [os.path.realpath(path) for path in done.stdout.split()]
     assert found == [f"{trusted}/{name}" for name in SHIM], done.stderr

@@ -35,7 +35,7 @@ def test_a_full_pool_in_pieces(vgpu: Slice) -> None:
     assert process.code("frompool z 200m p") == OUT_OF_MEMORY
     assert process.ask("show z") == ["0"]
     assert vgpu.agree() == full
-    process.do("frompool y 120m p")
+    process.do("frompool y 120m p", "freeasync y", "sync", "frompool x 1m p", "frompool w 20m p")
     assert vgpu.agree() == full
 
 
