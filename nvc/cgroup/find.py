@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nvc.kernel import Kernel
 
 _MOST_BYTES = 16 << 20
+ID_LENGTH = 32  # of a container, at least: shorter ones may be part of any name
 _NAMESPACE = "/proc/self/ns/cgroup"
 _INITIAL_NAMESPACE = 0xEFFFFFFB  # its inode since Linux 4.6 (PROC_CGROUP_INIT_INO)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -139,6 +140,18 @@ def unescape(field: bytes) -> str:
         else:
             out += (b"\\", part)
     return b"".join(out).decode("utf-8", "surrogateescape")
+
+
+def named_after(container: str, path: str) -> str:
+    """The part of a cgroup's path that ends with the name in which engines put the id of a container, "" for none.
+
+    The first one from the root counts: the container can only make cgroups below its own.
+    """
+    parts = path.split("/")
+    for place, part in enumerate(parts, 1):
+        if len(container) >= ID_LENGTH and container in part:
+            return "/".join(parts[:place])
+    return ""
 
 
 def below(root: str, path: str) -> str | None:

@@ -67,8 +67,8 @@ def _delegated(path: str, top: str) -> tuple[str, int] | None:
         path = path.rpartition("/")[0]
 
 
-def check_unchanged(leaf: Leaf) -> None:
-    """Raise ContainerError unless the cgroup is still there, and a leaf."""
+def check_unchanged(leaf: Leaf, divided: bool = False) -> None:
+    """Raise ContainerError unless the cgroup is still there, and a leaf or `divided`."""
     try:
         found = os.stat(leaf.path).st_ino
         children = _children(leaf.path)
@@ -76,7 +76,7 @@ def check_unchanged(leaf: Leaf) -> None:
         raise ContainerError.of(STEP, leaf.path, error, "has the container ended?") from None
     if found != leaf.inode:
         raise ContainerError(STEP, leaf.path, "another cgroup is there now", "has the container ended?")
-    if children:
+    if children and not divided:
         raise ContainerError(STEP, leaf.path, f"not a leaf any more: {children[0]} is in it", LEAF_HINT)
 
 

@@ -8,7 +8,7 @@ program itself except for dead code, which the verifier drops, and for constants
 
 from __future__ import annotations
 
-from struct import Struct
+from _struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def test_alone_there_is_one_message_until_another_comes(place: Place) -> None:
     other.ask("send", WANT, 0, 0, 0, 0)
     assert one.ask("receive")[:2] == [DROP, round]
     one.ask("send", RELEASE, round, 0, 0, 1)
-    assert other.ask("receive")[0] == FREE
+    assert other.ask("receive")[0] in (FREE, GRANT)  # the second if that came late
 
 
 def test_the_death_of_a_holder_is_noticed(place: Place) -> None:
@@ -113,23 +113,24 @@ def test_the_death_of_a_holder_whose_child_lives_on(place: Place) -> None:
 
 def test_who_never_gives_back_loses_its_turn(place: Place) -> None:
     place.start()
-    stuck, _ = place.tenant(), place.tenant()
-    stuck.ask("connect")
-    stuck.ask("send", WANT, 0, 0, 0, 0)
-    place.tenants[1].send("busy", time.monotonic() + 0.5, 0)
-    assert place.tenants[1].receive()["turns"]
+    stuck, other = place.tenant(), place.tenant()
+    for tenant in (stuck, other):
+        tenant.ask("connect")
+        tenant.ask("send", WANT, 0, 0, 0, 0)
+    assert other.ask("receive")[0] in (FREE, GRANT)
     assert [stuck.ask("receive")[0] for _ in range(2)] == [FREE, DROP]
 
 
 def test_who_is_late_again_and_again_is_reported(place: Place, driver: str) -> None:
     place.start(f"--root={driver}")
     late, other = place.tenant(), place.tenant()
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + PATIENCE
     late.send("busy", end, 0.03)
     other.send("busy", end, 0)
-    assert all(tenant.receive()["turns"] for tenant in (late, other))
     found = eventually(place, lambda state: state["found"]["late"])
     assert {(event["kind"], event["key"]) for event in found["events"]} == {("late", late.key)}
+    while place.tenants:
+        place.tenants.pop().kill()
 
 
 @pytest.mark.nightly
@@ -339,12 +340,11 @@ def test_gangs(place: Place) -> None:
 def test_paused_slices_have_no_turns(place: Place) -> None:
     place.start()
     one, other = place.tenant(flags=1), place.tenant()
-    end = time.monotonic() + 1
-    for tenant in (one, other):
-        tenant.send("busy", end, 0)
-    found = [tenant.receive() for tenant in (one, other)]
-    assert found[0]["turns"] == 0
-    assert found[1]["turns"]
+    one.send("busy", time.monotonic() + 1, 0)
+    other.ask("connect")
+    other.ask("send", WANT, 0, 0, 0, 0)
+    assert other.ask("receive")[0] == FREE
+    assert one.receive()["turns"] == 0
 
 
 def test_sockets_from_systemd(place: Place) -> None:

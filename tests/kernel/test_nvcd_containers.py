@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from typing import Any
 
-from support import CLEAN_ENV
+from support import CLEAN_ENV, PATIENCE
+from support.dialog import Dialog
 from support.nvcd import Place, eventually
+from support.nvcd_programs import started
+from support.rootfs import LIBS
 from support.vgpu import Inside
 from support.vgpucap import Worker
 
@@ -70,3 +75,39 @@ def test_turns_on_two_devices_at_once(place: Place, driver: str, container: Any,
     for inside in programs:
         inside.end()
     assert len(found["devices"]) == 2
+
+
+#: Root of a user namespace, without a right outside, leaves all but devices and the driver's library behind.
+HIDE = f"""set -e
+busybox mount -t tmpfs none $1
+for d in bin lib lib64 tmp dev proc old; do busybox mkdir $1/$d; done
+for d in bin lib lib64 tmp dev proc; do busybox mount --rbind /$d $1/$d; done
+busybox cp {LIBS}/nvc/real-libcuda.so.1 $1
+cd $1
+busybox pivot_root . old
+busybox umount -l old
+! busybox grep /quota /proc/self/mountinfo
+exec /tmp/vgpu_tool /real-libcuda.so.1
+"""
+
+
+def test_a_process_that_hides_its_slice(place: Place, driver: str, container: Any, tool: str) -> None:
+    """It shows no file of the slice, and has more than its limit for as long as NVML's next answer takes."""
+    started(place, driver, '[nvcd]\non-excess = "stop"\n')
+    made = container("--vgpu-memory=2g", place=place)
+    container("--vgpu-memory=2g", place=place)
+    with open(f"{made.bundle.rootfs}/tmp/hide", "w", encoding="ascii") as script:
+        script.write(HIDE)
+    shutil.copy(tool, f"{made.bundle.rootfs}/tmp/vgpu_tool")
+    os.mkdir(f"{made.bundle.rootfs}/tmp/hidden", 0o777)
+    os.chown(f"{made.bundle.rootfs}/tmp/hidden", 1000, 1000)
+    words = ("exec", "--user=1000:1000", made.name, "/bin/busybox", "unshare", "-Urm", "/bin/sh", "/tmp/hide")
+    program = Dialog([*made.bundle.command("runc"), *words, "/tmp/hidden"], CLEAN_ENV)
+    for command in ("init", "primary 0", "alloc a 4g"):
+        program.send(command)
+        assert program.receive()[0] == "0", command
+    found = eventually(place, lambda state: state["found"]["excess"] == 1)
+    (mine,) = [one["key"] for one in found["slices"] if one["rootfs"] == made.bundle.rootfs]
+    assert (found["events"][0]["kind"], found["events"][0]["key"]) == ("excess", mine)
+    program.process.communicate(timeout=PATIENCE)
+    assert program.process.returncode == 128 + signal.SIGKILL

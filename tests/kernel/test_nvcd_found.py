@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import CLEAN_ENV, GIB, PATIENCE, run
 from support.nvcd import Place, ask, eventually
-from support.nvcd_programs import METRICS, get, one, pid_of_slice, started, told, violation
+from support.nvcd_programs import METRICS, Program, get, one, pid_of_slice, started, told, violation
 from support.rootfs import LIBS
 
 pytestmark = pytest.mark.driver(gpus=1)
@@ -142,3 +142,64 @@ def test_strangers_on_a_shared_device_are_reported(place: Place, driver: str, sl
     found = eventually(place, lambda s: s["found"]["stranger"] == 1)
     assert found["events"][0]["pid"] == stranger.process.pid
     assert stranger.process.poll() is None
+
+
+#: Writes an entry for a process into the ledger of its slice, and keeps the lock on it.
+FORGE = """
+import os, sys
+from nvc.slices.model import layout
+from support.locks import lock
+fd, slot = os.open(sys.argv[1], os.O_RDWR), 400
+head = os.pread(fd, layout.LEDGER_HEADER.size, 0)
+fields = list(layout.LEDGER_HEADER.unpack(head))
+fields[4] = slot + 1
+os.pwrite(fd, layout.LEDGER_HEADER.pack(*fields), 0)
+place = layout.LEDGER_HEADER.size + slot * layout.SLOT_HEADER.size
+os.pwrite(fd, layout.SLOT_HEADER.pack(int(sys.argv[2]), 0, 0, b"honest"), place)
+lock(fd, slot)
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_an_account_of_its_own(place: Place, driver: str, sliced: Any, around: Any) -> None:
+    """A process around the shim writes an account for itself: what it has beyond the limit is found."""
+    started(place, driver)
+    program = sliced("1g")
+    pid = pid_of_slice(place)
+    other = around(pid)
+    ledger = f"{driver}{LIBS}/nvc/ledger/ledger"
+    words = ("nsenter", "-t", str(pid), "-m", sys.executable, "-c", FORGE, ledger, str(other.process.pid))
+    forger = Program(*words, PYTHONPATH=os.pathsep.join(place.paths))
+    forger.receive()
+    assert other.code("alloc a 4g")[0] == 0
+    found = eventually(place, lambda s: s["found"]["excess"] == 1)
+    assert [one["kind"] for one in found["denied"]] == ["excess"]
+    assert program.code("alloc b 2m")[0] == 2
+    for process in (other, forger):
+        process.end()
+
+
+#: A file with the name of a slice's quota, in a directory of the same file system that a container can write to.
+PRETEND = """set -e
+made=/run/nvc/secrets/$1
+mkdir -p $made
+: > $made/quota
+mount --bind $made/quota $made/quota
+shift
+exec "$@"
+"""
+
+
+def test_a_file_with_the_name_of_anothers_quota(place: Place, driver: str, tool: str, sliced: Any) -> None:
+    """What the process has counts for nobody: else that slice would be denied memory."""
+    started(place, driver)
+    sliced("1g", "--policy=preempt")
+    key = eventually(place, lambda s: one(s)["pids"])["slices"][0]["key"]
+    words = ("unshare", "--mount", "sh", "-c", PRETEND, "sh", key, tool)
+    other = Program(*place.enter(*words), LD_LIBRARY_PATH=f"{driver}{LIBS}")
+    for command in ("init", "primary 0", "alloc a 4g"):
+        assert other.code(command)[0] == 0
+    found = eventually(place, lambda s: s["found"]["stranger"] == 1 or s["found"]["excess"])
+    assert found["found"]["excess"] == 0 and one(found)["truth"] < GIB
+    other.end()

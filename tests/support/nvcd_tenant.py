@@ -18,6 +18,7 @@ import sys
 import time
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT, HELLO, MESSAGE, REFUSED, RELEASE, WANT, WELCOME
+from support import PATIENCE
 from support.locks import lock
 
 LIBRARIES = "/mnt/lib"
@@ -84,7 +85,7 @@ def mount(*words: str) -> None:
 def connect() -> socket.socket:
     """A connection to nvcd that has said hello and was welcomed."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    made.settimeout(20)
+    made.settimeout(PATIENCE)
     made.connect(f"{LIBRARIES}/nvc/daemon/socket")
     try:
         made.send(MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0))
@@ -103,7 +104,7 @@ def connect_elsewhere(count: int) -> int:
             os.chroot("/mnt/empty")
             for _ in range(count):
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as made:
-                    made.settimeout(20)
+                    made.settimeout(PATIENCE)
                     made.connect("socket")
                     made.send(MESSAGE.pack(HELLO, 0, 0, bytes(16), 1, 0))
                     welcomes += receive(made)[0] == WELCOME
@@ -245,7 +246,7 @@ def main() -> None:
             process = os.pidfd_open(words[0])
             kept.append(socket.socket(fileno=ctypes.CDLL(None).syscall(PIDFD_GETFD, process, words[1], 0)))
             os.close(process)
-            kept[-1].settimeout(20)
+            kept[-1].settimeout(PATIENCE)
             answer(None)
         elif command == "connections":  # so many; how many were welcomed, and not
             kinds = []

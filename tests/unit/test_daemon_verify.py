@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import PATIENCE as LONG
 from support import until
 
 from nvc.config import Config
@@ -73,6 +74,7 @@ class World:
             slices=SimpleNamespace(by_key={KEY: self.known}),
             budgets=lambda key: (),
             ledger_of=lambda key: self.ledger,
+            outlived=lambda pid, start: False,
             change=self._change,
         )
         board: Any = SimpleNamespace(arbiters={})
@@ -184,7 +186,7 @@ def test_the_next_process_is_stopped_where_one_was_not_enough() -> None:
         ]
         world.accountant.users = tuple(users)
         world.shows(2 * LIMIT)
-        assert other.wait(timeout=20) == -9
+        assert other.wait(timeout=LONG) == -9
         world.accountant.users = (users[0],)
         # The driver may take a while to take back what the first one had.
         world.now += AGAIN - 1
@@ -192,7 +194,7 @@ def test_the_next_process_is_stopped_where_one_was_not_enough() -> None:
         assert one.poll() is None
         world.now += 1
         world.shows(LIMIT + GIB)
-        assert one.wait(timeout=20) == -9
+        assert one.wait(timeout=LONG) == -9
     assert [event.action for event in world.verifier.events] == [
         f"stopped process {process.pid}" for process in (other, one)
     ]

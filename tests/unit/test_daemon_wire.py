@@ -10,7 +10,7 @@ from support import REPO, run
 from nvc.daemon.io import wire
 
 NAMES = (
-    *("VERSION", "HELLO", "WANT", "RELEASE", "STALL", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED"),
+    *("VERSION", "HELLO", "WANT", "RELEASE", "STALL", "MAKING", "WELCOME", "FREE", "GRANT", "DROP", "REFUSED"),
     *("ENOUGH", "RUNS", "TAIL"),
 )
 PROGRAM = """

@@ -88,7 +88,7 @@ RAISES: dict[str, tuple[Callable[[State], object], str]] = {
     "record of a server": (lambda s: mps_records.read(f"{s.servers}/{KEY}/{UUID}"), "/about"),
     "servers": (lambda s: mps_records.directories(s.servers), "/mps"),
     "all slices": (lambda s: snapshot(kernel, True, base=s.base), "/vgpu"),
-    "copies in an image": (lambda s: find_shadow_libraries(kernel, s.image, LIBS), "too many open files"),
+    "copies in an image": (lambda s: find_shadow_libraries(s.image, LIBS), "too many open files"),
     "whether it is bound": (
         lambda s: registry.is_bound(kernel, s.image, LIBS, s.directory),
         "too many open",

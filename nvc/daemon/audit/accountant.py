@@ -100,6 +100,8 @@ class Accountant:
         self.accounts: dict[str, tuple[Account, ...]] = {}  # of each slice; missing: not known
         self._before: dict[str, tuple[int, ...]] = {}
         self._slices: dict[tuple[int, int], str] = {}  # of processes: number and start
+        self._seen: dict[int, User] = {}  # processes that NVML lists, as they were when they lived
+        self._inside: dict[tuple[int, int], int] = {}  # their numbers in their own pid namespaces
         self._searched: frozenset[str] = frozenset()  # the slices among which theirs was looked for
         self._ledgers: dict[str, int] = {}  # descriptors
         self.unread: dict[str, str] = {}  # slices whose ledger could not be read in this look, and why
@@ -126,10 +128,12 @@ class Accountant:
             if (user := self._user(device.uuid, pid, used)) is not None and not self._ends(user)
         )
         listed = {pid for device in devices for pid, _ in device.processes}
+        self._seen = {pid: user for pid, user in self._seen.items() if pid in listed}
         self._ending = {place: since for place, since in self._ending.items() if place[0] in listed}
         self._take_use(devices)
         living = {(user.pid, user.start) for user in self.users} | {(one.pid, one.start) for one in self.use}
         self._slices = {name: key for name, key in self._slices.items() if name in living}
+        self._inside = {name: number for name, number in self._inside.items() if name in living}
         for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
             del self.unread[key]  # somebody shows it now: the first process of a claim's slice
         self.balances = self._balances()
@@ -187,11 +191,18 @@ class Accountant:
             if key is None:
                 entry = slice_of(self.kernel, pid, self.slices.living())
                 key = self._slices[pid, start] = entry.key if entry is not None else ""
-            return User(pid, start, pid_inside(pid), key, uuid, used)
+            inside = self._inside.get((pid, start))
+            if inside is None:  # told by a file that a process with many groups makes long
+                inside = self._inside[pid, start] = pid_inside(pid)
+            user = self._seen[pid] = User(pid, start, inside, key, uuid, used)
+            return user
         except OSError as error:
             if error.errno not in ENDED:
                 self.slices.say(f"process {pid} on {uuid} is counted for nobody: {error}")
-            return None
+                return None
+            # Its memory lives on in a child that has its descriptors, or the driver takes its time.
+            before = self._seen.get(pid)
+            return before.replace(uuid=uuid, used=used) if before is not None else None
 
     def _ends(self, user: User) -> bool:
         """Whether the process is ending, for GRACE at most.
@@ -203,8 +214,13 @@ class Accountant:
             if not is_ending(user.pid):
                 return False
         except OSError as error:
-            return error.errno in ENDED  # what cannot be told counts
+            if error.errno not in ENDED:
+                return False  # what cannot be told counts
         return self._now - self._ending.setdefault((user.pid, user.start), self._now) < GRACE
+
+    def outlived(self, pid: int, start: int) -> bool:
+        """Whether the process is gone, or as good as gone, for so long that others must hold what it had."""
+        return self._now - self._ending.get((pid, start), self._now) >= GRACE
 
     # Ledgers
 

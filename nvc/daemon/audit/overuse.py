@@ -22,7 +22,9 @@ from nvc.value import Value
 SECOND = 1_000_000_000
 FACTOR = 1.25
 MARGIN = 0.1  # of the device
-PAUSE = 10_000  # nanoseconds behind each launch
+#: Nanoseconds behind each launch: a bound, above the 6.7 us of an H100. The number of launches is the ledger's, so
+#: all pauses together explain no more than the cap does.
+PAUSE = 10_000
 LONGEST = 5 * SECOND  # between two samples; of a longer time nothing is known
 CAP, LEASES, LEDGER = "cap", "leases", "ledger"
 #: Nanoseconds beyond what is explained. A ledger is charged when work has ended: late for a long kernel.

@@ -24,6 +24,7 @@ from __future__ import annotations
 import signal
 import time
 
+from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.overuse import LEASES, LEDGER, SECOND, Overuse, UsageFigures
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
@@ -111,6 +112,7 @@ class Verifier:
         self.overuse = Overuse()
         self.untold: dict[str, int] = {}  # devices whose utilization NVML does not tell, and its error
         self.stale = StaleAccountFinder(accountant)
+        self.holders = HolderFinder(accountant.slices)
         #: What goes on of that which was acted on.
         self.ongoing: dict[Offence, Violation] = {}
         self._since: dict[Offence, int] = {}  # when each was first seen, of those that go on
@@ -294,6 +296,12 @@ class Verifier:
             if not mine:
                 return REPORT
             _, pid, start, *_ = max(mine)
+        if self.accountant.outlived(pid, start):
+            listed = frozenset(one.pid for one in self.accountant.users)
+            holder = self.holders.find(key, listed)
+            if holder is None:
+                return f"process {pid} is gone; found nobody who holds its memory"
+            pid, start = holder
         try:
             # Begun when NVML's process had: the number was not given to another one.
             if not signal_process(self.accountant.kernel, pid, start, signal.SIGKILL):

@@ -23,7 +23,7 @@ from nvc.kernel import O_PATH
 from nvc.slices.model import layout, ledger
 from nvc.slices.model.ledger import Account, Budget, LedgerError
 from nvc.slices.store.process_info import ENDED, is_here, namespace_id_of, namespace_link, start_of
-from nvc.slices.store.process_view import CpuLimit, ProcessView
+from nvc.slices.store.process_view import CpuLimit, ProcessView, root_within
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -101,11 +101,18 @@ class _Host:
         self.doubts: list[tuple[int, str]] = []
         self.pids: dict[int, list[int]] = {}
         self._mounts: dict[int, _Mounts] = {}  # by process
+        self._root = b""  # of the registry, in lists of mounts
         try:
             names = [name for name in os.listdir("/proc") if name.isdigit()]
         except OSError as error:
             names = []
             self.doubts.append((sys.maxsize, f"/proc: {error.strerror}"))
+        if entries:
+            registry = os.path.dirname(entries[0].directory)
+            try:
+                self._root = root_within(kernel, registry)
+            except OSError as error:
+                self.doubts.append((sys.maxsize, f"{registry}: {error.strerror}"))
         for name in names:
             try:
                 link, thread = namespace_link(int(name))
@@ -187,7 +194,7 @@ class _Host:
         """What /proc/PID/mountinfo says (proc(5)); nothing for a process that has ended."""
         found = self._mounts.get(pid)
         if found is None:
-            found = self._mounts[pid] = _Mounts(self._keys)
+            found = self._mounts[pid] = _Mounts(self._keys, self._root)
             try:
                 if not found.read(pid, self._limit):
                     self._doubt(str(pid), "mountinfo", OSError(errno.EFBIG, "too long to be read"))
@@ -216,10 +223,11 @@ class _Host:
 class _Mounts:
     """What is of interest in the mounts of a process. It does not grow with their number."""
 
-    __slots__ = ("keys", "lines", "quotas", "has_root")
+    __slots__ = ("keys", "root", "lines", "quotas", "has_root")
 
-    def __init__(self, keys: frozenset[bytes]) -> None:
+    def __init__(self, keys: frozenset[bytes], root: bytes) -> None:
         self.keys = keys
+        self.root = root
         self.lines = False  # whether there are any
         self.quotas: set[tuple[bytes, bytes]] = set()  # device and key of each
         self.has_root = False  # whether its root directory is a mount
@@ -248,8 +256,8 @@ class _Mounts:
         if len(words) == 6:
             self.has_root |= words[4] == b"/"
             above, _, name = words[3].rpartition(b"/")
-            key = above.rpartition(b"/")[2]
-            if name == b"quota" and key in self.keys:
+            root, _, key = above.rpartition(b"/")
+            if name == b"quota" and key in self.keys and root == self.root:
                 self.quotas.add((words[2], key))
 
 

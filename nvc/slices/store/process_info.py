@@ -43,10 +43,26 @@ def _farthest(pid: int) -> int:
             there = os.readlink(f"/proc/{parent}/ns/mnt")
         except PermissionError:
             return parent  # runtimes keep their own process closed until it becomes the container's first
-        if there != here:
+        if there != here or not _wholly_in(parent, here):
             break
         pid = parent
     return pid
+
+
+def _wholly_in(pid: int, namespace: str) -> bool:
+    """Whether all threads of a process are in a mount namespace.
+
+    runc since 1.2 opens sources of mounts by a thread that joins the container's. It may be the main thread, whose
+    namespace /proc shows as the process's.
+    """
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            if os.readlink(f"/proc/{pid}/task/{thread}/ns/mnt") != namespace:
+                return False
+        except OSError as error:
+            if error.errno not in ENDED:
+                raise
+    return True
 
 
 def namespace_id(fd: int) -> int:
@@ -111,11 +127,12 @@ def namespace_link(pid: int) -> tuple[str, int]:
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt"), pid
     except FileNotFoundError as error:
-        for name in os.listdir(f"/proc/{pid}/task"):
-            try:
-                return os.readlink(f"/proc/{name}/ns/mnt"), int(name)
-            except FileNotFoundError:
-                pass  # this one has ended, too
+        with os.scandir(f"/proc/{pid}/task") as threads:  # there may be 100,000, and the first will do
+            for one in threads:
+                try:
+                    return os.readlink(f"/proc/{one.name}/ns/mnt"), int(one.name)
+                except FileNotFoundError:
+                    pass  # this one has ended, too
         raise error from None
 
 
@@ -123,12 +140,13 @@ def is_ending(pid: int) -> bool:
     """Whether all threads of a process have begun to exit. Raises OSError."""
     if not _ends(f"/proc/{pid}"):
         return False
-    for name in os.listdir(f"/proc/{pid}/task"):  # the first thread may have ended alone
-        try:
-            if not _ends(f"/proc/{pid}/task/{name}"):
-                return False
-        except (FileNotFoundError, ProcessLookupError):
-            pass  # this one has ended
+    with os.scandir(f"/proc/{pid}/task") as threads:  # the first thread may have ended alone
+        for one in threads:
+            try:
+                if not _ends(f"/proc/{pid}/task/{one.name}"):
+                    return False
+            except (FileNotFoundError, ProcessLookupError):
+                pass  # this one has ended
     return True
 
 

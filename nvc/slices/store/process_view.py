@@ -32,10 +32,31 @@ _NOT_THERE = (errno.ENOENT, errno.EAGAIN)
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def is_quota(words: list[bytes], entry: Entry, device: int) -> bool:
-    """Whether a line of a list of mounts (proc(5), mountinfo) is of the quota that lies on `device` on the host."""
+def root_within(kernel: Kernel, path: str) -> bytes:
+    """What a list of mounts (proc(5), mountinfo) calls a directory that is bound: its path in its file system.
+
+    A part of that path proves nothing: containers can write to directories of the same file system, as Podman's
+    are. Raises OSError.
+    """
+    fd = os.open(path, O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        mount = kernel.identity(fd).mount
+        path = os.readlink(f"/proc/self/fd/{fd}")
+    finally:
+        os.close(fd)
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            words = line.split(b" ", 5)
+            if int(words[0]) == mount:
+                below = path.encode("utf-8", "surrogateescape").removeprefix(words[4].rstrip(b"/"))
+                return words[3].rstrip(b"/") + below
+    raise FileNotFoundError(errno.ENOENT, "its mount is not in the list", path)
+
+
+def is_quota(words: list[bytes], root: bytes, key: str, device: int) -> bool:
+    """Whether a line of a list of mounts is of a slice's quota. `root` is that of the registry on `device`."""
     number = f"{os.major(device)}:{os.minor(device)}".encode()
-    return words[2] == number and words[3].endswith(f"/{entry.key}/quota".encode())
+    return words[2] == number and words[3] == root + f"/{key}/quota".encode()
 
 
 class CpuLimit:
@@ -57,6 +78,7 @@ class ProcessView:
         self.pid = pid
         self.root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._mounts: list[list[bytes]] | None = None
+        self._roots: dict[str, bytes] = {}
 
     def __enter__(self) -> ProcessView:
         return self
@@ -134,13 +156,19 @@ class ProcessView:
         raise LedgerError("read ledger", path, "not in a tmpfs")
 
     def _has_mount(self, entry: Entry, device: int) -> bool:
-        return any(is_quota(words, entry, device) for words in self._list())
+        return any(is_quota(words, self._root_of(entry), entry.key, device) for words in self._list())
+
+    def _root_of(self, entry: Entry) -> bytes:
+        registry = os.path.dirname(entry.directory)
+        if registry not in self._roots:
+            self._roots[registry] = root_within(self.kernel, registry)
+        return self._roots[registry]
 
     def _bound_at(self, entry: Entry, device: int) -> str | None:
         """The directory of libraries in which the entry's quota is bound, by the process's list of mounts."""
         below = f"/{layout.QUOTA_FILE}".encode()
         for one in self._list():
-            if is_quota(one, entry, device) and one[4].endswith(below):
+            if is_quota(one, self._root_of(entry), entry.key, device) and one[4].endswith(below):
                 return one[4].removesuffix(below).decode("utf-8", "surrogateescape")
         return None
 

@@ -4,6 +4,7 @@
     /run/nvc/vgpu/<key>/about    lines of `name value`
     /run/nvc/vgpu/<key>/ledger   of a slice that was made for a claim, whose containers share it: a file system
     /run/nvc/vgpu/<key>/ready    that is whole
+    /run/nvc/vgpu/<key>/start    what a start of such a container needs of the slice; see nvc.slices.build.start
 
 The key is the container's mount namespace, then what names its rootfs (nvc.target), which containers may share.
 Whether an entry's container lives the host tells by what it holds itself; nvc.slices.store.liveness says how.
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from nvc.target import Target
 
 __all__ = [
-    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "base_directory", "check",
+    "Entry", "EntryDevice", "LEDGER", "READY", "RegistryError", "START", "base_directory", "check",
     "check_room", "daemon_directory", "enter", "entries", "entry_at", "entry_device", "entry_names", "entry_text",
     "held", "is_bound", "join", "key_of", "locked", "make", "prune", "quota_device", "read_entry", "remove",
     "sound_entries", "text_of", "write_about",
@@ -56,7 +57,7 @@ __all__ = [
 LOCK_TIMEOUT = 10.0  # seconds
 #: With more entries than this, those of containers that are gone are removed when one is made.
 MANY = 64
-LEDGER, READY = "ledger", "ready"
+LEDGER, READY, START = "ledger", "ready", "start"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -214,6 +215,8 @@ def quota_device(device: SliceDevice) -> QuotaDevice:
     return QuotaDevice(
         device.uuid, device.limit, device.context_overhead, device.module_overhead,
         cores=device.cores, weight=device.weight, policy=device.policy,
+        making_time=device.making_time, making_lasts=device.making_lasts,
+        change_time=device.change_time,
     )  # fmt: skip
 
 
@@ -269,6 +272,7 @@ def _change(path: str, devices: tuple[QuotaDevice, ...], slice: Slice) -> Callab
         entry = old_entry.replace(
             devices=tuple(known[quota.uuid_bytes(device.uuid)] for device in merged),
             isolation=slice.isolation if slice.isolation == KERNEL else old_entry.isolation,
+            limited=slice.held.name if slice.held else old_entry.limited,
             server=slice.server or old_entry.server,
         )
         write_about(path, text_of(entry))
@@ -310,6 +314,7 @@ def entry_text(key: str, target: Target, slice: Slice, libs_dir: str) -> str:
             target.id,
             target.bundle,
             "" if target.id or target.proc < 0 else cgroup_of(target.proc),
+            slice.held.name if slice.held else "",
             mounts=namespace_of(target),
             holds=slice.holds,
             server=slice.server,
@@ -361,7 +366,7 @@ def _remove(path: str) -> None:
         from nvc.slices.store.claims import unmount
 
         unmount(f"{path}/{LEDGER}")
-    for name in (READY, "quota", ".about", "about"):
+    for name in (READY, START, f".{START}", "quota", ".about", "about"):
         try:
             os.unlink(f"{path}/{name}")
         except (FileNotFoundError, NotADirectoryError):

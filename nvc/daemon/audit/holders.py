@@ -1,0 +1,85 @@
+"""Who holds the memory of a process that has ended: its children have its descriptors of the driver's nodes.
+
+NVML lists that memory for the number of the process that is gone. Which process of the slice has the descriptor
+nobody tells, so it is looked for among the descriptors of all processes of the host.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvc.daemon.io.identity import slice_of
+from nvc.discovery.nodes import nvidia_major
+from nvc.discovery.proc import char_majors
+from nvc.kernel import O_PATH
+from nvc.slices.store.process_info import ENDED, start_of
+from nvc.slices.store.process_view import CpuLimit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvc.daemon.schedule.slice_index import SliceIndex
+
+LOOK_TIME = 50_000_000  # nanoseconds of a processor for one look; the next one goes on where it ended
+
+
+class HolderFinder:
+    """Looks for processes of slices that have a node of the driver open.
+
+    A tenant can have a million descriptors, and nobody is to wait for that: a look ends after LOOK_TIME.
+    """
+
+    def __init__(self, slices: SliceIndex) -> None:
+        self.slices = slices
+        self._rest: Iterator[tuple[int, int] | None] = iter(())
+        self._key = ""
+
+    def find(self, key: str, listed: frozenset[int]) -> tuple[int, int] | None:
+        """Number and start of a process of the slice that has a node open, and is none of the `listed` ones.
+
+        None: no such process was found in this look.
+        """
+        limit = CpuLimit(LOOK_TIME)
+        for rest in (self._rest if key == self._key else iter(()), self._processes(key)):
+            self._rest, self._key = rest, key
+            for found in rest:
+                if found is not None and found[0] not in listed:
+                    return found
+                if limit.is_over():
+                    return None
+        return None
+
+    def _processes(self, key: str) -> Iterator[tuple[int, int] | None]:
+        """Number and start of each process of a slice that has a node open; None after each descriptor of any."""
+        with open("/proc/devices", "rb") as devices:
+            major = nvidia_major(char_majors(devices.read()))
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    start = start_of(f"/proc/{name}")
+                    for has_node in self._descriptors(name, major):
+                        yield None
+                        if has_node:
+                            entry = slice_of(self.slices.kernel, int(name), self.slices.living())
+                            if entry is not None and entry.key == key:
+                                yield int(name), start
+                            break
+                except OSError as error:
+                    if error.errno not in ENDED:
+                        self.slices.say(f"process {name} may hold memory of one that has ended: {error}")
+
+    def _descriptors(self, pid: str, major: int) -> Iterator[bool]:
+        """Whether each descriptor of a process is of a node of the driver. Raises OSError."""
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for one in descriptors:
+                try:
+                    fd = os.open(one.path, O_PATH | os.O_CLOEXEC)
+                except FileNotFoundError:  # closed meanwhile
+                    continue
+                try:
+                    found = self.slices.kernel.identity(fd)
+                finally:
+                    os.close(fd)
+                yield stat.S_ISCHR(found.mode) and os.major(found.node) == major

@@ -1,0 +1,98 @@
+"""Memory that NVML shows for a process that is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import CLEAN_ENV, GIB, PATIENCE
+
+from nvc.daemon.audit.accountant import GRACE, Accountant, Balance
+from nvc.daemon.audit.nvml_client import DeviceSeen
+from nvc.daemon.audit.verify import AGAIN, EXCESS, Verifier
+from nvc.kernel import LinuxKernel
+from nvc.slices.model.entry import Entry
+from nvc.slices.store.process_info import start_of
+
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+def test_memory_that_outlives_its_process() -> None:
+    """A child has the descriptors: NVML still lists a process that is gone, and it counts for its slice again."""
+    slices: Any = SimpleNamespace(kernel=LinuxKernel(), by_key={}, living=list, say=lambda text: None)
+    accountant = Accountant(slices, lambda text: None)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        device = DeviceSeen(UUID, 80 * GIB, GIB, 0, 0, 0, ((process.pid, GIB),))
+        accountant.told((device,), 0)
+        (user,) = accountant.users
+    for passed, counted in ((1, 0), (GRACE, 0), (GRACE + 1, 1)):
+        accountant.told((device,), passed)
+        assert accountant.users == (user,) * counted, passed
+    accountant.told((device.replace(processes=()),), 2 * GRACE)
+    assert not accountant.users
+
+
+#: The program of a slice, with three processes: one that NVML lists ends, and two have a device open.
+PROGRAM = """
+import subprocess, sys
+made = [subprocess.Popen(["sleep", "inf"], stdin=subprocess.DEVNULL, close_fds=True) for _ in range(2)]
+user = subprocess.Popen(["sleep", "inf"])
+print(*(one.pid for one in (*made, user)), flush=True)
+sys.stdin.readline()
+user.kill()
+user.wait()
+print(flush=True)
+for one in made:
+    print(one.wait(), flush=True)
+    made[1].kill()
+"""
+
+
+@pytest.mark.parametrize("most", [0, 10_000_000_000])
+def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Not those that NVML lists, nor processes of others; also where each look comes to one descriptor only."""
+    monkeypatch.setattr("nvc.daemon.audit.holders.nvidia_major", lambda majors: majors["mem"])
+    monkeypatch.setattr("nvc.daemon.audit.holders.LOOK_TIME", most)
+    pipe = subprocess.PIPE
+    with (
+        subprocess.Popen(["sleep", "inf"], stdin=subprocess.DEVNULL) as stranger,
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=CLEAN_ENV,
+        ) as program,
+    ):  # fmt: skip
+        try:
+            assert program.stdin is not None and program.stdout is not None
+            holder, other, user = map(int, program.stdout.readline().split())
+            key, start = "1-2-3-4", start_of(f"/proc/{program.pid}")
+            entry = Entry(key, "/none", program.pid, start, "", "/lib", 0, ())
+            slices: Any = SimpleNamespace(
+                kernel=LinuxKernel(), by_key={}, living=lambda: [entry], names={}, say=lambda text: None
+            )
+            board: Any = SimpleNamespace(arbiters={})
+            accountant = Accountant(slices, pytest.fail)
+            verifier = Verifier(accountant, board, {EXCESS: "stop"}, lambda text: None, lambda key: "")
+            device = DeviceSeen(UUID, 80 * GIB, 7 * GIB, 0, 0, 0, ((user, 6 * GIB), (other, GIB)))
+            now = 0
+            accountant.told((device,), now)
+            assert [user.key for user in accountant.users] == [key, key]
+            program.stdin.write("\n")
+            program.stdin.flush()
+            program.stdout.readline()
+            while not any(event.action == f"stopped process {holder}" for event in verifier.events):
+                now += GRACE + AGAIN
+                accountant.told((device,), now)
+                truth = sum(one.used for one in accountant.users)
+                accountant.balances = (Balance(key, UUID, "0", 4 * GIB, 0, truth, ()),)
+                verifier.look({}, now)
+            assert program.stdout.readline() == "-9\n" and stranger.poll() is None
+            looks = {event.action for event in verifier.events[:-1]}
+            assert looks <= {f"process {user} is gone; found nobody who holds its memory"}
+            assert bool(looks) == (most == 0)
+            assert program.wait(timeout=PATIENCE) == 0
+        finally:
+            program.kill()
+            stranger.kill()
