@@ -20,6 +20,7 @@ from nvc.daemon.io.wire import (
     ENOUGH,
     GRANT,
     HELLO,
+    MAKING,
     MESSAGE,
     NO_UUID,
     REFUSED,
@@ -32,6 +33,7 @@ from nvc.daemon.io.wire import (
     WANT,
     WELCOME,
 )  # fmt: skip
+from nvc.daemon.schedule.disturbance import disturb
 from nvc.daemon.schedule.leases import Member
 from nvc.slices.store.process_view import CpuLimit
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvc.daemon.io.loop import Loop
+    from nvc.daemon.schedule.arbiter import Arbiter
     from nvc.daemon.schedule.gang import Board
     from nvc.daemon.schedule.slice_index import IndexedSlice, SliceIndex
 
@@ -232,12 +235,27 @@ class Server:
             return 0
         if kind == WANT:
             return self._want(client, uuid, round, now)
+        if kind == MAKING:
+            return self._making(client, uuid, a != 0, now)
         return errno.EPROTO
 
     def _want(self, client: Client, uuid: bytes, round: int, now: int) -> int:
+        code, arbiter, member = self._member(client, uuid, now)
+        if arbiter is not None and member is not None:
+            arbiter.want(member, now, round)
+        return code
+
+    def _making(self, client: Client, uuid: bytes, begins: bool, now: int) -> int:
+        code, arbiter, member = self._member(client, uuid, now)
+        if arbiter is not None and member is not None and arbiter.policy.leases:
+            disturb(arbiter, member, begins, now)
+        return code
+
+    def _member(self, client: Client, uuid: bytes, now: int) -> tuple[int, Arbiter | None, Member | None]:
+        """What a process is to a device's arbiter, made if it is new; or an errno."""
         known = client.known
         if uuid not in known.uuids or uuid == NO_UUID:
-            return errno.ENODEV
+            return errno.ENODEV, None, None
         arbiter = self.board.arbiters.get(uuid)
         member = client.members.get(uuid)
         if arbiter is None or member is None or arbiter.tenants.get(known.entry.key) is not member.tenant:
@@ -245,10 +263,9 @@ class Server:
                 self.slices.refresh(now, False)
             terms, arbiter = self.slices.terms(uuid, known.entry.key), self.board.arbiters.get(uuid)
             if terms is None or arbiter is None:
-                return errno.ENODEV
+                return errno.ENODEV, None, None
             member = client.members[uuid] = Member(arbiter.tenant(terms, now), client, uuid)
-        arbiter.want(member, now, round)
-        return 0
+        return 0, arbiter, member
 
     def _meter(self, known: IndexedSlice) -> Bucket:
         found = self._meters.get(known.entry.key)

@@ -53,10 +53,19 @@ def test_kernels_as_long_as_a_turn(
     """Nobody keeps the device into another's turn, and what one waits for is not lost."""
     timed.start(f"--root={driver}")
     workers = [tenant(f"--weight={weight}", "--policy=weight", ns=10_000_000) for weight in weights]
-    world.run(1)
+
+    def late() -> int:
+        return sum(one["late"] for one in ask(timed)["devices"][0]["tenants"])
+
+    world.run(0.1)
+    # Each once, while nothing is known of its kernels. And 15 once more, if its first turn is the second one: it
+    # learns less of them beside the other's late ones. Who is first is a tie, which microseconds decide.
+    at_first = late()
+    assert at_first <= len(weights) + 1
+    world.run(0.9)
     wanted = [weight / sum(weights) for weight in weights]
     assert shares(world, driver, workers) == approx(wanted, abs=POINTS)
-    assert sum(one["late"] for one in ask(timed)["devices"][0]["tenants"]) <= len(weights)  # at first
+    assert late() == at_first
 
 
 def test_nvml_is_asked_twice_a_second(

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from nvc.daemon.io.wire import HELLO, MESSAGE, NO_UUID, SIZE, VERSION, WANT, WELCOME
+from nvc.daemon.io.wire import HELLO, MAKING, MESSAGE, NO_UUID, SIZE, VERSION, WANT, WELCOME
 from nvc.slices.model import quota
 from nvc.value import Value
 from support import PATIENCE
@@ -30,10 +30,16 @@ class Talk:
 
     def __init__(self, connection: socket.socket, time: Time) -> None:
         self.socket, self.time = connection, time
+        self.made: list[Message] = []
 
     def receive(self) -> Message:
-        assert self.time.wait([self.socket], PATIENCE), "nothing is said"
-        return Message(*MESSAGE.unpack(self.socket.recv(SIZE + 1)))
+        """What is said next, but for contexts that are made: see `made`."""
+        while True:
+            assert self.time.wait([self.socket], PATIENCE), "nothing is said"
+            message = Message(*MESSAGE.unpack(self.socket.recv(SIZE + 1)))
+            if message.kind != MAKING:
+                return message
+            self.made.append(message)
 
     def send(self, kind: int, round: int = 0, uuid: bytes = NO_UUID, a: int = 0, b: int = 0) -> None:
         self.socket.send(MESSAGE.pack(kind, 0, round, uuid, a, b))

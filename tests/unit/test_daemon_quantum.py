@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from support.arbiter_world import FIXED, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
+from support.arbiter_world import FAIR, FIXED, PREEMPT, SECOND, SOFT, WEIGHT, Program, World
 
 from nvc.daemon.io.wire import DROP, GRANT
 from nvc.daemon.schedule.leases import Member
@@ -313,7 +315,7 @@ def test_too_little_says_nothing() -> None:
 
 @pytest.mark.parametrize("policy", range(len(TABLE)))
 def test_in_force(policy: int) -> None:
-    """The operator's quantum is the longest, and policies that bound slices have what they had."""
+    """The operator's quantum is the longest. Caps have never less than 10 ms, and equal parts that alone."""
     row = TABLE[policy]
     free = InForce(row)
     bounded = InForce(row, 2 * MS, 2 * MS)
@@ -323,4 +325,25 @@ def test_in_force(policy: int) -> None:
     assert quantum_of(bounded, MS) == (MS if learns else 2 * MS)
     assert quantum_of(bounded, 30 * MS) == 2 * MS
     assert quantum_of(free, LONGEST) * row.quanta <= LONGEST
-    assert policy != FIXED or quantum_of(free, LONGEST) == 10 * MS
+    assert policy != FAIR or quantum_of(free, LONGEST) == 10 * MS
+    assert policy != FIXED or quantum_of(free, LONGEST) == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wanted"),
+    [
+        ((queue, queue), LONGEST),
+        ((training, queue), LONGEST),
+        ((decode, queue), 10 * MS),
+        ((decode, decode), 10 * MS),
+    ],
+)
+def test_what_is_learnt_under_caps(kinds: tuple[Callable[[], Loop], ...], wanted: int) -> None:
+    """Of two that never wait. Others keep 10 ms: each change costs time that nobody gets back under caps."""
+    world = World(DevicePolicy())
+    loops = {str(cores): kind() for cores, kind in zip((30, 70), kinds, strict=True)}
+    for key, loop in loops.items():
+        world.start(key, loop, cores=int(key), policy=FIXED)
+    run(world, loops, 6)
+    assert wanted / SAME <= quantum(world) <= wanted * SAME
+    assert measured(world, loops) == {key: pytest.approx(int(key) / 100, abs=0.01) for key in loops}

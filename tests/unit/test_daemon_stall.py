@@ -6,8 +6,9 @@ import pytest
 from support.arbiter_world import FIXED, SECOND, Program, World
 
 from nvc.daemon.io.wire import GRANT
-from nvc.daemon.schedule.accounts import SWITCH
+from nvc.daemon.schedule.accounts import ALONE
 from nvc.daemon.schedule.leases import Member
+from nvc.slices.model.layout import CHANGE_TIME
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.policies import DevicePolicy
 
@@ -42,22 +43,59 @@ def test_what_runs_again_has_the_device_alone_and_then_half_of_it() -> None:
     arbiter.stall(member, member.round, False, 0, world.now)
     world.run(4 * MS)
     arbiter.release(member, member.round, False, 4 * MS, world.now)
-    assert member.tenant.held - before == 3 * MS == arbiter.tenants["other"].shared
+    half = 2 * MS - MS * ALONE // (ALONE + CHANGE_TIME)  # with a change in each 2 ms of the other one
+    assert member.tenant.held - before == 2 * MS + half == arbiter.tenants["other"].shared
     assert not arbiter.late and not member.stalled
+
+
+def test_what_ends_behind_the_others_lease_is_made_good_too() -> None:
+    """The other one ran out of credit before; it is told when it gives its next lease back."""
+    world, member, _ = stalled()
+    arbiter = world.board.arbiters[world.uuids[0]]
+    user = arbiter.tenants["other"]
+    (other,) = user.members
+    world.run(5 * MS)
+    arbiter.stall(member, member.round, False, 0, world.now)
+    world.run(4 * MS)
+    arbiter.release(other, other.round, False, 9 * MS, world.now)
+    assert arbiter.lease is None and user.shared == 0  # it was told
+    before = member.tenant.held
+    world.run(MS)
+    arbiter.release(member, member.round, False, 5 * MS, world.now)
+    late = arbiter.tenants["stalls"]
+    assert user.shared > 0
+    assert late.held - before - MS == user.shared * 5 // 4 + 1  # but for the time without a lease
+
+
+def test_what_ran_before_anybody_had_a_lease_is_no_part_of_what_is_shared() -> None:
+    world, member, _ = stalled()
+    arbiter = world.board.arbiters[world.uuids[0]]
+    user = arbiter.tenants["other"]
+    (other,) = user.members
+    arbiter.release(other, other.round, False, 0, world.now)
+    arbiter.stall(member, member.round, False, 0, world.now)
+    before = member.tenant.held
+    world.run(3 * MS)
+    arbiter.want(other, world.now)
+    world.run(4 * MS)
+    arbiter.release(member, member.round, False, 7 * MS, world.now)
+    lost = 2 * MS + 2 * MS - MS * ALONE // (ALONE + CHANGE_TIME)
+    assert user.shared == lost
+    assert member.tenant.held - before == 3 * MS + lost
 
 
 @pytest.mark.parametrize("claimed", [3, 1000])
 def test_what_ran_before_it_was_said_was_its_alone(claimed: int) -> None:
     """Its own meter says how much that was; no more than the time that passed since it last said something.
 
-    It pays for the change too.
+    It pays for the changes there and back too.
     """
     world, member, other = stalled()
     arbiter, before = world.board.arbiters[world.uuids[0]], member.tenant.held
     world.run(6 * MS)
     whole = arbiter.tenants["other"].held
     arbiter.stall(member, member.round, False, claimed * MS, world.now)
-    had = min(claimed, 6) * MS + SWITCH
+    had = min(claimed, 6) * MS + 2 * CHANGE_TIME
     assert member.tenant.held - before == had == arbiter.tenants["other"].shared
     assert arbiter.tenants["other"].held == whole + 6 * MS - had
 

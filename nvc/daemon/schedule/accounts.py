@@ -8,6 +8,7 @@ shim writes those of the ledger. `lease_length` decides how long each lease is.
 
 from __future__ import annotations
 
+from nvc.daemon.schedule.disturbance import make_good
 from nvc.daemon.schedule.leases import UNIT
 from nvc.slices.model.policy import EQUAL, MS, NOTHING
 
@@ -23,10 +24,10 @@ LENT = 500_000_000
 #: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
 #: what its holder launches at one time.
 GRACE = 10 * MS
-#: Nanoseconds for which the driver gives the device to one process before another one that has work.
+#: Nanoseconds for which the driver gives the device to one process before another one that has work: its time
+#: slice, as on an H200. The driver can be told another one. It is not measured, since a longer one is no reason to
+#: believe that late work had more: it may have waited for the end of the other's.
 ALONE = 2_000_000
-#: Nanoseconds in which the device works for nobody then, about. Who is late pays for them.
-SWITCH = 100_000
 ROUNDING = 1e-6  # of a sum of parts
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
@@ -37,11 +38,16 @@ class Accounts:
     def __init__(self, force: InForce) -> None:
         self.policy = force.policy
         self.quantum = force.quantum
+        #: What the host has measured. Who is late pays for changes of the device: a process that always has work
+        #: loses two of them by a kernel of no length, there and back.
+        self.costs = force.costs
         self.tenants: dict[str, ScheduledSlice] = {}
         self.wanting: dict[str, ScheduledSlice] = {}
         self.lease: Lease | None = None
+        self.before: Lease | None = None  # the last one that ended
         self.reserved: ScheduledSlice | None = None  # for a gang that is not complete yet
         self.late: set[ScheduledSlice] = set()
+        self.disturbing: set[Member] = set()  # who makes a context; see disturbance.py
         self.charged_until = 0  # nanoseconds
         self.account = 0  # where somebody stands who comes new
         self.total = 0  # weight of all that want the device
@@ -90,6 +96,10 @@ class Accounts:
         alone = len(self.wanting) == 1 and not self.late
         return not alone or self.policy.bound == EQUAL and any(one.rate < 1 for one in self.wanting.values())
 
+    def working(self, had: int) -> int:
+        """Take the changes off the nanoseconds that a process had of the device in alternation with others."""
+        return had * ALONE // (ALONE + self.costs.change)
+
     def charge_until(self, now: int) -> None:
         """Charge the slices that use the device for the time since the last charge.
 
@@ -107,14 +117,16 @@ class Accounts:
         using = {tenant: count for tenant, count in late.items() if count}
         if not using:
             if user is not None:
-                self._charge(user, now - since)
+                self.charge(user, now - since)
+                make_good(self, user, now - since, now)
             return
         if user is not None:
             using[user] = using.get(user, 0) + (len(lease.holders) if lease is not None else 0) or 1
         processes = sum(using.values())
-        own = 0 if user is None else (now - since) * using[user] // processes * ALONE // (ALONE + SWITCH)
+        own = 0 if user is None else self.working((now - since) * using[user] // processes)
         if user is not None:
-            self._charge(user, own)
+            self.charge(user, own)
+            make_good(self, user, own, now)
         others = processes - using.get(user, 0) if user is not None else processes
         for tenant, count in using.items():
             if tenant is user:
@@ -123,7 +135,14 @@ class Accounts:
             tenant.unpaid += part
             tenant.held += part
             for one in tenant.late:
-                one.paid += 0 if one.stalled else part // count
+                if one.stalled:
+                    continue
+                if user is None and one.paid == one.solo_paid:
+                    one.alone = ALONE  # it runs already when somebody gets a lease
+                one.paid += part // count
+                if user is None:
+                    one.solo += now - since
+                    one.solo_paid += part // count
         if user is not None and not late.get(user):
             fresh = sum(now - one.since < LENT and not one.stalled for tenant in late for one in tenant.late)
             user.shared += (now - since - own) * fresh // others
@@ -135,27 +154,35 @@ class Accounts:
         ran, it ran nothing that was longer; so that was its alone. It says so a moment after its work has begun.
         """
         ran, member.used = max(0, min(used - member.used, now - member.since)), used
-        alone = ran if member.stalled else min(ran, member.alone)
+        shared = ran - min(member.solo, ran)
+        alone = ran if member.stalled else min(shared, member.alone)
         member.alone = max(0, ALONE - ran) if member.stalled else 0
-        changes = SWITCH if member.stalled and ran else 0
-        change = alone + (ran - alone) // (len(self.late) + 1) + changes - member.paid
-        member.paid = 0
+        changes = 2 * self.costs.change if member.stalled and ran else 0
+        count, rest = len(self.late), (ran if member.stalled else shared) - alone
+        others = (rest - self.working(rest // (count + 1))) // count
+        change = alone + others + changes - (member.paid - member.solo_paid)
+        member.paid = member.solo = member.solo_paid = 0
         member.tenant.unpaid += change
         member.tenant.held += change
-        user = self.lease.tenant if self.lease is not None else None
+        lease = self.lease
+        if lease is None and self.before is not None:  # without credit, it ended before the other's work
+            lease, took = self.before, now - member.since
+            change = change * max(0, lease.ended - max(member.since, lease.began)) // max(took, 1)
+        user = lease.tenant if lease is not None else None
         if user is not None and user not in self.late:
             user.shared = max(0, user.shared + change)
-            self._charge(user, -change)
+            self.charge(user, -change)
 
     def pay(self, tenant: ScheduledSlice) -> None:
         """Charge a tenant for what it had while it was late."""
         unpaid, tenant.unpaid = tenant.unpaid, 0
         tenant.held -= unpaid  # it was counted there before
         before = tenant.account
-        self._charge(tenant, unpaid)
+        self.charge(tenant, unpaid)
         tenant.owed += tenant.account - before
 
-    def _charge(self, tenant: ScheduledSlice, held: int) -> None:
+    def charge(self, tenant: ScheduledSlice, held: int) -> None:
+        """Charge a tenant for so many nanoseconds; below 0: give them back."""
         tenant.held += held
         account = tenant.account + held * UNIT // tenant.weight
         limit = self.account + DEBT * UNIT // tenant.weight
@@ -172,10 +199,10 @@ class Accounts:
         tail = min(tail, now - since) if since else 0
         if tail <= 0:
             return
-        self._charge(member.tenant, tail)
+        self.charge(member.tenant, tail)
         if follower is not None and follower.tenant is not None:
             until = min(follower.ended or now, now)
-            self._charge(follower.tenant, -min(tail, max(until - follower.began, 0)))
+            self.charge(follower.tenant, -min(tail, max(until - follower.began, 0)))
 
     def refill(self, tenant: ScheduledSlice, now: int) -> None:
         """Bring the budget of a bounded tenant up to date."""

@@ -70,7 +70,7 @@ class Arbiter(Order):
     def set_policy(self, force: InForce, now: int) -> None:
         """From now on. A lease lasts to its end; a policy without leases gives each process one without an end."""
         self.charge_until(now)
-        self.force = force
+        self.force, self.costs = force, force.costs
         self.quantum = quantum_of(force, self.learnt.quantum)
         old, self.policy = self.policy, force.policy
         if old == self.policy:
@@ -236,7 +236,7 @@ class Arbiter(Order):
         if late and member.reports:
             self.settle(member, used, now)
         member.stalled, member.since, member.used = stalled, now, used
-        member.reports, member.paid = True, 0
+        member.reports, member.paid, member.solo, member.solo_paid = True, 0, 0, 0
         if late or lease is None:
             return
         lease.holders.discard(member)
@@ -250,7 +250,7 @@ class Arbiter(Order):
     def _end_lateness(self, member: Member, now: int) -> None:
         tenant = member.tenant
         member.stuck = member.stalled = member.reports = False
-        member.alone = member.paid = 0
+        member.alone = member.paid = member.solo = member.solo_paid = 0
         if member not in tenant.late:
             return
         self.charge_until(now)
@@ -318,7 +318,7 @@ class Arbiter(Order):
         lease, self.lease = self.lease, None
         self.deadline = None
         if lease is not None and lease.tenant is not None:
-            tenant = lease.tenant
+            self.before, tenant = lease, lease.tenant
             lease.ended = tenant.served = now
             tenant.turn = now - lease.began
             tenant.stand(tenant.account)

@@ -56,7 +56,9 @@ def is_ordinary(arbiter: Arbiter) -> bool:
     lease, wanting = arbiter.lease, arbiter.wanting
     if lease is None or not lease.end or lease.dropped or lease.gang or len(lease.holders) != 1:
         return False
-    if arbiter.bounded or arbiter.late or arbiter.line or len(wanting) < 2 or arbiter.deadline is None:
+    if arbiter.bounded or arbiter.late or arbiter.disturbing or arbiter.line:
+        return False
+    if len(wanting) < 2 or arbiter.deadline is None:
         return False
     if lease.tenant is None or lease.tenant.key not in wanting or arbiter.has_gangs():
         return False

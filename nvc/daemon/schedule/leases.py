@@ -23,7 +23,7 @@ class Member:
 
     __slots__ = (
         "tenant", "client", "uuid", "wants", "stuck", "stalled", "reports", "round", "since", "used",
-        "alone", "paid", "left", "follower",
+        "alone", "paid", "left", "follower", "solo", "solo_paid", "disturbs", "disturbs_since",
     )  # fmt: skip
 
     def __init__(self, tenant: ScheduledSlice, client: Connection, uuid: bytes = b"") -> None:
@@ -39,8 +39,11 @@ class Member:
         self.used = 0  # nanoseconds under its lease, as it last said
         self.alone = 0  # of what it will use, so much is its alone
         self.paid = 0  # charged since its last word
+        self.solo = self.solo_paid = 0  # of that time, and of what was charged: while nobody had a lease
         self.left = 0  # when it gave a lease back before its work had ended; 0: it had
         self.follower: Lease | None = None  # that began then, another tenant's
+        self.disturbs = 0  # what others are yet to lose by a context that it makes
+        self.disturbs_since = 0  # when it began with the last one
         tenant.members.add(self)
 
     def waits(self) -> bool:

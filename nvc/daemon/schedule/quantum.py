@@ -18,7 +18,7 @@ entitlement.
 
 from __future__ import annotations
 
-from nvc.slices.model.policy import MS, NOTHING
+from nvc.slices.model.policy import CAP, EQUAL, MS
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 SECOND = 1000 * MS
 SHORTEST, LONGEST = MS // 2, 40 * MS
-#: Steps make a lease of at least so long, since a change costs 0.1 to 0.2 ms. It is longer for more than FEW
-#: slices: each waits for all others anyway, and nvcd's own time grows with the number of changes. For more than
-#: MANY, that is kept at about a hundredth of a processor.
+#: Steps make a lease of at least so long, since a change costs 0.1 to 0.2 ms on an H200. Where it costs more, all
+#: slices together have less, and each its part of that. It is longer for more than FEW slices: each waits for all
+#: others anyway, and nvcd's own time grows with the number of changes. For more than MANY, that is kept at about a
+#: hundredth of a processor.
 TURN, FEW, MANY = 3 * MS // 2, 4, 8
 #: Shorter steps are single kernels that a program waits for. Nobody sees how long one takes, and the device is idle
 #: between them: they get WAITED.
@@ -111,10 +112,15 @@ def _fitting_one(step: int, turn: int) -> int:
 def quantum_of(force: InForce, learnt: int) -> int:
     """The quantum in force on a device: as learnt, within the operator's bound and what the policy makes of it.
 
+    Under caps it only becomes longer than the ordinary one, for slices that never wait: changes between those take
+    time of both, and neither has more than its cap to make up for it.
+
     Whatever else shall decide it, such as the model of the GPU, needs a field of `InForce`. `SliceIndex.apply` in
     slice_index.py has that made, and knows the slices' records: `EntryDevice.name` is the model's name.
     """
-    if not learnt or force.policy.bound != NOTHING:
-        return force.quantum
     fitting = min(learnt, LONGEST // force.policy.quanta)
+    if not learnt or force.policy.bound == EQUAL:
+        return force.quantum
+    if force.policy.bound == CAP:
+        return force.quantum if force.longest else max(force.quantum, fitting)
     return min(fitting, force.longest) if force.longest else fitting

@@ -12,7 +12,7 @@ from nvc.slices.model import layout, quota
 from nvc.slices.model.entry import RegistryError, open_own
 from nvc.slices.model.quota import QuotaError
 from nvc.slices.policy import policies
-from nvc.slices.policy.entitlement import InForce, in_force
+from nvc.slices.policy.entitlement import ASSUMED, DeviceCosts, InForce, in_force
 from nvc.slices.policy.policies import DevicePolicy
 from nvc.slices.store import limits, registry
 from nvc.slices.store.liveness import living_of
@@ -190,7 +190,9 @@ class SliceIndex:
                 limits.demand_of(known.entry, device, bool(device.flags & (layout.PAUSED | layout.DENIED)))
                 for known, device in found
             )
-            self.force[raw] = in_force(self.device_policy.get(uuid, DevicePolicy()), demands)
+            self.force[raw] = in_force(
+                self.device_policy.get(uuid, DevicePolicy()), demands, costs_of(found)
+            )
             self.board.enforce(raw, self.force[raw], now)
         for raw in [raw for raw in self.board.arbiters if raw not in sharers]:
             for key in tuple(self.board.arbiters[raw].tenants):
@@ -205,3 +207,12 @@ def raw_uuid(uuid: str) -> bytes:
         return quota.uuid_bytes(uuid)
     except QuotaError:
         return NO_UUID
+
+
+def costs_of(found: list[tuple[IndexedSlice, QuotaDevice]]) -> DeviceCosts:
+    """What the newest slice of a device says that the host has measured of it."""
+    measured = [(known.entry.created, device) for known, device in found if device.making_time]
+    if not measured:
+        return ASSUMED
+    newest = max(measured, key=lambda one: one[0])[1]
+    return DeviceCosts(newest.making_time, newest.making_lasts, newest.change_time)
