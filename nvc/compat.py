@@ -11,6 +11,7 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc.errors import of_host
+from nvc.kernel import ffi, lib
 from nvc.model import Identity
 from nvc.value import Value
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/usr/local/cuda/compat"
 _ENTRIES_MAX = 256
-_NOTE_MAX = 64 << 10  # bytes
 _NONE = Identity(0, 0, 0, 0)
 
 
@@ -78,7 +78,7 @@ def compat_libraries(
     looked_at = _look(kernel, rootfs, f"{directory}/{main}")
     if looked_at is None:
         return ()
-    if looked_at[2] not in shims and not _is_for(driver_version, cuda_version, version, looked_at[1]):
+    if looked_at[2] not in shims and not _is_for(driver_version, cuda_version, main, looked_at[1]):
         return ()
     found = []
     for name in suffixed:
@@ -102,24 +102,14 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _is_for(driver_version: str, cuda_version: str, version: tuple[int, ...], note: bytes | None) -> bool:
-    driver = _numbers(driver_version)
-    if not driver:
-        return False
-    if note is None:
-        return version[0] > driver[0]
-    from nvc.fastjson import JsonError, parse
-
-    try:
-        content = parse(note, _NOTE_MAX)
-    except JsonError:
-        return False
-    if not isinstance(content, dict):
-        return False
-    drivers, cuda = content.get("Driver"), _numbers(str(content.get("CUDA Version", "")))
-    if not isinstance(drivers, list) or str(driver[0]) not in [str(item).split(".")[0] for item in drivers]:
-        return False
-    return version > driver and not (cuda and cuda_version and cuda <= _numbers(cuda_version))
+def _is_for(driver_version: str, cuda_version: str, main: str, note: bytes | None) -> bool:
+    """What native/core/steps/compat.c says of the libcuda of the name `main`, as it does for nvc-cdi-hook."""
+    texts = (main.partition(".so.")[2], driver_version, cuda_version)
+    version, driver, cuda = (text.encode("utf-8", "surrogateescape") for text in texts)
+    suits = lib.nvc_steps_suits(version, ffi.NULL if note is None else note, len(note or b""), driver, cuda)
+    if suits < 0:
+        raise MemoryError
+    return bool(suits)
 
 
 def _look(kernel: Kernel, rootfs: int, path: str) -> tuple[str, bytes | None, Identity] | None:

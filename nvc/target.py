@@ -19,6 +19,11 @@ SELF = -1
 
 _DIRECTORY = O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MULTIARCH = {"x86_64": ("x86_64-linux-gnu", "i386-linux-gnu"), "aarch64": ("aarch64-linux-gnu", "")}
+#: The loaders of glibc and musl.
+LOADERS = {
+    "x86_64": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"),
+    "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"),
+}
 
 
 class Layout(Value):
@@ -251,8 +256,7 @@ def exists(kernel: Kernel, rootfs: int, path: str) -> bool:
 def _layout(kernel: Kernel, rootfs: int) -> Layout:
     machine = os.uname().machine
     multiarch, multiarch32 = _MULTIARCH[machine]
-    glibc = "/lib64/ld-linux-x86-64.so.2" if machine == "x86_64" else "/lib/ld-linux-aarch64.so.1"
-    musl = not exists(kernel, rootfs, glibc) and exists(kernel, rootfs, f"/lib/ld-musl-{machine}.so.1")
+    musl = not exists(kernel, rootfs, LOADERS[machine][0]) and exists(kernel, rootfs, LOADERS[machine][1])
     if exists(kernel, rootfs, "/etc/debian_version"):
         libs32 = f"/usr/lib/{multiarch32}" if multiarch32 else ""
         return Layout("/usr/bin", f"/usr/lib/{multiarch}", libs32, musl)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: The class of devices that are slices: nvidia.com/vgpu.
 CLASS = "vgpu"
 _LARGEST = 1 << 50  # bytes
-_REQUEST = "request="
+_REQUEST, _UNCOUNTED = "request=", "uncounted"
 _IN_HOLD = frozenset("0123456789abcdefABCDEF-")
 
 
@@ -38,6 +38,7 @@ class SliceSize(Value):
     hold: str = ""  # of Part
     isolation: str = ""  # likewise
     request: Size | None = None  # what no other slice can reserve of each device; at most `memory`
+    uncounted: bool = False  # of Part
 
 
 class Slicing(Value):
@@ -109,10 +110,11 @@ def _check_isolation(facts: HostFacts, size: SliceSize, device: SliceDevice, lim
     check_devices(facts, (device.replace(limit=limit),))
 
 
-def written(device: SliceDevice | Part) -> str:
+def written(device: SliceDevice | Part, uncounted: bool = False) -> str:
     """A slice of a device as the hook's argument."""
     reserved = f"{_REQUEST}{device.reserved}" if device.reserved else ""
-    more = "".join(f",{word}" for word in (device.hold, reserved, device.isolation) if word)
+    words = (device.hold, reserved, device.isolation, _UNCOUNTED if uncounted else "")
+    more = "".join(f",{word}" for word in words if word)
     return f"{device.uuid}={device.limit},{device.cores},{device.weight},{device.policy}{more}"
 
 
@@ -121,15 +123,18 @@ def parsed(text: str) -> Part:
     option = f"--{OPTION}"
     uuid, equals, rest = text[:200].partition("=")
     parts = rest.split(",")
-    isolation = parts.pop() if parts[-1] == KERNEL else ""
-    request = parts.pop().removeprefix(_REQUEST) if parts[-1].startswith(_REQUEST) else "0"
+    uncounted = parts[-1] == _UNCOUNTED and bool(parts.pop())
+    isolation = parts.pop() if parts[-1:] == [KERNEL] else ""
+    request = parts.pop().removeprefix(_REQUEST) if parts and parts[-1].startswith(_REQUEST) else "0"
     hold = parts.pop() if len(parts) == 5 else ""
     if not uuid or not equals or len(parts) != 4 or not _IN_HOLD.issuperset(hold):
         raise InputError(
-            option, text[:80], "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,kernel]"
+            option,
+            text[:80],
+            "want UUID=BYTES,CORES,WEIGHT,POLICY[,HOLD][,request=BYTES][,kernel][,uncounted]",
         )
     limit = NO_LIMIT if parts[0] == str(NO_LIMIT) else parse_number(option, parts[0], 1 << 20, _LARGEST)
     cores, weight = parse_number(option, parts[1], 0, 100), parse_number(option, parts[2], 1, 1 << 16)
     policy = parse_number(option, parts[3], 0, len(POLICIES) - 1)
     reserved = parse_number(option, request, 0, _LARGEST)
-    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved)
+    return Part(uuid, limit, cores, weight, policy, hold, isolation, reserved, uncounted)

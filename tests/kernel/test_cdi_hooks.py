@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import pytest
-from support import run
+from support import CLEAN_ENV, run
 from support.bundle import Bundle
 from support.cdi import add_hook, mount
 from support.plans import snapshot
@@ -132,6 +132,8 @@ def test_a_hook_of_the_future_is_no_failure(runc_bundle: Any, stage: str, progra
     before = snapshot(bundle.rootfs)
     assert bundle.run("runc", "echo started").stdout == "started\n"
     assert snapshot(bundle.rootfs) == before
+    said = run(f"{stage}/bin/nvc-cdi-hook", "from-the-future", "--flag", "value").stderr
+    assert said == "nvc-cdi-hook: warning: hook from-the-future is not known and left out\n"
 
 
 def test_links_of_the_image_stay_in_the_image(runc_bundle: Any, scratch: str, stage: str) -> None:
@@ -297,6 +299,24 @@ def test_state_from_a_file(rootfs: Any, stage: str, scratch: str) -> None:
     words = f"create-symlinks --container-spec {scratch}/state.json --link a::/b"
     run("unshare", "--mount", "/bin/sh", "-c", f"mount --bind {path} {path} && exec '{hook}' {words}")
     assert os.readlink(f"{path}/b") == "a"
+
+
+def test_what_it_does_is_told_by_an_option_alone(rootfs: Any, stage: str, scratch: str) -> None:
+    """The variable of NVIDIA's hooks may be the image's."""
+    path = rootfs()
+    config = {"ociVersion": "1.0.2", "process": {"args": ["true"]}, "root": {"path": path}}
+    for name, document in (("config.json", config), ("state.json", {"bundle": scratch})):
+        with open(f"{scratch}/{name}", "w", encoding="ascii") as out:
+            json.dump(document, out)
+    hook = os.path.join(stage, "bin/nvc-cdi-hook")
+    script = f"mount --bind {path} {path} && exec '{hook}' create-symlinks --container-spec {scratch}/state.json"
+    for variables, option, told in (
+        ({}, "", False),
+        ({"NVIDIA_CTK_DEBUG": "true"}, "", False),
+        ({"NVIDIA_CTK_DEBUG": "false"}, "--debug", True),
+    ):
+        words = ("unshare", "--mount", "/bin/sh", "-c", f"{script} --link a::/b {option}")
+        assert bool(run(*words, env={**CLEAN_ENV, **variables}).stderr) is told, (variables, option)
 
 
 def test_help_and_version(stage: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,13 @@ from support import need, run
 from support.bundle import Bundle
 from support.cdi import add_hook, mount
 from support.plans import snapshot
+from support.processes import in_child
 from support.rootfs import multiarch
 
-from nvc.cdi.hooks.libraries import mounted_libraries
-from nvc.kernel import LinuxKernel
+from nvc.cdi.hooks import steps as planned
+from nvc.cdi.hooks.arguments import parse_arguments
+from nvc.cdi.hooks.steps import Steps
+from nvc.kernel import ffi, lib
 
 LIBS = f"/usr/lib/{multiarch()}"
 VERSION = "580.159.04"
@@ -283,8 +287,37 @@ def test_a_folder_that_cannot_be_opened_is_told(scratch: str, folder: str, says:
         pass
     rootfs = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
     try:
-        found = mounted_libraries(LinuxKernel(), rootfs, [folder, "/missing"])
+        steps = Steps(rootfs, False)
+        steps.add(parse_arguments(["update-ldcache", f"--folder={folder}", "--folder=/missing"]).steps[0])
+        found = steps.finish(frozenset())
     finally:
         os.close(rootfs)
     (warning,) = found.warnings
     assert warning.startswith(f"{folder}: {says}") and "the loader cache gets none of its libraries" in warning
+
+
+def test_no_memory_to_plan_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an error: what is freed after it was never there."""
+    short = SimpleNamespace(nvc_steps_new=lambda *_: ffi.NULL, nvc_steps_free=lib.nvc_steps_free)
+    monkeypatch.setattr(planned, "lib", short)
+    assert in_child(lambda: str(Steps(-1, False))) == "MemoryError: "
+
+
+def test_many_thousand_libraries_take_little_time(bundle: Bundle, stage: str, scratch: str) -> None:
+    """The volumes of an image may have them. A thousand get into the loader cache, and only these are compared."""
+    library = b"\x7fELF\x02\x01\x01" + bytes(11) + b"\x3e" + bytes(45)  # of x86_64, without segments
+    folders = [f"/many{number}" for number in range(4)]
+    for folder in folders:
+        os.mkdir(scratch + folder)
+        for number in range(16384):
+            with open(f"{scratch}{folder}/lib{folder[1:]}-{number}.so", "wb") as out:
+                out.write(library)
+        mount(bundle, scratch + folder, folder)
+    words = ["update-ldcache", *(f"--folder={folder}" for folder in folders)]
+    limited = 'ulimit -t 3; exec "$0" "$@"'  # seconds of processor time
+    hook = os.path.join(stage, "bin/nvc-cdi-hook")
+    bundle.hook("createContainer", "/bin/sh", ["sh", "-c", limited, hook, *words], env=["PATH=/usr/bin:/bin"])
+    bundle.run("runc", "true")
+    with open(f"{bundle.rootfs}/etc/ld.so.cache", "rb") as file:
+        cache = file.read()
+    assert cache.count(b"/many0/libmany0-") == 1000 and b"/many1/" not in cache

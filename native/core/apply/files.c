@@ -91,7 +91,7 @@ int nvc_identity(int fd, struct nvc_identity *out)
     if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &sx) < 0)
         return -errno;
     *out = (struct nvc_identity){makedev(sx.stx_dev_major, sx.stx_dev_minor), sx.stx_ino, sx.stx_mnt_id,
-                                 sx.stx_mode};
+                                 sx.stx_mode, makedev(sx.stx_rdev_major, sx.stx_rdev_minor)};
     return 0;
 }
 

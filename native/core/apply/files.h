@@ -21,6 +21,7 @@ struct nvc_identity {
     uint64_t inode;
     uint64_t mount; /* as in /proc/PID/mountinfo */
     uint32_t mode;
+    uint64_t node; /* the number of the device that a device node stands for */
 };
 int nvc_identity(int fd, struct nvc_identity *out);
 

@@ -48,5 +48,5 @@ def limit_memory(call: Call) -> None:
     if missing:
         raise DeviceError(min(missing), cause="no such device any more", hint="run `nvc-cli cdi refresh`")
     check_devices(facts, tuple(found))
-    (held,) = held_processes(facts, (state.pid,), {device.uuid: device.limit for device in found}, {})
+    (held,) = held_processes(facts, (state.pid,), "", {device.uuid: device.limit for device in found}, {})
     set_limits(held, config.timeout)

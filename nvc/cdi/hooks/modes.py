@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 
-from nvc.cdi.hooks.place import mount_id
 from nvc.errors import ContainerError, InputError
 from nvc.kernel import O_PATH
 
@@ -28,7 +27,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
 
     A missing path is a warning: images differ. Raises ContainerError.
     """
-    own = {mount_id(rootfs)}
+    own = {kernel.identity(rootfs).mount}
     try:
         dev = kernel.open_in_root(rootfs, "/dev", O_PATH | os.O_DIRECTORY)
     except OSError:
@@ -36,7 +35,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
     if dev >= 0:
         # Made by the runtime for this container, unless it is the host's, as with `docker run --volume /dev:/dev`.
         if os.fstat(dev).st_dev != os.stat("/dev").st_dev:
-            own.add(mount_id(dev))
+            own.add(kernel.identity(dev).mount)
         os.close(dev)
     done: list[tuple[int, int]] = []
     warnings = []
@@ -48,7 +47,7 @@ def change_modes(kernel: Kernel, rootfs: int, mode: int, paths: list[str]) -> tu
                 warnings.append(f"chmod: {path}: {(error.strerror or '').lower()}")
                 continue
             old = stat.S_IMODE(os.fstat(fd).st_mode)
-            if mount_id(fd) not in own and old != mode:
+            if kernel.identity(fd).mount not in own and old != mode:
                 os.close(fd)
                 raise ContainerError("chmod", path, "is a file of the host that was mounted")
             done.append((fd, old))

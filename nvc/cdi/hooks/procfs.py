@@ -9,7 +9,7 @@ from nvc.discovery.host import SIMULATION
 from nvc.discovery.hostroot import HostRoot
 from nvc.discovery.proc import PROC, proc_files
 from nvc.errors import InputError, NvcError
-from nvc.plan.ops import BindProc, Tmpfs
+from nvc.plan.ops import BindProc
 from nvc.plan.proc import simulated_proc_ops, unmodifiable
 
 TYPE_CHECKING = False
@@ -18,32 +18,6 @@ if TYPE_CHECKING:
     from nvc.plan.ops import Op
 
 _ENTRIES_MAX = 4096
-
-
-def unmodifiable_ops(kernel: Kernel) -> list[Op]:
-    """What makes the driver's libraries leave device nodes alone: `params` says so, all else is as it was.
-
-    Nothing where no driver is loaded, or where it never touches nodes.
-    """
-    root = HostRoot.at(kernel, "/")
-    try:
-        params = root.read_optional(f"{PROC}/params", 65536)
-        if params is None or unmodifiable("params", params) == params:
-            return []
-        tmpfs = Tmpfs(PROC, (), (("params", unmodifiable("params", params)),))
-        return [tmpfs, *_others(root)]
-    finally:
-        root.close()
-
-
-def _others(root: HostRoot) -> list[Op]:
-    """Everything else in the directory, bound as it is."""
-    ops: list[Op] = []
-    for name, _ in root.entries(PROC, limit=256):
-        mode = root.stat(f"{PROC}/{name}", follow=False).st_mode
-        if name != "params" and (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-            ops.append(BindProc(f"{PROC}/{name}", f"{PROC}/{name}", stat.S_ISDIR(mode)))
-    return ops
 
 
 def simulated_ops(kernel: Kernel, driver_root: str, entries: list[str]) -> list[Op]:

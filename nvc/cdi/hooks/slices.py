@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 
+import nvc
 from nvc.cdi.hooks.bundle import slices_of
 from nvc.cdi.hooks.nodes import device_nodes, mounted_nodes, refuse_mounted
 from nvc.cdi.hookspec import OPTION, STEP
@@ -16,6 +17,10 @@ from nvc.config import driver_options, load
 from nvc.environment import bounds_of, slice_request
 from nvc.errors import ContainerError, InputError
 from nvc.kernel import O_PATH
+from nvc.oci import Container
+from nvc.replace import replace_file
+from nvc.request import SliceRequest
+from nvc.rundir import runtime_directory
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -27,12 +32,15 @@ if TYPE_CHECKING:
     from nvc.config import Config
     from nvc.kernel import Kernel
     from nvc.model import Gpu, HostFacts, MigDevice
-    from nvc.oci import Container
     from nvc.plan.ops import Op
-    from nvc.request import DriverOptions, Part, SliceRequest
+    from nvc.request import DriverOptions, Part
     from nvc.selection import Selection
     from nvc.slices.model.slice import Slice
     from nvc.target import Target
+
+#: In the runtime directory: the version of nvc and the configuration file that limits nobody, or says nothing of
+#: slices of claims.
+NOTE, NOTE_CLAIMS = "config-whole", "config-claims"
 
 
 class Asked(Value):
@@ -70,11 +78,30 @@ def asked(
     slices.update(dict.fromkeys(slices_of(document)))
     config = load()
     wanted = _parts(tuple(slices), container, config) if slices else slice_request(container, config)
+    compat = config.cuda_compat_mode in ("ldconfig", "mount")
+    if slices and compat and bounds_of(config) == SliceRequest():
+        _note(config, NOTE_CLAIMS)
     if wanted is None:
+        if slice_request(Container("/", {}), config) is None:
+            _note(config, NOTE)
         return None
     mounted = mounted_nodes(bundle, container.mounts)
-    compat = config.cuda_compat_mode in ("ldconfig", "mount")
     return Asked(wanted, driver_of(config, own), compat, device_nodes(document), mounted)
+
+
+def _note(config: Config, name: str) -> None:
+    """Note of the configuration that it limits nobody who does not ask for it, or what NOTE_CLAIMS says.
+
+    native/launcher/cdi_target.c reads the note: while the file is the same, it starts no interpreter to judge it.
+    """
+    directory = runtime_directory() if config.path else ""
+    if not directory:
+        return
+    text = f"{nvc.__version__} {config.path} {config.identity.decode()}\n"
+    try:
+        replace_file(f"{directory}/{name}", text.encode(), 0o600, sync=False)
+    except OSError:
+        pass  # the next start asks again
 
 
 def _parts(slices: tuple[str, ...], container: Container, config: Config) -> SliceRequest:
@@ -92,6 +119,7 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
                          hint="ask for devices of one kind")  # fmt: skip
     found: SliceRequest = bounds_of(config).replace(
         parts=tuple(parts.values()),
+        uncounted=config.vgpu_uncounted or all(part.uncounted for part in parts.values()),
         library_path=library_path(container.environment),
         label=container.mount_label,
     )

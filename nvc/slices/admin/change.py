@@ -109,7 +109,7 @@ def set_limits(
 
 def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -> tuple[HeldCgroup, ...]:
     """The cgroups of a slice, for the driver to limit to these sizes, by place."""
-    from nvc.slices.build.kernel_limits import held_processes
+    from nvc.slices.build.kernel_limits import cgroup_with_id, held_processes
 
     if facts is None or not tenant.pids:
         raise InputError("change limits", tenant.name, "the driver limits its cgroup, and no process is in it")
@@ -118,7 +118,13 @@ def _held(tenant: SliceStatus, sizes: dict[int, int], facts: HostFacts | None) -
     reserved = {} if tenant.entry.rootfs else {
         tenant.devices[place].uuid: min(size, tenant.devices[place].reserved) for place, size in sizes.items()
     }  # fmt: skip
-    return held_processes(facts, tenant.pids, limits, reserved)
+    limited = tenant.entry.limited
+    if not limited:  # CDI's hooks do not know it
+        try:
+            limited = cgroup_with_id(tenant.pids[0], tenant.entry.container)
+        except OSError as error:
+            raise RegistryError.of("change limits", tenant.name, error, "has the container ended?") from None
+    return held_processes(facts, tenant.pids, limited, limits, reserved)
 
 
 def _not_enforced(new: tuple[QuotaDevice, ...]) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def _beside(kernel: Kernel, root: int, shims: dict[str, list[str]]) -> set[int]:
 
 def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
     """Paths of shadow libraries below `root` that a loader would find and that no shim covers."""
-    found = find_shadow_libraries(kernel, root, libs_dir)
+    found = find_shadow_libraries(root, libs_dir)
     uncovered = []
     for shadow in found.shadows:
         elf = _read(kernel, root, shadow.path)

@@ -15,7 +15,7 @@ FILE_LEASE_TIME = 0.2  # seconds: the registry may be locked meanwhile, and othe
 MODE = 0o711  # of an entry's directory
 REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry that are text: from most of them its name follows; nvc.slices.store.status.named says how.
-_NAMES = ("container", "bundle", "cgroup", "program", "claim", "holds")
+_NAMES = ("container", "bundle", "cgroup", "limited", "program", "claim", "holds")
 
 
 class RegistryError(NvcError, code="NVC-2101", stage="vgpu", doctor="vgpu"):
@@ -48,6 +48,7 @@ class Entry(Value):
     container: str = ""  # id of its runtime, where that said it
     bundle: str = ""  # directory of its OCI configuration, likewise
     cgroup: str = ""  # path of its process's, where no id was said
+    limited: str = ""  # inode and directory of the cgroup whose memory the driver limits
     program: str = ""  # name of a program without a container
     mounts: int = (
         0  # of the mount namespace, a number that is never given again; 0: the kernel does not tell one
@@ -129,7 +130,12 @@ def create(path: str, mode: int) -> int:
 
 def write_about(directory: str, text: str) -> None:
     """Replace the file `about` of an entry. Raises OSError."""
-    temporary = f"{directory}/.about"
+    write_file(directory, "about", text)
+
+
+def write_file(directory: str, name: str, text: str) -> None:
+    """Replace a file of an entry; the caller holds the registry's lock. Raises OSError."""
+    temporary = f"{directory}/.{name}"
     try:
         os.unlink(temporary)
     except FileNotFoundError:
@@ -141,7 +147,7 @@ def write_about(directory: str, text: str) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary)
     finally:
         os.close(fd)
-    os.rename(temporary, f"{directory}/about")
+    os.rename(temporary, f"{directory}/{name}")
 
 
 def read_entry(path: str) -> Entry:

@@ -88,8 +88,11 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
 
 
 def library_path(environment: dict[str, str]) -> tuple[str, ...]:
-    """Where the image's programs look for libraries first, as far as its configuration says."""
-    items = environment.get("LD_LIBRARY_PATH", "")[:65536].split(":")
+    """Where the image's programs look for libraries first, as far as its configuration says.
+
+    glibc parts the directories by semicolons too.
+    """
+    items = environment.get("LD_LIBRARY_PATH", "")[:65536].replace(";", ":").split(":")
     return tuple(item for item in items if item.startswith("/"))[:64]
 
 

@@ -1,0 +1,93 @@
+/* Internal to the steps. A failure stays: what follows it does no harm, and the caller learns of it in the end. */
+#ifndef NVC_STEPS_INTERNAL_H
+#define NVC_STEPS_INTERNAL_H
+#include "steps.h"
+
+#include <stdbool.h>
+
+#define NVC_STEPS_PATH 4096
+#define SONAME_LIMIT 256
+
+struct buffer {
+    char *bytes;
+    size_t size, room;
+};
+
+/* Up to three strings that belong together. They are copies. */
+struct row {
+    char *a, *b, *c;
+};
+
+struct rows {
+    struct row *at;
+    size_t count, room;
+};
+
+struct nvc_steps {
+    int rootfs;
+    bool sliced;
+    bool failed;
+    struct nvc_steps_failure failure;
+    bool compat_asked, profile_made, params_made;
+    uint64_t root_mount;
+    char machine[65]; /* uname(2) */
+    struct buffer records;
+    struct buffer mountinfo; /* read when it is first needed */
+    struct rows links;       /* text, target */
+    struct rows folders;     /* path */
+    struct rows compat;      /* SONAME, path: before all else */
+    struct rows entries;     /* SONAME, path, architecture */
+    struct rows warnings;    /* text */
+    struct rows hidden;      /* names of files that no link leads to */
+    struct rows foreign;     /* directory, `y` or `n`: on a read-only mount of the host */
+};
+
+/* text.c; each marks a failure where memory is short. */
+void steps_fail(struct nvc_steps *s, int error, const char *step, const char *path);
+void buffer_add(struct nvc_steps *s, struct buffer *buffer, const void *bytes, size_t size);
+void rows_add(struct nvc_steps *s, struct rows *rows, const char *a, const char *b, const char *c);
+void rows_set(struct nvc_steps *s, char **field, const char *text);
+void row_free(const struct row *row);
+void rows_free(struct rows *rows);
+void steps_warn(struct nvc_steps *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void steps_record(struct nvc_steps *s, char kind, const char *a, const char *b, const char *c);
+bool steps_join(struct nvc_steps *s, char out[NVC_STEPS_PATH], const char *directory, const char *name);
+bool is_plain(const char *text);
+
+/* look.c: everything in the rootfs is opened here. Where the host fails, that is a failure of the steps. */
+int look(struct nvc_steps *s, int root, const char *path, uint64_t flags);
+int look_regular(struct nvc_steps *s, int root, const char *path);
+int reopen(struct nvc_steps *s, int fd);
+bool is_of_host(int error);
+enum kind { MISSING, LINK, OTHER };
+enum kind kind_at(struct nvc_steps *s, int root, const char *path);
+uint64_t mount_of(struct nvc_steps *s, int fd);
+bool is_foreign(struct nvc_steps *s, const char *directory);
+void names_in(struct nvc_steps *s, int directory, struct rows *names, size_t most);
+void mounted_in(struct nvc_steps *s, int directory, struct rows *names);
+bool read_some(struct nvc_steps *s, int fd, struct buffer *content, size_t most);
+
+/* elf.c */
+struct elf {
+    int bits;
+    unsigned machine;
+    char soname[SONAME_LIMIT]; /* "" where it has none */
+    uint64_t sections;
+    unsigned section_size, section_count, section_names;
+};
+/* 0; -EBADMSG where it is no sound little-endian file; other codes where it cannot be read. */
+int elf_read(int fd, struct elf *elf);
+const char *elf_arch(const struct elf *elf); /* NULL: another one */
+/* The JSON of .note.cuda.fwd_compatibility, from malloc; NULL with 0 where there is none. */
+int elf_forward_note(int fd, const struct elf *elf, char **note, size_t *size);
+
+/* Each takes in steps of one sort. */
+void place_link(struct nvc_steps *s, const char *text, const char *target);
+void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda);
+void find_libraries(struct nvc_steps *s, char version[NVC_STEPS_PATH]);
+void device_link(struct nvc_steps *s, const char *text, const char *target);
+bool has_own_dev(struct nvc_steps *s);
+void make_profile(struct nvc_steps *s);
+void make_params(struct nvc_steps *s);
+
+#endif

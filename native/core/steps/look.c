@@ -1,0 +1,218 @@
+/* Looking at a container's rootfs, through its descriptor alone. */
+#include "_steps.h"
+#include "files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define MOUNTS_MAX (64u << 20) /* bytes of mountinfo */
+
+/* Errors that tell nothing of what was looked at: nobody may take them for "not there". */
+bool is_of_host(int error)
+{
+    return error == EIO || error == ENOMEM || error == ENFILE || error == EMFILE || error == ENOSPC;
+}
+
+/* A descriptor of `path` below `root`, links resolved inside it; -1 with errno. `flags` are open(2)'s. */
+int look(struct nvc_steps *s, int root, const char *path, uint64_t flags)
+{
+    while (*path == '/')
+        path++;
+    int fd = nvc_openat2(root, *path ? path : ".", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS);
+    if (fd >= 0)
+        return fd;
+    errno = -fd;
+    if (is_of_host(errno))
+        steps_fail(s, errno, "open", path);
+    return -1;
+}
+
+/* The file that an O_PATH descriptor stands for, to be read. */
+int reopen(struct nvc_steps *s, int fd)
+{
+    char path[32];
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    int readable = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (readable < 0 && is_of_host(errno))
+        steps_fail(s, errno, "open", path);
+    return readable;
+}
+
+/* A regular file of the image. It is looked at first, and that very inode is opened then: to open a device, as root of
+ * the host, may be to do something with it. */
+int look_regular(struct nvc_steps *s, int root, const char *path)
+{
+    struct stat st;
+    int seen = look(s, root, path, O_PATH), fd = -1;
+
+    if (seen < 0)
+        return -1;
+    if (fstat(seen, &st) < 0)
+        steps_fail(s, errno, "open", path);
+    else if (S_ISREG(st.st_mode))
+        fd = reopen(s, seen);
+    close(seen);
+    return fd;
+}
+
+/* What is at `path`, links at its end not followed. What can be neither seen nor missed is a failure. */
+enum kind kind_at(struct nvc_steps *s, int root, const char *path)
+{
+    struct stat st = {0};
+    int fd = look(s, root, path, O_PATH | O_NOFOLLOW);
+
+    if (fd < 0) {
+        if (errno != ENOENT)
+            steps_fail(s, errno, "create-symlinks", path);
+        return MISSING;
+    }
+    if (fstat(fd, &st) < 0)
+        steps_fail(s, errno, "create-symlinks", path);
+    close(fd);
+    return S_ISLNK(st.st_mode) ? LINK : OTHER;
+}
+
+uint64_t mount_of(struct nvc_steps *s, int fd)
+{
+    struct nvc_identity identity = {0};
+
+    int result = nvc_identity(fd, &identity);
+    if (result < 0)
+        steps_fail(s, -result, "stat mount", "");
+    return identity.mount;
+}
+
+/* Whether `directory` is on a read-only mount other than the rootfs, such as a volume of the host. The applier writes to
+ * a read-only rootfs through a clone of its mount; it must not do so to a volume that a link of the image leads to. */
+bool is_foreign(struct nvc_steps *s, const char *directory)
+{
+    struct statvfs vfs = {0};
+    const char *path = *directory ? directory : "/";
+
+    for (size_t i = 0; i < s->foreign.count; i++)
+        if (strcmp(s->foreign.at[i].a, path) == 0)
+            return s->foreign.at[i].b[0] == 'y';
+    int fd = look(s, s->rootfs, path, O_PATH | O_DIRECTORY);
+    if (fd >= 0 && fstatvfs(fd, &vfs) < 0)
+        steps_fail(s, errno, "stat mount", path);
+    bool foreign = fd >= 0 && (vfs.f_flag & ST_RDONLY) && mount_of(s, fd) != s->root_mount;
+    if (fd >= 0)
+        close(fd);
+    rows_add(s, &s->foreign, path, foreign ? "y" : "n", NULL);
+    return foreign;
+}
+
+/* At most `most` names of a directory, in its own order; more of them are no failure. */
+void names_in(struct nvc_steps *s, int directory, struct rows *names, size_t most)
+{
+    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *entry = NULL;
+
+    while (entries != NULL && names->count < most && (errno = 0, entry = readdir(entries)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            rows_add(s, names, entry->d_name, NULL, NULL);
+    if (entries == NULL || (entry == NULL && names->count < most && errno != 0))
+        steps_fail(s, errno, "list directory", "");
+    if (entries != NULL)
+        closedir(entries);
+    else if (copy >= 0)
+        close(copy);
+}
+
+/* Appends all of `fd`; false where there is more than `most` bytes, or it cannot be read. */
+bool read_some(struct nvc_steps *s, int fd, struct buffer *content, size_t most)
+{
+    char part[16384];
+
+    for (;;) {
+        ssize_t got = read(fd, part, sizeof(part));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got == 0)
+            return true;
+        if (got > 0 && content->size + (size_t)got > most)
+            errno = EFBIG;
+        if (got < 0 || content->size + (size_t)got > most)
+            return false;
+        buffer_add(s, content, part, (size_t)got);
+    }
+}
+
+/* A field of mountinfo as it was: the kernel writes blanks and backslashes in octal. */
+static void unescape(char *field)
+{
+    char *to = field;
+
+    for (const char *from = field; *from; to++) {
+        unsigned code = 0;
+        if (from[0] == '\\' && sscanf(from + 1, "%3o", &code) == 1 && code < 256) {
+            *to = (char)code;
+            from += 4;
+        } else {
+            *to = *from++;
+        }
+    }
+    *to = '\0';
+}
+
+/* Reads the list of mounts, and makes each line "PLACE NUL" in it. */
+static void read_mounts(struct nvc_steps *s)
+{
+    int fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+    struct buffer text = {.bytes = NULL};
+
+    if (fd < 0 || !read_some(s, fd, &text, MOUNTS_MAX))
+        steps_fail(s, errno, "read the container's mounts", "/proc/self/mountinfo");
+    if (fd >= 0)
+        close(fd);
+    buffer_add(s, &text, "", 1);
+    for (char *line = text.bytes, *next; !s->failed && *line; line = next) {
+        char *end = strchr(line, '\n');
+        next = end ? end + 1 : line + strlen(line);
+        for (int field = 0; field < 4 && line; field++) {
+            line = strchr(line, ' ');
+            line = line && line < next ? line + 1 : NULL;
+        }
+        char *blank = line ? strchr(line, ' ') : NULL;
+        if (blank == NULL || blank >= next)
+            continue;
+        *blank = '\0';
+        unescape(line);
+        buffer_add(s, &s->mountinfo, line, strlen(line) + 1);
+    }
+    buffer_add(s, &s->mountinfo, "", 1);
+    free(text.bytes);
+}
+
+/* Names in a directory on which something is mounted. These are hints: look at the descriptor after opening one. */
+void mounted_in(struct nvc_steps *s, int directory, struct rows *names)
+{
+    char link[32], path[NVC_STEPS_PATH + 1];
+
+    if (s->mountinfo.size == 0)
+        read_mounts(s);
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", directory);
+    ssize_t length = readlink(link, path, NVC_STEPS_PATH - 1);
+    if (length <= 0 || length >= NVC_STEPS_PATH - 1)
+        steps_fail(s, length <= 0 ? errno : ENAMETOOLONG, "read the container's mounts", link);
+    if (s->failed)
+        return;
+    while (length > 0 && path[length - 1] == '/')
+        length--;
+    path[length++] = '/';
+    for (const char *place = s->mountinfo.bytes; *place; place += strlen(place) + 1) {
+        const char *name = place + length;
+        if (strncmp(place, path, (size_t)length) == 0 && *name && strchr(name, '/') == NULL)
+            rows_add(s, names, name, NULL, NULL);
+    }
+}

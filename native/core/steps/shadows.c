@@ -1,0 +1,315 @@
+/* Copies of libraries in an image that programs would load in place of a shim, such as a second libcuda.
+ *
+ * Searched are the directories in which a loader looks: those of the image's loader cache, those that the caller names,
+ * and CUDA's forward-compatibility directories. All of it is the image's: names and counts are bounded. */
+#include "_ldcache.h"
+#include "_steps.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CACHE "/etc/ld.so.cache"
+#define COMPAT_PARENT "/usr/local" /* CUDA's directories are below it, one for each version */
+enum { DIRECTORIES_MAX = 256, NAMES_MAX = 65536 };
+
+/* What there are shims for. A file counts by its name: what ldconfig finds by its SONAME has a link of it. */
+static const struct {
+    const char *stem, *soname;
+} SHIMS[] = {{"libcuda.so", "libcuda.so.1"}, {"libnvidia-ml.so", "libnvidia-ml.so.1"}};
+/* Where a forward-compatibility directory has libraries. */
+static const char *const BELOW[] = {"", "/lib", "/lib.real"};
+#define COUNT(list) (sizeof(list) / sizeof((list)[0]))
+
+/* Files and directories by device and inode. */
+struct files {
+    struct nvc_steps_file *at;
+    size_t count, room;
+};
+
+struct search {
+    struct nvc_steps *s;
+    struct files known;   /* the shims */
+    struct files seen;    /* directories */
+    struct files covered; /* libraries */
+    struct rows directories;
+    size_t shadows;
+};
+
+static bool has_file(const struct files *files, const struct stat *st)
+{
+    for (size_t i = 0; i < files->count; i++)
+        if (files->at[i].device == st->st_dev && files->at[i].inode == st->st_ino)
+            return true;
+    return false;
+}
+
+static void add_file(struct nvc_steps *s, struct files *files, const struct stat *st)
+{
+    if (files->count == files->room) {
+        size_t room = files->room ? 2 * files->room : 32;
+        struct nvc_steps_file *larger = realloc(files->at, room * sizeof(*larger));
+        if (larger == NULL) {
+            steps_fail(s, ENOMEM, "look into container", "");
+            return;
+        }
+        files->at = larger;
+        files->room = room;
+    }
+    files->at[files->count++] = (struct nvc_steps_file){st->st_dev, st->st_ino};
+}
+
+/* The shim that programs would miss for a file of this name; -1: none. */
+static int shim_of(const char *name)
+{
+    for (size_t i = 0; i < COUNT(SHIMS); i++) {
+        size_t length = strlen(SHIMS[i].stem);
+        if (strncmp(name, SHIMS[i].stem, length) == 0 && (name[length] == '\0' || name[length] == '.'))
+            return (int)i;
+    }
+    return -1;
+}
+
+static int by_name(const void *one, const void *other)
+{
+    return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
+}
+
+/* The names in a directory that `wanted` takes, sorted. Nobody reads a hostile one to its end. */
+static void names_of(struct nvc_steps *s, int directory, const char *path, bool (*wanted)(const char *),
+                     struct rows *names)
+{
+    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *entry = NULL;
+    size_t count = 0;
+
+    while (entries != NULL && count < NAMES_MAX && (errno = 0, entry = readdir(entries)) != NULL) {
+        count++;
+        if (wanted(entry->d_name))
+            rows_add(s, names, entry->d_name, NULL, NULL);
+    }
+    if (entries == NULL || (entry == NULL && count < NAMES_MAX && errno != 0)) {
+        if (is_of_host(errno))
+            steps_fail(s, errno, "read directory of the image", path);
+    }
+    if (entries != NULL)
+        closedir(entries);
+    else if (copy >= 0)
+        close(copy);
+    if (names->count)
+        qsort(names->at, names->count, sizeof(*names->at), by_name);
+}
+
+static bool is_library(const char *name)
+{
+    return shim_of(name) >= 0;
+}
+
+static bool is_of_cuda(const char *name)
+{
+    return strncmp(name, "cuda", 4) == 0;
+}
+
+/* Whether `path` is an ELF file, and which one. */
+static bool library_at(struct nvc_steps *s, const char *path, struct stat *st)
+{
+    char magic[4];
+    int fd = look_regular(s, s->rootfs, path);
+
+    if (fd < 0)
+        return false;
+    ssize_t got = fstat(fd, st) < 0 ? -1 : pread(fd, magic, sizeof(magic), 0);
+    if (got < 0 && is_of_host(errno))
+        steps_fail(s, errno, "read library of the image", path);
+    close(fd);
+    return got == (ssize_t)sizeof(magic) && memcmp(magic, "\177ELF", 4) == 0;
+}
+
+/* Opens a directory that has not been seen by another name; -1: it has, or there is none. `flags` are open(2)'s. */
+static int open_unseen(struct search *in, const char *path, int flags)
+{
+    struct stat st;
+    int fd = look(in->s, in->s->rootfs, path, (uint64_t)(O_RDONLY | O_DIRECTORY | flags));
+
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) == 0 && !has_file(&in->seen, &st)) {
+        add_file(in->s, &in->seen, &st);
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+/* Looks into one directory: how many libraries it has. With `cover`, those that are no shim yet are recorded. */
+static size_t look_into(struct search *in, const char *directory, int flags, bool cover)
+{
+    struct nvc_steps *s = in->s;
+    struct rows names = {.at = NULL};
+    char path[NVC_STEPS_PATH];
+    struct stat st;
+    size_t found = 0;
+    int fd = open_unseen(in, directory, flags);
+
+    if (fd < 0)
+        return 0;
+    names_of(s, fd, directory, is_library, &names);
+    close(fd);
+    for (size_t i = 0; i < names.count && !s->failed; i++) {
+        if (!steps_join(s, path, directory, names.at[i].a) || !library_at(s, path, &st))
+            continue;
+        found++;
+        if (!cover || has_file(&in->known, &st) || has_file(&in->covered, &st))
+            continue;
+        add_file(s, &in->covered, &st);
+        steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim_of(names.at[i].a)].soname, NULL);
+        if (++in->shadows > NVC_STEPS_SHADOWS_MAX)
+            steps_fail(s, E2BIG, "make a slice", directory);
+    }
+    rows_free(&names);
+    return found;
+}
+
+/* Has `path` searched once; those behind the first DIRECTORIES_MAX are not. */
+static void add_directory(struct search *in, const char *path)
+{
+    for (size_t i = 0; i < in->directories.count; i++)
+        if (strcmp(in->directories.at[i].a, path) == 0)
+            return;
+    if (in->directories.count < DIRECTORIES_MAX)
+        rows_add(in->s, &in->directories, path, NULL, NULL);
+}
+
+/* An absolute path without empty parts, `.` and `..`, as loaders understand it; false for any other. */
+static bool clean(const char *path, char out[NVC_STEPS_PATH])
+{
+    size_t length = 0;
+
+    if (path[0] != '/' || strlen(path) >= NVC_STEPS_PATH)
+        return false;
+    while (*path) {
+        size_t part = strcspn(path, "/");
+        if (part == 2 && memcmp(path, "..", 2) == 0) {
+            while (length > 0 && out[--length] != '/')
+                ;
+        } else if (part > 0 && !(part == 1 && *path == '.')) {
+            out[length++] = '/';
+            memcpy(out + length, path, part);
+            length += part;
+        }
+        path += part + (path[part] == '/');
+    }
+    if (length == 0)
+        out[length++] = '/';
+    out[length] = '\0';
+    return true;
+}
+
+/* Directories of these libraries in the image's loader cache. What the loader cannot read names no library either. */
+static void add_cached(struct search *in)
+{
+    struct nvc_steps *s = in->s;
+    struct buffer content = {.bytes = NULL};
+    struct ldcache_view view = {.bytes = NULL};
+    char directory[NVC_STEPS_PATH];
+    int fd = look_regular(s, s->rootfs, CACHE);
+
+    if (fd < 0)
+        return;
+    bool whole = read_some(s, fd, &content, NVC_LDCACHE_MAX);
+    if (!whole && is_of_host(errno))
+        steps_fail(s, errno, "read loader cache of the image", CACHE);
+    close(fd);
+    int result =
+        whole && content.size ? ldcache_read((const uint8_t *)content.bytes, content.size, &view) : -EBADMSG;
+    if (result == -ENOMEM)
+        steps_fail(s, ENOMEM, "read loader cache of the image", CACHE);
+    for (size_t i = 0; result == 0 && i < view.count; i++) {
+        const char *path = view.records[i].path, *slash = strrchr(path, '/');
+        bool named = false;
+        for (size_t j = 0; j < COUNT(SHIMS); j++)
+            named = named || strncmp(view.records[i].name, SHIMS[j].stem, strlen(SHIMS[j].stem)) == 0;
+        if (!named || path[0] != '/' || (size_t)(slash - path) >= sizeof(directory))
+            continue;
+        memcpy(directory, path, (size_t)(slash - path));
+        directory[slash - path] = '\0';
+        add_directory(in, directory);
+    }
+    free(view.records);
+    free(content.bytes);
+}
+
+/* The directories of forward-compatibility libraries that the container does not use are hidden. All of them are seen
+ * then, lest LD_LIBRARY_PATH bring one up again; but not those that are elsewhere, to which links below them lead. */
+static void hide_compat(struct search *in, const char *compat)
+{
+    struct nvc_steps *s = in->s;
+    struct rows names = {.at = NULL};
+    char base[NVC_STEPS_PATH], path[NVC_STEPS_PATH + 16];
+    struct stat chosen, own;
+    int used = *compat ? look(s, s->rootfs, compat, O_PATH | O_DIRECTORY) : -1;
+    int fd = look(s, s->rootfs, COMPAT_PARENT, O_RDONLY | O_DIRECTORY);
+
+    bool known = used >= 0 && fstat(used, &chosen) == 0;
+    if (used >= 0)
+        close(used);
+    if (fd < 0)
+        return;
+    names_of(s, fd, COMPAT_PARENT, is_of_cuda, &names);
+    close(fd);
+    for (size_t i = 0; i < names.count && i < DIRECTORIES_MAX && !s->failed; i++) {
+        size_t found = 0;
+        snprintf(base, sizeof(base), "%s/%.255s/compat", COMPAT_PARENT, names.at[i].a);
+        fd = look(s, s->rootfs, base, O_PATH | O_DIRECTORY);
+        if (fd < 0)
+            continue;
+        bool same =
+            known && fstat(fd, &own) == 0 && own.st_dev == chosen.st_dev && own.st_ino == chosen.st_ino;
+        close(fd);
+        for (size_t j = 0; !same && j < COUNT(BELOW); j++) {
+            snprintf(path, sizeof(path), "%s%s", base, BELOW[j]);
+            found += look_into(in, path, j > 0 ? O_NOFOLLOW : 0, false);
+        }
+        if (found)
+            steps_record(s, NVC_STEPS_HIDDEN, base, NULL, NULL);
+    }
+    rows_free(&names);
+}
+
+int nvc_steps_shadows(struct nvc_steps *s, const char *libraries, const char *compat,
+                      const char *const *search, size_t count, const struct nvc_steps_file *shims,
+                      size_t shim_count)
+{
+    struct search in = {.s = s};
+    char path[NVC_STEPS_PATH];
+
+    for (size_t i = 0; i < shim_count; i++)
+        add_file(s, &in.known, &(struct stat){.st_dev = shims[i].device, .st_ino = shims[i].inode});
+    if (!s->failed)
+        hide_compat(&in, compat);
+    add_directory(&in, libraries);
+    for (size_t i = 0; *compat && i < COUNT(BELOW); i++)
+        if (snprintf(path, sizeof(path), "%s%s", compat, BELOW[i]) < (int)sizeof(path))
+            add_directory(&in, path);
+    if (!s->failed)
+        add_cached(&in);
+    for (size_t i = 0; i < count; i++) {
+        /* CUDA's stubs are for linking only: they have no code, and programs are linked against them. */
+        if (clean(search[i], path) && strcmp(strrchr(path, '/'), "/stubs") != 0)
+            add_directory(&in, path);
+    }
+    for (size_t i = 0; i < in.directories.count && !s->failed; i++)
+        if (look_into(&in, in.directories.at[i].a, 0, true))
+            steps_record(s, NVC_STEPS_PLACE, in.directories.at[i].a, NULL, NULL);
+    rows_free(&in.directories);
+    free(in.known.at);
+    free(in.seen.at);
+    free(in.covered.at);
+    return s->failed ? -1 : 0;
+}

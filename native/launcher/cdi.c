@@ -1,0 +1,139 @@
+/* nvc-cdi-hook: every start of a container with CDI devices waits for it, and an interpreter takes longer to start than
+ * all of this. So the steps that such containers have are done here. A call with anything else goes on to Python, and so
+ * does one that fails: there it is done from the beginning, or refused with a message. */
+#include "cdi.h"
+#include "launcher.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#define APPLY_MS 10000
+#define WARNING_MAX 512
+
+void cdi_set_deadline(long seconds)
+{
+    struct itimerval timer = {.it_value = {.tv_sec = seconds}};
+
+    setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+void cdi_warn(const char *name, const char *warning)
+{
+    char line[WARNING_MAX + 1];
+    size_t length = strlen(warning);
+
+    snprintf(line, sizeof(line), "%s", warning);
+    if (length > WARNING_MAX)
+        strcpy(line + WARNING_MAX - 3, "...");
+    for (char *at = line; *at; at++)
+        if (*at < ' ' || *at > '~')
+            *at = '?';
+    fprintf(stderr, "%s: warning: %s\n", name, line);
+}
+
+static void show(const struct cdi_program *program, char *applied)
+{
+    char *rest = NULL;
+
+    for (size_t i = 0; i < program->warning_count; i++)
+        cdi_warn("nvc-cdi-hook", program->warnings[i]);
+    for (char *line = strtok_r(applied, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        cdi_warn("nvc-cdi-hook", line);
+}
+
+/* Executes the program. On a failure all is undone; if not even that went well, the journal tells Python. Where there is
+ * none, Python finds done what was done, and does the rest. */
+static bool apply(const struct cdi_program *program, int rootfs, struct nvc_report *report)
+{
+    struct nvc_apply_target target = {.mount_namespace = -1,
+                                      .rootfs = rootfs,
+                                      .timeout_ms = APPLY_MS,
+                                      .fsuid = geteuid(),
+                                      .fsgid = getegid()};
+    struct cdi_journal journal;
+    sigset_t interrupt;
+
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt,
+                NULL); /* an exit code other than 0 says that the container is as it was */
+    if (!cdi_journal_open(rootfs, &journal))
+        return false;
+    cdi_set_deadline(0);
+    target.journal = journal.fd;
+    int result = nvc_apply(program->bytes, program->size, &target, report);
+    cdi_journal_close(&journal, result == 0 && report->undo_failures == 0);
+    return result == 0 && report->error == 0;
+}
+
+static bool plan(const struct cdi_call *call, const struct cdi_container *container,
+                 struct cdi_program *program)
+{
+    struct nvc_steps *steps = nvc_steps_new(container->rootfs, container->sliced);
+    size_t size;
+
+    for (size_t i = 0; steps && i < call->count; i++)
+        if (strcmp(call->steps[i].name, "slice-memory") != 0 &&
+            nvc_steps_add(steps, call->steps[i].name, call->steps[i].options, call->steps[i].count) < 0)
+            return false;
+    if (!steps || nvc_steps_finish(steps) < 0)
+        return false;
+    const uint8_t *records = nvc_steps_records(steps, &size);
+    return cdi_program(records, size, program);
+}
+
+/* All of it; false where it is Python's. Memory is freed by the end of the process, or by execve(2). */
+static bool run(const struct cdi_call *call, const char *state, size_t size)
+{
+    struct cdi_container container = {.rootfs = -1};
+    struct nvc_report report = {.error = 0};
+    struct cdi_program program = {.size = 0};
+
+    if (!cdi_state(state, size, &container) || !cdi_bundle(&container))
+        return false;
+    if (call->slices) {
+        if (!cdi_claim(call, &container, &program))
+            return false;
+    } else {
+        if (call->limits && (container.sliced || container.asks || !cdi_noted(CDI_NOTE_WHOLE)))
+            return false;
+        if (!cdi_enter(&container) || cdi_interrupted(container.rootfs) || !plan(call, &container, &program))
+            return false;
+    }
+    if (program.size && !apply(&program, container.rootfs, &report))
+        return false;
+    if (!call->quiet)
+        show(&program, report.warnings);
+    return true;
+}
+
+void cdi_hand_back(const char *name, const char *state, size_t size)
+{
+    int fd = memfd_create("state", MFD_CLOEXEC);
+
+    if (fd < 0 || write(fd, state, size) != (ssize_t)size || lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
+        refuse(name, "standard input", "cannot be handed on");
+}
+
+void cdi_run(const char *name, int argc, char **argv, void (*settle)(const char *name))
+{
+    struct cdi_call call;
+    char *state = NULL;
+    size_t size = 0;
+
+    if (!cdi_words(argc - 1, argv + 1, &call))
+        return;
+    settle(name);
+    cdi_set_deadline(CDI_DEADLINE_S);
+    bool whole = cdi_read(0, STATE_MAX, &state, &size);
+    if (whole && run(&call, state, size))
+        _exit(0);
+    cdi_set_deadline(0);
+    if (size)
+        cdi_hand_back(name, state, size);
+}

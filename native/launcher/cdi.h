@@ -1,0 +1,158 @@
+/* nvc-cdi-hook without an interpreter: the steps that every container with GPUs has. */
+#ifndef NVC_CDI_H
+#define NVC_CDI_H
+#include "apply.h"
+#include "cdi_recipe.h"
+#include "steps.h"
+
+#include <limits.h>
+#include <linux/capability.h>
+#include <stdbool.h>
+
+#define CDI_BIT(capability) (1ULL << (capability))
+/* As nvc/privileges.py has them for `configure`. */
+#define CDI_KEPT                                                                                            \
+    (CDI_BIT(CAP_DAC_OVERRIDE) | CDI_BIT(CAP_DAC_READ_SEARCH) | CDI_BIT(CAP_FOWNER) | CDI_BIT(CAP_KILL) |   \
+     CDI_BIT(CAP_SETGID) | CDI_BIT(CAP_SETUID) | CDI_BIT(CAP_SETPCAP) | CDI_BIT(CAP_NET_ADMIN) |            \
+     CDI_BIT(CAP_SYS_CHROOT) | CDI_BIT(CAP_SYS_PTRACE) | CDI_BIT(CAP_SYS_ADMIN) | CDI_BIT(CAP_SYSLOG) |     \
+     CDI_BIT(CAP_PERFMON) | CDI_BIT(CAP_BPF))
+#define CDI_VARIABLES_MAX 32768
+#define CDI_DEADLINE_S                                                                                      \
+    30 /* to look into a container whose file system may not answer; see nvc/deadline.py */
+
+/* One step of a call; the strings are the caller's words, or constants. */
+struct cdi_step {
+    const char *name;
+    struct nvc_steps_option *options;
+    size_t count;
+};
+
+struct cdi_call {
+    struct cdi_step *steps;
+    size_t count;
+    bool quiet;
+    bool limits; /* slice-memory is among the steps */
+    bool slices; /* and it names slices */
+};
+
+#define CDI_ID_MAX 1024
+enum { CDI_SLICES = 64, CDI_NODES = 256, CDI_SOURCES = 1024 };
+
+/* What the bundle says of a container's slice. */
+struct cdi_given {
+    char *slices[CDI_SLICES]; /* as arguments of the hooks that make them, each once */
+    size_t slice_count;
+    struct recipe_node nodes[CDI_NODES]; /* its character devices */
+    size_t node_count;
+    char *sources[CDI_SOURCES]; /* of its mounts */
+    size_t source_count;
+    char *searched; /* LD_LIBRARY_PATH; NULL: not set */
+};
+
+/* What was read of the container. */
+struct cdi_container {
+    char bundle[PATH_MAX];
+    char rootfs_path[2 * PATH_MAX];
+    char id[CDI_ID_MAX + 1];
+    int pid;
+    bool named;              /* `id` is what the runtime says */
+    struct cdi_given *given; /* of a sliced one; NULL where Python must tell it */
+    bool sliced;             /* hooks of the bundle make slices */
+    bool asks;               /* its variables may ask for one */
+    bool privileged;         /* CAP_SYS_ADMIN is in the bounding set */
+    bool plain;              /* its mounts do not ask for anything */
+    char *
+        variables; /* NULL, or room for CDI_VARIABLES_MAX bytes: those by which it asks, each followed by byte 1 */
+    int rootfs;
+};
+
+/* The lock of the container, and the record of what is done to it; see nvc/apply/journal.py. */
+struct cdi_journal {
+    int fd; /* -1: nowhere to keep one */
+    char path[PATH_MAX];
+};
+
+/* A program for nvc_apply, and what it refers to. */
+struct cdi_program {
+    uint8_t *bytes;
+    size_t size, room;
+    const char **warnings;
+    size_t warning_count;
+};
+
+/* Every function says whether that worked; where it did not, the call is Python's. */
+
+/* The words behind the program's name; nothing but the steps above in what they take. */
+bool cdi_words(int count, char **words, struct cdi_call *call);
+
+/* The state document, and the bundle that it names. */
+bool cdi_state(const char *text, size_t size, struct cdi_container *container);
+bool cdi_bundle(struct cdi_container *container);
+/* The bundle's configuration, once it is read. */
+bool cdi_config(const char *text, size_t size, struct cdi_container *container);
+bool cdi_read(int fd, size_t most, char **text, size_t *size);
+#define STATE_MAX (1u << 20)
+/* Gives standard input back what was read of it. */
+void cdi_hand_back(const char *name, const char *state, size_t size);
+
+/* Gives up every capability but these, for good. */
+bool cdi_drop(uint64_t kept);
+/* Whether this is root of the host. */
+bool cdi_is_host_root(void);
+/* A process's number where /proc counts from, which need not be where this process does; 0: not shown there. */
+int cdi_number_in_proc(int pidfd);
+/* From now on this process has so many seconds; 0: for ever. */
+void cdi_set_deadline(long seconds);
+/* A warning on standard error, one line: it may quote a hostile name. */
+void cdi_warn(const char *name, const char *warning);
+
+/* Capabilities go, and the container's root is opened. */
+bool cdi_enter(struct cdi_container *container);
+/* Whether Python has found and noted this of the configuration as it is now, or there is none. */
+#define CDI_NOTE_WHOLE "config-whole"   /* nothing in it limits containers that do not ask for it */
+#define CDI_NOTE_CLAIMS "config-claims" /* nothing in it says anything of slices of claims */
+bool cdi_noted(const char *note);
+/* The runtime directory, made if need be: 0, -1 where there can be none, -2 where it is not safe or the host fails. */
+int cdi_directory(char path[PATH_MAX]);
+/* False too where an earlier run has left something to undo, or another one is at work. */
+bool cdi_journal_open(int rootfs, struct cdi_journal *journal);
+bool cdi_interrupted(int rootfs);
+/* `done`: there is nothing to undo. */
+void cdi_journal_close(struct cdi_journal *journal, bool done);
+
+/* Adds to a program what records of steps say; sources are opened. */
+bool cdi_program(const uint8_t *records, size_t size, struct cdi_program *program);
+/* Adds one operation: binds what `fd` stands for, makes a link, covers a directory. Strings of warnings are kept. */
+bool cdi_bind(struct cdi_program *program, int fd, bool directory, uint64_t attributes, const char *target);
+bool cdi_link(struct cdi_program *program, const char *text, const char *target);
+bool cdi_cover(struct cdi_program *program, const char *target);
+bool cdi_warning(struct cdi_program *program, const char *text);
+
+/* A slice that was made for a claim, in its directory of the registry. */
+struct cdi_slice {
+    char directory[PATH_MAX];
+    struct recipe recipe;
+    char *holds;
+    int quota, ledger, daemon, empty;
+};
+
+/* Finds the slice of the container, and reads what its start needs. */
+bool cdi_slice_find(const struct cdi_container *container, struct cdi_slice *slice);
+/* Has the container share it, and opens its files. */
+bool cdi_slice_join(const struct cdi_container *container, struct cdi_slice *slice);
+
+/* Whether a device of these slices has a policy of its own, which could be another one than the recipe knows; or nobody
+ * can tell. */
+bool cdi_has_policies(const struct recipe *recipe);
+
+/* Whether the container has no device beside those of its slices. */
+bool cdi_has_only_slices(const struct recipe *recipe, const struct cdi_container *container);
+
+/* The program of a call that makes slices, all of them of claims; the container is entered. */
+bool cdi_claim(const struct cdi_call *call, struct cdi_container *container, struct cdi_program *program);
+
+/* Does what a call asks for and exits. Returns where Python has to do it: standard input is as it was then, and so is
+ * the container. `settled`: prepares the process, see launcher.c. */
+void cdi_run(const char *name, int argc, char **argv, void (*settle)(const char *name));
+
+#endif

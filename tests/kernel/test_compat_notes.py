@@ -1,0 +1,67 @@
+"""Notes of forward compatibility, odd ones too: `configure` and nvc-cdi-hook take the same libraries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from typing import Any
+
+import pytest
+from support import need, run
+from support.rootfs import multiarch
+
+from nvc.cdi.hooks.arguments import parse_arguments
+from nvc.cdi.hooks.steps import Steps
+from nvc.compat import compat_libraries
+from nvc.kernel import LinuxKernel
+
+DRIVER = "580.159.04"
+LIBCUDA = f"/usr/lib/{multiarch()}/libcuda.so.{DRIVER}"
+COMPAT = "/usr/local/cuda/compat"
+NEWER = f"{COMPAT}/libcuda.so.590.10.01"
+OWNER = b"NVIDIA Corporation\0"
+
+
+def found(scratch: str, driver: str, note: str) -> list[list[str]]:
+    """The paths that `configure` takes of an image whose libcuda has this note, and those that the hook takes."""
+    os.makedirs(scratch + COMPAT)
+    shutil.copy(driver + LIBCUDA, scratch + NEWER)
+    content = note.encode()
+    with open(f"{scratch}/note", "wb") as out:
+        out.write(struct.pack("<III", len(OWNER), len(content), 1) + OWNER + bytes(-len(OWNER) % 4))
+        out.write(content + bytes(-len(content) % 4))
+    run(need("objcopy"), "--add-section", f".note.cuda.fwd_compatibility={scratch}/note", scratch + NEWER)
+    rootfs = os.open(scratch, os.O_PATH | os.O_DIRECTORY)
+    words = ["enable-cuda-compat", f"--host-driver-version={DRIVER}", "--host-cuda-version=13.0"]
+    steps = Steps(rootfs, False)
+    steps.add(parse_arguments(words).steps[0])
+    by_hook = [entry.path for entry in steps.finish(frozenset()).entries]
+    by_configure = [one.path for one in compat_libraries(LinuxKernel(), rootfs, DRIVER, COMPAT, "13.0")]
+    os.close(rootfs)
+    return [by_configure, by_hook]
+
+
+@pytest.mark.parametrize(
+    ("note", "taken"),
+    [
+        ('{"Driver": [535, 580]}', True),
+        ('{"Driver": ["580"], "CUDA Version": "13.1"}', True),
+        ('{"Driver": ["580"], "CUDA Version": 13.1}', True),
+        ('{"Driver": ["580"], "CUDA Version": null}', True),
+        ('{"Driver": ["580"], "CUDA Version": "13.0"}', False),
+        ('{"Driver": ["580"], "CUDA Version": 13.0}', False),
+        ('{"Driver": ["580"], "CUDA Version": []}', False),
+        ('{"Driver": ["580"], "CUDA Version": "13.\\u0031"}', False),
+        ('{"Driver": ["580"], "CUDA Version": "ü"}', False),
+        ('{"Driv\\u0065r": ["580"]}', False),
+        ('{"Driver": [5.8e2]}', False),
+        ('{"Driver": [580.0]}', True),
+        ('{"Driver": [-580]}', False),
+        ('{"Driver": [580], "x": 1000000000000000000000}', False),
+        ('{"Driver": [580]} x', False),
+        ("", False),
+    ],
+)
+def test_both_judge_a_note_alike(scratch: str, sim_root: Any, note: str, taken: bool) -> None:
+    assert found(scratch, sim_root(), note) == [[NEWER] * taken, [NEWER] * taken]

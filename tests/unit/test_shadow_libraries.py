@@ -1,0 +1,134 @@
+"""Copies of libcuda and libnvidia-ml in an image: native/core/steps/shadows.c by its caller in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from nvc.errors import MountError
+from nvc.model import Identity
+from nvc.slices.build.shadow_libraries import ImageLibraries, find_shadow_libraries
+
+LIBS = "/usr/lib/driver"
+ELF = b"\x7fELF" + bytes(60)
+COMPAT = "/usr/local/cuda/compat"
+
+
+class Image:
+    """A directory as an image."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.fd = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+
+    def write(self, *paths: str, content: bytes = ELF) -> None:
+        for path in paths:
+            os.makedirs(os.path.dirname(self.directory + path), exist_ok=True)
+            with open(self.directory + path, "wb") as out:
+                out.write(content)
+
+    def link(self, text: str, path: str) -> None:
+        os.makedirs(os.path.dirname(self.directory + path), exist_ok=True)
+        os.symlink(text, self.directory + path)
+
+    def identity(self, path: str) -> Identity:
+        found = os.stat(self.directory + path)
+        return Identity(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def found(self, *library_path: str, known: tuple[Identity, ...] = (), compat: str = "") -> ImageLibraries:
+        return find_shadow_libraries(self.fd, LIBS, library_path, known, compat)
+
+    def paths(self, *library_path: str) -> list[str]:
+        return [shadow.path for shadow in self.found(*library_path).shadows]
+
+
+@pytest.fixture
+def image(tmp_path: object) -> Iterator[Image]:
+    made = Image(str(tmp_path))
+    yield made
+    os.close(made.fd)
+
+
+def test_nothing(image: Image) -> None:
+    assert image.found() == ImageLibraries((), (), ())
+
+
+def test_names_and_sonames(image: Image) -> None:
+    image.write(*(f"{LIBS}/{name}" for name in ("libcuda.so.1.2", "libcuda.so", "libnvidia-ml.so.1", "libcuda.sox",
+                                                "libcudart.so", "xlibcuda.so")))  # fmt: skip
+    image.write(f"{LIBS}/libcuda.so.9", content=b"GROUP ( libcuda.so.1 )")
+    found = image.found()
+    assert [(one.path.rpartition("/")[2], one.soname) for one in found.shadows] == [
+        ("libcuda.so", "libcuda.so.1"), ("libcuda.so.1.2", "libcuda.so.1"),
+        ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
+    ]  # fmt: skip
+    assert found.links == (LIBS,)
+
+
+@pytest.mark.parametrize(
+    ("item", "seen"),
+    [
+        ("/opt/a", True), ("/opt/a/", True), ("//opt/./b/../a", True), ("/../opt/a", True), ("/opt/link", True),
+        ("opt/a", False), ("", False), ("/opt/b", False), ("/opt/a/stubs", False), ("/opt/a/stubs/", False),
+        ("/opt/a\0", False), ("/" + "x" * 5000, False),
+    ],
+)  # fmt: skip
+def test_directories_of_the_variable(image: Image, item: str, seen: bool) -> None:
+    image.write("/opt/a/libcuda.so.1", "/opt/a/stubs/libcuda.so.1")
+    image.link("/opt/a", "/opt/link")
+    assert [path.rpartition("/")[2] for path in image.paths(item)] == ["libcuda.so.1"] * seen
+
+
+def test_one_file_and_one_directory_count_once(image: Image) -> None:
+    image.write("/opt/a/libcuda.so.1.2")
+    image.link("libcuda.so.1.2", "/opt/a/libcuda.so.1")
+    image.link("../a/libcuda.so.1", "/opt/b/libcuda.so")
+    image.link("a", "/opt/c")
+    found = image.found("/opt/a", "/opt/c", "/opt/b")
+    assert [shadow.path for shadow in found.shadows] == ["/opt/a/libcuda.so.1"]
+    assert found.links == ("/opt/a", "/opt/b")
+
+
+def test_links_stay_in_the_image(image: Image) -> None:
+    image.link("../../../../../../../../etc/libcuda.so.1", f"{LIBS}/libcuda.so.1")
+    assert image.paths() == []
+    image.write("/etc/libcuda.so.1")
+    assert image.paths() == [f"{LIBS}/libcuda.so.1"]
+
+
+def test_a_shim_is_no_copy_but_has_a_place(image: Image) -> None:
+    image.write("/opt/a/libcuda.so.1")
+    found = image.found("/opt/a", known=(image.identity("/opt/a/libcuda.so.1"),))
+    assert found.shadows == () and found.links == ("/opt/a",)
+
+
+def test_compat_libraries(image: Image) -> None:
+    image.write(f"{COMPAT}/libcuda.so.1", "/usr/local/cuda-12/compat/lib/libcuda.so", "/usr/local/cuda-11/compat/x")
+    image.link("cuda-12", "/usr/local/cuda-13")
+    found = image.found(COMPAT, "/usr/local/cuda-12/compat/lib")
+    assert found.hidden == ("/usr/local/cuda/compat", "/usr/local/cuda-12/compat")
+    assert found.shadows == ()
+    used = image.found(compat=COMPAT)
+    assert used.hidden == ("/usr/local/cuda-12/compat",)
+    assert [shadow.path for shadow in used.shadows] == [f"{COMPAT}/libcuda.so.1"] and used.links == (COMPAT,)
+
+
+@pytest.mark.parametrize("below", ["lib", "lib.real"])
+def test_a_link_in_a_hidden_directory_hides_nothing_elsewhere(image: Image, below: str) -> None:
+    """What is hidden is the directory, and the copies to which a link in it leads can still be loaded."""
+    image.write(f"{COMPAT}/libcuda.so.1", "/opt/a/libcuda.so.1", f"{LIBS}/libnvidia-ml.so.1")
+    image.link("/opt/a", f"{COMPAT}/{below}")
+    image.link(LIBS, f"/usr/local/cuda-12/compat/{below}")
+    found = image.found("/opt/a")
+    assert found.hidden == (COMPAT,)
+    assert [one.path for one in found.shadows] == [f"{LIBS}/libnvidia-ml.so.1", "/opt/a/libcuda.so.1"]
+
+
+def test_more_copies_than_anybody_has(image: Image) -> None:
+    image.write(*(f"{LIBS}/libcuda.so.{number}" for number in range(64)))
+    assert len(image.paths()) == 64
+    image.write(f"{LIBS}/libcuda.so.64")
+    with pytest.raises(MountError, match="more than 64 copies of libcuda"):
+        image.found()
