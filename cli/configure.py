@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import posix
+import sys
+
 from nvc import privileges
 from nvc.api import Container, Driver
+from nvc.configure import configure_target
 from nvc.errors import InputError
+from nvc.kernel import LinuxKernel
 from nvc_cli import arguments
 from nvc_cli.options import FORMATS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvc.apply.again import Call
     from nvc.plan.ops import Plan
     from nvc_cli.boot import Session
 
@@ -29,16 +35,19 @@ def run(session: Session) -> None:
         raise InputError("--format", cause="only with --dry-run")
     form = arguments.choice(values, "format", FORMATS)
     request = arguments.request(values)
-    options = arguments.driver_options(session.globals, request.imex_channels)
     pid, rootfs = arguments.pid(values), arguments.rootfs(session.words.rest)
+    again = _again(session, pid, rootfs)
+    options = arguments.driver_options(session.globals, request.imex_channels)
     host = _is_host(session)
 
     privileges.reduce("configure", options.load_kmods)
-    driver, container = Driver(options, log=session.log), Container(pid, rootfs, host=host)
+    container = Container(pid, rootfs, host=host)
     if "dry_run" in values:
-        _show(driver.plan(container, request), form)
+        _show(Driver(options, log=session.log).plan(container, request), form)
         return
-    outcome = driver.configure(container, request, last=True)
+    outcome = configure_target(
+        LinuxKernel(), options, request, container.open, session.log, last=True, again=again
+    )
     session.log.step(f"{outcome.changes} changes")
     session.log.warnings(outcome.warnings)
     notes = outcome.warnings
@@ -50,6 +59,26 @@ def run(session: Session) -> None:
         except ImportError:  # the container is complete: too late to fail
             return
         warn(session.program, notes)
+
+
+def _again(session: Session, pid: int, rootfs: str) -> Call | None:
+    """This call for any container, where the launcher may be able to do it. None where more than its words decides.
+
+    native/launcher/replay_words.c reads the same words.
+    """
+    words, given = sys.argv[1:], f"--pid={pid}"
+    root = arguments.text(session.globals, "root", "/")
+    plain = (
+        type(session.log).__name__ == "Silent"
+        and root.startswith("/")
+        and "dry_run" not in session.words.values
+    )
+    only = [word for word in words if word.startswith("--pid")] == [given] and words[-1] == rootfs
+    if not (plain and only and pid) or b"CUDA_MPS_PIPE_DIRECTORY" in posix.environ:
+        return None
+    from nvc.apply.again import Call, settings
+
+    return Call(("configure", *("--pid" if word == given else word for word in words[:-1])), settings())
 
 
 def _is_host(session: Session) -> bool:

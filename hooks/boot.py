@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from nvc_hooks.prestart import Call
+    from nvc_hooks.prestart import Options
 
 CDI = "nvc-cdi-hook"
 WORKING = ("prestart", "createRuntime", "createContainer")
@@ -81,7 +81,7 @@ def _run(argv: list[str]) -> int:
     return 0
 
 
-def _options(argv: list[str]) -> tuple[Call | None, list[str]]:
+def _options(argv: list[str]) -> tuple[Options | None, list[str]]:
     """The options before the command, with one or two dashes as in Go, and the remaining words.
 
     None instead of options: -version or -help was answered.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from nvc.config import driver_options, load
 from nvc.environment import request_from
 from nvc.errors import ContainerError, InputError, NvcError, one_line
@@ -12,13 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from nvc.apply.again import Call
     from nvc.config import Config
     from nvc.configure import RunLog
     from nvc.kernel import Kernel
-    from nvc.oci import ContainerState
+    from nvc.oci import Container, ContainerState
 
     #: The configuration file that was named, or "", and whether to log to standard error.
-    Call: TypeAlias = tuple[str, bool]
+    Options: TypeAlias = tuple[str, bool]
 
 #: As NVIDIA's hook says it: people search for these words.
 NOT_SUPPORTED = (
@@ -27,7 +30,7 @@ NOT_SUPPORTED = (
 )
 
 
-def run(command: str, call: Call) -> None:
+def run(command: str, call: Options) -> None:
     """Give the container on standard input what it asks for. Raises NvcError; it is then as it was."""
     named, debug = call
     config = load(named)
@@ -52,6 +55,7 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
         log.step("no GPU is asked for")
         return
     _check_mode(config)
+    again = _again(command, container, config, debug)
 
     from nvc import privileges
     from nvc.configure import configure
@@ -66,7 +70,9 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
     pid = _pid(kernel, command, state)
     rootfs, devices = container.rootfs, container.devices
     called = state.id, state.bundle
-    outcome = configure(kernel, options, request, pid, rootfs, log, devices, last=True, called=called)
+    outcome = configure(
+        kernel, options, request, pid, rootfs, log, devices, last=True, called=called, again=again
+    )
     log.step(f"{outcome.changes} changes")
     log.warnings(outcome.warnings)
     if not debug:  # only after success: engines show a hook's first line as the cause of its failure
@@ -74,6 +80,24 @@ def _inject(command: str, config: Config, log: RunLog, debug: bool) -> None:
 
         for warning in outcome.warnings:
             say(f"nvc-hook: warning: {one_line(warning)}\n")
+
+
+def _again(command: str, container: Container, config: Config, debug: bool) -> Call | None:
+    """This call for any container, where the launcher may be able to do it. None where something else decides.
+
+    native/launcher/replay_hook.c reads the same of the bundle.
+    """
+    logs = debug or config.log or config.cli_debug
+    asks = config.swarm_resource or any(
+        "nvidia-container-devices" in one.destination for one in container.mounts
+    )
+    if command == "createContainer" or logs or asks:
+        return None
+    from nvc.apply.again import VARIABLES, Call, settings_of
+
+    read = [f"{name}={value}" for name, value in container.environment.items() if name.startswith(VARIABLES)]
+    rights = "privileged" if container.privileged else "usual"
+    return Call(("hook", *sys.argv[1:], rights, *read), settings_of(config))
 
 
 def _check_mode(config: Config) -> None:

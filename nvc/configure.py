@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from nvc.apply.again import Call
     from nvc.apply.executor import Outcome
     from nvc.compat import CompatLibrary
     from nvc.kernel import Kernel
@@ -61,15 +62,16 @@ def configure(
     oci_devices: list[dict[str, object]] | None = None,
     last: bool = False,
     called: tuple[str, str] = ("", ""),
+    again: Call | None = None,
 ) -> Outcome:
     """Give the container of `pid` (0: the parent process) what `request` asks for.
 
     `oci_devices` is its bundle's linux.resources.devices, where known. `last`: the process ends by telling the
-    outcome; see nvc.apply.executor. `called`: its id and bundle, where its runtime says them. Raises NvcError; the
-    container is then as it was.
+    outcome; see nvc.apply.executor. `called`: its id and bundle, where its runtime says them. `again`: notes how it
+    was done. Raises NvcError; the container is then as it was.
     """
     opened = opener(kernel, pid, rootfs, called)
-    return configure_target(kernel, options, request, opened, log, oci_devices, last)
+    return configure_target(kernel, options, request, opened, log, oci_devices, last, again)
 
 
 def opener(
@@ -96,20 +98,21 @@ def configure_target(
     log: Log,
     oci_devices: list[dict[str, object]] | None = None,
     last: bool = False,
+    again: Call | None = None,
 ) -> Outcome:
     """Give the container that `opened` opens what `request` asks for; `opened` is called once for each attempt.
 
-    Where what discovery found is out of date, everything is done once more. `oci_devices` and `last` are those of
-    `configure`. Raises NvcError; the container is then as it was.
+    Where what discovery found is out of date, everything is done once more. `oci_devices`, `last` and `again`
+    are those of `configure`. Raises NvcError; the container is then as it was.
     """
     check_floor()
     try:
-        return _configure(kernel, options, request, opened, log, oci_devices, last)
+        return _configure(kernel, options, request, opened, log, oci_devices, last, again)
     except SourceChanged as change:  # raised before anything was done
         log.step(f"{change}; what was found is stale, looking again")
         if options.inventory:
             inventory.forget(options)
-        return _configure(kernel, options, request, opened, log, oci_devices, last)
+        return _configure(kernel, options, request, opened, log, oci_devices, last, again)
     finally:
         probe = sys.modules.get("nvc.kernel.probe")  # imported by a run that has asked NVML
         if probe is not None:
@@ -139,8 +142,9 @@ def _configure(
     log: Log,
     oci_devices: list[dict[str, object]] | None,
     last: bool,
+    again: Call | None,
 ) -> Outcome:
-    plan, target = plan_target(kernel, options, request, opened, log, repair=True, last=last)
+    plan, target = plan_target(kernel, options, request, opened, log, repair=True, last=last, again=again)
     from nvc.apply.executor import apply_plan
 
     def apply() -> Outcome:
@@ -148,7 +152,10 @@ def _configure(
 
     try:
         if plan.slice is None or plan.slice.outer is not None:
-            return apply()
+            outcome = apply()
+            if again is not None:
+                again.keep(kernel, options, request, plan, target, outcome)
+            return outcome
         from nvc.slices.build.builder import install_slice
 
         return install_slice(kernel, target, plan.slice, target.layout.libs_dir, options.timeout, apply)
@@ -174,14 +181,18 @@ def plan_target(
     log: Log,
     repair: bool = False,
     last: bool = False,
+    again: Call | None = None,
 ) -> tuple[Plan, Target]:
     """Build the plan for the container that `opened` opens. Returns the plan and the open target.
 
     The caller closes the target. The container is opened once the request is known to be good, and not changed. But
     with `repair`, what a killed run has left there is undone: it could be taken for the image's. With `last` the
-    process is ended if the container's file system does not answer; see nvc.deadline. Raises NvcError.
+    process is ended if the container's file system does not answer; see nvc.deadline. Raises NvcError. `again` is
+    told of the facts.
     """
     facts = discover(kernel, options, meanwhile=_load_the_rest)
+    if again is not None:
+        again.facts = facts
     log.done("discover")
     from nvc.compat import compat_libraries
     from nvc.plan.build import build_plan

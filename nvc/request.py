@@ -67,6 +67,7 @@ class Part(Value):
     hold: str = ""  # what of a claim this is: no two slices have it at once, except for containers that share one
     isolation: str = ""  # kernel: the driver limits the container's cgroup, too
     reserved: int = 0  # bytes of its memory that no other slice can reserve; at most the limit
+    uncounted: bool = False  # with libraries whose memory is not counted
 
 
 class SliceRequest(Value):

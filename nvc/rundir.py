@@ -1,4 +1,5 @@
-"""Where nvc keeps what lives until the next boot (locks, journals, the inventory), and what lives on after it."""
+"""Where nvc keeps what lives until the next boot (locks, journals, the inventory), and what lives on after it; and
+where its configuration is."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from nvc.errors import InitializationError, of_host
 
 SYSTEM = "/run/nvc"
 STATE = "/var/lib/nvc"
+#: The configuration file: the first of them that exists.
+CONFIGURATIONS = ("/etc/nvc/config.toml", "/etc/nvidia-container-runtime/config.toml")
 _INITIAL_USER_NAMESPACE = 0xEFFFFFFD  # its inode since Linux 3.8 (PROC_USER_INIT_INO)
 
 

@@ -163,12 +163,12 @@ def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, tim
         report = kernel.apply(program.packed(), place)
     except OSError as error:
         hint = "see --timeout if the host is busy"
-        if not _repair(kernel, journal, place):
-            hint += f"; {_NOT_UNDONE}"
+        if journal.fd < 0 or not _repair(kernel, journal, place):
+            hint += f"; {_left(journal)}"
         raise ContainerError.of("configure container", target.rootfs_path, error, hint) from None
     if report.error:
         journal.keep = journal.keep or report.undo_failures > 0
-        raise _failure(report, program)
+        raise _failure(report, program, _left(journal) if report.undo_failures else "")
     journal.keep = False
     if target.host and report.changes:
         journal.finish()
@@ -178,16 +178,20 @@ def _run(kernel: Kernel, target: Target, program: Program, journal: Journal, tim
 def _repair(kernel: Kernel, journal: Journal, place: ApplyTarget) -> bool:
     """Undo at once what an applier that was stopped has left behind, as the next run would. Whether that worked."""
     journal.keep = True
-    records = read_journal(journal.fd) if journal.fd >= 0 else b""
     try:
-        report = kernel.apply(repair_program(records), place.replace(journal=-1))
+        report = kernel.apply(repair_program(read_journal(journal.fd)), place.replace(journal=-1))
     except OSError:
         return False  # whatever stops every applier here: the next run finds the journal
     journal.keep = report.error != 0
     return not journal.keep
 
 
-def _failure(report: ApplyReport, program: Program) -> NvcError:
+def _left(journal: Journal) -> str:
+    """What a message says where something of a run that failed stays in the container."""
+    return _NOT_UNDONE if journal.fd >= 0 else _UNKNOWN
+
+
+def _failure(report: ApplyReport, program: Program, left: str) -> NvcError:
     step, path, cause = report.step, report.path, strerror(report.error)
     if report.failure == lib.NVC_FAILED_PROGRAM:
         return InternalError(step, path, cause)
@@ -198,12 +202,13 @@ def _failure(report: ApplyReport, program: Program) -> NvcError:
         cause, hint = _SHARED, _SHARED_HINT
     op = program.ops[report.op] if 0 <= report.op < len(program.ops) else None
     kind = LoaderCacheError if isinstance(op, UpdateLoaderCache) else MountError
-    return kind(step, path, cause, "; ".join(filter(None, (hint, _NOT_UNDONE if report.undo_failures else ""))))
+    return kind(step, path, cause, "; ".join(filter(None, (hint, left))))
 
 
 _REPAIR = "repair an interrupted run"
 _REPAIR_HINT = "remove what is mounted there, or create the container again"
 _NOT_UNDONE = "what was done could not all be undone: the next run tries it again"
+_UNKNOWN = "what was done stays, as no journal could be kept: create the container again"
 _SHARED = "the volume there is shared with the host: what is mounted on it would appear on the host"
 _SHARED_HINT = "mount the volume elsewhere, or with the propagation private or rslave (Kubernetes: HostToContainer)"
 _HINTS = {

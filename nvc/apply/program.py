@@ -5,7 +5,7 @@ The layout is that of `struct nvc_op_header` in native/core/apply/apply.h.
 
 from __future__ import annotations
 
-import struct
+from _struct import Struct, pack
 
 from nvc.kernel import lib
 from nvc.plan import ops
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.apply.sources import Sources
 
-_HEADER = struct.Struct("<IIiIQII")
+_HEADER = Struct("<IIiIQII")
 
 #: The flags word of loader-cache entries (glibc dl-cache.h): libc6 ELF, and the machine in the second byte.
 LOADER_FLAGS = {"x86_64": 0x0303, "i386": 0x0003, "aarch64": 0x0A03, "arm": 0x0903}
@@ -35,7 +35,7 @@ class Program:
         operand: int = 0, attributes: int = 0,
     ) -> None:  # fmt: skip
         """Append one operation."""
-        path = target.encode()
+        path = _bytes(target)
         self.parts.append(_HEADER.pack(kind, flags, fd, operand, attributes, len(path), len(first)))
         self.parts += (path, b"\0", first, b"\0")
         self.ops.append(op)
@@ -83,7 +83,7 @@ def build_program(plan: ops.Plan, sources: Sources, interrupted: bytes) -> Progr
             )  # fmt: skip
         elif isinstance(op, ops.Symlink):
             bind = program.binds.get(op.fallback, -1)
-            program.add(op, lib.NVC_OP_SYMLINK, op.target, op.text.encode(), operand=bind + 1)
+            program.add(op, lib.NVC_OP_SYMLINK, op.target, _bytes(op.text), operand=bind + 1)
         elif isinstance(op, ops.UpdateLoaderCache):
             if op.entries:
                 program.add(op, lib.NVC_OP_LDCACHE, "/etc/ld.so.cache", _entries(op))
@@ -113,6 +113,11 @@ def _tmpfs(program: Program, op: ops.Tmpfs) -> None:
 def _entries(op: ops.UpdateLoaderCache) -> bytes:
     packed = []
     for entry in op.entries:
-        packed.append(struct.pack("<I", LOADER_FLAGS[entry.arch]))
-        packed += (entry.soname.encode(), b"\0", entry.path.encode(), b"\0")
+        packed.append(pack("<I", LOADER_FLAGS[entry.arch]))
+        packed += (_bytes(entry.soname), b"\0", _bytes(entry.path), b"\0")
     return b"".join(packed)
+
+
+def _bytes(text: str) -> bytes:
+    """A path as the kernel has it, which need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")

@@ -13,7 +13,7 @@ import nvc
 from nvc import inventory
 from nvc.errors import NvcError
 from nvc.request import MPS_PIPES, DriverOptions
-from nvc.rundir import in_user_namespace
+from nvc.rundir import CONFIGURATIONS, in_user_namespace
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Looked for in this order; where there is neither, the defaults hold.
-PATHS = ("/etc/nvc/config.toml", "/etc/nvidia-container-runtime/config.toml")
+PATHS = CONFIGURATIONS
 MAX_SIZE = 1 << 20  # bytes
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OVERFLOW_ID = 65534

@@ -6,7 +6,7 @@ import posix as os  # importing `os` itself costs a container start 0.8 ms
 
 from nvc import inventory
 from nvc.discovery.host import Host
-from nvc.discovery.key import fingerprint, host_key, unchanged
+from nvc.discovery.key import fingerprint, host_key, looks_of, unchanged
 from nvc.discovery.pack import pack, unpack
 from nvc.discovery.proc import proc_files
 from nvc.discovery.sockets import find_ipcs
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from nvc.discovery.key import Look
     from nvc.kernel import Kernel
     from nvc.model import HostFacts
     from nvc.request import DriverOptions
@@ -43,6 +44,21 @@ def find(
         return facts.replace(warnings=warnings + facts.warnings) if warnings else facts
     finally:
         host.close()
+
+
+def kept_looks(options: DriverOptions, facts: HostFacts) -> tuple[Look, ...] | None:
+    """The looks by which `facts` are the inventory's: they hold while each has the same answer.
+
+    None where the inventory has other facts, or none. Raises OSError.
+    """
+    apart = bool(options.configuration) or options.load_kmods
+    kept = inventory.load(inventory.file_name(os.stat(options.root), apart))
+    if not isinstance(kept, tuple) or len(kept) != 4 or kept[2] != pack(facts):
+        return None
+    looks = looks_of(kept[0], options, options.configuration)
+    if looks is None or (options.load_kmods and not _was_complete(kept)):
+        return None
+    return (*looks, *(("D", "d", path, state) for path, state in kept[1]))
 
 
 def _load_kmods(host: Host, options: DriverOptions) -> tuple[str, ...]:

@@ -1,8 +1,13 @@
-"""The key of the inventory: the state of the host on which discovery depends, read in under 1 ms without NVML."""
+"""The key of the inventory: the state of the host on which discovery depends, read in under 1 ms without NVML.
+
+It consists of looks: where, how, and the answer. What the launcher repeats without Python (nvc/apply/replay.py) it
+compares by the same looks, so an answer is bytes that native/launcher/replay_look.c makes as well.
+"""
 
 from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
+import stat
 
 import nvc
 from nvc.discovery.host import SIMULATION
@@ -12,16 +17,22 @@ from nvc.model import Gpu, HostFacts, Library, MigDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator
+    from typing import Any, TypeAlias
 
     from nvc.discovery.host import Host
     from nvc.discovery.hostroot import HostRoot
     from nvc.request import DriverOptions
 
+    #: Root, kind, path and answer. Roots: D the driver's, S of /proc and /sys, V of device nodes, H this process's.
+    Look: TypeAlias = tuple[str, str, str, bytes]
+
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _CAPABILITIES = PROC + "/capabilities"
 _TABLE = nvc.__file__.rpartition("/")[0] + "/discovery/library_table.py"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_CONTENT_MAX = 65536  # bytes
+ABSENT = b"-"
 
 
 def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
@@ -30,14 +41,21 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
     Left out are files that the executor compares when it opens them, sockets and proc files, which every start
     reads, and the uid of the probe.
     """
-    driver, system = host.driver, host.system
-    root = os.fstat(driver.fd)
+    return (*_choices(options, extra), host.devices is host.driver, tuple(_looks(host, options)))
+
+
+def looks_of(key: tuple[Any, ...], options: DriverOptions, extra: bytes) -> tuple[Look, ...] | None:
+    """What a key that was kept is made of; None for one of other options."""
+    choices = _choices(options, extra)
+    return key[-1] if key[: len(choices)] == choices else None
+
+
+def _choices(options: DriverOptions, extra: bytes) -> tuple[Any, ...]:
+    """What a caller decides, and the program itself."""
     return (
         nvc.__version__,
-        _table_state(),
         (HostFacts._fields, Gpu._fields, MigDevice._fields, Library._fields),
         extra,
-        _boot_id(),
         (
             options.root,
             options.ldcache,
@@ -45,92 +63,101 @@ def host_key(host: Host, options: DriverOptions, extra: bytes) -> tuple[Any, ...
             options.mps_directory,
             options.library_directories,
         ),
-        (root.st_dev, root.st_ino, root.st_mtime_ns),
-        _identity(driver, options.ldcache),
-        host.simulated and _identity(driver, SIMULATION),
-        host.devices is driver,
-        system.read_optional("/sys/module/nvidia/version", 256),
-        # A module that is loaded again gets another inode in sysfs.
-        tuple(_inode(system, f"/sys/module/{name}") for name in _MODULES),
-        _majors(system.read_optional("/proc/devices") or b""),
-        tuple(_rdev(host.devices, path) for path in (CONTROL, UVM, UVM_TOOLS, MODESET)),
-        tuple(system.entries(GPUS)),
-        _mig_tree(system),
     )
 
 
-def _table_state() -> tuple[int, ...]:
-    """Inode, size and mtime of library_table.py: in a checkout, a new row must invalidate the inventory."""
+def _looks(host: Host, options: DriverOptions) -> Iterator[Look]:
+    driver, system = host.driver, host.system
+    yield "H", "i", _TABLE, _table_state()
+    yield "H", "c", _BOOT_ID, _boot_id()
+    yield "D", "d", "/", answer(driver, "d", "/")
+    for kind, path in (("i", options.ldcache), ("i", SIMULATION), ("r", CONTROL)):
+        yield "D", kind, path, answer(driver, kind, path)
+    yield "S", "c", "/sys/module/nvidia/version", answer(system, "c", "/sys/module/nvidia/version")
+    for name in _MODULES:  # a module that is loaded again gets another inode in sysfs
+        yield "S", "n", f"/sys/module/{name}", answer(system, "n", f"/sys/module/{name}")
+    yield "S", "m", "/proc/devices", answer(system, "m", "/proc/devices")
+    for path in (CONTROL, UVM, UVM_TOOLS, MODESET):
+        yield "V", "r", path, answer(host.devices, "r", path)
+    yield "S", "l", GPUS, answer(system, "l", GPUS)
+    yield from _mig_tree(system)
+
+
+def answer(root: HostRoot, kind: str, path: str) -> bytes:
+    """What is at `path` now; `-` where nothing is. Raises DetectionError where the answer is out of bounds.
+
+    Kinds: `i` identity, `d` identity of a directory, `n` inode, `r` number of a device, `c` content, `m` lines of
+    /proc/devices that name the driver, `l` names with inodes.
+    """
+    if kind == "l":
+        return b"".join(
+            [
+                b"%b %d\n" % (name.encode("utf-8", "surrogateescape"), inode)
+                for name, inode in root.entries(path)
+            ]
+        )
+    if kind == "c":
+        content = root.read_optional(path, _CONTENT_MAX)
+        return ABSENT if content is None else b"+" + content
+    if kind == "m":
+        lines = (root.read_optional(path) or b"").split(b"\n")
+        return b"\n".join([line for line in lines if b"nvidia" in line])
     try:
-        status = os.stat(_TABLE)
+        status = root.stat(path)
     except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        return ABSENT
+    if kind == "i":
+        return identity(status)
+    if kind == "d":
+        return b"%d %d %d" % (status.st_dev, status.st_ino, status.st_mtime_ns)
+    if kind == "n":
+        return b"%d" % status.st_ino
+    return b"%o %d" % (stat.S_IFMT(status.st_mode), status.st_rdev)
+
+
+def identity(status: os.stat_result) -> bytes:
+    """The answer of kind `i`."""
+    kind, size, time = stat.S_IFMT(status.st_mode), status.st_size, status.st_mtime_ns
+    return b"%o %d %d %d %d" % (kind, status.st_dev, status.st_ino, size, time)
+
+
+def _table_state() -> bytes:
+    """Identity of library_table.py: in a checkout, a new row must invalidate the inventory."""
+    try:
+        return identity(os.stat(_TABLE))
+    except OSError:
+        return ABSENT
 
 
 def _boot_id() -> bytes:
-    """The identifier of this boot of the running kernel, also for a simulated driver; b"" where it has none."""
+    """The identifier of this boot of the running kernel, also for a simulated driver."""
     try:
         fd = os.open(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return b""
+        return ABSENT
     try:
-        return os.read(fd, 64)
+        return b"+" + os.read(fd, 64)
     finally:
         os.close(fd)
 
 
-def _identity(root: HostRoot, path: str) -> tuple[int, ...] | None:
-    try:
-        status = root.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _inode(root: HostRoot, path: str) -> int:
-    try:
-        return root.stat(path).st_ino
-    except OSError:
-        return 0
-
-
-def _rdev(root: HostRoot, path: str) -> int:
-    try:
-        return root.stat(path).st_rdev
-    except OSError:
-        return -1
-
-
-def _majors(devices: bytes) -> tuple[bytes, ...]:
-    return tuple(line for line in devices.split(b"\n") if b"nvidia" in line)
-
-
-def _mig_tree(system: HostRoot) -> tuple[Any, ...]:
+def _mig_tree(system: HostRoot) -> Iterator[Look]:
     """GPU and compute instances with the inodes of their directories: one that is created again has another."""
-    tree = []
+    yield "S", "l", _CAPABILITIES, answer(system, "l", _CAPABILITIES)
     for gpu, _ in system.entries(_CAPABILITIES):
         if not gpu.startswith("gpu"):
             continue
         base = f"{_CAPABILITIES}/{gpu}/mig"
-        for instance, inode in system.entries(base):
-            tree.append((gpu, instance, inode, tuple(system.entries(f"{base}/{instance}"))))
-    return tuple(tree)
+        yield "S", "l", base, answer(system, "l", base)
+        for instance, _ in system.entries(base):
+            yield "S", "l", f"{base}/{instance}", answer(system, "l", f"{base}/{instance}")
 
 
-def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+def fingerprint(root: HostRoot, directories: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     """Each of the directories that discovery searched, with its device, inode and mtime."""
-    return tuple((path, _directory(root, path)) for path in directories)
+    return tuple((path, answer(root, "d", path)) for path in directories)
 
 
-def unchanged(root: HostRoot, fingerprints: tuple[tuple[str, Any], ...]) -> bool:
+def unchanged(root: HostRoot, fingerprints: tuple[tuple[str, bytes], ...]) -> bool:
     """Whether no file was added to or removed from the directories since `fingerprints` was taken."""
-    return all(_directory(root, path) == state for path, state in fingerprints)
-
-
-def _directory(root: HostRoot, path: str) -> tuple[int, ...] | None:
-    try:
-        status = root.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    return all(answer(root, "d", path) == state for path, state in fingerprints)

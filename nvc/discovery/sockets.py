@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.discovery.hostroot import HostRoot
 
-_SOCKETS = (
+#: Each service with its socket's name below /run.
+SOCKETS = (
     ("persistenced", "nvidia-persistenced/socket"),
     ("fabricmanager", "nvidia-fabricmanager/socket"),
 )
@@ -23,9 +24,9 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
     """The services' sockets and the MPS directory that exist, and warnings about other files at their paths."""
     found = []
     warnings = []
-    for service, name in _SOCKETS:
+    for service, name in SOCKETS:
         for base in ("/run", "/var/run"):
-            mode, path = _look(root, f"{base}/{name}")
+            mode, path = look(root, f"{base}/{name}")
             if stat.S_ISSOCK(mode):
                 found.append(Ipc(path, service, "utility"))
                 break
@@ -33,7 +34,7 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
                 warnings.append(f"socket {base}/{name} is left out: not a socket")
                 break
     if mps_directory:
-        mode, path = _look(root, mps_directory)
+        mode, path = look(root, mps_directory)
         if stat.S_ISDIR(mode):
             found.append(Ipc(path, "mps", "compute", True))
         elif mode:
@@ -41,7 +42,7 @@ def find_ipcs(root: HostRoot, mps_directory: str) -> tuple[tuple[Ipc, ...], tupl
     return tuple(found), tuple(warnings)
 
 
-def _look(root: HostRoot, path: str) -> tuple[int, str]:
+def look(root: HostRoot, path: str) -> tuple[int, str]:
     """Mode and resolved path of the file at `path`; mode 0 if it is missing, a dangling link or not accessible.
 
     A final link is followed only if it belongs to root: anyone can create one in /tmp, and its target would be

@@ -43,6 +43,7 @@ class DescriptorIdentity(Value):
     inode: int
     mount: int  # as in /proc/PID/mountinfo
     mode: int
+    node: int  # the number of the device that a device node stands for
 
 
 class ApplyTarget(Value):
@@ -184,7 +185,9 @@ class LinuxKernel:
         """What a descriptor stands for, as the kernel remembers it; its file system is not asked (statx(2))."""
         found = ffi.new("struct nvc_identity *")
         checked(lib.nvc_identity(fd, found))
-        return DescriptorIdentity(int(found.device), int(found.inode), int(found.mount), int(found.mode))
+        return DescriptorIdentity(
+            int(found.device), int(found.inode), int(found.mount), int(found.mode), int(found.node)
+        )
 
     def pidfd_open(self, pid: int) -> int:
         """A descriptor that stands for `pid` even after it is reused (pidfd_open(2))."""

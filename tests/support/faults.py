@@ -76,6 +76,8 @@ class Scenario(NamedTuple):
     cgroup: int
     read_only: bool
     slice: bool = False
+    cdi: bool = False  # nvc-cdi-hook, in the container's mount namespace
+    journal: bool = True  # else there is nowhere to keep one
 
 
 SCENARIOS = {
@@ -85,8 +87,26 @@ SCENARIOS = {
         Scenario("again", hook=False, inventory=True, cgroup=2, read_only=True),
         Scenario("hook", hook=True, inventory=True, cgroup=2, read_only=False),
         Scenario("slice", hook=True, inventory=True, cgroup=1, read_only=False, slice=True),
+        Scenario("cdi", hook=True, inventory=False, cgroup=2, read_only=False, cdi=True),
+        Scenario("cdi-read-only", hook=True, inventory=False, cgroup=2, read_only=True, cdi=True),
+        Scenario(
+            "cdi-no-journal", hook=True, inventory=False, cgroup=2, read_only=False, cdi=True, journal=False
+        ),
     )
 }
+
+
+LIBRARIES = f"/usr/lib/{os.uname().machine}-linux-gnu"
+
+
+def cdi_steps(version: str) -> list[str]:
+    """Words of a call of nvc-cdi-hook, which needs no interpreter for it."""
+    return [
+        "slice-memory", "--driver-root=/", "create-symlinks", f"--link=libcuda.so.1::{LIBRARIES}/libcuda.so",
+        "--link=../x::/new/directory/link", "enable-cuda-compat", f"--host-driver-version={version}",
+        "update-ldcache", f"--folder={LIBRARIES}", "update-application-profile",
+        "disable-device-node-modification",
+    ]  # fmt: skip
 
 
 class Done(NamedTuple):
@@ -110,8 +130,9 @@ class World:
             os.mkdir(self.directory + name)
         self.template = f"{self.directory}/template"
         self.rootfs = f"{self.directory}/base/rootfs"
+        self.libraries: tuple[str, ...] = ()
         self.command = self._command(prefix, driver_root)
-        own_mounts()
+        own_mounts(scenario.journal)
         make_template(self.template, driver_root)
         self.warnings = ""  # of a start in which nothing goes wrong
         self.kept: dict[str, bytes] = {}
@@ -135,6 +156,13 @@ class World:
         }
         with open(f"{self.directory}/bundle/config.json", "w", encoding="utf-8") as out:
             json.dump(document, out)
+        if self.scenario.cdi:
+            self.libraries = tuple(
+                os.path.realpath(f"{driver_root}{LIBRARIES}/{name}")
+                for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+            )
+            version = self.libraries[0].rpartition(".so.")[2]
+            return [os.path.join(prefix, "bin/nvc-cdi-hook"), *cdi_steps(version)]
         return [os.path.join(prefix, "bin/nvc-hook"), "-config", config, "prestart"]
 
     def _learn(self) -> None:
@@ -144,7 +172,8 @@ class World:
         self._must_do(container)
         self.after = container.look()
         container.close()
-        assert len(self.after.mounts) > len(self.before.mounts) + 10
+        assert self.after != self.before
+        assert self.scenario.cdi or len(self.after.mounts) > len(self.before.mounts) + 10
         self.files = sorted(runtime_files())
         self.content = runtime_content()
         if self.scenario.inventory:
@@ -173,7 +202,9 @@ class World:
                 out.write(content)
         self.serial += 1
         scenario = self.scenario
-        return Container(self.template, self.rootfs, scenario.cgroup, scenario.read_only, self.serial)
+        return Container(
+            self.template, self.rootfs, scenario.cgroup, scenario.read_only, self.serial, self.libraries
+        )
 
     def start(self, container: Container, fault: str = "", log: str = "") -> Done:
         """Start a container, once."""
@@ -188,7 +219,9 @@ class World:
             words = [*self.command, f"--pid={container.pid}", container.rootfs]
             with open(f"{self.directory}/state.json", "w", encoding="utf-8") as out:
                 out.write("{}")
-        traced = [self.tool, "-t", str(TIMEOUT), *(("-f", fault) if fault else ("-l", log))]
+        inside = ["nsenter", f"--mount=/proc/{container.pid}/ns/mnt"] if self.scenario.cdi else []
+        words = [*inside, *words] if not (fault or log) else words
+        traced = [*inside, self.tool, "-t", str(TIMEOUT), *(("-f", fault) if fault else ("-l", log))]
         with open(f"{self.directory}/state.json", "rb") as stdin:
             if not (fault or log):
                 done = subprocess.run(words, stdin=stdin, capture_output=True, env=CLEAN_ENV, check=False)
@@ -210,7 +243,7 @@ class World:
         return [
             Fault(call, action)
             for call in self.calls
-            if call.part == "nvc" or self.scenario.name == "first"
+            if call.part == "nvc" or self.scenario.name == "first" or self.scenario.cdi
             for action in actions
             if _possible(call, action)
         ]
@@ -265,7 +298,11 @@ class World:
             return
         if fault.call.part != "interpreter":
             yield from judge_text(done.status, done.text)
-        if done.status == 0 and look != self.after and not done.text.startswith("nvc-cli: warning: "):
+        if (
+            done.status == 0
+            and look.written() != self.after
+            and not done.text.startswith("nvc-cli: warning: ")
+        ):
             yield from ["said to be done, but", *look.differences(self.after)]
         if done.status != 0 and look != self.before:
             yield from [f"failed ({done.text}), but", *look.differences(self.before)]

@@ -44,11 +44,14 @@ def unshare_mounts() -> None:
     mount("none", "/", flags=_ALL_BELOW | _PRIVATE)
 
 
-def own_mounts() -> None:
-    """The same, with an empty runtime directory."""
+def own_mounts(journal: bool) -> None:
+    """The same, with an empty runtime directory, or none and no place for one."""
     unshare_mounts()
-    os.makedirs(RUN, exist_ok=True)
-    mount("none", RUN, "tmpfs", data="mode=0700")
+    if journal:
+        os.makedirs(RUN, exist_ok=True)
+        mount("none", RUN, "tmpfs", data="mode=0700")
+    else:
+        mount("none", os.path.dirname(RUN), "tmpfs", _READ_ONLY)
 
 
 def make_template(directory: str, driver_root: str) -> None:
@@ -98,7 +101,7 @@ class Look(NamedTuple):
         others = [line for line in self.mounts if not line.startswith(f"/{CACHE} ")]
         if others == self.mounts:
             return self
-        files = {name: about for name, about in self.files.items() if name != f"/proc/driver/{CACHE}"}
+        files = {name: about for name, about in self.files.items() if os.path.basename(name) != CACHE}
         covered, _, *rest = files["/etc/ld.so.cache"]
         return Look(
             {**files, "/etc/ld.so.cache": (covered, stat.S_IFREG | 0o644, *rest)}, others, self.rules
@@ -108,8 +111,19 @@ class Look(NamedTuple):
 class Container:
     """A process in a mount namespace with a rootfs of its own, as a runtime has it before it pivots."""
 
-    def __init__(self, template: str, rootfs: str, version: int, read_only: bool, serial: int) -> None:
+    def __init__(
+        self,
+        template: str,
+        rootfs: str,
+        version: int,
+        read_only: bool,
+        serial: int,
+        files: tuple[str, ...] = (),
+    ) -> None:
         self.rootfs = rootfs
+        self.files = (
+            files  # of the host, which an engine has mounted on files of the image's directory of libraries
+        )
         self._stack = contextlib.ExitStack()
         name = f"nvc-faults-{os.getpid()}-{serial}"
         self.group = self._stack.enter_context(Group.make(version, name))
@@ -144,6 +158,12 @@ class Container:
             mount("overlay", self.rootfs, "overlay", data=layers)
             mount("proc", f"{self.rootfs}/proc", "proc")
             mount("none", f"{self.rootfs}/dev", "tmpfs", data="mode=755")
+            if self.files:
+                os.mknod(f"{self.rootfs}/dev/nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
+            for file in self.files:
+                self._mount_library(file)
+            for root in ("", self.rootfs) if self.files else ():
+                _load_driver(f"{root}/proc/driver")
             if read_only:
                 mount("none", self.rootfs, flags=_REMOUNT | _BIND | _READ_ONLY)
             os.write(tell, b"ready")
@@ -153,6 +173,13 @@ class Container:
             os.write(tell, f"{type(error).__name__}: {error}".encode()[:200])
         finally:
             os._exit(1)
+
+    def _mount_library(self, file: str) -> None:
+        directory = self.rootfs + _LIBRARIES.format(os.uname().machine)
+        target = f"{directory}/{os.path.basename(file)}"
+        with open(target, "wb"):
+            pass
+        mount(file, target, flags=_BIND)
 
     def look(self) -> Look:
         """What it is now."""
@@ -171,6 +198,15 @@ class Container:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self._stack.close()
+
+
+def _load_driver(directory: str) -> None:
+    """What the driver has below /proc/driver."""
+    mount("none", directory, "tmpfs")
+    os.makedirs(f"{directory}/nvidia/gpus")
+    for name, text in (("params", "ModifyDeviceFiles: 1\n"), ("version", "580\n")):
+        with open(f"{directory}/nvidia/{name}", "w", encoding="ascii") as out:
+            out.write(text)
 
 
 def _mounts(pid: int, rootfs: str) -> list[str]:
@@ -253,6 +289,8 @@ def runtime_content() -> dict[str, bytes]:
 
 def empty_runtime() -> None:
     """Remove everything below /run/nvc."""
+    if not os.path.exists(RUN):
+        return
     with os.scandir(RUN) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

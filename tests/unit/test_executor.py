@@ -9,7 +9,7 @@ import pytest
 
 from nvc.apply import executor, journal
 from nvc.apply.executor import apply_plan
-from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, SourceChanged
+from nvc.errors import ContainerError, InternalError, LoaderCacheError, MountError, NvcError, SourceChanged
 from nvc.kernel import ApplyReport, lib
 from nvc.model import Identity
 from nvc.plan.ops import BindFile, BindProc, BindSocket, LoaderEntry, Plan, Symlink, Tmpfs, UpdateLoaderCache
@@ -138,6 +138,21 @@ def test_a_silent_applier_is_repaired_at_once(
     assert [op.kind for op in kernel.programs[1]] == ["undo"]
     assert kernel.programs[1][0].first == b"Fusr/x\0\0"
     assert list(private_run.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [OSError(110, "Connection timed out"), ApplyReport(5, 4, 0, 2, "mount operation failed", "/x", ())],
+)
+def test_without_a_journal_nothing_is_said_to_be_undone(
+    tmp_path: Any, target: Any, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
+    monkeypatch.setattr(journal, "runtime_directory", lambda *_: "")
+    kernel = RecordingKernel(answer)
+    with pytest.raises(NvcError) as raised:
+        apply_plan(kernel, plan(tmp_path), target)
+    assert "no journal could be kept: create the container again" in raised.value.hint
+    assert len(kernel.programs) == 1
 
 
 def test_an_interrupted_run_is_undone_first(tmp_path: Any, target: Any, private_run: Any) -> None:

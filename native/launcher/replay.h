@@ -1,0 +1,66 @@
+/* Starts that Python has done before, done again without it: nvc/apply/again.py says which, nvc/apply/replay.py writes
+ * the records. Where anything is not as it was then, the call is Python's. */
+#ifndef NVC_REPLAY_H
+#define NVC_REPLAY_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A container that is being created, held by descriptors. */
+struct replay_container {
+    int pidfd, proc, mount_namespace, rootfs;
+};
+
+enum { REPLAY_DRIVER, REPLAY_SYSTEM, REPLAY_NODES, REPLAY_HOST, REPLAY_ROOTS };
+
+/* A record, read from its beginning to its end. */
+struct replay_record {
+    const char *at, *end;
+    int roots[REPLAY_ROOTS];
+};
+
+/* What came in the place of a device program. */
+struct replay_change {
+    int cgroup, old, new; /* descriptors; new is -1 where nothing need be changed */
+};
+
+/* How a look ended. */
+enum replay_look { REPLAY_SAME, REPLAY_OTHER, REPLAY_UNKNOWN };
+
+#define REPLAY_KEY_MAX 65536
+
+/* The container of process `pid` whose root file system is `rootfs`, as nvc/target.py opens it. */
+bool replay_open(int pid, const char *rootfs, struct replay_container *container);
+
+/* The next field, NULL behind the last one; a number that is a field. */
+const char *replay_field(struct replay_record *record);
+bool replay_number(struct replay_record *record, int base, uint64_t most, uint64_t *number);
+
+/* Compares what is at a place (root, kind, path) with an answer of nvc/discovery/key.py or nvc/apply/replay.py. With
+ * `kept`, the place is a source and its descriptor is for the caller. */
+enum replay_look replay_look(const struct replay_record *record, const char *place, const char *answer,
+                             int *kept);
+
+/* Loads what lets the cgroup of the process whose /proc directory is open as `proc` use the devices of `rules`, `block`
+ * being the instructions for them in hexadecimal digits. False where that is Python's. */
+bool replay_rules(int proc, const char *rules, const char *block, struct replay_change *change);
+/* Puts it in the place of the old program. Nothing was changed where it returns false. */
+bool replay_allow(struct replay_change *change);
+/* Puts the old program back. */
+void replay_disallow(struct replay_change *change);
+
+/* Does for the container what the record for `words` says, and exits; `words` are the fields of nvc.apply.again.Call,
+ * each followed by byte 1, `room` being more than their size. Returns where it is Python's; the container is as it was. */
+void replay_run(const char *name, char *words, size_t room, int pid, const char *rootfs);
+
+/* nvc-cli configure. */
+void replay_configure(const char *name, int argc, char **argv, char **envp,
+                      void (*settle)(const char *name));
+
+/* nvc-hook, called with the state of a container. */
+void replay_hook(const char *name, int argc, char **argv, const char *state, size_t size);
+
+/* Appends a word of printable ASCII and byte 1 to what has `length` bytes and room for REPLAY_KEY_MAX. */
+bool replay_append(char *words, size_t *length, const char *word);
+
+#endif
