@@ -5,8 +5,12 @@
  * instruction, so no Python code can defend itself: this static program comes first. Where code is found depends
  * on this file's own place and on launch.conf beside it, never on arguments or environment.
  *
+ * nvc-cdi-hook does without an interpreter what it can: cdi.c. So do nvc-cli configure and nvc-hook: replay.c.
+ *
  * The dumpable flag is left alone: execve(2) would set it again. */
+#include "cdi.h"
 #include "launcher.h"
+#include "replay.h"
 #include "runtime.h"
 
 #include <errno.h>
@@ -112,6 +116,25 @@ static void settle_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* What every program begins with; `sockets` are kept. */
+static void settle(const char *name, unsigned sockets)
+{
+    if (!settle_descriptors(sockets))
+        refuse(name, "/dev/null or close_range(2)", strerror(errno));
+    settle_limits();
+    settle_signals();
+    umask(022);
+}
+
+/* Without an interpreter. As in Python, a failed write is an error and not the end: not of a hook whose warnings nobody
+ * reads, nor of an applier that has something to undo. `start` makes them standard again. */
+static void settle_hook(const char *name)
+{
+    settle(name, 0);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+}
+
 static void join(char out[PATH_MAX], const char *name, const char *directory, const char *file)
 {
     if (snprintf(out, PATH_MAX, "%s/%s", directory, file) >= PATH_MAX)
@@ -132,8 +155,7 @@ static void check_code(const char *name, const char *code, const char *package)
     }
 }
 
-/* Directory of the installation, from the file that is being executed: PREFIX/bin/NAME. */
-static void find_prefix(const char *name, char prefix[PATH_MAX])
+void find_prefix(const char *name, char prefix[PATH_MAX])
 {
     ssize_t length = readlink("/proc/self/exe", prefix, PATH_MAX - 1);
 
@@ -220,11 +242,7 @@ static _Noreturn void start(const struct program *program, char **argv, char **e
     const char *cause;
 
     const char *name = program->name;
-    if (!settle_descriptors(program->daemon ? sockets_passed() : 0))
-        refuse(name, "/dev/null or close_range(2)", strerror(errno));
-    settle_limits();
-    settle_signals();
-    umask(022);
+    settle(name, program->daemon ? sockets_passed() : 0);
     bool trusted = geteuid() == 0;
     bool hook = program->hook || getauxval(AT_SECURE);
 
@@ -288,6 +306,12 @@ int main(int argc, char **argv, char **envp)
         program = program_called((const char *)getauxval(AT_EXECFN));
     if (!program)
         program = &PROGRAMS[0];
+    if (!strcmp(program->name, "nvc-cdi-hook"))
+        cdi_run(program->name, argc, argv, settle_hook);
+    if (!strcmp(program->name, "nvc-hook"))
+        hook_run(program->name, argc, argv, settle_hook);
+    if (!strcmp(program->package, "nvc_cli") && !strcmp(program->module, "boot"))
+        replay_configure(program->name, argc, argv, envp, settle_hook);
     if (!strcmp(program->module, "runtime"))
         runtime_run(program->name, argc, argv, envp, edit);
     start(program, argv, envp);

@@ -17,9 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Where `runtimes` may be said, the first file that exists; config.toml of the hook is found the same way. */
-static const char *const CONFIGURATIONS[] = {"/etc/nvc/config.toml",
-                                             "/etc/nvidia-container-runtime/config.toml"};
 static const char *const DIRECTORIES[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
                                           "/usr/bin",        "/sbin",          "/bin"};
 static const char *const DEFAULTS[] = {"runc", "crun"};
@@ -54,31 +51,21 @@ static bool find_runtime(const char *wanted, char path[PATH_MAX])
     return false;
 }
 
-/* The first of the configured runtimes that is there. */
-static void choose_runtime(const struct call *call, const char *name, char path[PATH_MAX])
+/* The first of the configured runtimes that is there. Returns whether the settings are usual: see struct runtimes. */
+static bool choose_runtime(const struct call *call, const char *name, char path[PATH_MAX])
 {
     static struct runtimes runtimes;
     char canonical[PATH_MAX];
 
-    for (size_t i = 0; i < sizeof(CONFIGURATIONS) / sizeof(CONFIGURATIONS[0]); i++) {
-        if (access(CONFIGURATIONS[i], F_OK) && errno == ENOENT)
-            continue;
-        const char *cause = resolve(CONFIGURATIONS[i], geteuid() == 0, canonical);
-        if (cause)
-            fail(call, name, canonical, cause);
-        int fd = open(canonical, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-        cause = fd < 0 ? strerror(errno) : runtimes_read(fd, &runtimes);
-        if (cause)
-            fail(call, name, canonical, cause);
-        close(fd);
-        break;
-    }
+    const char *cause = runtimes_load(&runtimes, canonical);
+    if (cause)
+        fail(call, name, canonical, cause);
     if (!runtimes.count)
         for (size_t i = 0; i < sizeof(DEFAULTS) / sizeof(DEFAULTS[0]); i++)
             runtimes.names[runtimes.count++] = DEFAULTS[i];
     for (size_t i = 0; i < runtimes.count; i++)
         if (find_runtime(runtimes.names[i], path))
-            return;
+            return runtimes.usual;
     fail(call, name, runtimes.names[0],
          "no low-level runtime found; install runc or crun, or name one in `runtimes`");
 }
@@ -140,8 +127,9 @@ static int listen_to(pid_t child, int report, char *text, size_t room)
     return status;
 }
 
-/* Runs `edit` in a child. What it says goes where engines look; if it fails, so does the call. */
-static void edit_bundle(const struct call *call, const char *name, char **envp,
+/* Runs `edit` in a child, unless there is nothing to edit. What it says goes where engines look; if it fails, so does
+ * the call. */
+static void edit_bundle(const struct call *call, const char *name, bool usual, char **envp,
                         void (*edit)(char **arguments, char **envp))
 {
     char here[PATH_MAX], bundle[PATH_MAX], config[PATH_MAX], text[4096], cause[64];
@@ -154,6 +142,8 @@ static void edit_bundle(const struct call *call, const char *name, char **envp,
     if (!absolute(bundle, here, call->bundle ? call->bundle : ".") ||
         !absolute(config, bundle, call->config ? call->config : "config.json"))
         fail(call, name, "bundle", "the path is too long");
+    if (usual && asks_for_nothing(config))
+        return;
     if (!open_pipe(ends))
         fail(call, name, "pipe2", strerror(errno));
     /* With SIGCHLD ignored, which a caller may leave behind, there would be no status to wait for. */
@@ -217,11 +207,11 @@ void runtime_run(const char *name, int argc, char **argv, char **envp,
     struct call call = call_read(argc, argv);
     char runtime[PATH_MAX];
 
-    choose_runtime(&call, name, runtime);
+    bool usual = choose_runtime(&call, name, runtime);
     if (call.version)
         show_version(&call, name, runtime, argv, envp, edit);
     if (call.creates)
-        edit_bundle(&call, name, envp, edit);
+        edit_bundle(&call, name, usual, envp, edit);
     execve(runtime, argv, envp);
     fail(&call, name, runtime, strerror(errno));
 }

@@ -1,10 +1,17 @@
-/* Which low-level runtimes there are to choose from. Every verb of every container passes here, so the one key is
- * read without an interpreter; what else the file says is for others, who read all of it. */
+/* Reads the names of low-level runtimes from the configuration file, and whether other settings let containers ask for
+ * GPUs in unusual ways. nvc-runtime is called for each verb of each container, so no interpreter is started for this. Python
+ * reads the rest of the file where it is needed. */
+#include "launcher.h"
 #include "runtime.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
+
+/* The first file that exists; nvc/config has the same two. */
+static const char *const CONFIGURATIONS[] = {"/etc/nvc/config.toml",
+                                             "/etc/nvidia-container-runtime/config.toml"};
 
 static char *blanks(char *at)
 {
@@ -49,14 +56,13 @@ static const char *read_list(char *at, struct runtimes *runtimes)
     return NULL;
 }
 
-const char *runtimes_read(int fd, struct runtimes *runtimes)
+static const char *runtimes_read(int fd, struct runtimes *runtimes)
 {
     static const char table[] = "[nvidia-container-runtime]", key[] = "runtimes";
     bool inside = false;
     size_t size = 0;
     ssize_t got;
 
-    runtimes->count = 0;
     while ((got = read(fd, runtimes->text + size, RUNTIMES_BYTES - size)) > 0)
         size += (size_t)got;
     if (got < 0)
@@ -66,6 +72,7 @@ const char *runtimes_read(int fd, struct runtimes *runtimes)
     if (memchr(runtimes->text, '\0', size))
         return "the file holds a NUL byte";
     runtimes->text[size] = '\0';
+    runtimes->usual = settings_are_usual(runtimes->text);
 
     for (char *line = runtimes->text; line; line = strchr(line, '\n')) {
         line = blanks(line + (*line == '\n'));
@@ -76,6 +83,24 @@ const char *runtimes_read(int fd, struct runtimes *runtimes)
             if (*line == '=')
                 return read_list(blanks(line + 1), runtimes);
         }
+    }
+    return NULL;
+}
+
+const char *runtimes_load(struct runtimes *runtimes, char canonical[PATH_MAX])
+{
+    runtimes->count = 0;
+    runtimes->usual = true;
+    for (size_t i = 0; i < sizeof(CONFIGURATIONS) / sizeof(CONFIGURATIONS[0]); i++) {
+        if (access(CONFIGURATIONS[i], F_OK) && errno == ENOENT)
+            continue;
+        const char *cause = resolve(CONFIGURATIONS[i], geteuid() == 0, canonical);
+        if (cause)
+            return cause;
+        int fd = open(canonical, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        cause = fd < 0 ? strerror(errno) : runtimes_read(fd, runtimes);
+        close(fd);
+        return cause;
     }
     return NULL;
 }

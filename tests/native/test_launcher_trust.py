@@ -8,23 +8,16 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import CLEAN_ENV, REPO, examples, run
+from support import CLEAN_ENV, PATIENCE, examples, run
 from support.launcher import Installation
+from support.launcher import sanitized as built_sanitized
 
 NOBODY = 65534
-NAMES = (
-    "launcher",
-    "conf",
-    "environment",
-    "carry",
-    "trust",
-    *(f"runtime{part}" for part in ("", "_call", "_conf", "_log")),
-)
-SOURCES = [f"{REPO}/native/launcher/{name}.c" for name in NAMES]
 
 
 @pytest.fixture
@@ -224,21 +217,11 @@ def test_an_interpreter_that_cannot_run_is_reported(installation: Installation) 
 
 
 @pytest.fixture(scope="module")
-def sanitized() -> object:
+def sanitized() -> Iterator[Installation]:
     """An installation around a launcher that aborts on every memory error and undefined operation."""
     with tempfile.TemporaryDirectory(prefix="nvc-test-") as directory:
         os.chmod(directory, 0o755)
-        program = os.path.join(directory, "launcher")
-        flags = [
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-g",
-            "-O1",
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-        ]
-        run("gcc", *flags, "-o", program, *SOURCES)
-        yield Installation(os.path.join(directory, "prefix"), program, "/bin/true")
+        yield Installation(os.path.join(directory, "prefix"), built_sanitized(), "/bin/true")
 
 
 LINES = st.lists(
@@ -286,7 +269,7 @@ def test_no_environment_breaks_the_launcher(sanitized: Installation, entries: li
         "libc.execve(exe, (ctypes.c_char_p * 2)(exe), (ctypes.c_char_p * (len(lines) + 1))(*lines))"
     )
     command = ["/usr/bin/python3", "-I", "-S", "-c", helper]
-    done = subprocess.run(command, input=b"\0".join(entries), capture_output=True, env=CLEAN_ENV, timeout=60)
+    done = subprocess.run(command, input=b"\0".join(entries), capture_output=True, env=CLEAN_ENV, timeout=PATIENCE)
     assert done.returncode == 0 and not done.stderr, done.stderr
     env = json.loads(done.stdout)["env"]
     assert len(env) < 100

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 from typing import Any
 
-from . import run
+from . import REPO, run
+from .builds import kept
 
 #: Stands where the packages' `boot` modules stand; prints one JSON document, or writes it to --to FILE.
 PROBE = """
@@ -32,6 +33,24 @@ def main(name):
     out = open(sys.argv[2], "w") if sys.argv[1:2] == ["--to"] else sys.stdout
     json.dump(report, out)
 """
+
+
+def sanitized() -> str:
+    """The path of a launcher that aborts on every memory error and undefined operation; built once.
+
+    It is linked to shared libraries: AddressSanitizer cannot be linked statically.
+    """
+    return kept("launcher-sanitized", _build_sanitized)
+
+
+def _build_sanitized(directory: str) -> str:
+    build = os.path.relpath(directory, REPO)
+    with open(f"{directory}/.packages-build", "w", encoding="ascii"):
+        pass  # as installed
+    flags = "CFLAGS=-Wno-error -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+    run("make", "-s", "-C", REPO, f"{build}/launcher", f"BUILD={build}", "STATIC=", "HARDEN=", flags)
+    return f"{directory}/launcher"
+
 
 LINE = "{name}: initialization error: {path}: "
 

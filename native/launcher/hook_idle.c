@@ -1,0 +1,52 @@
+/* nvc-hook without an interpreter: for containers that ask for nothing (with Podman and CRI-O it is called for every
+ * container), and for those that ask for what an earlier one got. */
+#include "cdi.h"
+#include "replay.h"
+#include "runtime.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool nothing_to_do(const char *state, size_t size)
+{
+    struct cdi_container container;
+    char config[PATH_MAX];
+
+    return cdi_state(state, size, &container) &&
+           snprintf(config, sizeof(config), "%s/config.json", container.bundle) < PATH_MAX &&
+           asks_for_nothing(config);
+}
+
+/* Whether the words ask for the work of a hook, with a configuration file named or not. */
+static bool is_called(int argc, char **argv)
+{
+    static const char *const commands[] = {"prestart", "createRuntime", "createContainer"};
+    bool known = false;
+
+    if (argc != 2 && (argc != 4 || strcmp(argv[1], "-config") != 0))
+        return false;
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        known = known || !strcmp(argv[argc - 1], commands[i]);
+    return known;
+}
+
+void hook_run(const char *name, int argc, char **argv, void (*settle)(const char *name))
+{
+    static struct runtimes settings;
+    char path[PATH_MAX], *state = NULL;
+    size_t size = 0;
+
+    if (!is_called(argc, argv))
+        return;
+    settle(name);
+    bool usual = argc == 2 && !runtimes_load(&settings, path) && settings.usual;
+    if (cdi_read(0, STATE_MAX, &state, &size)) {
+        if (usual && nothing_to_do(state, size))
+            _exit(0);
+        if (strcmp(argv[argc - 1], "createContainer") != 0) /* it runs in the container's own namespaces */
+            replay_hook(name, argc, argv, state, size);
+    }
+    if (size)
+        cdi_hand_back(name, state, size);
+}
