@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 #: Under these kinds a name stands for what is there now, beside the configured default kind.
 OWN_KINDS = ("runtime.nvidia.com/gpu", "nvidia.com/gpu")
+#: A claim's devices are for the pods that the scheduler gave it to, and only the kubelet says which these are.
+#: Also in nvc/kubernetes/names.py.
+CLAIM_KINDS = ("k8s.gpu.nvc.dev/claim", "k8s.gpu.nvc.dev/slice")
 MAX_NAMES = 4096
 
 
@@ -104,6 +107,9 @@ def _checked(items: list[str], where: str) -> list[str]:
         problem = kind_problem(kind) or device_problem(device) if equals else "is not vendor/class=device"
         if problem:
             raise InputError(where, item[:80], f"{problem}, beside CDI devices")
+        if kind in CLAIM_KINDS:
+            raise InputError(where, item[:80], "belongs to a claim: only the kubelet gives it",
+                             "name the claim in the pod's resourceClaims")  # fmt: skip
     return items
 
 

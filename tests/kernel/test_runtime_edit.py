@@ -115,3 +115,14 @@ def test_the_refresh_units_see_modules_however_they_are_compressed() -> None:
     texts = [sources.read(f"packaging/systemd/nvc-cdi-refresh.{kind}") for kind in ("path", "service")]
     assert "PathChanged=/lib/modules/%v/modules.dep\n" in texts[0]
     assert not [text for text in texts if ".ko" in text]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["enable-coherent-annotations", "disable-nvsandboxutils", "enable-explicit-driver-libraries",
+     "disable-multiple-csv-devices", "disable-ipc-discoverer"],
+)  # fmt: skip
+def test_flags_of_features_that_are_not_here(edited: Edited, flag: str) -> None:
+    """A configuration that names them is taken, and nothing changes."""
+    found, plain = edited(f"{VISIBLE}=0", jit_feature_flags=(flag,)), edited(f"{VISIBLE}=0")
+    assert found.pop("root") != plain.pop("root") and found == plain

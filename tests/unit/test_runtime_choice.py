@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from nvc.config import Config
 from nvc.errors import InputError
+from nvc.kubernetes import names
 from nvc.oci import Container, Mount
-from nvc.runtime.choice import Choice, choose
+from nvc.runtime.choice import CLAIM_KINDS, Choice, choose
 
 
 def chosen(visible: str | None = None, mode: str = "auto", **more: Any) -> Choice | None:
@@ -52,6 +53,27 @@ def test_plain_selectors(mode: str, way: str) -> None:
 def test_qualified_names_of_gpus(name: str, selector: str) -> None:
     found = chosen(name)
     assert found is not None and found.mode == "cdi" and devices(found) == (selector,) and found.names == ()
+
+
+@pytest.mark.parametrize("kind", ["claim", "slice"])
+@pytest.mark.parametrize("mode", ["auto", "cdi", "jit-cdi"])
+def test_devices_of_claims_are_refused(mode: str, kind: str) -> None:
+    """Who knows the UID of another pod's claim could join its slice."""
+    name = f"{names.CDI_VENDOR}/{kind}=1b6e-0"
+    beside = f"nvidia.com/gpu=0,{name}"
+    mount = Mount("/dev/null", f"/var/run/nvidia-container-devices/cdi/{names.CDI_VENDOR}/{kind}/1b6e-0")
+    asked: list[dict[str, Any]] = [{"visible": name}, {"visible": beside, "privileged": True}]
+    asked.append({"mounts": (mount,), "accept_volume_mounts": True})
+    if mode != "auto":
+        asked.append({"annotations": {"cdi.k8s.io/a": name}})
+    for one in asked:
+        with pytest.raises(InputError, match="belongs to a claim"):
+            chosen(mode=mode, **one)
+
+
+def test_classes_of_claims() -> None:
+    wanted = {f"{names.CDI_VENDOR}/{kind}" for kind in (names.CDI_CLASS, names.CDI_SLICE_CLASS)}
+    assert set(CLAIM_KINDS) == wanted
 
 
 def test_a_configured_kind() -> None:

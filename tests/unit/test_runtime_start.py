@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, REPO, run
 
 CODE = """
 import sys
@@ -56,3 +56,16 @@ def test_a_container_that_asks_for_nothing(stage: str, scratch: str) -> None:
     assert "nvc.kernel" not in modules, (
         "the compiled module is not needed to see that there is nothing to do"
     )
+
+
+def test_the_archive_has_its_modules(stage: str, scratch: str) -> None:
+    """Also those for a container that asks for GPUs, which waits for the same ones."""
+    config = {"ociVersion": "1.0.2", "process": {"env": ["A=1"]}, "root": {"path": "rootfs"}}
+    with open(os.path.join(scratch, "config.json"), "w", encoding="utf-8") as out:
+        json.dump(config, out)
+    with open(os.path.join(REPO, "packaging/archive/modules.txt"), encoding="ascii") as lines:
+        archived = lines.read().split()
+    needed = {name for name in loaded(stage, scratch) if name.split(".")[0] in ("nvc", "nvc_hooks")}
+    files = os.listdir(os.path.join(REPO, "nvc/runtime"))
+    needed |= {f"nvc.runtime.{name[:-3]}" for name in files if name[0] != "_"}
+    assert needed - {*archived} == set()
