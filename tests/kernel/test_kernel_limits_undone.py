@@ -14,6 +14,7 @@ from support.bundle import Container
 from support.configure import BASIC, Configure
 from support.device_cgroup import Group
 from support.memorylimits import get_limits
+from support.rootfs import LIBS
 from support.vgpu import limits_of
 
 from nvc.cgroup.leaf import directory_of
@@ -25,7 +26,7 @@ from nvc.request import DriverOptions, Request, SliceRequest
 from nvc.selection import select
 from nvc.sim.report import report
 from nvc.slices.build import kernel_limits
-from nvc.slices.build.kernel_limits import library_of, put_back, set_limits, with_limits
+from nvc.slices.build.kernel_limits import cgroup_with_id, library_of, put_back, set_limits, with_limits
 from nvc.slices.build.run import _own_leaf
 from nvc.slices.model.sizes import parse_size
 from nvc.slices.model.slice import HeldCgroup, resolve
@@ -235,3 +236,32 @@ def test_a_reservation_that_stays_keeps_its_cgroup(driver: str, nvml: Nvml) -> N
         assert nvml.in_force() == {(left, devices[0].uuid): UNLIMITED}
         os.mkdir(f"{group.path}/nvc-run-{os.getpid()}")  # of an earlier process with this number
         os.rmdir(_own_leaf(facts, devices, told.extend).path)
+
+
+@pytest.mark.parametrize("name", ["docker-{}.scope", "{}", "pod"])
+def test_the_cgroup_of_a_container_that_has_moved_inside(name: str) -> None:
+    """By its id; what the container calls a cgroup of its own does not matter."""
+    number = "3f" * 32
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process, Group.make(2, name.format(number)) as group:
+        inside = f"{group.path}/{number}"
+        os.mkdir(inside)
+        try:
+            with open(f"{inside}/cgroup.procs", "w", encoding="ascii") as procs:
+                procs.write(str(process.pid))
+            path = inside if name == "pod" else group.path
+            assert cgroup_with_id(process.pid, number) == f"{os.stat(path).st_ino} {path}"
+            assert cgroup_with_id(process.pid, number[:12]) == cgroup_with_id(process.pid, "5e" * 32) == ""
+        finally:
+            process.communicate()
+            os.rmdir(inside)
+
+
+@pytest.mark.driver(**DRIVER)
+def test_one_of_several_limits_that_fails_leaves_none(driver: str) -> None:
+    uuids = [gpu.uuid for gpu in report(driver).gpus]
+    with Group.make(2) as group:
+        wanted = (MemoryLimit(uuids[0], 0, GIB), MemoryLimit("GPU-gone", 0, GIB))
+        library = f"{driver}{LIBS}/libnvidia-ml.so.1"
+        with pytest.raises(ContainerError, match="GPU-gone"):
+            set_limits(HeldCgroup(group.path, os.stat(group.path).st_ino, library, wanted), 10.0)
+        assert get_limits(driver, uuids[0], group.path)[:2] == (0, UNLIMITED)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import posix as os  # importing `os` itself costs a container start 0.8 ms
 import stat
 
-from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, leaf_of
+from nvc.cgroup.find import named_after
+from nvc.cgroup.leaf import STEP, Leaf, check_unchanged, directory_of, leaf_of
 from nvc.discovery.wire import LimitsRefused, parse_limits
 from nvc.errors import ContainerError, DeviceError, InputError, NvcError, and_also
 from nvc.kernel import O_PATH, LinuxKernel
@@ -57,20 +58,29 @@ def held_cgroup(facts: HostFacts, devices: tuple[SliceDevice, ...], target: Targ
 
 
 def held_processes(
-    facts: HostFacts, pids: tuple[int, ...], limits: dict[str, int], reserved: dict[str, int]
+    facts: HostFacts,
+    pids: tuple[int, ...],
+    limited: str,
+    limits: dict[str, int],
+    reserved: dict[str, int],
 ) -> tuple[HeldCgroup, ...]:
-    """The cgroups of processes, each once, and limits for them in bytes by UUID. Processes that end are left out.
+    """The cgroups of a slice, each once, and limits for them in bytes by UUID.
 
-    The driver keeps what is `reserved` free for the first one, which is the only one of a sound slice.
-    Raises ContainerError, also where all have ended, DeviceError.
+    `limited` is the one that was limited when the slice was made, as its entry has it. It need not be a leaf any
+    more: a container can make cgroups in its own and move there, and its limit binds those too. The others are
+    those of processes elsewhere; processes that end are left out. The driver keeps what is `reserved` free for the
+    first one, which is the only one of a sound slice. Raises ContainerError, also where there is none, DeviceError.
     """
-    found: dict[str, Leaf] = {}
+    inode, _, known = limited.partition(" ")
+    found: dict[str, Leaf] = {known: Leaf(known, int(inode))} if known else {}
     for pid in pids:
         try:
             proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
+            if known and f"{directory_of(proc)}/".startswith(f"{known}/"):
+                continue
             leaf = leaf_of(proc)
             found[leaf.path] = leaf
         except ContainerError:
@@ -82,15 +92,28 @@ def held_processes(
         cause = "no such process"
         raise ContainerError(STEP, f"pid {pids[0]}" if pids else "", cause, "has the container ended?")
     library = library_of(facts)
-
-    def told(first: bool) -> tuple[MemoryLimit, ...]:
-        return tuple(
-            MemoryLimit(uuid, reserved.get(uuid, 0) if first else 0, max(limit, LEAST))
-            for uuid, limit in limits.items()
-        )
-
     return tuple(
-        HeldCgroup(leaf.path, leaf.inode, library, told(not place)) for place, leaf in enumerate(found.values())
+        HeldCgroup(path, leaf.inode, library, _told(limits, {} if place else reserved), path == known)
+        for place, (path, leaf) in enumerate(found.items())
+    )
+
+
+def cgroup_with_id(pid: int, container: str) -> str:
+    """The cgroup of a process's container, known by the id that engines put into its name, as an entry has it.
+
+    "" if no name has it. Raises ContainerError, OSError.
+    """
+    proc = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        path = named_after(container, directory_of(proc))
+    finally:
+        os.close(proc)
+    return f"{os.stat(path).st_ino} {path}" if path else ""
+
+
+def _told(limits: dict[str, int], reserved: dict[str, int]) -> tuple[MemoryLimit, ...]:
+    return tuple(
+        MemoryLimit(uuid, reserved.get(uuid, 0), max(limit, LEAST)) for uuid, limit in limits.items()
     )
 
 
@@ -209,10 +232,10 @@ def set_limits(held: HeldCgroup, timeout: float) -> HeldCgroup:
     says what may be.
     """
     leaf = Leaf(held.path, held.inode)
-    check_unchanged(leaf)
+    check_unchanged(leaf, held.divided)
     undone = _tell(held, timeout)
     try:
-        check_unchanged(leaf)  # else what was limited is another cgroup, or one that processes can leave
+        check_unchanged(leaf, held.divided)  # else what was limited is another one, or one that processes can leave
     except NvcError as error:
         if _is_there(leaf):
             and_also(error, put_back(undone, timeout))
