@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from nvc.errors import NvcError
 
+#: Statuses of HTTP that the API server gives.
+MISSING, CONFLICT, GONE = 404, 409, 410
+
 
 class ClaimError(NvcError):
     """A claim, or a device that kubelet asks for, cannot be prepared. The text is shown in an event of the pod."""

@@ -10,11 +10,12 @@ import json
 import os
 
 from nvc.cdi.document import DocumentOptions
-from nvc.cdi.generate import document_of
-from nvc.cdi.hookspec import STEP
-from nvc.cdi.sliced import SliceSize, Slicing
+from nvc.cdi.generate import document_of, driver_arguments
+from nvc.cdi.hookspec import CHAINING, STEP
+from nvc.cdi.sliced import SliceSize, Slicing, written
 from nvc.cdi.store import CdiError, open_directory, text_of, write_in
-from nvc.errors import of_host
+from nvc.discovery.find import kept_looks
+from nvc.errors import HostError, of_host
 from nvc.kubernetes.names import (
     CDI_CLASS,
     CDI_GPU_CLASS,
@@ -27,10 +28,11 @@ from nvc.model import CAPABILITIES
 from nvc.request import Part, Request, Size
 from nvc.selection import select
 from nvc.slices.build import shim
-from nvc.slices.build.builder import measured
+from nvc.slices.build.builder import empty_file, measured
+from nvc.slices.build.start import start_text
 from nvc.slices.model.slice import Slice, library_directory, resolve
 from nvc.slices.policy.policies import with_policies
-from nvc.slices.store import claims
+from nvc.slices.store import claims, registry
 from nvc.value import Value
 
 TYPE_CHECKING = False
@@ -91,28 +93,43 @@ def documents(
     return found
 
 
-def hold(kernel: Kernel, facts: HostFacts, allocation: Allocation, bounds: SliceRequest) -> None:
+def hold(
+    kernel: Kernel, facts: HostFacts, options: DriverOptions, allocation: Allocation, bounds: SliceRequest
+) -> None:
     """Make the slices of a claim, which its containers share: one of each request, and one of all together.
 
     A container that has other requests beside them gets a slice of its own, while nobody else has one of those.
+    `facts` were found by `options`, as for `documents`.
     Raises NvcError for what the operator's `bounds` do not grant.
     """
     libs_dir = library_directory(facts)
     places = [place for place, one in enumerate(allocation.given) if not one.whole]
+    if places:  # containers mount these, too
+        registry.daemon_directory()
+        try:
+            empty_file()
+        except OSError as error:
+            raise HostError.of("make a slice", error.filename or "", error) from None
     claim = f"{allocation.namespace}/{allocation.name}"
     sets = [[place] for place in places]
+    try:
+        looks = kept_looks(options, facts) or ()
+    except OSError:  # the driver root is gone: a start says so
+        looks = ()
     if 1 < len(places) == len({allocation.given[place].uuid for place in places}):
         sets.append(places)
     for chosen in sets:
         parts = tuple(_part(allocation, place) for place in chosen)
         uuids = tuple(part.uuid for part in parts)
         selection = select(facts, Request(devices=uuids))
-        devices = measured(
-            with_policies(resolve(facts, selection, bounds.replace(parts=parts))), facts.driver_label
-        )
+        resolved = resolve(facts, selection, bounds.replace(parts=parts))
+        devices = measured(with_policies(resolved), facts.driver_label)
+        arguments = tuple(written(device) for device in resolved)
+        start = start_text(facts, devices, libs_dir, arguments, driver_arguments(options), looks)
         holds = " ".join(sorted(part.hold for part in parts))
         isolation = parts[0].isolation if len({part.isolation for part in parts}) == 1 else ""
-        claims.hold(kernel, Slice(devices, "", (), "", holds=holds, isolation=isolation), libs_dir, claim)
+        slice = Slice(devices, "", (), "", holds=holds, isolation=isolation)
+        claims.hold(kernel, slice, libs_dir, claim, start)
 
 
 def _part(allocation: Allocation, place: int) -> Part:
@@ -153,7 +170,18 @@ def _document(
         }
         for place, one in given.items()
     ]
+    if sliced and len(places) == 1:
+        _chain(document)
     return document
+
+
+def _chain(document: dict[str, Any]) -> None:
+    """Have the hook of a document's only device do what that of all devices does: each process costs a start."""
+    common, own = document["containerEdits"], document["devices"][0]["containerEdits"]
+    hooks = [one for one in own["hooks"] if one["hookName"] == "createContainer"]
+    if len(hooks) == 1 and hooks[0]["args"][0] == CHAINING:
+        for one in common.pop("hooks", ()):
+            hooks[0]["args"] += one["args"][1:]
 
 
 def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
@@ -164,7 +192,7 @@ def _sizes(allocation: Allocation, places: list[int]) -> tuple[SliceSize, ...]:
         found.append(
             SliceSize(
                 _size_name(place), size, (part.uuid,), part.cores, part.weight, part.policy, part.hold,
-                part.isolation,
+                part.isolation, uncounted=allocation.given[place].uncounted,
             )
         )
     return tuple(found)
@@ -241,14 +269,16 @@ def remove(outlet: Outlet, uid: str) -> None:
 
 
 def _remove(directory: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        pass
+    """A document, and what of it was being written when a plugin was killed."""
+    for each in (name, *(one for one in os.listdir(directory) if one.startswith(f".{name}."))):
+        try:
+            os.unlink(each, dir_fd=directory)
+        except FileNotFoundError:
+            pass
 
 
 def uids_there(outlet: Outlet) -> set[str]:
-    """The UIDs of the claims that have documents. Raises CdiError, HostError."""
+    """The UIDs of the claims that have documents, or parts of one. Raises CdiError, HostError."""
     try:
         names = os.listdir(outlet.directory)
     except FileNotFoundError:
@@ -257,9 +287,11 @@ def uids_there(outlet: Outlet) -> set[str]:
         of_host(error, "list specifications", outlet.directory)
         raise CdiError.of("list specifications", outlet.directory, error) from None
     prefixes = tuple(f"{CDI_VENDOR}-{kind}-" for kind in (CDI_CLASS, CDI_SLICE_CLASS))
+    # What `replace_file` has not put in its place yet is called .NAME.PID.
+    whole = (name[1:].rpartition(".")[0] if name.startswith(".") else name for name in names)
     return {
         name[len(prefix) : -len(_SUFFIX)]
-        for name in names
+        for name in whole
         for prefix in prefixes
         if name.startswith(prefix) and name.endswith(_SUFFIX)
     }

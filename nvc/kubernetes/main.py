@@ -303,6 +303,7 @@ class Plugin:
         self.device_plugin.stop()
         if self.publisher.running:
             self.publisher.stop()
+        self.api.close()
 
 
 def run(settings: Settings, config: Config, environment: dict[str, str]) -> None:

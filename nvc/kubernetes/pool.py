@@ -10,6 +10,7 @@ from nvc.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from nvc.kubernetes.devices import Device
@@ -30,6 +31,15 @@ class Owner(Value):
     uid: str  # of the Node object
 
 
+class Mark(Value):
+    """One state of an object, as far as this program writes it."""
+
+    uid: str
+    generation: int  # the API server counts it up with each change of the spec
+    digest: str
+    owner: str  # the UID of the Node
+
+
 class Changes(Value):
     """Requests that bring the objects of a pool up to date, in this order."""
 
@@ -47,8 +57,36 @@ def parts_of(devices: tuple[Device, ...]) -> list[tuple[Device, ...]]:
     return [devices[at : at + most] for at in range(0, len(devices), most)] or [()]
 
 
-def changes(owner: Owner, devices: tuple[Device, ...], there: list[dict[str, Any]]) -> Changes:
+def mark_of(slice: dict[str, Any]) -> Mark:
+    """The state of an object that the API server has."""
+    meta = slice.get("metadata") or {}
+    found = (meta.get("annotations") or {}).get(DIGEST)
+    owners: list[dict[str, Any]] = meta.get("ownerReferences") or [{}]
+    generation = meta.get("generation")
+    return Mark(
+        str(meta.get("uid") or ""),
+        generation if type(generation) is int else 0,
+        found if type(found) is str else "",
+        str(owners[0].get("uid") or ""),
+    )
+
+
+def foreign(written: Mapping[str, Mark], kind: str, slice: dict[str, Any]) -> bool:
+    """Whether others made a change that a watch tells of; `written` has by name what this program wrote last."""
+    mine, there = written.get((slice.get("metadata") or {}).get("name", "")), mark_of(slice)
+    if kind == "DELETED":
+        return mine is not None and mine.uid == there.uid
+    late = mine is not None and mine.uid == there.uid and there.generation < mine.generation
+    return mine != there and not late
+
+
+def changes(
+    owner: Owner, devices: tuple[Device, ...], there: list[dict[str, Any]], written: Mapping[str, Mark]
+) -> Changes:
     """What has to be done, given the objects that the API server has of this driver and node.
+
+    `written` has by name what this program wrote last. An object in another state is written again: others may have
+    changed it. That costs nothing where nothing has changed, since the API server keeps the version then.
 
     Objects are changed in place as long as each keeps its devices. Otherwise the pool gets a new generation, and
     the scheduler takes no device of it until all its objects are there.
@@ -67,7 +105,7 @@ def changes(owner: Owner, devices: tuple[Device, ...], there: list[dict[str, Any
         old = known.get(name)
         if old is None:
             create.append(wanted)
-        elif _digest_of(old) != wanted["metadata"]["annotations"][DIGEST]:
+        elif not written.get(name) == mark_of(old) == _meant(mark_of(old), wanted):
             wanted["metadata"]["resourceVersion"] = old["metadata"].get("resourceVersion", "")
             update.append(wanted)
     gone = tuple(name for name in known if name not in names)
@@ -106,9 +144,12 @@ def _object(
     }
 
 
-def _digest_of(slice: dict[str, Any]) -> str:
-    found = (slice["metadata"].get("annotations") or {}).get(DIGEST)
-    return found if type(found) is str else ""
+def _meant(mark: Mark, wanted: dict[str, Any]) -> Mark:
+    """The state that an object should be in, of those with the UID and generation that it has."""
+    meta = wanted["metadata"]
+    return Mark(
+        mark.uid, mark.generation, meta["annotations"][DIGEST], meta["ownerReferences"][0]["uid"]
+    )
 
 
 def _generation(slice: dict[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """Keeps the node's ResourceSlices at the API server as they should be.
 
-Published is when something has changed, when kubelet has registered the plugin, and every few minutes, since others
-may remove objects. What fails is tried again, after longer and longer pauses.
+They are compared with what is there when devices have changed and when the kubelet has registered the plugin. A
+watch tells when others have changed or removed objects, as the kubelet does when it starts. Every few minutes they
+are compared in any case. What fails is tried again, after longer and longer pauses.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ import random
 import threading
 import urllib.parse
 
-from nvc.kubernetes.errors import ApiError
-from nvc.kubernetes.pool import Owner, changes
+from nvc.errors import NvcError
+from nvc.kubernetes.errors import CONFLICT, GONE, MISSING, ApiError
+from nvc.kubernetes.pool import Mark, Owner, changes, foreign, mark_of
+from nvc.kubernetes.watch import FIRST_PAUSE, Backoff, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-    from nvc.errors import NvcError
     from nvc.kubernetes.api import Api
     from nvc.kubernetes.devices import Device
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-#: Seconds between two looks at what the API server has, and pauses after a failure.
+#: Seconds between two looks at what the API server has.
 AGAIN = 300.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 #: Conflicts in a row that are settled at once, by looking again.
 CONFLICTS = 5
-CONFLICT, GONE = 409, 410
 
 
 class Publisher:
-    """One thread that publishes; `wanted` may be set from any."""
+    """One thread that publishes, and one that watches; `want` and `look` may be called from any."""
 
     def __init__(
         self,
@@ -42,18 +43,24 @@ class Publisher:
         again: float = AGAIN,
         first_pause: float = FIRST_PAUSE,
     ) -> None:
-        """`told` hears of each attempt: the error, or None."""
+        """`told` hears of each attempt: the error, or None. It also hears why there is no watch."""
         self.api = api
         self.driver = driver
         self.node = node
         self.told = told
         self.again = again
-        self.first_pause = first_pause
         self.devices: tuple[Device, ...] | None = None
         self.published = 0  # attempts that succeeded
+        chosen = urllib.parse.urlencode({"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"})
+        self.path = f"{SLICES}?{chosen}"  # of the objects of this driver and node
         self._owner: Owner | None = None
+        self._written: dict[str, Mark] = {}
+        # Held while objects are written, so that a watch knows what it is told of.
+        self._writing = threading.Lock()
         self._wake = threading.Event()
         self._ended = False
+        self._pauses = Backoff(first_pause)
+        self.watch = Watch(api, self.path, self._foreign, self.look, told, first_pause)
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     @property
@@ -64,6 +71,7 @@ class Publisher:
     def start(self) -> None:
         """Begin to publish what `want` was told."""
         self._thread.start()
+        self.watch.start()
 
     def want(self, devices: tuple[Device, ...]) -> None:
         """Have these devices published, soon."""
@@ -75,16 +83,17 @@ class Publisher:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread; what is published stays, as pods may run."""
+        """End the threads; what is published stays, as pods may run."""
         self._ended = True
         self._wake.set()
+        self.watch.stop()
         self._thread.join()
 
     def _run(self) -> None:
-        pause, failed = self.first_pause, False
+        failed = False
         while not self._ended:
             # Nodes that start together shall not ask together ever after.
-            wait = pause * random.uniform(0.8, 1.2) if failed else self.again * random.uniform(0.9, 1.1)
+            wait = self._pauses.pause() if failed else self.again * random.uniform(0.9, 1.1)
             if failed or self.devices is None or self.published:
                 self._wake.wait(wait)
             self._wake.clear()
@@ -92,19 +101,24 @@ class Publisher:
                 continue
             try:
                 self.publish()
-                failed, pause = False, self.first_pause
+                failed = False
+                self._pauses.reset()
                 self.told(None)
-            except ApiError as error:
-                pause = min(2 * pause, LONGEST_PAUSE) if failed else self.first_pause
+            except NvcError as error:
                 failed = True
                 self.told(error)
+
+    def _foreign(self, kind: str, slice: dict[str, Any]) -> bool:
+        with self._writing:
+            return foreign(self._written, kind, slice)
 
     def publish(self) -> None:
         """Bring the objects up to date, once. Raises ApiError."""
         assert self.devices is not None
         for attempt in range(CONFLICTS):
             try:
-                self._once(self.devices)
+                with self._writing:
+                    self._once(self.devices)
             except ApiError as error:
                 if error.status not in (CONFLICT, GONE) or attempt == CONFLICTS - 1:
                     raise
@@ -114,25 +128,39 @@ class Publisher:
             return
 
     def _once(self, devices: tuple[Device, ...]) -> None:
+        there = self.there()
+        for name in self._written.keys() - {slice["metadata"]["name"] for slice in there}:
+            del self._written[name]
+            self._owner = None  # where the Node is another one, its slices are collected as garbage
         if self._owner is None:
             node = self.api.get(f"/api/v1/nodes/{urllib.parse.quote(self.node)}")
             self._owner = Owner(self.driver, self.node, str(node.get("metadata", {}).get("uid", "")))
-        wanted = changes(self._owner, devices, self.there())
+        wanted = changes(self._owner, devices, there, self._written)
         for made in wanted.create:
-            self.api.request("POST", SLICES, made)
+            self._write("POST", SLICES, made)
         for changed in wanted.update:
-            self.api.request("PUT", f"{SLICES}/{changed['metadata']['name']}", changed)
+            self._write("PUT", f"{SLICES}/{changed['metadata']['name']}", changed)
         for name in wanted.delete:
+            self._written.pop(name, None)
             try:
                 self.api.request("DELETE", f"{SLICES}/{name}")
             except ApiError as error:
-                if error.status != 404:
+                if error.status != MISSING:
                     raise
 
-    def there(self) -> list[dict[str, object]]:
+    def _write(self, method: str, path: str, slice: dict[str, Any]) -> None:
+        """Raises ApiError; its status is that of a conflict where the object was removed meanwhile."""
+        try:
+            found = self.api.request(method, path, slice)
+        except ApiError as error:
+            if method == "PUT" and error.status == MISSING:
+                error.status = CONFLICT
+            raise
+        self._written[slice["metadata"]["name"]] = mark_of(found)
+
+    def there(self) -> list[dict[str, Any]]:
         """The objects that the API server has of this driver and node. Raises ApiError."""
-        chosen = urllib.parse.urlencode(
-            {"fieldSelector": f"spec.nodeName={self.node},spec.driver={self.driver}"}
-        )
-        items = self.api.get(f"{SLICES}?{chosen}").get("items")
+        found = self.api.get(self.path)
+        self.watch.since(str((found.get("metadata") or {}).get("resourceVersion") or ""))
+        items = found.get("items")
         return items if type(items) is list else []

@@ -18,8 +18,8 @@ RULES = (
     Rule(
         "resource.k8s.io",
         "resourceslices",
-        ("list", "create", "update", "delete"),
-        "publish the node's devices",
+        ("list", "watch", "create", "update", "delete"),
+        "publish the node's devices, and put back at once what others remove or change",
     ),
     Rule("resource.k8s.io", "resourceclaims", ("get",), "prepare claims, and forget those that are gone"),
     Rule("", "nodes", ("get",), "name the node as the owner of its slices, so that they go with it"),

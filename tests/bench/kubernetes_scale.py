@@ -12,6 +12,7 @@ import argparse
 import functools
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -116,6 +117,34 @@ def ignore(_: object) -> None:
     """What a Publisher says of its attempts: here it is called directly, and raises."""
 
 
+def watched(cluster: Cluster, api: Counted, publishers: list[Publisher]) -> dict[str, float]:
+    """What it costs that each node watches its slices, and how soon those that are removed are back."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    found: dict[str, float] = {"kube-apiserver before watches, MiB": resident(cluster, "kube-apiserver")}
+    begin = time.monotonic()
+    for publisher in publishers:
+        publisher.start()
+    until(lambda: all(publisher.watch.following for publisher in publishers))
+    found["all nodes watch, s"] = time.monotonic() - begin
+    found["kube-apiserver with a watch of each node, MiB"] = resident(cluster, "kube-apiserver")
+    times, Counted.requests = [], 0
+    for publisher in publishers[:20]:
+        before = publisher.published
+        (one,) = api.get(publisher.path)["items"]
+        begin = time.monotonic()
+        api.request("DELETE", f"{SLICES}/{one['metadata']['name']}")
+        until(lambda one=publisher, before=before: one.published > before)  # type: ignore[misc]
+        times.append(time.monotonic() - begin)
+    found["a removed slice is back, s, median"] = sorted(times)[len(times) // 2]
+    found["a removed slice is back, s, longest"] = max(times)
+    found["requests for that"] = Counted.requests / len(times) - 2
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(Publisher.stop, publishers))
+    assert len(api.get(SLICES)["items"]) == len(publishers)
+    return found
+
+
 def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, float]:
     found: dict[str, float] = {}
     server = by_kubeconfig(cluster.kubeconfig)
@@ -147,6 +176,9 @@ def measure(cluster: Cluster, options: argparse.Namespace) -> dict[str, float]:
         publishers[0].devices = (first, *rest)
         publishers[0].publish()
 
+        found.update(watched(cluster, api, publishers))
+        if not options.claims:
+            return found
         wanted = [f"claim-{number:05}" for number in range(options.claims)]
         begin = time.monotonic()
         list(pool.map(lambda name: (api.request("POST", CLAIMS, claim(name)), api.request("POST", PODS, pod(name))),

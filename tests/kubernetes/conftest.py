@@ -13,7 +13,7 @@ import pytest
 from support import REPO, until
 from support.builds import make
 from support.cluster import Cluster, programs
-from support.cluster.pods import DRIVER, Space, simulate
+from support.cluster.pods import DRIVER, WAIT, Space, simulate
 from support.kubelet import api, kubelet, plugin  # noqa: F401
 from support.vgpushim import tool  # noqa: F401
 
@@ -38,7 +38,7 @@ def nvc(made: str, cluster: Cluster) -> Cluster:
     cluster.load(os.path.join(made, "nvc.tar"))
     (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
     words = ["install", "nvc", chart, "--namespace", "nvc", "--create-namespace"]
-    cluster.sh([f"{programs()}/helm", *words, "--set", f"driverRoot={DRIVER}", "--wait", "--timeout=3m"])
+    cluster.sh([f"{programs()}/helm", *words, "--set", f"driverRoot={DRIVER}", "--wait", WAIT])
     until(lambda: len(cluster.get(SLICES)["items"]) == len(cluster.state.nodes))
     return cluster
 

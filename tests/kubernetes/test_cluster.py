@@ -9,6 +9,7 @@ from support import run
 from support.cluster import Cluster
 from support.cluster.binaries import version
 from support.cluster.images import BUSYBOX
+from support.cluster.pods import WAIT
 from support.cluster.processes import started
 
 
@@ -22,7 +23,7 @@ def test_versions_are_those_of_go_mod(cluster: Cluster) -> None:
 
 def test_a_pod_runs_and_prints(cluster: Cluster) -> None:
     cluster.kubectl("run", "hello", f"--image={BUSYBOX}", "--restart=Never", "--", "echo", "from a pod")
-    cluster.kubectl("wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    cluster.kubectl("wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", WAIT)
     assert cluster.kubectl("logs", "hello").stdout == "from a pod\n"
     cluster.kubectl("delete", "pod", "hello", "--now")
 

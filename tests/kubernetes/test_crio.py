@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from support import until
 from support.cluster import Cluster, programs
-from support.cluster.pods import DRIVER, Space, pod, simulate, template, until_nothing_is_left
+from support.cluster.pods import DRIVER, WAIT, Space, pod, simulate, template, until_nothing_is_left
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 IDLE = "exec sleep infinity"
@@ -25,7 +25,7 @@ def crio(made: str) -> Iterator[Cluster]:
             cluster.kubectl("label", "nodes", "--all", "nvidia.com/gpu.present=true")
             cluster.load(os.path.join(made, "nvc.tar"))
             (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
-            words = ["install", "nvc", chart, "--namespace", "nvc", "--create-namespace", "--wait", "--timeout=2m"]
+            words = ["install", "nvc", chart, "--namespace", "nvc", "--create-namespace", "--wait", WAIT]
             # A critical pod has a lower oom_score_adj, and a privileged one all capabilities. Where the machine
             # lacks CAP_SYS_RESOURCE, containerd gives less and CRI-O fails.
             values = [f"driverRoot={DRIVER}", "runtimeDir=/var/lib/containers/storage"]

@@ -30,7 +30,8 @@ def expressions() -> list[str]:
 
 def served(cluster: Cluster) -> set[str]:
     """The series that nvcd and the plugin of a node name, with or without a slice."""
-    pods = json.loads(cluster.kubectl("-n", "nvc", "get", "pods", "-o", "json").stdout)["items"]
+    words = ("-n", "nvc", "get", "pods", "-l", "app.kubernetes.io/name=nvc", "-o", "json")
+    pods = json.loads(cluster.kubectl(*words).stdout)["items"]
     name = pods[0]["metadata"]["name"]
     found: set[str] = set()
     for port in (9394, 9395):

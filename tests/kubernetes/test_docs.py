@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support import REPO
+from support import PATIENCE, REPO
 from support.cluster import Cluster
 from support.cluster.images import BUSYBOX
 from support.cluster.pods import simulate
@@ -20,7 +20,7 @@ IMAGE = "docker.io/library/ubuntu:24.04"
 SEEN = {
     "get resourceslices": "gpu.nvc.dev",
     "logs first": "GPU 0: NVIDIA H100",
-    "logs slice": "0MiB / 10240MiB",
+    "exec slice": "0MiB / 10240MiB",
     "vgpu ls": "default/slice/main",
     "doctor --kubernetes": "checks: 14 ok\n",
     "quota gpus": "slice.gpu.nvc.dev.deviceclass.resource.k8s.io/devices",
@@ -54,7 +54,8 @@ def fresh(made: str) -> Iterator[Cluster]:
 def test_the_page(fresh: Cluster) -> None:
     done = set()
     for block in blocks():
-        printed = fresh.sh(["sh", "-ec", block], cwd=REPO).stdout
+        # A block waits several times.
+        printed = fresh.sh(["sh", "-ec", block], cwd=REPO, timeout=3 * PATIENCE).stdout
         for words, text in SEEN.items():
             if words in block:
                 assert text in printed, f"{block}\n{printed}"

@@ -215,7 +215,6 @@ def test_what_is_published_is_gone(plugin: Plugin, kubelet: Kubelet, api: ApiSer
         plugin, "kubernetes.devices", "the API server has no ResourceSlice of gpu.nvc.dev for node-a"
     )
     api.fail("", 0)
-    kubelet.register()
     api.wait(api.slices)
     well(plugin)
 

@@ -89,18 +89,20 @@ def test_killed_and_started_again(plugin: Plugin, kubelet: Kubelet, api: ApiServ
     os.unlink(f"{plugin.cdi}/{name}")
     leaked = f"{plugin.cdi}/k8s.gpu.nvc.dev-slice-0b2e2f0e-0000-4000-8000-000000000000.json"
     foreign = f"{plugin.cdi}/nvidia.com-gpu.json"
-    for path in (leaked, foreign):
+    # It was killed while it wrote a document: of a claim that it knows, and of one that it does not.
+    halves = [f"{plugin.cdi}/.{name}.7", f"{plugin.cdi}/.{os.path.basename(leaked)[:-10]}000001.json.7"]
+    for path in (leaked, foreign, *halves):
         with open(path, "w", encoding="ascii") as file:
             file.write("{}")
     plugin.start()
-    until(lambda: name in plugin.files() and not os.path.exists(leaked))
+    until(lambda: name in plugin.files() and not os.path.exists(leaked) and not os.path.exists(halves[1]))
     assert os.path.exists(foreign)
     kubelet.register()
     assert kubelet.prepare(part)[uid] == first
     # The claim is gone, and the API server with it: what was made is removed all the same.
     api.fail("GET", 503)
     assert kubelet.unprepare(part)[uid].error == "" and plugin.claims() == []
-    assert plugin.files() == [os.path.basename(foreign)]
+    assert os.listdir(plugin.cdi) == [os.path.basename(foreign)]
 
 
 def test_an_api_server_that_does_not_answer(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
@@ -232,10 +234,10 @@ def test_publishing_goes_on_after(
 
 
 def test_slices_that_somebody_removed_come_back(plugin: Plugin, kubelet: Kubelet, api: ApiServer) -> None:
-    """kubelet removes them when it starts and does not find the driver, and then registers it."""
+    """At once: kubelet removes them when it starts, also after it has registered the driver."""
     (slice,) = api.wait(api.slices)
+    api.wait(lambda: api.watches)
     api.remove(f"/apis/resource.k8s.io/v1/resourceslices/{slice['metadata']['name']}")
-    kubelet.register()
     api.wait(api.slices)
 
 

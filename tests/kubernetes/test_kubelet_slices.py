@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from support import GIB, run, until
 from support.apiserver import claim, parameters, result
+from support.claimed import edit
 from support.hook import ask
 from support.kubelet import Kubelet, Plugin, add
 from support.plans import mounts
@@ -17,7 +17,6 @@ from support.rootfs import LIBS
 from support.vgpu import Inside, cli
 
 from nvc.kernel import LinuxKernel
-from nvc.runtime.spec import Spec, apply_edits
 from nvc.slices.model import quota
 from nvc.slices.store import registry
 from nvc.slices.store.status import SliceStatus, statuses
@@ -31,20 +30,6 @@ def prepared(plugin: Plugin, made: dict[str, Any]) -> list[str]:
     entry = plugin.kubelet.prepare(made)[made["metadata"]["uid"]]
     assert entry.error == ""
     return [name for device in entry.devices for name in device.cdi_device_ids]
-
-
-def edit(plugin: Plugin, bundle: Any, *names: str) -> Any:
-    """The bundle with what the devices' documents say."""
-    spec = Spec(bundle.config)
-    for file in plugin.files():
-        with open(f"{plugin.cdi}/{file}", encoding="utf-8") as text:
-            document = json.load(text)
-        wanted = [one for one in document["devices"] if f"{document['kind']}={one['name']}" in names]
-        for edits in (
-            [document["containerEdits"], *(one["containerEdits"] for one in wanted)] if wanted else []
-        ):
-            apply_edits(spec, edits)
-    return bundle
 
 
 def slices() -> list[SliceStatus]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import run, until
 from support.cluster import Cluster, programs
-from support.cluster.pods import DRIVER, Space, pod
+from support.cluster.pods import DRIVER, WAIT, Space, pod
 
 from nvc.nri.annotations import DOMAIN
 
@@ -36,7 +36,7 @@ def nri(made: str, nvc: Cluster, space: Space) -> Iterator[Space]:
     """A namespace whose pods may ask, with nvc-nri on every node."""
     (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
     upgrade = [f"{programs()}/helm", "upgrade", "nvc", chart, "--namespace=nvc", f"--set=driverRoot={DRIVER}"]
-    nvc.sh([*upgrade, f"--set=nri.enabled=true,nri.namespaces={{{space.name}}}", "--wait", "--timeout=3m"])
+    nvc.sh([*upgrade, f"--set=nri.enabled=true,nri.namespaces={{{space.name}}}", "--wait", WAIT])
 
     def registered() -> bool:
         """containerd has answered every plugin."""
@@ -46,7 +46,7 @@ def nri(made: str, nvc: Cluster, space: Space) -> Iterator[Space]:
 
     until(registered)
     yield space
-    nvc.sh([*upgrade, "--wait", "--timeout=3m"])
+    nvc.sh([*upgrade, "--wait", WAIT])
 
 
 def test_a_slice_by_annotations(nri: Space, nvc: Cluster) -> None:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 import pytest
 from support import GIB, until
 from support.adversary import Look, Taker
-from support.adversary_rights import DENIED, ON_QUOTA
 from support.adversary_table import TAKERS, WAYS
 from support.adversary_time import Way
 from support.cluster import Cluster
 from support.cluster.images import BUSYBOX
 from support.cluster.pods import Space
 from support.cluster.tenants import NODE, SHARED, TOOLS, Tenant, equip, small, tenant
+from support.on_quota import DENIED, ON_QUOTA
 from support.rootfs import LIBS
 
 CAP, SECONDS, POINTS = 10, 6, 0.005

@@ -21,7 +21,7 @@ def test_containers_with_one_request_share_its_slice(nvc: Cluster, space: Space)
     space.phase("both", "Running")
     assert "6144MiB" in space.kubectl("logs", "both", "-c", "before")
     script = f"{TAKEN}; nvc-spin -m 3GiB -s 1 || echo refused"
-    assert "refused" in space.kubectl("exec", "both", "-c", "other", "--", "sh", "-c", script, timeout=60)
+    assert "refused" in space.kubectl("exec", "both", "-c", "other", "--", "sh", "-c", script)
     space.delete("both")
     until_nothing_is_left(nvc)
 
@@ -57,6 +57,6 @@ def test_two_pods_with_one_claim_share_its_slice(nvc: Cluster, space: Space) -> 
         space.apply(document)
         space.phase(name, "Running")
     script = f"{TAKEN}; nvc-spin -m 3GiB -s 1 || echo refused"
-    assert "refused" in space.kubectl("exec", "b", "--", "sh", "-c", script, timeout=60)
+    assert "refused" in space.kubectl("exec", "b", "--", "sh", "-c", script)
     space.delete("a", "b")
     until_nothing_is_left(nvc)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support.cluster import Cluster
-from support.cluster.pods import NVC, Space, pod, template, until_nothing_is_left
+from support.cluster.pods import NVC, WAIT, Space, pod, template, until_nothing_is_left
 
 IDLE = "exec sleep infinity"
 ONE_GPU = {"selectors": [{"cel": {"expression": 'device.attributes["gpu.nvc.dev"].index == 0'}}]}
@@ -64,7 +64,7 @@ def test_two_pods_share_a_gpu_and_a_third_waits(nvc: Cluster, space: Space) -> N
         space.phase(name, "Running")
     assert len(uuids(space, "one", "two")) == 1
     space.apply(pod("three", IDLE, {"gpu": "half"}, nodeSelector={"kubernetes.io/hostname": "node1"}))
-    space.kubectl("wait", "pod/three", "--for=condition=PodScheduled=false", "--timeout=60s")
+    space.kubectl("wait", "pod/three", "--for=condition=PodScheduled=false", WAIT)
     (condition,) = [each for each in space.get("pod", "three")["status"]["conditions"] if each["status"] == "False"]
     assert condition["reason"] == "Unschedulable" and "cannot allocate all claims" in condition["message"]
     space.delete("one")

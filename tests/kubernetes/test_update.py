@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from support import REPO, run
 from support.cluster import Cluster, programs
-from support.cluster.pods import DRIVER, Space, pod, simulate, template
+from support.cluster.pods import DRIVER, WAIT, Space, pod, simulate, template
 from support.packages import NEWER
 
 OPT = "/opt/nvc"
@@ -42,7 +42,7 @@ def helm(cluster: Cluster, made: str, *words: str) -> None:
     (chart,) = glob.glob(os.path.join(made, "nvc-*.tgz"))
     command = [f"{programs()}/helm", "upgrade", "--install", "nvc", chart, "--namespace", "nvc"]
     cluster.sh([*command, "--create-namespace", "--set", f"driverRoot={DRIVER}", *words])
-    cluster.kubectl("-n", "nvc", "rollout", "status", "ds/nvc", "--timeout=3m", timeout=200)
+    cluster.kubectl("-n", "nvc", "rollout", "status", "ds/nvc", WAIT)
 
 
 def versions(cluster: Cluster) -> list[str]:
@@ -56,8 +56,8 @@ def restart(cluster: Cluster, space: Space, name: str) -> None:
     crictl = [cluster.state.program("crictl"), "--runtime-endpoint=unix:///run/containerd/containerd.sock"]
     cluster.inside("node1", *crictl, "stop", "--timeout=0", before["containerID"].removeprefix("containerd://"))
     count = f"jsonpath={{.status.containerStatuses[0].restartCount}}={before['restartCount'] + 1}"
-    space.kubectl("wait", f"pod/{name}", f"--for={count}", "--timeout=90s")
-    space.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=90s")
+    space.kubectl("wait", f"pod/{name}", f"--for={count}", WAIT)
+    space.kubectl("wait", f"pod/{name}", "--for=condition=Ready", WAIT)
 
 
 def test_pods_outlive_an_update(made: str, newer: str, running: Cluster) -> None:
@@ -70,7 +70,7 @@ def test_pods_outlive_an_update(made: str, newer: str, running: Cluster) -> None
     space.open()
     space.apply(template("two", {"memory": "2Gi", "cores": "10"}))
     space.apply(pod("kept", "exec sleep infinity", {"gpu": "two"}, restartPolicy="Always"))
-    space.kubectl("wait", "pod/kept", "--for=condition=Ready", "--timeout=90s")
+    space.kubectl("wait", "pod/kept", "--for=condition=Ready", WAIT)
 
     helm(running, made, "--set", f"image.tag={NEWER}")
     assert "MiB / 2048MiB" in space.run("kept", "nvidia-smi")

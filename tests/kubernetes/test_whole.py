@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.cluster import Cluster
-from support.cluster.pods import Space, pod, template, until_nothing_is_left
+from support.cluster.pods import WAIT, Space, pod, template, until_nothing_is_left
 
 WHOLE = "gpu.nvc.dev"
 
@@ -27,7 +27,7 @@ def test_a_claim_without_an_amount_has_the_gpu_for_itself(nvc: Cluster, space: S
     seen = {space.run(name, "nvidia-smi -L").split("UUID: ")[1] for name in names}
     assert len(seen) == 4
     space.apply(pod("late", "true", {"gpu": "slice"}))
-    space.kubectl("wait", "pod/late", "--for=condition=PodScheduled=false", "--timeout=60s")
+    space.kubectl("wait", "pod/late", "--for=condition=PodScheduled=false", WAIT)
     space.delete(*names)
     space.phase("late", "Succeeded")
     until_nothing_is_left(nvc)

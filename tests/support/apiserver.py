@@ -1,4 +1,4 @@
-"""An API server for one node: HTTPS, objects in memory, versions and conflicts, and answers of a test."""
+"""An API server for one node: HTTPS, objects in memory, versions, conflicts, watches, and answers of a test."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import os
 import re
 import ssl
 import threading
+import time
 import urllib.parse
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from . import PATIENCE, need, run
@@ -28,9 +30,16 @@ class ApiServer:
         self.directory = directory
         self.served = served
         self.objects: dict[str, dict[str, Any]] = {}
-        self.requests: list[str] = []  # METHOD PATH
+        self.requests: list[str] = []  # METHOD PATH; the method of a watch is WATCH
+        self.when: list[float] = []  # of each request, by the monotonic clock
+        self.watch_seconds = -1.0  # what a watch lasts, in place of what the client asks for
+        self.watches = 0  # that go on now
         self.agents: set[str] = set()
-        self._version = 0
+        self.version = 0  # of the last change
+        self._oldest = 0  # version after which changes are still known
+        self._events: list[tuple[int, str, dict[str, Any] | None, bytes]] = []  # version, path, object, line
+        self._specs: dict[str, str] = {}
+        self._epoch = 0  # of watches: those of an older one end
         self._made_up: list[tuple[re.Pattern[str], int]] = []
         self._failing: tuple[re.Pattern[str], int] | None = None
         self._changed = threading.Condition()
@@ -51,6 +60,7 @@ class ApiServer:
 
     def close(self) -> None:
         self._closing.set()
+        self.end_watches()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -94,17 +104,51 @@ current-context: here
     def put(self, path: str, value: dict[str, Any]) -> dict[str, Any]:
         """Keep an object, as a new version of it."""
         with self._changed:
-            self._version += 1
+            self.version += 1
             meta = value.setdefault("metadata", {})
             meta.setdefault("uid", str(uuid.uuid4()))
-            meta["resourceVersion"] = str(self._version)
+            meta["resourceVersion"] = str(self.version)
+            spec = json.dumps(value.get("spec"))
+            before = self.objects[path]["metadata"]["generation"] if path in self.objects else 0
+            meta["generation"] = before + (not before or spec != self._specs[path])
+            self._specs[path] = spec
+            self._tell("MODIFIED" if path in self.objects else "ADDED", path, value)
             self.objects[path] = value
             self._changed.notify_all()
             return value
 
     def remove(self, path: str) -> None:
         with self._changed:
-            del self.objects[path]
+            value = self.objects.pop(path)
+            self.version += 1
+            meta = {**value["metadata"], "resourceVersion": str(self.version)}
+            self._tell("DELETED", path, {**value, "metadata": meta})
+            self._changed.notify_all()
+
+    def _tell(self, kind: str, path: str, value: dict[str, Any]) -> None:
+        line = json.dumps({"type": kind, "object": value}).encode() + b"\n"
+        self._events.append((self.version, path, json.loads(json.dumps(value)), line))
+
+    def say(self, line: bytes) -> None:
+        """Send a line to those who watch."""
+        with self._changed:
+            self._events.append((self.version, "", None, line))
+            self._changed.notify_all()
+
+    def bookmark(self) -> None:
+        """Tell those who watch the version of now."""
+        value = {"kind": "ResourceSlice", "metadata": {"resourceVersion": str(self.version)}}
+        self.say(json.dumps({"type": "BOOKMARK", "object": value}).encode() + b"\n")
+
+    def compact(self) -> None:
+        """Forget all changes up to now."""
+        with self._changed:
+            self._oldest = self.version
+
+    def end_watches(self) -> None:
+        """Close those that go on."""
+        with self._changed:
+            self._epoch += 1
             self._changed.notify_all()
 
     def node(self, name: str) -> None:
@@ -129,10 +173,45 @@ current-context: here
             "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
         )  # fmt: skip
 
+    def _watch(self, target: str, send: Callable[[bytes], object]) -> None:
+        """Send what has changed after a version, and what changes."""
+        path, _, query = target.partition("?")
+        words = urllib.parse.parse_qs(query)
+        since, seconds = int(words["resourceVersion"][0]), float(words["timeoutSeconds"][0])
+        if self.watch_seconds >= 0:
+            seconds = self.watch_seconds
+        end, at = time.monotonic() + seconds, 0
+        with self._changed:
+            epoch = self._epoch
+            if since < self._oldest:
+                status = {"kind": "Status", "code": 410, "message": "too old resource version"}
+                send(json.dumps({"type": "ERROR", "object": status}).encode() + b"\n")
+                return
+            at = next((at for at, event in enumerate(self._events) if event[0] > since), len(self._events))
+            self.watches += 1
+            self._changed.notify_all()
+        try:
+            while True:
+                with self._changed:
+                    while self._epoch == epoch and len(self._events) == at:
+                        if not self._changed.wait(max(0.0, end - time.monotonic())):
+                            return
+                    if self._epoch != epoch:
+                        return
+                    version, where, value, line = self._events[at]
+                    at += 1
+                if value is None or (where.startswith(f"{path}/") and _selected(query, value)):
+                    send(line)
+        finally:
+            with self._changed:
+                self.watches -= 1
+                self._changed.notify_all()
+
     def _answer(self, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
         path, _, query = target.partition("?")
         with self._changed:
             self.requests.append(f"{method} {path}")
+            self.when.append(time.monotonic())
             self._changed.notify_all()
             if self._failing is not None and self._failing[0].search(f"{method} {path}"):
                 return self._failing[1], {"kind": "Status", "message": "made up by the test"}
@@ -145,13 +224,11 @@ current-context: here
         if path == "/apis/resource.k8s.io/v1":
             return 200, {"kind": "APIResourceList"}
         if method == "GET" and path == SLICES:
-            wanted = urllib.parse.parse_qs(query).get("fieldSelector", [""])[0]
-            pairs = [part.partition("=") for part in wanted.split(",") if part]
-            items = [
-                one for one in self.slices()
-                if all(one["spec"][name.removeprefix("spec.")] == value for name, _, value in pairs)
-            ]  # fmt: skip
-            return 200, {"items": items}
+            with self._changed:
+                items = [one for one in self.slices() if _selected(query, one)]
+                return 200, {"items": items, "metadata": {"resourceVersion": str(self.version)}}
+        if method == "WATCH":
+            return 200, {}
         if method == "POST":
             value = json.loads(body)
             path = f"{path}/{value['metadata']['name']}"
@@ -163,8 +240,8 @@ current-context: here
             value = json.loads(body)
             if value["metadata"].get("resourceVersion") != old["metadata"]["resourceVersion"]:
                 return 409, {"kind": "Status", "message": "the object has been modified"}
-            value["metadata"]["uid"] = old["metadata"]["uid"]
-            return 200, self.put(path, value)
+            value["metadata"].update({name: old["metadata"][name] for name in ("uid", "generation")})
+            return 200, old if value == old else self.put(path, value)
         if method == "DELETE":
             self.remove(path)
         return 200, old
@@ -179,10 +256,11 @@ current-context: here
             def _serve(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 server.agents.add(self.headers.get("User-Agent", ""))
+                watch = "watch=true" in self.path
                 if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                     status, answer = 401, {"message": "Unauthorized"}
                 else:
-                    status, answer = server._answer(self.command, self.path, body)
+                    status, answer = server._answer("WATCH" if watch else self.command, self.path, body)
                 if status == HANG:
                     server._closing.wait()
                 if status < 0:
@@ -191,6 +269,12 @@ current-context: here
                 data = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
+                if watch and status == 200:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    server._watch(self.path, lambda line: self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line)))
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -201,6 +285,13 @@ current-context: here
                 """Nobody reads it."""
 
         return Handler
+
+
+def _selected(query: str, value: dict[str, Any]) -> bool:
+    """Whether a field selector chooses the object."""
+    wanted = urllib.parse.parse_qs(query).get("fieldSelector", [""])[0]
+    pairs = [part.partition("=") for part in wanted.split(",") if part]
+    return all(value["spec"][name.removeprefix("spec.")] == given for name, _, given in pairs)
 
 
 def claim(

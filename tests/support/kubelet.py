@@ -364,6 +364,7 @@ def right_of(request: str) -> tuple[str, str, str] | None:
     rest = rest[2:] if rest[:1] == ["namespaces"] else rest
     verb = {
         "GET": "get" if len(rest) > 1 else "list",
+        "WATCH": "watch",
         "POST": "create",
         "PUT": "update",
         "DELETE": "delete",

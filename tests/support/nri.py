@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import CLEAN_ENV, cri, need, run, until
-from .cluster.binaries import programs
+from . import CLEAN_ENV, PATIENCE, cri, need, run, until
 from .cluster.images import BUSYBOX, base
+from .generations import built
 
 TOP = """root = '{0}/root'
 state = '{0}/state'
@@ -22,10 +22,12 @@ NRI = """[plugins.'io.containerd.nri.v1.nri']
 socket_path = '{0}/nri.sock'
 plugin_path = '{0}/plugins'
 plugin_config_path = '{0}/conf.d'
+{1}
 """
 DEFAULT_VALIDATOR = """[plugins.'io.containerd.nri.v1.nri'.default_validator]
 enable = true
 """
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "crictl", "ctr")
 HOST_NETWORK = 2  # CRI's NamespaceMode.NODE
 
 
@@ -46,11 +48,12 @@ class Containerd:
     def __init__(self, directory: str, stage: str) -> None:
         self.directory = directory
         self.stage = stage
-        self.environment = {**CLEAN_ENV, "PATH": f"{programs()}:{CLEAN_ENV['PATH']}"}
+        directories = ":".join(os.path.dirname(built(name)) for name in PROGRAMS)
+        self.environment = {**CLEAN_ENV, "PATH": f"{directories}:{CLEAN_ENV['PATH']}"}
         self._serial = 0
         os.makedirs(directory)
         with open(f"{directory}/config.toml", "w", encoding="ascii") as out:
-            more = NRI.format(directory) + DEFAULT_VALIDATOR
+            more = NRI.format(directory, cri.NRI_PATIENCE) + DEFAULT_VALIDATOR
             out.write(cri.containerd(need("runc"), TOP.format(directory), more))
 
     @contextlib.contextmanager
@@ -58,7 +61,7 @@ class Containerd:
         """Until the end of the context; then its pods are gone too."""
         with open(f"{self.directory}/log", "ab") as log:
             process = subprocess.Popen(
-                [f"{programs()}/containerd", "--config", f"{self.directory}/config.toml"],
+                [built("containerd"), "--config", f"{self.directory}/config.toml"],
                 env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self._process = process
@@ -73,7 +76,7 @@ class Containerd:
     def end(self) -> None:
         """Stop containerd. Pods go on, as they do on a host."""
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(PATIENCE)
 
     def log(self) -> str:
         """What containerd has logged."""
@@ -84,7 +87,7 @@ class Containerd:
         """Give it the images of pods."""
         for archive in base(self.directory):
             words = ["-a", f"{self.directory}/containerd.sock", "-n", "k8s.io", "images", "import", archive]
-            self.sh(f"{programs()}/ctr", *words)
+            self.sh(built("ctr"), *words)
 
     def sh(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program with containerd's environment."""
@@ -93,7 +96,7 @@ class Containerd:
 
     def crictl(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return self.sh(
-            f"{programs()}/crictl", "--timeout=60s", f"--runtime-endpoint=unix://{self.directory}/containerd.sock",
+            built("crictl"), "--timeout=60s", f"--runtime-endpoint=unix://{self.directory}/containerd.sock",
             *words, check=check,
         )  # fmt: skip
 
@@ -159,4 +162,4 @@ class Containerd:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE)

@@ -21,7 +21,7 @@ from nvc.kubernetes.claim import Allocation, Consumer, Given, allocation_of
 from nvc.kubernetes.devices import Device, Place, Taint, architecture, devices_of, document, semantic
 from nvc.kubernetes.errors import CheckpointError, ClaimError
 from nvc.kubernetes.parameters import KINDS, Parameters, merged
-from nvc.kubernetes.pool import NAME_MAX, Owner, changes, name_of, parts_of
+from nvc.kubernetes.pool import NAME_MAX, Mark, Owner, changes, foreign, mark_of, name_of, parts_of
 from nvc.kubernetes.quantity import BINARY, DECIMAL, mib_text, parse_quantity
 from nvc.slices.model.layout import NO_LIMIT
 from nvc.slices.model.policy import POLICIES
@@ -131,9 +131,14 @@ def many(count: int, **changes: Any) -> tuple[Device, ...]:
     return tuple(one.replace(name=f"gpu-{place}") for place in range(count))
 
 
+def marks(there: list[dict[str, Any]]) -> dict[str, Mark]:
+    """What a program remembers that has written all these."""
+    return {one["metadata"]["name"]: mark_of(one) for one in there}
+
+
 def applied(there: list[dict[str, Any]], devices: tuple[Device, ...]) -> list[dict[str, Any]]:
     """What the API server has after the changes."""
-    found = changes(OWNER, devices, there)
+    found = changes(OWNER, devices, there, marks(there))
     objects = {one["metadata"]["name"]: one for one in (*there, *found.create, *found.update)}
     return [one for name, one in objects.items() if name not in found.delete]
 
@@ -142,7 +147,7 @@ def test_a_pool_is_changed_in_place_or_gets_a_new_generation() -> None:
     there = applied([], many(200))
     assert [len(one["spec"]["devices"]) for one in there] == [128, 72]
     assert {one["spec"]["pool"]["resourceSliceCount"] for one in there} == {2}
-    assert not changes(OWNER, many(200), there)
+    assert not changes(OWNER, many(200), there, marks(there))
     # A taint means smaller objects, and so others.
     taint = Taint("xid", "79", "NoSchedule")
     tainted = (many(1, taints=(taint,))[0], *many(200)[1:])
@@ -154,15 +159,37 @@ def test_a_pool_is_changed_in_place_or_gets_a_new_generation() -> None:
     ]
     # One more taint changes one object only.
     more = (tainted[0], tainted[1].replace(taints=(taint,)), *tainted[2:])
-    found = changes(OWNER, more, there)
+    found = changes(OWNER, more, there, marks(there))
     assert (len(found.create), len(found.update), found.delete) == (0, 1, ())
     assert found.update[0]["spec"]["pool"]["generation"] == 2
     # Fewer devices: the objects that are too many go.
-    found = changes(OWNER, many(3), there)
+    found = changes(OWNER, many(3), there, marks(there))
     assert (len(found.create), len(found.update), len(found.delete)) == (0, 1, 3)
     assert found.update[0]["spec"]["pool"] == {"name": "node-a", "generation": 3, "resourceSliceCount": 1}
     # None at all is published as none.
     assert parts_of(()) == [()]
+
+
+def test_whose_changes_are_foreign() -> None:
+    """An event of what this program wrote is none, nor one of a state before that."""
+    (one,) = applied([], many(1))
+    one["metadata"].update(uid="a", generation=2)
+    written = marks([one])
+
+    def told(kind: str, **meta: Any) -> bool:
+        return foreign(written, kind, {**one, "metadata": {**one["metadata"], **meta}})
+
+    assert not told("ADDED") and not told("MODIFIED", labels={"a": "b"}) and not told("MODIFIED", generation=1)
+    assert not told("DELETED", uid="b") and not told("DELETED", name="another")
+    assert told("DELETED") and told("DELETED", generation=3)
+    assert told("MODIFIED", generation=3) and told("MODIFIED", annotations={})
+    assert told("MODIFIED", ownerReferences=[])
+    assert told("ADDED", name="another") and told("ADDED", uid="b", generation=1)
+    # What is there is written again whenever it is not what this program wrote.
+    assert not changes(OWNER, many(1), [one], written)
+    assert len(changes(OWNER, many(1), [one], {}).update) == 1
+    one["metadata"]["generation"] = 3
+    assert len(changes(OWNER, many(1), [one], written).update) == 1
 
 
 def test_names_of_slices_keep_the_order_of_the_pool() -> None:

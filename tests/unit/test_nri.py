@@ -144,6 +144,22 @@ def test_a_socket_that_closes_or_says_nonsense(
     assert cause in made.ended()
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_socket_that_closes_while_a_container_is_decided(runtime: Callable[..., Runtime], kept: int) -> None:
+    """The plugin ends with one line, also if the runtime has left a part of its next call."""
+
+    def close(*_: object) -> None:
+        made.socket.sendall(b"\0\0\0"[:kept])
+        made.socket.shutdown(socket.SHUT_RDWR)
+
+    made = runtime(close)
+    payload = nri.CreateContainerRequest().SerializeToString()
+    call = ttrpc.Request(service=SERVICE, method="CreateContainer", payload=payload)
+    made.wire.send(Message(PLUGIN, 1, REQUEST, call.SerializeToString()))
+    assert made.ended() == "nri error: speak NRI: /nri.sock: broken pipe; see the runtime's log"
+    assert made.logged == []
+
+
 def test_the_registration_is_refused(runtime: Callable[..., Runtime]) -> None:
     made = runtime()
     status = ttrpc.Status(code=2, message="invalid name")

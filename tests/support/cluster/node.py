@@ -88,7 +88,8 @@ def _mounts(state: State, node: Node) -> str:
 
 def containerd(state: State, node: Node) -> None:
     """Start containerd; the runtime is this machine's runc."""
-    write(f"{node.directory}/etc/containerd/config.toml", cri.containerd(need("runc"), IMPORTS))
+    nri = f"[plugins.'io.containerd.nri.v1.nri']\n{cri.NRI_PATIENCE}\n"
+    write(f"{node.directory}/etc/containerd/config.toml", cri.containerd(need("runc"), IMPORTS, nri))
     name = f"{node.name}-containerd"
     state.start(name, [state.program("containerd")], node)
     until(lambda: state.must_run(name) and os.path.exists(node.directory + SOCKETS[CONTAINERD]))

@@ -6,13 +6,15 @@ import json
 import os
 from typing import Any
 
-from .. import STAGE, until
+from .. import PATIENCE, STAGE, until
 from .images import BUSYBOX
 from .plane import Cluster
 
 SLICE = "slice.gpu.nvc.dev"
 #: Of a node.
 DRIVER = "/srv/sim"
+#: What kubectl and helm wait for: less than the test's own PATIENCE, so that they say what did not come.
+WAIT = f"--timeout={PATIENCE - 20:.0f}s"
 CDI, CLAIMS, NVC = "/run/cdi", "/var/lib/nvc/kubernetes/claims", "/opt/nvc/current/bin/nvc-cli"
 
 
@@ -69,11 +71,15 @@ class Space:
 
     def open(self) -> None:
         self.cluster.kubectl("create", "namespace", self.name)
-        self.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+        self.kubectl("wait", "--for=create", "serviceaccount/default", WAIT)
 
     def close(self) -> None:
-        """Delete its pods and claims, and then it; that it has gone is not waited for."""
-        self.kubectl("delete", "pod", "--all", "--now", "--timeout=90s")
+        """Delete its pods, and then it; that it has gone is not waited for.
+
+        What its claims had is free for the next test.
+        """
+        self.kubectl("delete", "pod", "--all", "--now", WAIT)
+        self.kubectl("delete", "resourceclaim", "--all", WAIT)
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
 
     def apply(self, *documents: dict[str, Any]) -> None:
@@ -119,7 +125,7 @@ class Space:
         return self.kubectl("exec", name, "--", "sh", "-c", script)
 
     def delete(self, *names: str) -> None:
-        self.kubectl("delete", "pod", *names, "--wait=true", "--timeout=90s")
+        self.kubectl("delete", "pod", *names, "--wait=true", WAIT)
 
 
 def simulate(cluster: Cluster, **wanted: Any) -> None:

@@ -1,0 +1,188 @@
+"""Follows changes of objects at the API server, in a thread of its own, from the version of a list on.
+
+A watch that ends is taken up again where it ended. One that the API server no longer knows the beginning of (410)
+needs another list.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import urllib.parse
+
+from nvc.errors import NvcError
+from nvc.kubernetes.errors import GONE, ApiError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvc.kubernetes.api import Api, Stream
+
+#: Seconds that the API server is asked to keep one watch, at least; at most twice as many.
+SECONDS = 300.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+#: Seconds that a watch has to last for the next one to begin after the first pause.
+LASTING = 10.0
+#: Seconds without a change by others after which the next one is acted on after the first pause.
+QUIET = 60.0
+STEP = "watch at the API server"
+
+
+class Backoff:
+    """Pauses, each up to twice as long as the one before. Nodes that begin together soon do not act together."""
+
+    def __init__(self, first: float) -> None:
+        self.first = first
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with the first pause again."""
+        self._next = self.first
+
+    def pause(self) -> float:
+        """Seconds of the next pause."""
+        pause, self._next = self._next, min(2 * self._next, max(self.first, LONGEST_PAUSE))
+        return pause * random.uniform(0.5, 1.0)
+
+
+class Watch:
+    """One thread that follows; it begins at the first `since`."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        foreign: Callable[[str, dict[str, Any]], bool],
+        look: Callable[[], None],
+        told: Callable[[NvcError], None],
+        first_pause: float = FIRST_PAUSE,
+        seconds: float = SECONDS,
+    ) -> None:
+        """`path` has a query.
+
+        `foreign` gets each event's type and object, and says whether others made the change. After such a change,
+        and where changes may have been missed, `look` is called. `told` hears why a watch cannot begin.
+        """
+        self.api = api
+        self.path = path
+        self.foreign = foreign
+        self.look = look
+        self.told = told
+        self.seconds = seconds
+        self._said = ""
+        self.version = ""  # after which changes are news; "" where a list has to say it
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._listed, self._ended = threading.Event(), threading.Event()
+        self._again, self._pace = Backoff(first_pause), Backoff(first_pause)
+        self._acted = 0.0
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    @property
+    def following(self) -> bool:
+        """Whether the API server tells of changes now."""
+        return self._stream is not None
+
+    def start(self) -> None:
+        """Follow, as soon as there is a version to begin with."""
+        self._thread.start()
+
+    def since(self, version: str) -> None:
+        """Somebody has listed the objects: changes after this version are news. A watch that goes on is kept."""
+        with self._lock:
+            if self._stream is None:
+                self.version = version
+        self._listed.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._listed.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.interrupt()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            if not self.version:
+                self._listed.wait()
+                self._listed.clear()
+                continue
+            begin = time.monotonic()
+            try:
+                self._follow()
+            except NvcError as error:
+                self._failed(error)
+            if time.monotonic() - begin > LASTING:
+                self._again.reset()
+            self._ended.wait(self._again.pause())
+
+    def _failed(self, error: NvcError) -> None:
+        if self._ended.is_set():
+            return
+        if isinstance(error, ApiError) and error.status == GONE:
+            with self._lock:
+                self.version = ""
+            self._listed.clear()
+            self.look()
+        elif str(error) != self._said:
+            self._said = str(error)
+            self.told(error)
+
+    def _follow(self) -> None:
+        """Follow until the answer ends. Raises NvcError."""
+        seconds = self.seconds * random.uniform(1.0, 2.0)
+        words = urllib.parse.urlencode(
+            {
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": self.version,
+                "timeoutSeconds": max(1, round(seconds)),
+            }
+        )
+        stream = self.api.stream(f"{self.path}&{words}", seconds + self.api.timeout)
+        with self._lock:
+            self._stream = stream
+        try:
+            if self._ended.is_set():
+                return
+            self._said = ""
+            for line in stream:
+                self._take(line)
+                if self._ended.is_set():
+                    return
+        finally:
+            with self._lock:
+                self._stream = None
+            stream.close()
+
+    def _take(self, line: bytes) -> None:
+        """Act on one event. Raises ApiError on one that ends the watch."""
+        path = self.path.partition("?")[0]
+        try:
+            event = json.loads(line)
+            kind, found = event["type"], event["object"]
+            meta = found.get("metadata") or {}
+            version = str(meta.get("resourceVersion") or "")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ApiError(STEP, path, "no event of a watch", status=GONE) from None
+        if kind == "ERROR":
+            # Whatever it is, what was missed is seen by another list.
+            raise ApiError(STEP, path, f"HTTP {found.get('code')}: {found.get('message')}", status=GONE)
+        if kind != "BOOKMARK" and self.foreign(kind, found):
+            self._act()
+        if version:
+            self.version = version
+
+    def _act(self) -> None:
+        """Have somebody look: at once, and later and later while others change what was just put right."""
+        if time.monotonic() - self._acted > QUIET:
+            self._pace.reset()
+        self._ended.wait(self._pace.pause())
+        self._acted = time.monotonic()
+        self.look()
