@@ -15,7 +15,14 @@ STAGE  := $(BUILD)/stage
 RUN    := $(VENV)/bin/python
 WARN   := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Wshadow -Werror
 LAUNCHER := $(addprefix native/launcher/,launcher.c conf.c environment.c carry.c trust.c)
-LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_log.c)
+LAUNCHER += $(addprefix native/launcher/,runtime.c runtime_call.c runtime_conf.c runtime_idle.c runtime_log.c)
+LAUNCHER += $(addprefix native/launcher/,cdi.c cdi_words.c cdi_bundle.c cdi_target.c cdi_program.c hook_idle.c)
+LAUNCHER += $(addprefix native/launcher/,cdi_given.c cdi_recipe.c cdi_slice.c cdi_nodes.c cdi_claim.c)
+LAUNCHER += $(addprefix native/launcher/,replay.c replay_hook.c replay_look.c replay_rules.c replay_target.c replay_words.c)
+# What the CDI hook has in common with nvc/_syscalls: the applier, and the steps that it applies.
+LAUNCHER += $(filter-out %/private.c,$(wildcard native/core/apply/*.c)) $(wildcard native/core/ldcache/*.c native/core/steps/*.c)
+LAUNCHER_FLAGS = $(addprefix -Inative/core/,apply ldcache steps) -DNVC_VERSION='$(shell sed -n 's/^__version__ = //p' nvc/__init__.py)'
+STATIC := -static
 SPIN := $(addprefix native/spin/,spin.c driver.c options.c) native/simdriver/tools/start.c
 # What an installation is made of.
 PARTS  = --launcher $(BUILD)/launcher --spin $(BUILD)/nvc-spin --simdriver $(BUILD)/simdriver
@@ -62,8 +69,8 @@ $(BUILD)/.stubs: $(wildcard nvc/kubernetes/protocol/*.proto nvc/nri/protocol/*.p
 	$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. nvc/*/protocol/*.proto
 	@touch $@
 
-$(BUILD)/launcher: $(LAUNCHER) native/launcher/launcher.h native/launcher/runtime.h | $(BUILD)/.packages-build
-	$(CC) $(WARN) $(CFLAGS) $(HARDEN) -static -o $@ $(filter %.c,$^)
+$(BUILD)/launcher: $(LAUNCHER) $(wildcard native/launcher/*.h native/core/*/*.h nvc/__init__.py) | $(BUILD)/.packages-build
+	$(CC) $(WARN) $(CFLAGS) $(HARDEN) $(LAUNCHER_FLAGS) $(STATIC) -o $@ $(filter %.c,$^)
 
 # For containers too, whatever their C library: the simulated driver's old symbols and entry point.
 $(BUILD)/nvc-spin: $(SPIN) native/spin/spin.h native/simdriver/common/glibc.h | $(BUILD)/.packages-build
@@ -175,11 +182,14 @@ test-kubernetes: $(BUILD)/.packages-test stage ## a real cluster on this machine
 	@cd tests && ../$(RUN) -m support.cluster build
 	$(if $(PODS),NVC_PODS="$(PODS)") $(PYTEST) tests/kubernetes
 
-test-engines: $(BUILD)/.packages-test stage ## engines newer than the distribution's: Debian sid's, unpacked, and others that are built the first time; wants Go
-	$(PYTEST) -m engines tests/engines
+# Engines are made first, alone: a test's time has no room for that.
+test-engines: $(BUILD)/.packages-test stage $(BUILD)/.tests-read ## engines newer than the distribution's: Debian sid's, unpacked, and others that Go builds the first time, in a quarter of an hour
+	cd tests && ../$(RUN) -m support.generations build
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m engines tests/engines
+	$(PYTEST) tests/kubernetes/test_nri.py
 	for generation in sid newest; do \
 	    tools=$$(cd tests && ../$(RUN) -m support.generations $$generation) && \
-	    NVC_TOOLS="$$tools" $(PYTEST) tests/kernel -k "runc or crun" || exit 1; \
+	    NVC_TOOLS="$$tools" $(PYTEST) -n $(JOBS) --dist loadfile tests/kernel -k "runc or crun" || exit 1; \
 	done
 
 fuzz: $(BUILD)/.packages-test stage ## feed the parsers of foreign bytes: in C for FUZZ seconds each (60), in Python INPUTS in all (a million), from SEED

@@ -4,7 +4,7 @@ install PREFIX     puts nvc there, for whichever Python 3.10 to 3.13 the host ha
 gpu-tests          runs the tests that need a real driver; prints a report in Markdown
 tree/              what `install` copies: bin, lib/nvc
 tools/             busybox and runc, for hosts without them
-tests/             the tests and what they need; site/ has pytest
+tests/             the tests and what they need; site/ has pytest, wheels/ gRPC for each Python
 THIRD-PARTY.md     whose work is inside, under which licences; licenses/ has the texts
 """
 
@@ -25,7 +25,10 @@ TEST_PACKAGES = (
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
     *("exceptiongroup", "tomli", "typing-extensions"),
 )
-LIMIT = 48 << 20  # bytes
+#: What nvc-kubelet-plugin needs beside an installation. The first is compiled for one version of Python, and large:
+#: so it stays packed, and gpu-tests unpacks that of the host's.
+PLUGIN_PACKAGES = ("grpcio", "protobuf", "typing-extensions")
+LIMIT = 72 << 20  # bytes
 #: Programs of the build machine, with the Debian package that each is from.
 TOOLS = {"busybox": "busybox-static", "runc": "runc"}
 NOTES = {
@@ -58,6 +61,17 @@ def test_packages(bundle: str, cache: str) -> None:
     site = os.path.join(bundle, "tests/site")
     for name in TEST_PACKAGES:
         wheels.unpack(wheels.wheel(name, "3.10", cache), site)
+
+
+def plugin_packages(bundle: str, cache: str) -> None:
+    """tests/wheels/VERSION: what the plugin needs under that version of Python."""
+    for version in wheels.PYTHONS:
+        target = os.path.join(bundle, "tests/wheels", version)
+        os.makedirs(target)
+        for name in PLUGIN_PACKAGES:
+            path = wheels.wheel(name, version, cache)
+            shutil.copy(path, target)
+            wheels.unpack(path, os.path.join(bundle, "tests/wheels/metadata"), "-")  # for `notices`
 
 
 def tests(bundle: str) -> None:
@@ -138,6 +152,7 @@ def main() -> None:
         tools(made)
         tests(made)
         test_packages(made, cache)
+        plugin_packages(made, cache)
         notices(made)
         for name in ("install", "gpu-tests", "bench", "prepare.sh"):
             shutil.copy(os.path.join(tree.REPO, "packaging/bundle", name), made)

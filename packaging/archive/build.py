@@ -12,6 +12,8 @@ The format, numbers being little-endian:
     the sizes of the archive and of the next part, 4 bytes each
     marshal of (the code of loader.py, index)
     the code of each module; a start reads only what it needs
+
+index has for each module what it imports when it is loaded, so that loader.py can load that first.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import importlib.util
 import marshal
 import os
 import platform
+import sys
 import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -38,10 +41,16 @@ def hot_modules() -> list[str]:
 
 
 class Lean(ast.NodeTransformer):
-    """Drops what no program of nvc looks at: the types of functions, and `from __future__` with its import."""
+    """Drops what no program of nvc looks at: types of functions, what is for type checkers, `from __future__`."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
         return None if node.module == "__future__" else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node.orelse or ast.Pass()
+        return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         given = node.args
@@ -52,10 +61,16 @@ class Lean(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+def lean_tree(path: str) -> ast.Module:
+    """What is compiled of a source file."""
+    with open(path, "rb") as source:
+        tree: ast.Module = ast.fix_missing_locations(Lean().visit(ast.parse(source.read(), path)))
+    return tree
+
+
 def compile_file(path: str, shown: str) -> types.CodeType:
     """The code of a source file, without docstrings; tracebacks call it `shown`."""
-    with open(path, "rb") as source:
-        tree = Lean().visit(ast.parse(source.read(), path))
+    tree = lean_tree(path)
     flags = annotations.compiler_flag
     code: types.CodeType = compile(tree, shown, "exec", flags, dont_inherit=True, optimize=2)
     return code
@@ -78,20 +93,34 @@ def extension_of(library: str, name: str, machine: str) -> str | None:
     return None
 
 
+def imported(path: str, hot: list[str]) -> tuple[str, ...]:
+    """The modules among `hot` that a source file imports when it is loaded, in order."""
+    names: list[str] = []
+    for node in lean_tree(path).body:
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(sys.intern(name) for name in names if name in hot)
+
+
 def archive(library: str, destdir: str, machine: str) -> bytes:
-    index: dict[str, tuple[int, int, str, bool]] = {
-        "nvc._syscalls": (0, 0, "python/nvc/_syscalls.abi3.so", False)
+    index: dict[str, tuple[int, int, str, bool, tuple[str, ...]]] = {
+        "nvc._syscalls": (0, 0, "python/nvc/_syscalls.abi3.so", False, ())
     }
     index |= {
-        name: (0, 0, file, False) for name in EXTENSIONS if (file := extension_of(library, name, machine))
+        name: (0, 0, file, False, ())
+        for name in EXTENSIONS
+        if (file := extension_of(library, name, machine))
     }
     codes: list[bytes] = []
-    for name in hot_modules():
+    hot = hot_modules()
+    for name in hot:
         file, package = source_of(library, name)
         path = os.path.join(library, file)
         code = marshal.dumps(compile_file(path, path.removeprefix(destdir)))
         codes.append(code)
-        index[name] = (sum(map(len, codes)), len(code), file, package)
+        index[sys.intern(name)] = (sum(map(len, codes)), len(code), "", package, imported(path, hot))
     loader = compile_file(os.path.join(HERE, "loader.py"), "<nvc loader>")
     head, body = marshal.dumps((loader, index)), b"".join(reversed(codes))
     size = len(HEADER) + 8 + len(head) + len(body)

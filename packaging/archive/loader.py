@@ -1,8 +1,6 @@
-"""Imports modules from the archive that `build.py` made; runs in the program before anything of nvc.
+"""Loads modules from hot.bin. Its code is part of that file, and the launcher's first line runs it.
 
-The launcher's boot code executes this and calls `install`. Paths in the index are relative to the archive's
-directory, since an installation may have been moved. Nothing may be imported here that Python has not loaded by
-itself already.
+No import here but of what the interpreter has in itself.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import ExtensionFileLoader
+from _thread import _count as threads
 from marshal import loads
 from posix import fstat, pread
 
@@ -17,9 +16,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-    #: Where the module's code begins, counted from the end of the archive; its size, 0 for an extension; its
-    #: file; whether it is a package.
-    Entry = tuple[int, int, str, bool]
+    #: Where the module's code begins, counted from the end of the archive; its size, 0 for an extension; an
+    #: extension's file, "" for a module, whose name tells; whether it is a package; the modules of the archive that
+    #: it imports when it is loaded.
+    Entry = tuple[int, int, str, bool, tuple[str, ...]]
 
 
 class Archive:
@@ -35,34 +35,66 @@ class Archive:
         entry = self.index.get(name)
         if entry is None:
             return None
-        _, size, file, package = entry
-        file = self.directory + file
+        _, size, file, package, _ = entry
         if not size:
+            file = self.directory + file
             return ModuleSpec(name, ExtensionFileLoader(name, file), origin=file)
+        directory = f"{self.directory}python/{name.replace('.', '/')}"
+        file = f"{directory}/__init__.py" if package else f"{directory}.py"
         spec = ModuleSpec(name, self, origin=file, is_package=package)  # type: ignore[arg-type]
         if package:
-            spec.submodule_search_locations = [file.rpartition("/")[0]]
+            spec.submodule_search_locations = [directory]
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
         """The usual kind of module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code."""
-        start, size, file, _ = self.index[module.__name__]
-        module.__file__ = self.directory + file
+        """Run the module's code, after that of the modules which it imports.
+
+        Where there are threads, the interpreter imports those: it keeps one from what another has half loaded.
+        Threads count from `threading.Thread.start` on; one of `_thread` may begin later, so nvc starts none.
+        """
+        start, size, _, _, imports = self.index[module.__name__]
+        for name in imports:
+            if name not in sys.modules and not threads():
+                self._load(name)
+        module.__file__ = module.__spec__.origin  # type: ignore[union-attr]
         try:
             code = pread(self.fd, size, self.size - start)
         except OSError as error:
-            raise ImportError(f"cannot be read: {error.strerror}", name=module.__name__, path=self.path) from None
+            raise ImportError(
+                f"cannot be read: {error.strerror}", name=module.__name__, path=self.path
+            ) from None
         exec(loads(code), module.__dict__)
+
+    def _load(self, name: str) -> None:
+        """Import `name`. The interpreter's own code for that takes as long as most modules do."""
+        above, _, last = name.rpartition(".")
+        if above and above not in sys.modules:
+            self._load(above)
+        spec = self.find_spec(name)
+        assert spec is not None
+        module = sys.modules[name] = type(sys)(name)
+        module.__spec__, module.__loader__, module.__package__ = spec, self, spec.parent  # type: ignore[assignment]
+        if spec.submodule_search_locations:
+            module.__path__ = spec.submodule_search_locations
+        try:
+            self.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        if above:
+            setattr(sys.modules[above], last, module)
 
 
 def complain(kind: type[BaseException], error: BaseException, traceback: object) -> None:
     """What the interpreter calls for an error before a program can report its own: one line, as always."""
     if isinstance(error, (ImportError, MemoryError, OSError)):
         cause = f"{getattr(error, 'path', None) or ''}: {error}".removeprefix(": ")
-        sys.stderr.write(f"nvc: host error: load code: {cause or 'out of memory'}; is the installation complete?\n")
+        sys.stderr.write(
+            f"nvc: host error: load code: {cause or 'out of memory'}; is the installation complete?\n"
+        )
     elif kind is not KeyboardInterrupt:  # the interpreter then ends as SIGINT ends a program
         sys.__excepthook__(kind, error, traceback)  # type: ignore[arg-type]
 
