@@ -9,7 +9,7 @@ from nvc.cgroup.find import cgroup_mounts
 from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
 from nvc.doctor.context import read_file, read_text
 from nvc.errors import InitializationError
-from nvc.kernel import bpf, check_floor
+from nvc.kernel import O_PATH, bpf, check_floor
 from nvc.rundir import in_user_namespace
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nvc.doctor import Finding
     from nvc.doctor.context import Context
+    from nvc.kernel import Kernel
 
 _SELINUX = "/sys/fs/selinux"
 _BOOLEAN = "container_use_devices"
@@ -159,29 +160,56 @@ def selinux(context: Context) -> Iterator[Finding]:
 
 def systemd(context: Context) -> Iterator[Finding]:
     """Whether a reload of systemd takes GPUs from containers that run: it writes its own list of devices again."""
-    for scope, pid in scopes().items():
+    for scope, pid in scopes(context.kernel).items():
         yield from scope_findings(scope, pid)
 
 
-def scopes() -> dict[str, int]:
-    """The systemd scopes of processes that have an NVIDIA node in a /dev of their own, each with a process."""
+def scopes(kernel: Kernel) -> dict[str, int]:
+    """The systemd scopes of processes that have an NVIDIA node in a /dev of their own, each with a process.
+
+    Nothing is asked of file systems there: a container's own may never answer, and a link may lead anywhere.
+    """
     found: dict[str, int] = {}
     own = _mount_namespace("self")
     for name in os.listdir("/proc"):
         if not name.isdigit() or _mount_namespace(name) in (own, ""):
             continue
         scope = scope_of(name)
-        if scope and scope not in found and os.path.exists(f"/proc/{name}/root/dev/nvidiactl"):
+        if scope and scope not in found and _has_node(kernel, name):
             found[scope] = int(name)
     return found
 
 
+def _has_node(kernel: Kernel, pid: str) -> bool:
+    try:
+        root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.close(kernel.open_cached(root, "dev/nvidiactl"))
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(root)
+
+
 def scope_of(pid: str | int) -> str:
     """The name of the systemd scope that a process is in, "" for none."""
-    for line in read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines():
-        for part in reversed(line.split(":", 2)[-1].split("/")):
-            if part.endswith(".scope") and not part.startswith(("session-", "init.")):
-                return part
+    lines = read_text(f"/proc/{pid}/cgroup", 1 << 16).splitlines()
+    return next((scope for line in lines if (scope := scope_in(line.split(":", 2)[-1]))), "")
+
+
+def scope_in(path: str) -> str:
+    """The name of the scope of systemd in the path of a cgroup, "" for none.
+
+    The outermost counts: containers, users and services make cgroups below their own with the names that they like.
+    """
+    for part in path.split("/"):
+        if part.endswith(".service") or part.endswith(".scope") and part.startswith(("session-", "init.")):
+            return ""
+        if part.endswith(".scope"):
+            return part
     return ""
 
 

@@ -128,3 +128,20 @@ def test_a_scope_of_systemd(place: str) -> None:
     for allowed in (b"char-nvidia rw", b"/dev/nvidia0 rw", b"/dev/char/195:0 rw", b"char-* rwm"):
         write(f"{place}/docker-1.scope.d/60.conf", b"[Scope]\nDeviceAllow=" + allowed + b"\n")
         assert not list(system.scope_findings("docker-1.scope", 42)), allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "scope"),
+    [
+        ("/system.slice/docker-1.scope", "docker-1.scope"),
+        ("/machine.slice/libpod-2.scope/container", "libpod-2.scope"),
+        ("/system.slice/docker-1.scope/docker-2.scope", "docker-1.scope"),
+        ("/user.slice/user-1000.slice/user@1000.service/user.slice/docker-2.scope", ""),
+        ("/user.slice/user-1000.slice/session-4.scope/docker-2.scope", ""),
+        ("/init.scope", ""),
+        ("/", ""),
+    ],
+)
+def test_the_scope_of_a_cgroup(path: str, scope: str) -> None:
+    """One that is called as the scope of others is none: else doctor would advise to give those GPUs."""
+    assert system.scope_in(path) == scope
