@@ -1,13 +1,13 @@
 /* Programs that try to have more of a device's time than their cap.
  *
- *   take_time WAY SECONDS [ROUNDS_A_MICROSECOND]
+ *   take_time WAY SECONDS [ROUNDS_A_MICROSECOND[,MICROSECONDS_A_CALL]]
  *
  * Each ends after `seconds`, and when one more kernel has run: so what it owes is paid by then. It prints the GPU time of its
  * kernels and the time that passed, in milliseconds, and CLOCK_MONOTONIC at its beginning and end, in seconds; then what ended
- * it or a process of it early: a call and its code, or a signal. Kernels fill a device, so that none run at once.
+ * it or processes of it early: a call and its code, or a signal, and how often. Kernels fill a device, so that none run at once.
  *
- * On a real device a kernel's length is calibrated with the shim's cap in force, unless the last argument gives it:
- * `take_time calibrate 0` without the shim prints it. */
+ * What kernels and calls take on a real device is measured without the shim: `take_time calibrate 0` prints rounds, and
+ * `take_time lengths 0` what a call takes of each way that sets or copies memory, in a full queue. */
 #include "take_time.h"
 
 #include <dlfcn.h>
@@ -28,18 +28,21 @@ const char spin_text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
 
 Handle context, function;
 CUresult(*launcher) LAUNCH;
-double rounds_a_us = 1000;
+double rounds_a_us = 1000, us_a_call;
 static Handle library;
-static double seconds;
+static double seconds, born;
 static char **own_words;
 
 /* In memory that processes made by fork share. */
 static struct {
     _Atomic double used_us, start;
-    char ended[64]; /* what ended one of them early */
+    char ended[64];   /* what ended one of them early */
+    _Atomic int ends; /* how many ended so */
 } * all;
 
 static bool is_child;
+
+enum { FIRST = 10 }; /* seconds that the first process may take until it has begun */
 
 void *entry(const char *name)
 {
@@ -58,7 +61,8 @@ double now(void)
 
 bool more(void)
 {
-    return now() - all->start < seconds;
+    double start = all->start;
+    return now() - (start ? start : born + FIRST) < seconds;
 }
 
 void used(double us)
@@ -75,8 +79,9 @@ void used(double us)
 void report(void)
 {
     double end = now();
-    printf("%.3f %.3f %.6f %.6f %s\n", all->used_us / 1e3, (end - all->start) * 1e3, all->start, end,
-           all->ended);
+    double start = all->start ? all->start : born;
+    printf("%.3f %.3f %.6f %.6f %s", all->used_us / 1e3, (end - start) * 1e3, start, end, all->ended);
+    printf(all->ends > 1 ? ", %d times\n" : "\n", all->ends);
     fflush(stdout);
     _exit(0);
 }
@@ -85,7 +90,7 @@ void failed(const char *name, CUresult result)
 {
     snprintf(all->ended, sizeof(all->ended), "%s: %d", name, result);
     if (is_child)
-        _exit(4);
+        _exit(4); // child_ended counts it
     report();
 }
 
@@ -185,6 +190,7 @@ bool child_ended(void)
     int status;
     if (wait(&status) < 0)
         return false;
+    all->ends += status != 0;
     if (WIFSIGNALED(status))
         snprintf(all->ended, sizeof(all->ended), "signal %d", WTERMSIG(status));
     else if (WEXITSTATUS(status) && !all->ended[0])
@@ -201,6 +207,11 @@ void start_over(const char *name)
     snprintf(start, sizeof(start), "%.6f", all->start);
     execl("/proc/self/exe", own_words[0], name, left, rounds, before, start, (char *)NULL);
     _exit(5);
+}
+
+int early_ends(void)
+{
+    return all->ends;
 }
 
 static void calibrate(void)
@@ -225,11 +236,9 @@ static void once(void)
     report();
 }
 
-static const struct way own_ways[] = {{"honest", honest, false},
-                                      {"once", once, false},
-                                      {"calibrate", calibrate, false},
-                                      {"costs", print_costs, false},
-                                      {0}};
+static const struct way own_ways[] = {{"honest", honest, false},       {"once", once, false},
+                                      {"calibrate", calibrate, false}, {"lengths", print_lengths, false},
+                                      {"costs", print_costs, false},   {0}};
 
 static const struct way *find(const char *name)
 {
@@ -250,9 +259,12 @@ int main(int count, char **words)
     if (!library || !way || all == MAP_FAILED)
         return fprintf(stderr, "take_time WAY SECONDS [ROUNDS]; %s\n", library ? "" : dlerror()), 2;
     own_words = words;
+    born = now();
     seconds = atof(words[2]);
     if (count > 3)
         rounds_a_us = atof(words[3]);
+    if (count > 3 && strchr(words[3], ','))
+        us_a_call = atof(strchr(words[3], ',') + 1);
     if (count > 5) {
         all->used_us = atof(words[4]);
         all->start = atof(words[5]);

@@ -28,13 +28,13 @@ extern const struct way launch_ways[], wait_ways[], graph_ways[], copy_ways[], p
 
 extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
 extern Handle context, function;
-extern CUresult(*launcher) LAUNCH; /* with which `launch` launches; NULL: cuLaunchKernel */
-extern double rounds_a_us;
+extern CUresult(*launcher) LAUNCH;    /* with which `launch` launches; NULL: cuLaunchKernel */
+extern double rounds_a_us, us_a_call; /* of a way that sets or copies memory; 0: it is not known */
 
 void *entry(const char *name);
 void begin(void); /* the driver, a context, the kernel; the first one's moment is when the program began */
 double now(void); /* seconds */
-bool more(void);
+bool more(void);  /* the time is not over; it begins with the program's first context */
 void used(double us);                           /* GPU time, of all processes together */
 void failed(const char *name, CUresult result); /* ends the program */
 void launch(Handle stream, double us);
@@ -48,6 +48,8 @@ void wait_for_all(void);
 void pause_for(double us);
 void honest(void);
 void print_costs(void);            /* ends the program */
+void print_lengths(void);          /* ends the program */
+int early_ends(void);              /* how many of its processes ended early */
 bool child_ended(void);            /* waits for one, and notes if it ended early; false: there is none */
 int new_child(void);               /* fork(2); it ends with its parent, and when the time is long over */
 void start_over(const char *name); /* the program again, in the same process, for the time that is left */

@@ -134,14 +134,24 @@ static void long_behind_short(void)
 }
 
 /* What is known of the function says that many may be under way, and then each is long. */
-static void long_behind_many(void)
+static void long_behind(int many, int longs)
 {
     for (Handle stream = new_stream(); more();) {
-        for (int i = 0; i < 4000; i++)
+        for (int i = 0; i < many && more(); i++)
             launch(stream, 5);
-        for (int i = 0; i < 256; i++)
+        for (int i = 0; i < longs && more(); i++) /* under a cap of 10 % they are paid for in a minute */
             launch(stream, 20000);
     }
+}
+
+static void long_behind_many(void)
+{
+    long_behind(4000, 256);
+}
+
+static void long_after_proof(void)
+{
+    long_behind(150000, 100);
 }
 
 static void launch_on(Handle stream, double us, int before_a_wait)
@@ -370,6 +380,7 @@ const struct way launch_ways[] = {{"queue", queue, false},
                                   {"random", at_random, false},
                                   {"long-behind-short", long_behind_short, false},
                                   {"long-behind-many", long_behind_many, false},
+                                  {"long-after-proof", long_after_proof, false},
                                   {"ex", by_ex, false},
                                   {"cooperative", by_cooperative, false},
                                   {"old-calls", by_old_calls, false},

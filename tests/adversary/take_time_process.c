@@ -149,6 +149,15 @@ static void by_exec(void)
         start_over("exec");
 }
 
+/* They use the device while they are made, under no launch. */
+static void only_contexts(void)
+{
+    for (Handle made; more(); pause_for(1000)) {
+        CU(cuCtxCreate_v2, (Handle *, unsigned, int), &made, 0, 0);
+        CU(cuCtxDestroy_v2, (Handle), made);
+    }
+}
+
 /* Each process leaves 50 ms of kernels behind. */
 static void leave_behind(void)
 {
@@ -173,6 +182,7 @@ const struct way process_ways[] = {{"threads", threads, false},
                                    {"queues-of-processes", queues_of_processes, true},
                                    {"forking", forking, false},
                                    {"child-of-fork", child_of_fork, false},
+                                   {"only-contexts", only_contexts, false},
                                    {"exec", by_exec, false},
                                    {"leaving", leaving, true},
                                    {0}};

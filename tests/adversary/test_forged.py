@@ -22,6 +22,10 @@ COVERED = 'mount --bind "$1" "$2/nvc/quota"; shift 2; exec "$@"'
 ELSEWHERE = (
     'cp -a "$2" "$2.own"; cp "$1" "$2.own/nvc/quota"; export LD_LIBRARY_PATH="$2.own"; shift 2; exec "$@"'
 )
+#: The same, and the slice's own quota is unmounted: no list of mounts has it.
+HIDDEN = 'umount -l "$2/nvc/quota"; ' + ELSEWHERE
+#: Likewise, in a child of the program.
+CHILD = HIDDEN.replace('exec "$@"', '"$@"; exit $?')
 
 
 @pytest.fixture
@@ -37,7 +41,9 @@ def driver(sim_root: Callable[..., str], scratch: str) -> str:
     return sim_root(gpus=1, seed=scratch)
 
 
-@pytest.mark.parametrize("how", [COVERED, ELSEWHERE], ids=["covered", "elsewhere"])
+@pytest.mark.parametrize(
+    "how", [COVERED, ELSEWHERE, HIDDEN, CHILD], ids=["covered", "elsewhere", "hidden", "child"]
+)
 def test_a_quota_of_its_own(
     place: Place, driver: str, launcher: str, tool: str, scratch: str, how: str
 ) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from support import GIB
-from support.adversary_rights import DENIED, ON_QUOTA
 from support.bundle import Container
 from support.configure import BASIC, Configure
+from support.on_quota import DENIED, ON_QUOTA
 from support.rootfs import as_debian
 from support.vgpu import Inside, ensure_shim, entry_of, limits_of
 

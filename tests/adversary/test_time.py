@@ -10,11 +10,11 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support.adversary_time import WAYS, Way
-from support.vgpucap import Capped
+from support.adversary_time import WAYS, Way, lengths
+from support.vgpucap import FIXED, PERIOD, Capped
 from support.virtual import World, device_time
 
-SECONDS = 10
+SECONDS = 5
 POINTS = 0.003  # what the credit of one period is in that time, and more
 
 
@@ -54,23 +54,68 @@ def test_none_has_more_than_its_cap(
     assert share >= way.least * cap / 100
 
 
-@pytest.mark.parametrize("cap", [10, 25, 50])
-def test_long_kernels_behind_short_ones_are_few(
-    world: World, capped: Callable[..., Capped], take_time: str, cap: int
+@pytest.mark.parametrize("cap, making", [(5, 0), (10, 0), (10, 36), (10, 4)])
+def test_contexts_are_as_many_as_the_cap_can_pay(
+    world: World, capped: Callable[..., Capped], take_time: str, cap: int, making: int
 ) -> None:
-    """Of 20 ms: it never has more than 16 of them, or 1.6 for each percent of its cap, that it did not pay for."""
+    """Each costs the milliseconds that the host has measured, or 12. Without a cap: 11 a second."""
+    slice_ = capped(program=take_time)
+    slice_.limit(8 << 30, cores=cap, policy=FIXED, making_time=making * 1_000_000)
+    variables = {**slice_.environment(), "NVC_SIM_SWITCH_NS": "150000"}
+    process = world.start([take_time, "only-contexts", "1000", "1000"], variables, stdout=subprocess.DEVNULL)
+    world.run(1)
+    before, first = slice_.charged(), device_time(slice_.root).total
+    world.run(5)
+    charged = (slice_.charged() - before) / 5
+    contexts = (device_time(slice_.root).total - first) / 320e-6  # 32 kernels of 10 us each
+    world.kill(process)
+    cost = (making or 12) / 1000
+    assert charged <= cap / 100 + cost / 5 + POINTS
+    most = min(5 * cap / 100 / cost, 5 * 11)
+    assert 0.8 * most - 1 <= contexts <= most + 1
+
+
+@pytest.mark.parametrize("cap, processes", [(10, 1), (25, 1), (50, 1), (90, 1), (10, 4), (10, 12)])
+def test_long_kernels_behind_short_ones_are_few(
+    world: World, capped: Callable[..., Capped], take_time: str, cap: int, processes: int
+) -> None:
+    """Of 20 ms: in any time they have at most their cap, a hundredth of 10 s, and saved credit."""
     slice_ = capped(program=take_time)
     slice_.cap(cap)
     words = [take_time, "long-behind-many", "1000", "1000"]
-    process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
+    started = [world.start(words, slice_.environment(), stdout=subprocess.DEVNULL) for _ in range(processes)]
     ahead = most = before = 0.0
-    for _ in range(100):
+    for _ in range(40):
         world.run(0.1)
         had = device_time(slice_.root).total
         ahead = max(0, ahead + had - before - 0.1 * cap / 100)
         most, before = max(most, ahead), had
+    for process in started:
+        world.kill(process)
+    assert 0.01 < most <= 0.1 + 2 * PERIOD * cap / 100
+
+
+@pytest.mark.parametrize("cap", [10, 50, 75])
+def test_long_kernels_after_a_proof_are_many_once(
+    world: World, capped: Callable[..., Capped], take_time: str, cap: int
+) -> None:
+    """Who had short kernels for a twentieth of a second may have more, until they are long for the first time."""
+    slice_ = capped(program=take_time)
+    slice_.cap(cap)
+    words = [take_time, "long-after-proof", "1000", "1000"]
+    process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
+    ahead = before = 0.0
+    tops: list[float] = []  # of each time that it was beyond its cap
+    for _ in range(2500 // cap):
+        world.run(0.1)
+        had = device_time(slice_.root).total
+        was, ahead = ahead, max(0, ahead + had - before - 0.1 * cap / 100)
+        before = had
+        if ahead > 0.12:
+            tops = [*tops[:-1], max(tops[-1], ahead)] if was > 0.12 else [*tops, ahead]
     world.kill(process)
-    assert 0.1 < most <= max(16, 1.6 * cap) * 0.02 + 0.03  # with the one that runs, and credit
+    under_way = max(16, 1.6 * cap)
+    assert len(tops) == 1 and tops[0] <= under_way * 0.02 * (100 - cap) / 100 + 0.1
 
 
 @pytest.mark.parametrize("seconds", [-1000, 1000])
@@ -104,9 +149,42 @@ def test_what_memory_takes_counts_as_it_does_in_a_queue(
 ) -> None:
     """By the program's own count, which is all that a real GPU has of it: no more than its slice is charged."""
     slice_ = capped(program=take_time)
+    bare = {**slice_.environment(), "LD_LIBRARY_PATH": slice_.real_directory()}
+    length = lengths(world.output([take_time, "lengths", "0"], bare))[way]
+    alone = world.output([take_time, way, "0.1", f"1000,{length}"], bare).split()
+    assert 0.85 <= float(alone[0]) / float(alone[1]) <= 1.01  # it waits now and then
     slice_.cap(50)
-    used = float(world.output([take_time, way, "0.1", "1000"], slice_.environment()).split()[0])
+    used = float(world.output([take_time, way, "0.1", f"1000,{length}"], slice_.environment()).split()[0])
     assert 0.3 <= used / (1000 * slice_.charged()) <= 1.02
+
+
+def test_a_storm_lasts_as_long_as_it_is_told(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """Its clock begins with the first of its processes that has a context, and not before."""
+    slice_ = capped(program=take_time)
+    slice_.cap(10)
+    world.run(10)  # since the host was started, as far as the program can tell
+    took = float(world.output([take_time, "storm", "0.3", "1000"], slice_.environment()).split()[1])
+    assert 300 <= took
+
+
+def test_what_can_never_run_is_not_counted(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """A kernel behind a function in which the process is killed. The last one's may end with the time."""
+    slice_ = capped(program=take_time)
+    slice_.cap(50)
+    used = world.output([take_time, "kill-in-callback", "2", "1000"], slice_.environment()).split()[0]
+    assert float(used) == pytest.approx(1000 * device_time(slice_.root).total, abs=20)
+
+
+def test_what_had_its_ledger_cut_ends(world: World, capped: Callable[..., Capped], take_time: str) -> None:
+    """It is refused again and again, and says by what and how often."""
+    slice_ = capped(program=take_time)
+    slice_.cap(50)
+    said = world.output([take_time, "cut-ledger", "1000", "1000"], slice_.environment()).split(None, 4)
+    assert 10 <= float(said[0]) <= 25 and "Retain" in said[4] and said[4].strip().endswith("2 times")
 
 
 def test_a_mark_costs_calls_of_the_driver_behind_a_wait_alone(

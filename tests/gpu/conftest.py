@@ -5,6 +5,7 @@ The bundle's `gpu-tests` runs them. A test is marked `gpu` and calls `measured(n
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -30,8 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[HAD] = {}
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the programs that try to have more, those of this shard."""
+    """Of the programs that try to have more and that -k has left, those of this shard."""
     index, count = shard()
     tried = [item for item in items if "test_adversary" in item.name]
     left = [item for at, item in enumerate(tried) if at % count != index]
@@ -47,14 +49,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
         crash = getattr(outcome.longrepr, "reprcrash", None) if outcome.failed else None
         cause = crash.message.splitlines()[:1] if crash else []
         item.config.stash[OUTCOMES].append((item.name, outcome.outcome, outcome.duration, "".join(cause)))
+        write_report(item.config)  # a run that is cut short has what it found
     return outcome
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    write_report(session.config)
+
+
+def write_report(config: pytest.Config) -> None:
+    """To NVC_REPORT, as far as it goes."""
     path = os.environ.get("NVC_REPORT")
     if path:
-        with open(path, "w", encoding="utf-8") as out:
-            out.write(report(session.config))
+        with open(f"{path}.new", "w", encoding="utf-8") as out:
+            out.write(report(config))
+        os.replace(f"{path}.new", path)
 
 
 def report(config: pytest.Config) -> str:
@@ -74,6 +83,7 @@ def report(config: pytest.Config) -> str:
     return "\n".join(lines) + "\n"
 
 
+@functools.cache
 def host() -> list[tuple[str, str]]:
     """What the figures depend on."""
     smi = shutil.which("nvidia-smi", path=CLEAN_ENV["PATH"])
@@ -97,6 +107,7 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str, object], None]:
 
     def note(name: str, value: object) -> None:
         request.config.stash[FIGURES].append((name, str(value), request.node.name))
+        write_report(request.config)
 
     return note
 

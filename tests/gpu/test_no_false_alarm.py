@@ -1,89 +1,129 @@
 """Honest programs beside each other under nvcd, which denies what is wrong: nothing is found of them.
 
-NVC_ALARM_SECONDS (3600) long: PyTorch trains with a limit on memory, replays a CUDA graph as inference does, and a
-third one does a little every two seconds, as somebody at a notebook does.
+For NVC_FALSE_ALARM_MINUTES (60), which begin when all have begun: PyTorch trains; replays a CUDA graph, as in
+inference; does a little every two seconds, as in a notebook; and, where there is a second GPU, sums over both with
+NCCL, in one slice of two GPUs. The graph is on the second GPU then, so that NCCL has a neighbour on both.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
+from collections.abc import Callable
 
 import pytest
 from support import STAGE, gpus
-from support.adversary_table import Note
+from support.honest import Honest, options, side_by_side
 from support.nvcd import Place, ask
 from support.realslice import plain_environment, program
 
 pytestmark = pytest.mark.gpu
-SECONDS = float(os.environ.get("NVC_ALARM_SECONDS", "3600"))
-START = 120.0  # seconds that PyTorch may take before and after
+MINUTES = float(os.environ.get("NVC_FALSE_ALARM_MINUTES", "60"))
 HEAD = """
-import sys, time, torch
-until = time.monotonic() + float(sys.argv[1])
-steps = 0
+import select, sys, time, torch
+def go(step):
+    step(); torch.cuda.synchronize()
+    print("ready", flush=True)
+    steps = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        step(); steps += 1
+    torch.cuda.synchronize()
+    print(steps, "steps", flush=True)
 """
 TENANTS = {
     "training": """
 model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
 optimizer = torch.optim.Adam(model.parameters())
-while time.monotonic() < until:
+done = 0
+def step():
+    global done
     loss = model(torch.randn(256, 2048, device="cuda")).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
-    steps += 1
-    if steps % 50 == 0: loss.item()
+    done += 1
+    if done % 50 == 0: loss.item()
+go(step)
 """,
     "graphs": """
 weights = [torch.randn(2048, 2048, device="cuda") for _ in range(24)]
 given = torch.randn(16, 2048, device="cuda")
-def step():
+def infer():
     out = given
     for one in weights: out = torch.relu(out @ one) * 0.01
     return out
 side = torch.cuda.Stream()
-with torch.cuda.stream(side): step()
+with torch.cuda.stream(side): infer()
 torch.cuda.current_stream().wait_stream(side)
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph): out = step()
-while time.monotonic() < until:
-    graph.replay(); out.sum().item(); steps += 1
+with torch.cuda.graph(graph): out = infer()
+def step():
+    graph.replay(); out.sum().item()
+go(step)
 """,
     "notebook": """
-while time.monotonic() < until:
+def step():
     (torch.randn(4096, 4096, device="cuda") @ torch.randn(4096, 4096, device="cuda")).sum().item()
-    torch.cuda.empty_cache(); steps += 1; time.sleep(2)
+    torch.cuda.empty_cache()
+    select.select([sys.stdin], [], [], 2)
+go(step)
 """,
 }
+#: Rank 0 says in what is summed when it is over, so that both make the same steps.
+NCCL = """
+import torch.distributed as ranks
+rank, last = int(sys.argv[1]), False
+torch.cuda.set_device(rank)
+ranks.init_process_group("nccl", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+matrix = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+data = torch.empty(8 << 20, dtype=torch.float32, device="cuda")
+def step(over):
+    matrix @ matrix
+    data.fill_(1.0)
+    if over: data[0] = 100.0
+    ranks.all_reduce(data)
+    first, second = data[:2].tolist()
+    if second != 2.0: raise SystemExit(f"the sum is {second}")
+    return first > 50
+step(False)
+if rank == 0: print("ready", flush=True)
+steps = 0
+while not last:
+    last = step(rank == 0 and bool(select.select([sys.stdin], [], [], 0)[0]))
+    steps += 1
+ranks.destroy_process_group()
+if rank == 0: print(steps, "steps", flush=True)
+"""
+#: Rank 1 beside rank 0, which is the program and has its input.
+BOTH = '"$0" -c "$1" 1 "$2" & exec "$0" -c "$1" 0 "$2"'
 
 
-def test_nothing_is_found_of_honest_programs(note: Note) -> None:
-    place = Place(STAGE, tempfile.mkdtemp(prefix="alarm-", dir="/tmp"))
-    root = [] if gpus.ROOT == "/" else [f"--root={gpus.ROOT}"]
-    running: dict[str, subprocess.Popen[str]] = {}
+def test_nothing_is_found_of_honest_programs(measured: Callable[[str, object], None]) -> None:
+    scratch = tempfile.mkdtemp(prefix="alarm-", dir="/tmp")
+    place, running = Place(STAGE, scratch), []
+    python, seconds = program("python3"), 60 * MINUTES
+    launcher = os.path.join(STAGE, "bin/nvc-cli")
+    devices = gpus.all_uuids()[:2]
+
+    def start(name: str, on: list[str], *words: str) -> None:
+        before = options(place, launcher, gpus.ROOT, name, on, "16GiB")
+        variables = plain_environment(CUDA_VISIBLE_DEVICES=",".join(on), NCCL_SOCKET_IFNAME="lo")
+        running.append(Honest(name, [*before, *words], variables))
+
     try:
-        place.start(*root)
-        launcher = os.path.join(STAGE, "bin/nvc-cli")
-        options = (f"--device={gpus.uuid()}", "--memory=16GiB", "--weight=1")
+        place.start(*([] if gpus.ROOT == "/" else [f"--root={gpus.ROOT}"]))
         for name, code in TENANTS.items():
-            words = place.sliced(launcher, gpus.ROOT, *options, f"--name={name}")
-            running[name] = subprocess.Popen(
-                [*words, program("python3"), "-c", f"{HEAD}{code}\nprint(steps)", str(SECONDS)],
-                env=plain_environment(),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        for name, process in running.items():
-            said, _ = process.communicate(timeout=SECONDS + START)
-            assert process.returncode == 0, name
-            note("honest", f"{name}: steps in {SECONDS:.0f} s", said.strip())
-        state = ask(place)
-        note("honest", "found", str(state["found"]))
-        # A stranger is one: another test's program may hold the GPU awake.
-        of_slices = {kind: count for kind, count in state["found"].items() if kind != "stranger"}
-        assert not any(of_slices.values()), state["events"]
-        assert not state["denied"]
+            start(name, [devices[-1] if name == "graphs" else devices[0]], python, "-c", f"{HEAD}{code}")
+        if len(devices) == 2:
+            start("NCCL", devices, "sh", "-c", BOTH, python, f"{HEAD}{NCCL}", f"{scratch}/store")
+        else:
+            measured("NCCL", "not run: there is one GPU")
+        said = side_by_side(place, running, seconds)
+        for name, steps in said.items():
+            measured(f"{name}, in {seconds:.0f} s at the same time", steps)
+            assert int(steps.split()[0]) > 0, name
+        measured(
+            "found by nvcd; NVML asked, times", f"{ask(place)['found']}; {ask(place)['nvml']['answers']}"
+        )
     finally:
-        for process in running.values():
-            process.kill()
+        for one in running:
+            one.kill()
         place.end()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-
-from .rootfs import LIBS
 
 
 @dataclass(frozen=True)
@@ -16,7 +13,7 @@ class Right:
     test: str  # the file below tests/, and the function
 
 
-RIGHTS = (
+CONTAINERS = (
     # The container's files while it starts.
     Right(
         "links of the image",
@@ -117,6 +114,13 @@ RIGHTS = (
         "unit/test_vgpu_registry.py::test_lists_of_mounts_that_are_too_long_are_a_doubt",
     ),
     Right(
+        "odd ways to load",
+        "libcuda twice in link-map namespaces, from memory, from a moved directory; or a child shares all with "
+        "its parent, which ends",
+        "its limit",
+        "native/test_vgpu_odd.py::test_the_limit_holds",
+    ),
+    Right(
         "no hooks",
         "an engine leaves the hooks out, so that there is no quota",
         "every allocation fails",
@@ -194,129 +198,58 @@ RIGHTS = (
         "its entitlement",
         "kernel/test_nvcd_clock.py::test_a_wall_clock_that_jumps",
     ),
-    # Around the shim: only nvcd sees that.
     Right(
-        "the driver's own library, for memory",
-        "a process of the slice opens it",
-        'the slice is given no more; with `on-bypass = "stop"` the process is killed',
-        "kernel/test_nvcd_ledger.py::test_what_is_taken_around_the_shim_counts",
+        "a clock that was replaced",
+        "a preloaded library has a clock that runs ten times as fast, as libfaketime has",
+        "its cap",
+        "native/test_vgpu_clock.py::test_a_clock_that_was_replaced",
     ),
     Right(
-        "a quota of its own",
-        "another quota covers the slice's in a new mount namespace, or lies beside a copy of the shim",
-        "its slice is given no more; with `on-bypass = \"stop\"` the process is killed",
-        "adversary/test_forged.py::test_a_quota_of_its_own",
+        "cgroups of its own",
+        "a container that the driver limits makes a cgroup in its own, moves there, and the host changes the limit",
+        "the new limit",
+        "kernel/test_kernel_isolation.py::test_configure_again_and_what_it_says",
     ),
     Right(
-        "too much memory",
-        "a slice has more than its limit",
-        "it is denied more within a second",
-        "kernel/test_nvcd_found.py::test_a_slice_that_has_too_much_is_denied_more",
+        "a spoilt ledger",
+        "the ledger is a pipe, a directory, a link, gone, cut short or rubbish",
+        "what the slice has counts by NVML alone; others are verified as before",
+        "kernel/test_nvcd_ledger.py::test_a_ledger_that_was_spoilt",
     ),
     Right(
-        "the driver's own library, for time",
-        "a process launches with it, beside the shim",
-        'found in a window of 6 s; with `on-overuse = "stop"` that process alone is killed',
-        "kernel/test_nvcd_use.py::test_who_works_around_the_shim_is_stopped",
-    ),
-    # nvcd's socket.
-    Right(
-        "strangers",
-        "a process that is in no slice asks nvcd for leases",
-        "refused",
-        "kernel/test_nvcd.py::test_strangers_are_refused",
+        "a file system that never answers",
+        "the slice's files are on one, while nvcd starts and when it looks again",
+        "others are served",
+        "kernel/test_nvcd_silent.py::test_others_are_served",
     ),
     Right(
-        "another root directory",
-        "a process of the slice changes its root",
-        "nvcd still knows its slice",
-        "kernel/test_nvcd.py::test_a_process_with_another_root_directory",
+        "a ledger elsewhere",
+        "the ledger is on a file system that is no tmpfs",
+        "nvcd does not open it",
+        "kernel/test_nvcd_silent.py::test_ledgers_elsewhere",
     ),
     Right(
-        "nonsense",
-        "messages that make no sense",
-        "the connection ends",
-        "kernel/test_nvcd.py::test_nonsense_ends_the_connection",
+        "a /dev that never answers",
+        "a container's /dev is on a file system that never answers, while doctor looks at scopes of systemd",
+        "doctor answers",
+        "kernel/test_doctor_silent.py::test_a_dev_that_never_answers",
     ),
     Right(
-        "a flood of messages",
-        "as many as the socket takes",
-        "it costs its sender",
-        "kernel/test_nvcd.py::test_a_flood_costs_its_sender",
+        "a scope with another's name",
+        "a user or container makes a cgroup that is called as the scope of another container",
+        "doctor does not advise to give that one GPUs",
+        "unit/test_doctor_parsers.py::test_the_scope_of_a_cgroup",
     ),
     Right(
-        "descriptors for nvcd",
-        "a message carries a socket whose last close takes a minute, or hours",
-        "the kernel refuses it, or its sender is disconnected; nobody waits",
-        "kernel/test_nvcd_descriptors.py::test_on_an_older_kernel_nobody_waits",
+        "many locks",
+        "a program holds thousands of locks on the ledger",
+        "nobody waits for them to be read",
+        "kernel/test_nvcd_silent.py::test_locks_by_the_thousand",
     ),
     Right(
-        "a flood of connections",
-        "as many as there are descriptors",
-        "it costs its sender",
-        "kernel/test_nvcd.py::test_a_flood_of_connections_costs_its_sender",
-    ),
-    Right(
-        "a lease that is kept",
-        "the holder never gives its lease back",
-        "the next one begins",
-        "kernel/test_nvcd.py::test_who_never_gives_back_loses_its_turn",
-    ),
-    Right(
-        "a connection in other hands",
-        "a process gives its connection with nvcd to one of another slice (SCM_RIGHTS)",
-        "leases are those of the slice whose process made it, and end with that process",
-        "kernel/test_nvcd.py::test_a_connection_in_the_hands_of_another_slice",
-    ),
-    Right(
-        "variables of MPS",
-        "the container sets CUDA_MPS_PIPE_DIRECTORY, memory limits and priorities of its own",
-        "its limit",
-        "adversary/test_rights.py::test_limits_of_the_system",
-    ),
-    Right(
-        "many late processes",
-        "twelve processes whose queued kernels run on after each lease",
-        "the other one is charged for a thirteenth of that time",
-        "unit/test_daemon_arbiter.py::test_beside_many_late_processes_one_pays_for_its_own_part",
-    ),
-    Right(
-        "a killed holder",
-        "the holder of a lease is killed, a child of it lives on",
-        "the next one begins",
-        "kernel/test_nvcd.py::test_the_death_of_a_holder_whose_child_lives_on",
-    ),
-    Right(
-        "nvcd's questions",
-        "somebody who is not root asks for its state",
-        "refused",
-        "kernel/test_nvcd_ledger.py::test_nobody_else_may_ask",
-    ),
-    # NVML's process.
-    Right(
-        "the probe",
-        "NVML is hostile code in a process of nvc's",
-        "it can start no process; without limits by cgroup it has no rights",
-        "kernel/test_probe.py::test_the_probe_has_no_rights_left",
+        "silent readers of metrics",
+        "connections that ask nothing, or half a question, take all places",
+        "one more is served",
+        "kernel/test_nvcd_ledger.py::test_those_who_ask_nothing_keep_no_scraper_waiting",
     ),
 )
-
-DENIED = re.compile(
-    "Read-only file system|Operation not permitted|permission denied|Device or resource busy"
-)
-QUOTA = f"{LIBS}/nvc/quota"
-#: What root in a container does to the quota's file, each by itself.
-#: It must fail, or change nothing that counts.
-ON_QUOTA = {
-    "written": f"busybox dd if=/dev/zero of={QUOTA} bs=64 count=1 conv=notrunc",
-    "cut short": f": > {QUOTA}",
-    "removed": f"busybox rm -f {QUOTA}",
-    "mounted anew, writable": f"busybox mount -o remount,rw,bind {QUOTA} && : > {QUOTA}",
-    "unmounted": f"busybox umount -l {QUOTA}",
-    "covered": f"busybox mount -t tmpfs none {LIBS}/nvc",
-    "given away": f"busybox chown 1000 {QUOTA}; busybox chmod 666 {QUOTA} && : > {QUOTA}",
-    "mounted anew in a user namespace": f"busybox unshare -Um busybox mount -o remount,rw,bind {QUOTA}",
-    "unmounted in a user namespace": f"busybox unshare -Um busybox umount -l {QUOTA}",
-    "written in a user namespace": f"busybox unshare -Um sh -c ': > {QUOTA}'",
-    "written from another root": f"busybox chroot {LIBS}/nvc /quota; : > /proc/1/root{QUOTA}",
-}

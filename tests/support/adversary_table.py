@@ -11,15 +11,30 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
-from . import REPO, adversary_memory, adversary_memory_more, adversary_memory_moved, adversary_memory_race
-from .adversary_rights import RIGHTS
+from . import (
+    REPO,
+    adversary_memory,
+    adversary_memory_held,
+    adversary_memory_more,
+    adversary_memory_moved,
+    adversary_memory_race,
+)
+from .adversary_rights import CONTAINERS
+from .adversary_rights_nvcd import NVCD
 from .adversary_time import WAYS
 
-_FAMILIES = (adversary_memory, adversary_memory_more, adversary_memory_moved, adversary_memory_race)
+_FAMILIES = (
+    adversary_memory,
+    adversary_memory_more,
+    adversary_memory_moved,
+    adversary_memory_race,
+    adversary_memory_held,
+)
 TAKERS = tuple(taker for family in _FAMILIES for taker in family.TAKERS)
+RIGHTS = (*CONTAINERS, *NVCD)
 PAGE = os.path.join(REPO, "docs/catalogue.md")
 BEGIN, END = (
     "<!-- the catalogue: made by tests/support/adversary_table.py -->",
@@ -33,9 +48,11 @@ Cells: TypeAlias = dict[str, dict[str, str]]  # by program, by column
 SECONDS = float(os.environ.get("NVC_ADVERSARY_SECONDS", "10"))  # for each program that tries to have time
 _MINUTES = float(os.environ.get("NVC_ADVERSARY_MINUTES", "1000"))
 _BEGAN = time.monotonic()
-SHARES = [
-    f"{kind}, {cap} %" for cap in (10, 50) for kind in ("alone", "charged", "beside", "the tenant beside")
-]
+BESIDE = ("beside", "the tenant beside", "the tenant beside honest", "leases a second")
+SHARES = [f"{kind}, {cap} %" for cap in (10, 50) for kind in ("alone", "charged", *BESIDE)]
+#: Without the shim: what a program counts by itself, and beside another one, and what the other has meanwhile.
+BARE = ["by itself", "beside another", "the other"]
+TABLES = {"memory": ["memory"], "time, %": SHARES, "without nvc, %": BARE}
 
 
 def seconds_left() -> float:
@@ -48,6 +65,21 @@ def shard() -> tuple[int, int]:
     index, _, count = os.environ.get("NVC_ADVERSARY_SHARD", "0/1").partition("/")
     assert 0 <= int(index) < int(count), "NVC_ADVERSARY_SHARD is INDEX/COUNT, from 0 on"
     return int(index), int(count)
+
+
+def chosen(names: Collection[str]) -> list[tuple[str, int]]:
+    """NVC_ADVERSARY_PROGRAMS="exec:50 dying *:10": what is tried, in this order, as names and caps.
+
+    A name without a cap stands for both; `*` for all programs. Empty: all, in the catalogue's order.
+    """
+    found: list[tuple[str, int]] = []
+    for word in os.environ.get("NVC_ADVERSARY_PROGRAMS", "").split() or ["*:10", "*:50"]:
+        name, _, cap = word.partition(":")
+        assert name == "*" or name in names, f"NVC_ADVERSARY_PROGRAMS: no program {name}"
+        assert cap in ("", "10", "50"), f"NVC_ADVERSARY_PROGRAMS: {word}: the cap is 10 or 50"
+        for value in (int(cap),) if cap else (10, 50):
+            found += [(one, value) for one in (names if name == "*" else (name,))]
+    return list(dict.fromkeys(found))
 
 
 def catalogue() -> list[str]:
@@ -71,7 +103,7 @@ def page(text: str) -> str:
 def pivot(cells: Cells) -> list[str]:
     """What programs had: memory, and time in percent."""
     lines = []
-    for title, columns in (("memory", ["memory"]), ("time, %", SHARES)):
+    for title, columns in TABLES.items():
         found = {name: row for name, row in cells.items() if any(column in row for column in columns)}
         if found:
             lines += ["", f"| {title} | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
@@ -90,7 +122,7 @@ def cells_of(lines: Iterable[str]) -> Cells:
         words = [word.strip() for word in line.strip().strip("|").split("|")]
         if not line.startswith("|"):
             columns = []
-        elif words[0] in ("memory", "time, %"):
+        elif words[0] in TABLES:
             columns = words[1:]
         elif len(words) == len(columns) + 1 and words[0] != "---":
             found.setdefault(words[0], {}).update(

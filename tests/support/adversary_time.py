@@ -28,6 +28,8 @@ class Way:
     gpu: bool = True  # it runs on a real GPU too
     copies: bool = False  # it runs no kernels, so that the simulated device does not say how long they ran
     nightly: bool = False  # it takes a second of a processor, and is left out of `make test`
+    #: It breaks its slice and ends: on a GPU it is started over, in a new slice, until its time is over.
+    breaks: bool = False
 
 
 WAYS = (
@@ -48,7 +50,13 @@ WAYS = (
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams and three lengths of kernels, with pauses, at random", 0.02),
     Way("long-behind-short", "20 short kernels that are waited for, and a long one in another stream", 0.03),
-    Way("long-behind-many", "4,000 kernels of 5 µs and 256 of 20 ms of the same shape, in a queue", 1.6),
+    Way("long-behind-many", "4,000 kernels of 5 µs and 256 of 20 ms of the same shape, in a queue", 0.1),
+    Way(
+        "long-after-proof",
+        "150,000 kernels of 5 µs and 100 of 20 ms of the same shape, in a queue",
+        0.85,
+        lacks=0.025,
+    ),
     Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
     Way("cooperative", "cuLaunchCooperativeKernel"),
     Way("old-calls", "cuLaunchGridAsync", least=0),
@@ -77,11 +85,14 @@ WAYS = (
         "held-one-by-one",
         "eight streams wait, and one after the other goes on",
         0.008,
+        lends=0.02,
         least=0.45,
         swings=0.02,
     ),
     Way("held-after-short", "short kernels, and then six long ones pile up behind a word", 0.12),
-    Way("held-gone", "a stream is destroyed while its work waits for a word", 0.005, swings=0.02),
+    Way(
+        "held-gone", "a stream is destroyed while its work waits for a word", 0.005, lends=0.01, swings=0.02
+    ),
     Way(
         "held-events",
         "streams wait for an event of one that waits, blocking ones for the default stream",
@@ -120,7 +131,11 @@ WAYS = (
     Way("replay", "a graph captured in one stream, launched in the default stream of another thread", 0.008),
     Way("capture", "launches while another stream captures"),
     Way("graph-update", "a graph's kernel is 5 µs long 39 times, and then 60 ms", 0.06),
-    Way("graph-update-whole", "a graph's kernel is 5 µs long 39 times, and then 60 ms, by cuGraphExecUpdate", 0.06),
+    Way(
+        "graph-update-whole",
+        "a graph's kernel is 5 µs long 39 times, and then 60 ms, by cuGraphExecUpdate",
+        0.06,
+    ),
     Way("graph-switch", "a node of 40 ms is switched off 39 times, and then on", 0.04),
     Way("many-graphs", "1,500 graphs"),
     Way("nested-graphs", "a graph in a graph in a graph in a graph", 0.008),
@@ -141,7 +156,10 @@ WAYS = (
     Way("queues-of-processes", "three processes that never wait", 0.03),
     Way("forking", "children come and go while it launches", 0.004),
     Way("child-of-fork", "a child of fork launches with what the parent had", 0.002),
-    Way("exec", "each program becomes the next one while its kernel of 30 ms runs", 0.03, least=0),
+    Way("only-contexts", "contexts are made and destroyed one after the other, and nothing else", least=0),
+    Way(
+        "exec", "each program becomes the next one while its kernel of 30 ms runs", 0.03, least=0, lends=0.01
+    ),
     Way("leaving", "each process leaves 50 ms of kernels behind", 0.05, least=0),
     # They end in the middle of something, or flood.
     Way(
@@ -150,7 +168,13 @@ WAYS = (
         0.04,
         least=0,
     ),
-    Way("kill-in-callback", "SIGKILL in a function that the stream calls between kernels of 20 ms", 0.04, least=0),
+    Way(
+        "kill-in-callback",
+        "SIGKILL in a function that the stream calls between kernels of 20 ms",
+        0.04,
+        lends=0.03,  # once it is killed, nobody says how much of its unfinished work ran
+        least=0,
+    ),
     Way(
         "thread-ends-in-callback",
         "the driver's thread ends in a function that the stream calls, and another stream goes on",
@@ -159,7 +183,14 @@ WAYS = (
         gpu=False,
     ),
     Way("dying", "processes that are killed after each of six steps, one after the other", 0.02, least=0),
-    Way("storm", "processes that are killed, three at a time, 200 a second", 0.06, least=0, nightly=True),
+    Way(
+        "storm",
+        "processes that are killed, three at a time, 200 a second",
+        0.06,
+        lends=0.02,
+        least=0,
+        nightly=True,
+    ),
     Way("fork-in-launch", "a process is copied while another thread of it launches", 0.004),
     Way("ten-thousand-streams", "10,000 streams", nightly=True),
     Way("another-root", "it changes its root directory while kernels run"),
@@ -173,11 +204,16 @@ WAYS = (
         "cut-ledger",
         "a process cuts the file of the ledger short while kernels run, and dies of it: no other gets a context",
         least=0,
+        breaks=True,
     ),
     Way(
         "copied-shim", "two copies of the shim in a process, each knows half of the launches", 0.012, least=0
     ),
-    Way("lone-shim", "two copies of the shim; the second finds no quota and refuses, the first goes on", 0.012),
+    Way(
+        "lone-shim",
+        "two copies of the shim; the second finds no quota and refuses, the first goes on",
+        0.012,
+    ),
 )
 
 
@@ -191,6 +227,11 @@ def compile_take_time(directory: str) -> str:
         "gcc", *WARN, "-O2", "-D_FORTIFY_SOURCE=2", "-o", program, *sources, "-ldl", "-lpthread", timeout=300
     )
     return program
+
+
+def lengths(said: str) -> dict[str, float]:
+    """Microseconds that a call takes of each way that sets or copies memory: what `take_time lengths` says."""
+    return {name: float(us) for name, us in (line.split() for line in said.splitlines())}
 
 
 def take_time() -> str:

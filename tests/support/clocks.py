@@ -9,7 +9,7 @@ from .simdriver import SOURCES, WARN
 
 
 def jumping(directory: str, how: str) -> dict[str, str]:
-    """The variables with which a program's clocks jump: `wall`, `forward` or `back`."""
+    """The variables with which a program's clocks jump: `wall`, `forward`, `back` or `fast`."""
     library = os.path.join(directory, "jumping_clock.so")
     if not os.path.exists(library):
         source = os.path.join(SOURCES, "jumping_clock.c")

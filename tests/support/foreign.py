@@ -10,30 +10,16 @@ import fcntl
 import glob
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 
-from support import REPO
+from support import REPO, run
+from support.fetch import fetch
 
 PINS = os.path.join(REPO, "packaging/requirements-nightly.txt")
 CACHE = os.path.join(REPO, "build/nightly")
 TOOLKIT = "v1.20.1"
 TOOLKIT_MODULE = "github.com/NVIDIA/nvidia-container-toolkit"
-
-
-def _fetch(*argv: str, **variables: str) -> None:
-    """Runs a package client, in the caller's environment: it says where packages come from."""
-    done = subprocess.run(
-        argv,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, f"{' '.join(argv)}: exit {done.returncode}\n{done.stdout[-4000:]}"
 
 
 def _once(directory: str, make: Callable[[], None]) -> str:
@@ -56,9 +42,10 @@ def environment() -> str:
     directory = os.path.join(CACHE, f"python-{name}")
 
     def make() -> None:
-        _fetch(sys.executable, "-m", "venv", "--clear", directory)
+        run(sys.executable, "-m", "venv", "--clear", directory, env=dict(os.environ))
         pip = os.path.join(directory, "bin/pip")
-        _fetch(pip, "install", "-q", "--disable-pip-version-check", "--no-deps", "-r", PINS)
+        words = ("install", "-q", "--disable-pip-version-check", "--no-deps", "-r", PINS)
+        fetch("packages from the Python package index", pip, *words)
 
     return _once(directory, make)
 
@@ -82,7 +69,6 @@ def toolkit() -> str:
     directory = os.path.join(CACHE, f"toolkit-{TOOLKIT}")
     commands = [f"{TOOLKIT_MODULE}/cmd/{name}@{TOOLKIT}" for name in ("nvidia-ctk", "nvidia-cdi-hook")]
     go = os.path.join(environment(), "bin/go")
-    return _once(
-        directory,
-        lambda: _fetch(go, "install", *commands, GOBIN=directory, GOFLAGS="-mod=mod", CGO_ENABLED="1"),
-    )
+    variables = {"GOBIN": directory, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "1"}
+    about = f"{TOOLKIT_MODULE} {TOOLKIT} from the Go module proxy"
+    return _once(directory, lambda: fetch(about, go, "install", *commands, variables=variables))

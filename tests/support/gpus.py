@@ -58,6 +58,21 @@ def uuid() -> str:
     return smi("uuid")
 
 
+@functools.cache
+def all_uuids() -> list[str]:
+    """The UUIDs of all of the host's GPUs, that one first."""
+    library, _ = _nvml()
+    count, text = ctypes.c_uint(), ctypes.create_string_buffer(96)
+    assert library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    found = []
+    for index in range(count.value):
+        handle = ctypes.c_void_p()
+        assert library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0
+        assert library.nvmlDeviceGetUUID(handle, text, len(text)) == 0
+        found.append(text.value.decode())
+    return sorted(found, key=lambda one: one != uuid())
+
+
 def visible() -> dict[str, str]:
     """Variables with which a program sees that GPU alone, with a slice or without."""
     return {"CUDA_VISIBLE_DEVICES": uuid()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 
+import pytest
 from support import REPO
-from support.adversary_rights import RIGHTS
-from support.adversary_table import PAGE, TAKERS, cells_of, page, pivot
+from support.adversary_table import PAGE, RIGHTS, TAKERS, cells_of, chosen, page, pivot
 from support.adversary_time import WAYS
 
 
@@ -40,7 +41,7 @@ def test_ways_are_those_of_the_program() -> None:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 ways = file.read().partition("const struct way ")[2].partition("};")[0]
             found |= {part.split('"')[1] for part in ways.split("{") if part.startswith('"')}
-    assert found - {"once", "calibrate", "costs"} == {way.name for way in WAYS}
+    assert found - {"once", "calibrate", "lengths", "costs"} == {way.name for way in WAYS}
 
 
 def test_reports_of_shards_complete_each_other() -> None:
@@ -48,3 +49,34 @@ def test_reports_of_shards_complete_each_other() -> None:
     other = {"queue": {"beside, 50 %": "49.9"}}
     merged = cells_of([*pivot(first), "", "| test | outcome |", "| queue | 1 |", "", *pivot(other)])
     assert merged == {"queue": {**first["queue"], **other["queue"]}, "killed": first["killed"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("", [("honest", 10), ("exec", 10), ("honest", 50), ("exec", 50)]),
+        ("exec:50 honest", [("exec", 50), ("honest", 10), ("honest", 50)]),
+        ("exec:50 *:50", [("exec", 50), ("honest", 50)]),
+    ],
+)
+def test_some_of_them_are_tried_in_the_order_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, words: str, found: list[tuple[str, int]]
+) -> None:
+    monkeypatch.setenv("NVC_ADVERSARY_PROGRAMS", words)
+    assert chosen(["honest", "exec"]) == found
+
+
+@pytest.mark.parametrize("words", ["exe", "exec:20"])
+def test_what_is_not_in_it_is_refused(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.setenv("NVC_ADVERSARY_PROGRAMS", words)
+    with pytest.raises(AssertionError, match=words):
+        chosen(["honest", "exec"])
+
+
+def test_the_page_of_measurements_names_programs_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what it says to repeat its run."""
+    with open(os.path.join(REPO, "docs/measurements/adversary.md"), encoding="utf-8") as file:
+        lists = re.findall(r'^ +(?:missing|short)="([^"]*)"', file.read(), re.MULTILINE)
+    assert len(lists) == 2
+    monkeypatch.setenv("NVC_ADVERSARY_PROGRAMS", " ".join(lists))
+    assert len(chosen([way.name for way in WAYS if way.gpu])) == sum(len(one.split()) for one in lists)
