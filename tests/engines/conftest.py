@@ -47,9 +47,10 @@ def host(stage: str, generation: str) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="session")
-def packages(stage: str) -> str:
+def packages(stage: str) -> Iterator[str]:
     """The directory with what `make packages ARCH=all` makes."""
-    return build("ARCH=all")
+    with tempfile.TemporaryDirectory(prefix="nvc-packages-") as directory:
+        yield build(directory, "ARCH=all")
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,14 @@ CRI = "io.containerd.grpc.v1.cri"
 
 
 def ctr_run(host: Host, options: str, script: str, check: bool = True) -> list[str]:
-    """The lines of output and errors of a shell script in a container."""
+    """The lines of a shell script in a container, and of ctr's errors."""
     binary = "--runc-binary /usr/local/bin/nvc-runtime"
-    done = host.sh(
-        f"ctr run --rm {binary} {options} --rootfs /run/rootfs c1 /bin/sh -c '{script}'", check=False
-    )
+    # Into a file: ctr ends, now and then, without what the program wrote.
+    words = f"--rootfs /run/rootfs c1 /bin/sh -c '{{ {script}; }} >/seen 2>&1'"
+    done = host.sh(f"ctr run --rm {binary} {options} {words}", check=False)
     assert (done.returncode == 0) is check, done.stderr
-    return (done.stdout + done.stderr).splitlines()
+    seen = host.sh("cd /run/rootfs; if [ -e seen ]; then cat seen; rm seen; fi").stdout
+    return (seen + done.stderr).splitlines()
 
 
 def test_ctr(host: Host) -> None:

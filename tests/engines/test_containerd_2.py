@@ -106,10 +106,12 @@ def test_ctr(host: Host) -> None:
     host.sh("nvc-cli --root /srv/sim cdi refresh; systemctl start containerd")
     try:
         run = "ctr run --rm --runc-binary /usr/local/bin/nvc-runtime"
-        look = "--rootfs /run/rootfs c1 /usr/bin/nvidia-smi -L"
-        assert host.sh(f"{run} --env NVIDIA_VISIBLE_DEVICES=1 {look}").stdout.count("GPU-") == 1
         plain = "ctr run --rm --runc-binary /usr/local/bin/runc"
-        assert host.sh(f"{plain} --device nvidia.com/gpu=all {look}").stdout.count("GPU-") == 2
+        # Into a file: ctr ends with success, now and then, without what the program wrote.
+        look = "--rootfs /run/rootfs c1 /bin/sh -c '/usr/bin/nvidia-smi -L >/seen'"
+        seen = "cat /run/rootfs/seen; rm /run/rootfs/seen"
+        assert host.sh(f"{run} --env NVIDIA_VISIBLE_DEVICES=1 {look}; {seen}").stdout.count("GPU-") == 1
+        assert host.sh(f"{plain} --device nvidia.com/gpu=all {look}; {seen}").stdout.count("GPU-") == 2
         done = host.sh(f"{run} --env NVIDIA_VISIBLE_DEVICES=0,3 {look}", check=False)
         assert done.returncode != 0 and "nvc-runtime: device error: 3: unknown device" in done.stderr
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,49 @@ def test_slices(host: Host, variables: str, memory: str) -> None:
     finally:
         host.write("/etc/nvc/config.toml", CONFIG_TOML)
         host.sh("rm -r /var/run/cdi")
+
+
+@pytest.fixture(scope="module")
+def image(docker: None, host: Host) -> str:
+    """An image that sets a limit of 3 GiB."""
+    host.sh(f"docker create --name limited {IMAGE} true")
+    host.sh("docker commit --change 'ENV NVIDIA_GPU_MEMORY_LIMIT=3072' limited limited:1; docker rm limited")
+    return "limited:1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "said"),
+    [
+        ("", "", "3072"),
+        ("", "-e NVIDIA_GPU_MEMORY_LIMIT=2048", "2048"),
+        ("", "-e NVC_VGPU_MEMORY=3g", "3072"),
+        ('vgpu-variables = "ignore"', "", "81559"),
+        ('vgpu-memory-max = "2GiB"', "", "NVIDIA_GPU_MEMORY_LIMIT: 3072: the operator grants 2GiB"),
+        ('vgpu-variables = "refuse"', "", "NVIDIA_GPU_MEMORY_LIMIT: 3072: "),
+        ("", "-e NVC_VGPU_MEMORY=2g", "NVIDIA_GPU_MEMORY_LIMIT: 3072: NVC_VGPU_MEMORY says 2g; set one of the two"),
+        (
+            "",
+            "-e NVIDIA_GPU_MEMORY_REQUEST=4096",
+            "NVIDIA_GPU_MEMORY_REQUEST: 4096: more than NVIDIA_GPU_MEMORY_LIMIT, which is 3072",
+        ),
+    ],
+)
+@pytest.mark.parametrize("way", ["--gpus device=0", "--runtime nvc -e NVIDIA_VISIBLE_DEVICES=0"])
+def test_an_image_that_limits_memory(
+    host: Host, image: str, way: str, settings: str, options: str, said: str
+) -> None:
+    """It is bounded as a user is, and agrees with what a user says or no container starts."""
+    host.write("/etc/nvc/config.toml", f"{CONFIG_TOML}[nvc]\n{settings}\n")
+    try:
+        query = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+        done = host.sh(f"docker run --rm {way} {options} {image} {query}", check=False)
+        if said.isdigit():
+            assert done.returncode == 0 and done.stdout.split() == [said], done.stderr
+        else:
+            assert done.returncode != 0 and said in done.stderr, done.stderr
+    finally:
+        host.write("/etc/nvc/config.toml", CONFIG_TOML)
+    assert json.loads(host.sh("nvc-cli vgpu ls --format json").stdout)["slices"] == []
 
 
 def test_no_gpus_without_a_request(host: Host) -> None:

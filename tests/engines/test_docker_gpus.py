@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.engines import IMAGE, Host
+from support.engines import CONFIG_TOML, IMAGE, Host
 
 GENERATIONS = ("newest",)
 HOOK, CDI_HOOK = "/usr/local/bin/nvidia-container-runtime-hook", "/usr/local/bin/nvidia-cdi-hook"
@@ -118,3 +118,21 @@ def test_docker_info(host: Host, given: Callable[..., None]) -> None:
     assert info["Runtimes"]["nvc"]["path"] == "/usr/local/bin/nvc-runtime"
     names = {device["ID"] for device in info["DiscoveredDevices"]}
     assert {"nvidia.com/gpu=all", "nvidia.com/gpu=0", "nvidia.com/gpu=1"} <= names
+
+
+def test_the_hook_of_a_second_container_waits_for_no_interpreter(
+    host: Host, given: Callable[..., None]
+) -> None:
+    """It gets what the first one got; another one, without a way to Python, gets nothing."""
+    given(True, False)
+    conf = "/usr/local/lib/nvc/launch.conf"
+    host.write("/etc/nvc/config.toml", f"{CONFIG_TOML}no-cgroups = true\n")
+    try:
+        first = gpus(host, "all")
+        host.sh(f"mv {conf} {conf}.away")
+        assert gpus(host, "all") == first and first[0] > 0
+        refused = host.sh(f"docker run --rm --gpus device=0 {IMAGE} true", check=False)
+        assert refused.returncode != 0 and "launch.conf" in refused.stderr
+    finally:
+        host.sh(f"mv {conf}.away {conf}", check=False)
+        host.write("/etc/nvc/config.toml", CONFIG_TOML)

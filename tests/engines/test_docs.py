@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support import REPO
-from support.engines import PODMAN, Host
+from support.engines import DIRECT, PODMAN, Host
 
 GENERATIONS = ("debian", "sid", "newest")
 PAGES = ("cli", "docker", "podman", "containerd", "crio", "openshift", "runc", "simulated-driver")
@@ -47,7 +47,7 @@ def prepare(host: Host, page: str) -> None:
     if page == "podman":
         script = '#!/bin/sh\nfirst=; [ "$1" = --runtime ] && first="$1 $2" && shift 2\nshift\n'
         there = host.sh("command -v podman").stdout.strip()
-        script += f'exec {there} {PODMAN} $first run {SHORT_OF} "$@"\n'
+        script += f'exec {there} {PODMAN} $first run {DIRECT} {SHORT_OF} "$@"\n'
         host.write("/usr/local/sbin/podman", script, 0o755)
     if page == "containerd":
         # ctr begins to read a container's output when it has started, and misses what has ended by then.

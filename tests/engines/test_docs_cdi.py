@@ -18,7 +18,9 @@ with open(os.path.join(REPO, "docs/cdi.md"), encoding="utf-8") as file:
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines()]
 #: What a distribution's podman has by itself, and a test's machine not: limits and cgroups that root may not raise.
+#: And no conmon between a container and who reads what it says (DIRECT in tests/support/engines.py).
 CONTAINERS_CONF = """[containers]
+log_driver = "passthrough"
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "host"
 [engine]

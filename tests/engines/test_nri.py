@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from support import PATIENCE
 from support.engines import DRIVER, Host
 from support.nri import until_ready
 from support.pods import Pods
@@ -34,7 +35,7 @@ def plugin(pods: Pods) -> Iterator[subprocess.Popen[str]]:
     running = started(pods.host)
     yield running
     running.terminate()
-    running.communicate(timeout=30)
+    running.communicate(timeout=PATIENCE)
 
 
 def test_what_pods_get(pods: Pods, plugin: subprocess.Popen[str]) -> None:
@@ -64,12 +65,12 @@ def test_a_restart_of_the_runtime(pods: Pods) -> None:
     plugin = started(pods.host)
     pods.start("kept", annotations={DEVICES: "0", SIZE: "10GiB"})
     pods.host.sh("systemctl restart crio")
-    assert "the runtime has closed the socket" in plugin.communicate(timeout=30)[1] and plugin.returncode == 1
+    assert "the runtime has closed the socket" in plugin.communicate(timeout=PATIENCE)[1] and plugin.returncode == 1
     assert pods.exec("kept", MEMORY).strip() == "10240"
     again = started(pods.host)
     pods.start("next", annotations={DEVICES: "1"})
     assert pods.exec("next", "ls /dev | grep nvidia[0-9]").split() == ["nvidia1"]
     again.terminate()
-    again.communicate(timeout=30)
+    again.communicate(timeout=PATIENCE)
     for name in ("kept", "next"):
         pods.end(name)

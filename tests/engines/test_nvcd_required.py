@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.engines import DRIVER, PODMAN, Host
+from support.engines import DIRECT, DRIVER, PODMAN, Host
 
 RUN = f"nvc-cli --root {DRIVER} vgpu run --memory 1GiB"
 
@@ -32,7 +32,7 @@ def test_containers(host: Host) -> None:
         "--runtime /usr/local/bin/nvc-runtime -e NVIDIA_VISIBLE_DEVICES=0",
         "--runtime runc --device nvidia.com/gpu=0",
     ):
-        line = f"podman {PODMAN} run --rm {options} {way} --rootfs /run/rootfs sh -c 'echo it ran'"
+        line = f"podman {PODMAN} run --rm {DIRECT} {options} {way} --rootfs /run/rootfs sh -c 'echo it ran'"
         refused = host.sh(line, check=False)
         assert refused.returncode != 0 and "needs nvcd" in refused.stderr and "it ran" not in refused.stdout
         host.sh("nvc-cli config set nvc.require-nvcd false")

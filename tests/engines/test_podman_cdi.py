@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engines import DRIVER, PODMAN, Host
+from support.engines import DIRECT, DRIVER, PODMAN, Host
 from support.rootfs import multiarch
 
 from nvc.cdi.validate import problems
@@ -24,7 +24,8 @@ def podman(host: Host, devices: str, script: str, options: str = "") -> Any:
     wanted = " ".join(f"--device {device}" for device in devices.split())
     limits = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
     flags = f"--runtime runc --network host {limits} {wanted} {options}"
-    return host.sh(f"podman {PODMAN} run --rm {flags} --rootfs /run/rootfs sh -c '{script}'", check=False)
+    line = f"podman {PODMAN} run --rm {DIRECT} {flags} --rootfs /run/rootfs sh -c '{script}'"
+    return host.sh(line, check=False)
 
 
 def lines(done: Any) -> list[str]:
@@ -113,7 +114,7 @@ def test_a_read_only_container(refreshed: Host) -> None:
 
 def test_a_container_that_starts_again(refreshed: Host) -> None:
     flags = "--runtime runc --network host --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
-    create = f"podman {PODMAN} create --name again {flags} --device nvidia.com/gpu=all"
+    create = f"podman {PODMAN} create --name again {DIRECT} {flags} --device nvidia.com/gpu=all"
     refreshed.sh(f"{create} --rootfs /run/rootfs nvidia-smi -L")
     for _ in range(2):
         out = refreshed.sh(f"podman {PODMAN} start --attach again").stdout

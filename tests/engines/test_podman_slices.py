@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engines import CONFIG_TOML, DRIVER, PODMAN, Host
+from support.engines import CONFIG_TOML, DIRECT, DRIVER, PODMAN, Host
 from support.rootfs import multiarch
 
 GENERATIONS = ("debian", "sid")
@@ -40,7 +40,7 @@ def podman(host: Host, devices: str, script: str, options: str = "", check: bool
     wanted = " ".join(f"--device nvidia.com/{device}" for device in devices.split())
     limits = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
     flags = f"--runtime runc --network host {limits} {wanted} {options}"
-    line = f"podman {PODMAN} run --rm {flags} --rootfs /run/rootfs sh -c '{script}'"
+    line = f"podman {PODMAN} run --rm {DIRECT} {flags} --rootfs /run/rootfs sh -c '{script}'"
     return host.sh(line, check=check)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support import until
+from support.cluster import processes
 from support.engines import CONFIG_TOML, Host
 from support.pods import Pods
 
@@ -39,6 +43,11 @@ def pod(pods: Pods) -> Iterator[Callable[..., str]]:
     yield make
     for name in names:
         pods.end(name)
+
+
+def slices(pods: Pods) -> list[Any]:
+    found: list[Any] = json.loads(pods.host.sh("nvc-cli vgpu ls --format json").stdout)["slices"]
+    return found
 
 
 def nodes(pods: Pods, name: str) -> list[str]:
@@ -103,6 +112,32 @@ def test_pods_outlive_a_restart(pods: Pods, pod: Callable[..., str]) -> None:
     name = pod(handler="nvc", env={"NVIDIA_VISIBLE_DEVICES": "0", "NVC_VGPU_MEMORY": "6GiB"})
     pods.host.sh(f"systemctl restart {pods.engine}")
     assert nodes(pods, name) == ["nvidia0"] and pods.exec(name, MEMORY).split() == ["6144"]
+
+
+def test_a_restart_while_pods_start(pods: Pods) -> None:
+    """Each has its slice or was not started, the next one starts, and nothing is left of any."""
+    names = [f"begun{number}" for number in range(5)]
+    wanted: dict[str, Any] = {
+        "handler": "nvc", "env": {"NVIDIA_VISIBLE_DEVICES": "0", "NVC_VGPU_MEMORY": "6GiB"},
+    }  # fmt: skip
+    with ThreadPoolExecutor(len(names)) as executor:
+        begun = [executor.submit(pods.try_start, name, **wanted) for name in names[1:]]
+        until(lambda: pods.host.sh(f"{pods.crictl} ps -aq").stdout)  # the first has been created
+        pods.host.sh(f"systemctl restart {pods.engine}")
+        started = [name for name, done in zip(names[1:], begun, strict=True) if done.result().returncode == 0]
+    pods.start(names[0], **wanted)
+    for name in (names[0], *started):
+        assert nodes(pods, name) == ["nvidia0"] and pods.exec(name, MEMORY).split() == ["6144"]
+    # One that was created when the engine ended has a slice, too.
+    assert {f"lab/{name}/main" for name in (names[0], *started)} <= {one["name"] for one in slices(pods)}
+    running = pods.host.sh(f"{pods.crictl} ps -q").stdout.split()
+    pods.host.sh(f"{pods.crictl} stop --timeout 0 {' '.join(running)}; {pods.crictl} rmp -a -f; rm -r /run/pods")
+    # A process that the engine has forgotten, as it was creating the container when it ended, keeps its slice.
+    processes.end({pid: processes.started(pid) for one in slices(pods) for pid in one["pids"]})
+    until(lambda: slices(pods) == [], lambda: str(slices(pods)))
+    pods.host.sh("nvc-cli vgpu rm --gone")
+    left = "find /run/nvc/vgpu /run/nvc/containers -mindepth 1 ! -path /run/nvc/vgpu/empty 2>/dev/null || true"
+    assert pods.host.sh(left).stdout == ""
 
 
 def test_crictl_info(pods: Pods) -> None:

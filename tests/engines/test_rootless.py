@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 from support import REPO
-from support.cluster.binaries import cache
-from support.engines import CONFIG_TOML, PODMAN, Host
+from support.cache import cache
+from support.engines import CONFIG_TOML, DIRECT, PODMAN, Host
 
 GENERATIONS = ("sid", "newest")
 UID, HOME = 4000, "/srv/home"
@@ -82,7 +82,7 @@ def podman(host: Host, device: str, script: str, variables: str = "") -> subproc
     limits = "--ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
     options = f"--rm --network host --runtime runc {limits} --device {device} --rootfs {HOME}/rootfs"
     environment = f"HOME={HOME} TMPDIR={HOME}/tmp PATH=/usr/local/bin:/usr/bin:/bin {variables}"
-    command = f"env -i {environment} podman {PODMAN} run {options} sh -c {shlex.quote(script)}"
+    command = f"env -i {environment} podman {PODMAN} run {DIRECT} {options} sh -c {shlex.quote(script)}"
     return host.sh(f"cd {HOME}; setpriv --reuid {UID} --regid {UID} --clear-groups {command}", check=False)
 
 

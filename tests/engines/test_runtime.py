@@ -248,11 +248,12 @@ def test_the_cause_is_in_the_log(host: Host, bundle: str) -> None:
     ("text", "cause"),
     [
         ("", "empty"),
-        ('{"ociVersion": "1.0.2"', "truncated"),
-        ('{"ociVersion": "1.0.2",}', "line 1 column"),
-        ("[" * 100000 + "]" * 100000, "levels"),
-        ("[]", "not an object"),
-        ('{"ociVersion": "1.0.2", "process": {"env": [7]}, "root": {"path": "/r"}}', "process.env"),
+        ('{"NVIDIA_VISIBLE_DEVICES": "1.0.2"', "truncated"),
+        ('{"NVIDIA_VISIBLE_DEVICES": "1.0.2",}', "line 1 column"),
+        ("[" * 100000 + '"NVIDIA_VISIBLE_DEVICES"' + "]" * 100000, "levels"),
+        ('["NVIDIA_VISIBLE_DEVICES"]', "not an object"),
+        ('{"ociVersion": "1.0.2", "process": {"env": [7, "NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"}}',
+         "process.env"),
         ('{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"},'
          '"linux": {"devices": {}}}', "devices is of the wrong type"),
         ('{"ociVersion": "1.0.2", "process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}, "root": {"path": "/r"},'

@@ -6,6 +6,8 @@ from .cluster.images import PAUSE
 
 #: Without a signature of anybody.
 POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
+#: Of containerd's NRI. By default it goes on without a plugin after 2 s, which a busy machine may need at times.
+NRI_PATIENCE = "plugin_request_timeout = '8s'"
 STORAGE = """[storage]
 driver = "overlay"
 graphroot = "/var/lib/containers/storage"

@@ -29,6 +29,9 @@ DRIVER = "/srv/sim"
 IMAGE = "nvc-test"
 #: Options of every podman command here: no systemd, no overlay on an overlay.
 PODMAN = "--cgroup-manager cgroupfs --storage-driver vfs --events-backend none"
+#: Of `podman run` where its output is read: the container writes straight to it. Conmon 2.1.6 hands nothing on of
+#: a container that has ended when conmon first looks: it has not accepted podman's connection by then.
+DIRECT = "--log-driver passthrough"
 #: What dockerd needs to know of a machine that is not its own: neither bridge nor firewall, and no storage driver
 #: that would lie on an overlay itself.
 DAEMON_JSON = """{
