@@ -102,9 +102,10 @@ def run_command(
 @FORMAT
 @click.pass_context
 def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -> None:
-    """Measure the memory that a context takes on each kind of device, and store it for future slices.
+    """Measure what a context takes on each kind of device, memory and time, and store it for future slices.
 
-    Run this on the host after each driver upgrade. Running containers keep the old values.
+    Run this on the host after each driver upgrade, while nobody uses the devices. Running containers keep the old
+    values.
     """
     from nvc.discovery import discover
     from nvc.request import Request, SliceRequest
@@ -114,18 +115,22 @@ def calibrate_command(ctx: click.Context, devices: tuple[str, ...], form: str) -
 
     selectors = selectors_of(devices, "--device") or ("all",)
     facts = discover(LinuxKernel(), arguments.driver_options(ctx.obj["globals"]))
-    measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest())
+    told: list[str] = []
+    measured = calibrate(facts, select(facts, Request(devices=selectors)), SliceRequest(), told.append)
     calibration.store(measured)
+    output.warn(program_of(ctx), tuple(told))
     if form != "table":
         kept = [{name: getattr(one, name) for name in one._fields} for one in measured]
         output.write(output.document_text({"measurements": kept}, form))
         return
     from nvc.columns import fitted
 
-    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT MiB", "MODULE MiB", "DEVICE")]
+    rows: list[tuple[str, ...]] = [("DRIVER", "CONTEXT", "MODULE", "MAKING", "CHANGE", "DEVICE")]
     for one in measured:
         part = f", MIG device of {one.memory} MiB" if one.memory else ""
-        rows.append((one.driver, str(one.context >> 20), str(one.module >> 20), f"{one.device}{part}"))
+        times = (f"{one.making / 1e6:.1f} ms", f"{one.change / 1e3:.0f} us") if one.making else ("-", "-")
+        memory = f"{one.context >> 20} MiB", f"{one.module >> 20} MiB"
+        rows.append((one.driver, *memory, *times, f"{one.device}{part}"))
     output.write(output.emphasised(fitted(rows, output.columns(), middle=("DEVICE",))))
 
 
