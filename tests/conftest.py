@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support import EXPLORE, REPO, STAGE, examples, run
-from support.begun import Begun
+from support.begun import Begun, end_shared, shared
 from support.bound import Bound
 from support.builds import make
 from support.bundle import Bundle
@@ -84,6 +84,7 @@ def _own_directories() -> Iterator[None]:
     """Mounts of these tests alone, and temporary files in memory: tests make hundreds of thousands of them."""
     if not _own_mounts():
         yield
+        end_shared()
         return
     _call("unshare", CLONE_NEWNS)
     run("mount", "--make-rprivate", "/")
@@ -93,6 +94,7 @@ def _own_directories() -> Iterator[None]:
     run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", memory)
     tempfile.tempdir = memory
     yield
+    end_shared()
     run("umount", "--lazy", memory)
     os.rmdir(memory)
 
@@ -168,11 +170,9 @@ def launcher(stage: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def begun(stage: str) -> Iterator[Begun]:
+def begun(stage: str) -> Begun:
     """The staged nvc-cli, without its start at each call."""
-    made = Begun(stage)
-    yield made
-    made.end()
+    return shared(stage)
 
 
 @pytest.fixture(scope="session")

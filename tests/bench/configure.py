@@ -120,7 +120,7 @@ def main() -> None:
         print(f"driver root {'simulated' if not options.root else root}: {' '.join(bench.wanted)}")
         table(times, "ratio", "peer configure")
         report_steps("first start", [bench.steps(first=True) for _ in range(5)])
-        report_steps("repeated start", [bench.steps(first=False) for _ in range(5)])
+        report_steps("repeated start, by Python", [bench.steps(first=False) for _ in range(5)])
         save(times, options.json)
     finally:
         shutil.rmtree(directory)

@@ -26,7 +26,7 @@ TARGET = 1.1
 
 def unpack(directory: str) -> str:
     """The prefix of the unpacked package."""
-    run(need("dpkg-deb"), "-x", deb(build()), directory)
+    run(need("dpkg-deb"), "-x", deb(build(os.path.dirname(directory))), directory)
     run(os.path.join(directory, "usr/lib/nvc/settle"))
     return os.path.join(directory, "usr")
 

@@ -46,7 +46,7 @@ def driver_root(options: argparse.Namespace, directory: str, *words: str) -> str
 
 def forget() -> None:
     """Make the next start of nvc a first one."""
-    for path in glob.glob("/run/nvc/inventory*"):
+    for path in glob.glob("/run/nvc/inventory*") + glob.glob("/run/nvc/replay-*"):
         shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 

@@ -16,6 +16,7 @@ from support.hook import Hook
 from support.nvcd import Place
 from support.nvcd_programs import around, held, sliced  # noqa: F401
 from support.programs import Programs
+from support.replay import Starts
 from support.rootfs import LIBS, as_debian
 from support.vgpu import ensure_shim
 from support.vgpucap import Worker, work  # noqa: F401
@@ -51,6 +52,13 @@ def programs(launcher: str, driver: str) -> Iterator[Programs]:
     made = Programs(launcher, driver)
     yield made
     made.end()
+
+
+@pytest.fixture
+def starts(
+    scratch: str, stage: str, driver: str, rootfs: Callable[..., str], runc_bundle: Callable[..., Bundle]
+) -> Starts:
+    return Starts(scratch, stage, driver, lambda: runc_bundle(as_debian(rootfs())))
 
 
 @pytest.fixture

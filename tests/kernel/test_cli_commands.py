@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.completion import offers as completed
 
 Root = Callable[..., str]
@@ -215,7 +215,7 @@ def test_a_reader_that_leaves(launcher: str, root: str) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [launcher, "--root", root, "list"], env=CLEAN_ENV, stdout=write, stderr=subprocess.PIPE, timeout=60
+        [launcher, "--root", root, "list"], env=CLEAN_ENV, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")

@@ -82,7 +82,7 @@ def test_what_is_watched_is_seen(watched: Watched, debian: str) -> None:
 
 
 LOOKS: dict[str, Callable[[Any, int], object]] = {
-    "copies": lambda kernel, root: find_shadow_libraries(kernel, root, LIBS),
+    "copies": lambda kernel, root: find_shadow_libraries(root, LIBS),
     "compat": lambda kernel, root: compat_libraries(kernel, root, "535.1"),
     "check": lambda kernel, root: check_files(kernel, root, LIBS),
 }

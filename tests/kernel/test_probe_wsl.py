@@ -6,11 +6,14 @@ import pytest
 from support.drivertree import ARCH, OTHER_ARCH, DriverTree
 from support.nvml import NvmlTree, built, nvml_tree
 
+from nvc.cdi.document import DocumentOptions
+from nvc.cdi.generate import document_of
 from nvc.discovery.full import find_facts
 from nvc.discovery.host import Host
 from nvc.discovery.pack import pack, unpack
+from nvc.kernel import LinuxKernel
 from nvc.model import DeviceNode, HostFacts
-from nvc.request import DriverOptions
+from nvc.request import DriverOptions, Request
 from nvc.sim.elffile import shared_object
 
 __all__ = ["built", "nvml_tree"]
@@ -47,7 +50,7 @@ def find(tree: DriverTree) -> HostFacts:
         facts, directories = find_facts(host, DriverOptions(root=tree.path))
     finally:
         host.close()
-    assert "/usr/lib/wsl/drivers" in directories
+    assert directories is not None and "/usr/lib/wsl/drivers" in directories
     return facts
 
 
@@ -59,6 +62,16 @@ def test_everything_goes_through_one_node(tree: DriverTree) -> None:
     assert (gpu.node, gpu.minor, gpu.proc_dir) == (node, 0, "")
     assert facts.warnings == ()
     assert unpack(pack(facts), facts.ipcs, facts.proc_files) == facts
+
+
+def test_the_document_of_refresh(tree: DriverTree) -> None:
+    """Each device in it is the one node."""
+    how = DocumentOptions("/usr/bin/nvc-cdi-hook")
+    request = Request(devices=("all",), capabilities=("utility", "compute"))
+    document = document_of(LinuxKernel(), find(tree), request, how, DriverOptions(root=tree.path))
+    found = [document["containerEdits"], *(device["containerEdits"] for device in document["devices"])]
+    nodes = [node["path"] for edits in found for node in edits.get("deviceNodes", ())]
+    assert document["devices"] and set(nodes) == {"/dev/dxg"}
 
 
 def test_files_come_from_the_store_first(tree: DriverTree) -> None:

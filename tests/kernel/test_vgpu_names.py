@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, PATIENCE
 from support.vgpu import cli, listed
 
 pytestmark = pytest.mark.usefixtures("shim")
@@ -36,7 +36,7 @@ def start(launcher: str, sim_root: Callable[..., str]) -> Iterator[Callable[...,
 
     yield one
     for process in started:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 def ready(process: subprocess.Popen[str]) -> int:
@@ -63,7 +63,7 @@ def test_by_command(launcher: str, start: Any, own: str) -> None:
     pids = [ready(first), ready(start("--", own, "-c", "echo $$; read line"))]
     assert [listed(launcher, pid)["name"] for pid in pids] == [base, f"{base}-2"]
     assert json.loads(cli(launcher, "show", base, "--format=json").stdout)["pids"] == [pids[0]]
-    first.communicate(timeout=60)
+    first.communicate(timeout=PATIENCE)
     assert listed(launcher, pids[1])["name"] == f"{base}-2"
     assert ready(start("--", own, "-c", "echo $$; read line")) and cli(launcher, "show", base)
 
@@ -77,17 +77,17 @@ def test_by_name(launcher: str, start: Any) -> None:
     cli(launcher, "set", name, "--memory=2g")
     assert f"program    {name}" in cli(launcher, "show", name).stdout
     second = start(f"--name={name}", *WAIT)
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=PATIENCE)
     assert second.returncode == 1 and f"--name: {name}: another slice is called so" in said
     assert "vgpu ls" in said
-    first.communicate(timeout=60)
+    first.communicate(timeout=PATIENCE)
     assert ready(start(f"--name={name}", *WAIT)), "it is free again"
 
 
 @pytest.mark.parametrize("name", ["4242", "a b", "../x", "-x", "x" * 64, "\x1b"])
 def test_names_that_cannot_be(start: Any, name: str) -> None:
     process = start(f"--name={name}", "true")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1 and "want up to 63 letters" in said
 
 
@@ -98,7 +98,7 @@ def test_slices_that_are_gone_are_left_out(launcher: str, start: Any) -> None:
     process = start(f"--name={name}", *WAIT)
     pid = ready(process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     with pytest.raises(ProcessLookupError):
         while True:
             os.kill(pid, 0)  # it dies with nvc-cli

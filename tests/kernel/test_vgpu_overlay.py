@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from support import CLEAN_ENV, run
+from support import CLEAN_ENV, PATIENCE, run
 from support.rootfs import LIBS
 
 pytestmark = pytest.mark.usefixtures("shim")
@@ -38,7 +38,7 @@ def place(scratch: str, sim_root: Callable[..., str]) -> Iterator[list[str]]:
     yield ["nsenter", "-t", str(keeper.pid), "-m"]
     keeper.stdin.close()
     keeper.stdout.close()
-    keeper.wait(timeout=20)
+    keeper.wait(timeout=PATIENCE)
 
 
 def test_check(place: list[str], launcher: str, scratch: str) -> None:

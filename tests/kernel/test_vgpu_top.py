@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from xml.etree import ElementTree
 
 import pytest
-from support import CLEAN_ENV
+from support import CLEAN_ENV, PATIENCE
 from support.completion import offers
 from support.programs import Programs
 from support.rootfs import LIBS
@@ -178,7 +178,7 @@ def working(launcher: str, sim_root: Callable[..., str], work: str) -> Iterator[
     pid = process.stdout.readline().strip()
     assert process.stdout.readline().startswith("start ")
     yield pid
-    process.communicate("end\n", timeout=60)
+    process.communicate("end\n", timeout=PATIENCE)
 
 
 @pytest.mark.nightly

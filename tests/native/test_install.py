@@ -139,17 +139,25 @@ def test_the_bundle_installs_without_a_network(bundle: str, scratch: str, interp
 
 
 @pytest.mark.nightly
+def test_the_bundles_tests_find_what_they_import(bundle: str) -> None:
+    """Those of claims too, which need the plugin's packages."""
+    done = run(need("unshare"), "--net", os.path.join(bundle, "gpu-tests"), "--collect-only", timeout=300)
+    assert "test_claims.py::test_pytorch_in_two_claims" in done.stdout and "error" not in done.stdout.lower()
+
+
+@pytest.mark.nightly
 def test_the_bundle_carries_what_it_promises(bundle: str) -> None:
     total = sum(os.lstat(path).st_size for path in everything(bundle))
-    assert total < 48 << 20
+    assert total < 72 << 20
     with open(os.path.join(bundle, "THIRD-PARTY.md"), encoding="utf-8") as notice:
         text = notice.read()
-    for name in ("cffi", "click", "pyelftools", "python-prctl", "pytest", "busybox", "runc", "libc6"):
+    for name in ("cffi", "click", "pyelftools", "python-prctl", "pytest", "grpcio", "busybox", "runc", "libc6"):
         assert name in text
     assert "GPL" in next(line for line in text.splitlines() if line.startswith("| python-prctl"))
     assert glob.glob(os.path.join(bundle, "sources/python-prctl-*"))
     for version in ("310", "311", "312", "313"):
         assert glob.glob(os.path.join(bundle, f"tree/lib/nvc/site/_cffi_backend*cpython-{version}-*.so"))
+        assert glob.glob(os.path.join(bundle, f"tests/wheels/3.{version[1:]}/grpcio-*-cp{version}-*.whl"))
     assert os.path.exists(os.path.join(bundle, "tree/lib/nvc/site/tomli/__init__.py")), "for Python 3.10"
     run(os.path.join(bundle, "tools/runc"), "--version")
     run(os.path.join(bundle, "tools/busybox"), "true")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support import CLEAN_ENV, run
 from support.simdriver import WARN
-from support.vgpucap import NATIVE, Capped, end_workers
+from support.vgpucap import NATIVE, Capped, Worker, end_workers
 from support.virtual import Stuck, World, device_time
 
 PIPE = subprocess.PIPE
@@ -180,6 +180,23 @@ def test_the_device_keeps_its_time(world: World, capped: Callable[..., Capped]) 
     for worker in workers:
         pid = worker.process.pid
         assert after.of(pid) - before.of(pid) == pytest.approx(5, abs=0.002)
+
+
+@pytest.mark.parametrize("ns", [1_000_000, 20_000_000])
+def test_changes_take_their_part_of_each_time_slice(
+    world: World, capped: Callable[..., Capped], ns: int
+) -> None:
+    """Of 0.15 ms in each 2 ms, however long kernels are."""
+    slice_ = capped()
+    slice_.cap(0, NATIVE)
+    variables = slice_.environment(NVC_SIM_SWITCH_NS="150000")
+    slice_.workers += [
+        Worker(slice_.tool, variables, time=world, ns=ns, batch=0, seconds=600, warm=0) for _ in range(2)
+    ]
+    world.run(0.5)
+    before = device_time(slice_.root).total
+    world.run(4)
+    assert (device_time(slice_.root).total - before) / 4 == pytest.approx(2 / 2.15, abs=0.005)
 
 
 def test_processes_take_the_same_course_each_time(

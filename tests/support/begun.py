@@ -18,7 +18,8 @@ from .processes import SHARED
 #: Modules that the calls need.
 IMPORTED = (
     *("nvc_cli.doctor", "nvc.doctor.catalog", "nvc.doctor.resolve", "nvc.discovery.full", "tomlkit"),
-    *("nvc_cli.cdi", "nvc_cli.config"),
+    *("nvc_cli.cdi", "nvc_cli.config", "nvc_cli.vgpu", "nvc.discovery.find", "nvc.slices.admin.device_policy"),
+    *("nvc.slices.build.run", "nvc.slices.show.tables", "nvc.slices.store.status"),
 )
 #: Run as the launcher runs Python; the words are the installation's prefix and IMPORTED.
 SERVER = """
@@ -48,6 +49,22 @@ for line in sys.stdin:
         os.close(file)
     print(json.dumps([os.waitstatus_to_exitcode(status), *texts]), flush=True)
 """
+
+
+_SHARED: dict[str, Begun] = {}
+
+
+def shared(prefix: str) -> Begun:
+    """The one that this process of tests has for an installation, in its own mount namespace."""
+    if prefix not in _SHARED:
+        _SHARED[prefix] = Begun(prefix)
+    return _SHARED[prefix]
+
+
+def end_shared() -> None:
+    """Where this process of tests ends."""
+    while _SHARED:
+        _SHARED.popitem()[1].end()
 
 
 class Begun:

@@ -12,7 +12,8 @@ from typing import Any
 from nvc.slices.model import quota
 from nvc.slices.model.policy import POLICIES
 
-from . import CLEAN_ENV, REPO, need, run
+from . import CLEAN_ENV, REPO, STAGE, need, run
+from .begun import shared
 from .dialog import Dialog
 
 LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
@@ -132,9 +133,11 @@ class Inside(Dialog):
         return self.receive()
 
 
-def cli(launcher: str, *words: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `nvc-cli vgpu ...`."""
-    return run(launcher, "vgpu", *words, check=check, **options)
+def cli(launcher: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """What `nvc-cli vgpu ...` does, in the stage without its start: nvcd's tests, and pages, start it for real."""
+    if launcher == f"{STAGE}/bin/nvc-cli" and "NVC_STAGE" not in os.environ:
+        return shared(STAGE)("vgpu", *words, check=check)
+    return run(launcher, "vgpu", *words, check=check)
 
 
 def listed(launcher: str, pid: int) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class Worker:
         self.process = time.start([program, *words], variables, stdin=pipe, stdout=pipe, text=True)
         self._lines = Lines(time, self.process.stdout)
 
-    def line(self) -> list[str]:
-        words = (self._lines.next(600) or "").split()
+    def line(self, seconds: float = 600) -> list[str]:
+        words = (self._lines.next(seconds) or "").split()
         assert words, f"the worker ended with {self.time.finish(self.process)}"
         return words
 
@@ -70,9 +70,9 @@ class Worker:
         self.rounds = int(self.line()[1])
         return self
 
-    def progress(self) -> tuple[float, int]:
+    def progress(self, seconds: float = 600) -> tuple[float, int]:
         """The next line of a trace: milliseconds of CLOCK_MONOTONIC, kernels launched."""
-        at, kernels = self.line()
+        at, kernels = self.line(seconds)
         return float(at), int(kernels)
 
     def result(self) -> Result:

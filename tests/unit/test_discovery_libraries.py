@@ -95,6 +95,7 @@ def test_a_library_of_another_version_is_not_the_drivers(tree: DriverTree) -> No
     tree.library("libcuda", directory="/usr/local/cuda/compat", version="535.1.1")
     tree.library("libcuda")
     tree.library("libnvidia-encode", version=VERSION + "1")
+    tree.library("libnvidia-egl-wayland2", version="1.0.1")
     tree.cache()
     found = find(tree)
     assert [os.path.basename(path) for path in paths(found)] == [

@@ -10,6 +10,7 @@ from support.prose import read
 from nvc.daemon import server
 from nvc.daemon.audit import overuse, verify
 from nvc.daemon.schedule import accounts, quantum
+from nvc.slices.model import layout
 from nvc.slices.model.policy import MS, TABLE
 from nvc.slices.model.time_settings import WEIGHT_MAX
 from nvc.slices.policy.policies import INSTANCES_MAX
@@ -18,6 +19,8 @@ from nvc.slices.store.admission import MPS_CLIENTS
 SECOND = 1000 * MS
 MIB = 1 << 20
 WEIGHT, SOFT = (next(row for row in TABLE if row.name == name) for name in ("weight", "soft"))
+
+ASSUMED = f"{layout.MAKING_TIME / MS:g} ms and {layout.CHANGE_TIME / MS:g} ms"
 
 
 def shim(path: str, name: str) -> int:
@@ -41,7 +44,7 @@ FIGURES = (
     ("docs/daemon.md", f"an excess of {overuse.PATIENCE[overuse.CAP] / SECOND:g} s."),
     ("docs/daemon.md", f"For the ledger the threshold is {overuse.PATIENCE[overuse.LEDGER] / SECOND:g} s,"),
     ("docs/daemon.md", f"by more than {verify.TOLERANCE / MIB:g} MiB plus 1 %"),
-    ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s |"),
+    ("docs/daemon.md", f"whose ledger `nvcd` cannot read for {verify.UNREAD / SECOND:g} s."),
     ("docs/daemon.md", f"for {verify.PERSIST[verify.OVERCOUNT] / SECOND:g} s. `nvcd` removes it"),
     ("docs/daemon.md", f"at most {server.PER_SLICE_MAX} connections,"),
     ("docs/daemon.md", f"a quarter of what is left of {server.CLIENTS_MAX:,}."),
@@ -51,6 +54,13 @@ FIGURES = (
     ("docs/sharing.md", f"- {MPS_CLIENTS} slices share the server,"),
     ("docs/sharing.md", f"up to {shim('budget.c', 'LEDGER_DEBT')} s of GPU time"),
     ("docs/vgpu.md", f"at most {shim('budget.c', 'LEDGER_DEBT')} s of its GPU time"),
+    ("docs/vgpu.md", f"never uses more than {layout.LEDGER_SIZE / MIB:.1f} MiB of the host's memory"),
+    ("docs/sharing.md", f"costs {layout.MAKING_TIME / MS:g} ms of GPU time"),
+    ("docs/security.md", f"nvc assumes an H200: {ASSUMED}."),
+    ("docs/vgpu.md", f"assumes {ASSUMED}, as on an H200"),
+    ("docs/security.md", f"time slice of the driver, {accounts.ALONE / MS:g} ms on an H200, stays a constant"),
+    ("docs/security.md", f"is at most {shim('latency.c', 'MOST_NS') / 1000:g} µs"),
+    ("docs/security.md", f"at the end of a window of {overuse.PATIENCE[overuse.CAP] / SECOND:g} s"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
     ("docs/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
 )  # fmt: skip

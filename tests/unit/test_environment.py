@@ -298,7 +298,7 @@ def test_any_values_are_understood_or_refused(environment: Any, privileged: bool
 
 
 def test_a_slice_is_asked_for_by_variables() -> None:
-    found = request({"NVC_VGPU_MEMORY": "4g", "LD_LIBRARY_PATH": "/opt/a:relative:/opt/b"}).vgpu
+    found = request({"NVC_VGPU_MEMORY": "4g", "LD_LIBRARY_PATH": "/opt/a:relative;/opt/b"}).vgpu
     assert found is not None and found.memory[0].bytes == 4 << 30 and not found.uncounted
     assert found.library_path == ("/opt/a", "/opt/b")
     assert request({"NVC_VGPU_MEMORY": "4g"}, Config(vgpu_uncounted=True)).vgpu.uncounted  # type: ignore[union-attr]

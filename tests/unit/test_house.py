@@ -197,20 +197,30 @@ def test_no_test_can_be_skipped() -> None:
 
 
 #: Of Python and the shell. `sleep 600` is a process that does nothing until it is ended.
+IMPATIENT = r"\b(communicate|wait)\(timeout=[0-9.]+\)|settimeout\([0-9.]+\)"
 SLEEPS = r"import sleep\b|\.sleep\(|\bsleep ([0-9]{1,2}\b|[0-9]*[.])"
 REPEATS = r"--reruns|rerunfailures|\bflaky\b|flaky\(|only.rerun"
 
 
 def test_no_test_waits_by_the_clock() -> None:
-    """Nor is one repeated until it passes. What measures is run by hand or by `make nightly`."""
+    """Nor is one repeated until it passes, and what it waits for may take as long as PATIENCE says.
+
+    What measures is run by hand or by `make nightly`.
+    """
     tests = [
         name
         for name in everywhere()
         if name.startswith("tests/") and not name.startswith(("tests/bench/", "tests/gpu/"))
     ]
     assert occurrences(SLEEPS, tests) == []
+    assert occurrences(IMPATIENT, tests) == []
     repeats = [name for name in everywhere() if not name.startswith("docs/")]
     assert occurrences(REPEATS, repeats) == []
+
+
+def test_threads_are_counted_when_they_are_started() -> None:
+    """packaging/archive/loader.py looks for threads, and would miss one of `_thread` at first."""
+    assert not occurrences(r"start_new_thread|start_joinable_thread", everywhere())
 
 
 def test_no_binary_is_tracked() -> None:

@@ -19,9 +19,11 @@ READERS = frozenset(
 STATE = (
     "nvc/slices/",
     "nvc/daemon/audit/a",
+    "nvc/daemon/audit/holders.py",
     "nvc/daemon/audit/nvml_client.py",
     "nvc/daemon/audit/stale_accounts.py",
     "nvc/daemon/io/identity.py",
+    "nvc/daemon/io/lineage.py",
     "nvc/daemon/mps",
     "nvc/cdi/hooks/slices.py",
     "nvc/cdi/hooks/nodes.py",
@@ -37,10 +39,13 @@ BLIND = frozenset("exists isfile isdir islink lexists glob iglob suppress walk i
 EMPTY = frozenset("set frozenset dict list tuple bytes str bytearray".split())
 #: Where it is right, by file and function.
 REASONS = {
+    "nvc/cdi/hooks/slices.py _note": "without the note, the next start asks Python again",
     "nvc/daemon/audit/stale_accounts.py __init__": "what cannot be told stays in the ledger",
     "nvc/daemon/audit/nvml_client.py _ready": "a socket: no answer is a failure that is told",
     "nvc/daemon/io/identity.py parent_of": "0 is nobody: such a process counts as a stranger",
     "nvc/daemon/io/identity.py peer_of": "who cannot be told is refused",
+    "nvc/daemon/io/lineage.py _first_in": "an older kernel: nobody more is found",
+    "nvc/daemon/io/lineage.py _pid_namespaces": "a process that is beside nvcd's pid namespace, in no slice",
     "nvc/daemon/mps.py _clear": "removes what nobody uses",
     "nvc/daemon/mps.py _remove": "likewise",
     "nvc/daemon/mps_records.py empty": "there is none",
@@ -56,11 +61,6 @@ REASONS = {
     "nvc/slices/admin/coverage.py survey": "it has ended",
     "nvc/slices/build/builder.py _has_selinux": "without the label programs cannot open the ledger, and are denied",
     "nvc/slices/build/calibration.py store": "what is measured anew replaces what cannot be read",
-    "nvc/slices/build/shadow_libraries.py _cache_directories": "an image's file; what the host fails at is raised",
-    "nvc/slices/build/shadow_libraries.py _compat_directories": "likewise",
-    "nvc/slices/build/shadow_libraries.py _identity": "likewise",
-    "nvc/slices/build/shadow_libraries.py _library": "likewise",
-    "nvc/slices/build/shadow_libraries.py _list": "likewise",
     "nvc/slices/client/mps.py stop": "nvcd ends the servers of slices that are gone",
     "nvc/slices/client/nvcd.py silence": "the text that is returned says it",
     "nvc/slices/store/limits.py finish": "what could not be ended is as torn as before: the caller denies",
@@ -154,8 +154,13 @@ def test_each_reason_has_its_place() -> None:
 
 #: What tells whether a slice lives, and who may ask: all others ask nvc.slices.store.liveness.
 LIFE = {
-    # The second asks of MPS servers, the third of processes of pods.
-    "is_here": {"nvc/slices/store/liveness.py", "nvc/daemon/mps.py", "nvc/kubernetes/running.py"},
+    # The second asks whose a process is, the third of MPS servers, the last of processes of pods.
+    "is_here": {
+        "nvc/slices/store/liveness.py",
+        "nvc/daemon/io/lineage.py",
+        "nvc/daemon/mps.py",
+        "nvc/kubernetes/running.py",
+    },
     "namespace_id_of": {"nvc/slices/store/liveness.py", "nvc/slices/store/process_info.py"},
 }
 
