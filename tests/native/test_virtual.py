@@ -202,24 +202,25 @@ def test_changes_take_their_part_of_each_time_slice(
 def test_processes_take_the_same_course_each_time(
     virtual: str, scratch: str, sim_root: Callable[..., str], shims: str, work: str
 ) -> None:
-    """Three programs behind one cap, twice: time had, time charged, time waited, launches.
+    """To the nanosecond, in the driver's account and in the shim's: three programs behind one cap, twice.
 
-    The shim measures what a wait takes while its programs start, and which of them starts first is not the world's.
+    The second time each thread begins late in real time, as on a busy machine.
     """
 
-    def course(name: str) -> tuple[float, ...]:
+    def course(name: str, late: float) -> tuple[object, ...]:
         directory = os.path.join(scratch, name)
         os.mkdir(directory)
         world = World(virtual, directory)
+        world.late(late)
         slice_ = Capped(sim_root(), shims, work)
         slice_.workers, slice_.time = [], world
         slice_.cap(40)
         for batch in (0, 1, 3):
             slice_.worker(ns=300_000, threads=2, streams=2, batch=batch, seconds=600, warm=0)
         world.run(3)
-        seen = (device_time(slice_.root).total, *slice_.budget()[3:6])
+        seen = (device_time(slice_.root).total, slice_.budget(), world.switches)
         end_workers([slice_])
         world.end()
         return seen
 
-    assert course("first") == pytest.approx(course("second"), rel=0.005)
+    assert course("first", 0) == course("other", 0.003)

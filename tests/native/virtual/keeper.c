@@ -40,6 +40,11 @@ WORLD_API void keeper_wake(uint64_t ns)
     world->wake = ns;
 }
 
+WORLD_API void keeper_late(uint32_t microseconds)
+{
+    world->late = microseconds;
+}
+
 WORLD_API uint64_t keeper_now(void)
 {
     return world_self->time;

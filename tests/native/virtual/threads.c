@@ -171,12 +171,15 @@ static void make_key(void)
     pthread_key_create(&at_end, end_thread);
 }
 
+/* Nothing before it has the turn: whether it came before what its creator does next is not the world's, and its first call
+ * of the allocator decides where in memory all that follows lies. */
 static void *begin(void *argument)
 {
     struct beginning from = *(struct beginning *)argument;
+    world_delay();
+    world_enter(from.self);
     free(argument);
     pthread_setspecific(at_end, (void *)1);
-    world_enter(from.self);
     return from.run(from.argument);
 }
 

@@ -113,6 +113,13 @@ static void await_death(int32_t process)
     world_call(SYS_close, wait.fd);
 }
 
+void world_delay(void)
+{
+    struct timespec late = {.tv_nsec = (long)world->late * 1000};
+    if (late.tv_nsec)
+        world_call(SYS_nanosleep, &late, NULL);
+}
+
 void world_await_turn(struct participant *self)
 {
     struct timespec second = {.tv_sec = 1};

@@ -47,6 +47,7 @@ struct world {
     int32_t keeper;
     int32_t cpu; /* where all run: one at a time, a processor's caches and no wake-up of another */
     _Atomic int32_t dying;
+    uint32_t late; /* threads begin so many microseconds late, in real time: nobody else may see it */
     _Atomic uint32_t used;   /* participants beyond it were never there */
     _Atomic uint32_t joined; /* how many came, in all */
     _Atomic uint32_t holder; /* whose turn it is, + 1 */
@@ -89,7 +90,8 @@ void world_read(void); /* a look at the clock */
 enum world_why world_wait(uint64_t key, uint64_t due, bool looking);
 
 void world_wake(uint64_t key, uint32_t count);
-void world_show(void); /* descriptors may say something else than before */
+void world_show(void);  /* descriptors may say something else than before */
+void world_delay(void); /* in real time, by `late` */
 
 void world_leave(void);             /* the calling thread ends */
 void world_leave_all(void);         /* its process ends */
