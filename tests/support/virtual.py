@@ -148,7 +148,7 @@ class World:
         self._library.keeper_wake(ctypes.c_uint64(round(seconds * 1e9)))
 
     def late(self, seconds: float) -> None:
-        """Let threads begin so much later in real time, as a busy host may: no course depends on it."""
+        """Let threads begin and end so much later in real time, as a busy host may: no course depends on it."""
         self._library.keeper_late(ctypes.c_uint32(round(seconds * 1e6)))
 
     def run(self, seconds: float) -> None:

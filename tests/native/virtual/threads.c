@@ -164,6 +164,7 @@ static void end_thread(void *calls)
     }
     world_wake(key_of_thread(pthread_self()), WORLD_PARTICIPANTS);
     world_leave();
+    world_delay();
 }
 
 static void make_key(void)

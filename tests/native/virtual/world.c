@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DEATH_MS = 10000, PIDFD_OPEN = 434 };
+enum { DEATH_MS = 10000, PIDFD_OPEN = 434, END_NS = 50000, ENDS = 100000 };
 
 struct world *world;
 __thread struct participant *world_self;
@@ -113,6 +113,14 @@ static void await_death(int32_t process)
     world_call(SYS_close, wait.fd);
 }
 
+/* In real time: what a thread had of the allocator, and its stack, are for others. A second look comes soon. */
+static void await_end(int32_t process, int32_t thread)
+{
+    struct timespec soon = {.tv_nsec = END_NS};
+    for (int i = 0; i < ENDS && world_call(SYS_tgkill, process, thread, 0) == 0; i++)
+        world_call(SYS_nanosleep, &soon, NULL);
+}
+
 void world_delay(void)
 {
     struct timespec late = {.tv_nsec = (long)world->late * 1000};
@@ -131,7 +139,9 @@ void world_await_turn(struct participant *self)
             errno == ESRCH)
             world_call(SYS_exit_group, 99); /* the test is gone */
     }
-    int32_t dying = atomic_exchange(&world->dying, 0);
+    int32_t leaving = atomic_exchange(&world->leaving, 0), dying = atomic_exchange(&world->dying, 0);
+    if (leaving)
+        await_end(world->leaving_process, leaving);
     if (dying) {
         await_death(dying);
         world_forget(dying);
@@ -227,6 +237,8 @@ void world_leave(void)
 {
     struct participant *self = world_self;
     world_self = NULL;
+    world->leaving_process = getpid();
+    atomic_store(&world->leaving, (int32_t)world_call(SYS_gettid));
     atomic_store(&self->phase, WORLD_VACANT);
     world_hand_on();
 }

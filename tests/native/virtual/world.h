@@ -47,8 +47,10 @@ struct world {
     int32_t keeper;
     int32_t cpu; /* where all run: one at a time, a processor's caches and no wake-up of another */
     _Atomic int32_t dying;
-    uint32_t late; /* threads begin so many microseconds late, in real time: nobody else may see it */
-    _Atomic uint32_t used;   /* participants beyond it were never there */
+    int32_t leaving_process; /* whose thread `leaving` is */
+    _Atomic int32_t leaving;
+    uint32_t late;         /* threads begin and end so many us late, in real time: nobody else may see it */
+    _Atomic uint32_t used; /* participants beyond it were never there */
     _Atomic uint32_t joined; /* how many came, in all */
     _Atomic uint32_t holder; /* whose turn it is, + 1 */
     _Atomic uint32_t orders; /* how many were claimed, in all */
