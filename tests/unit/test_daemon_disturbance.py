@@ -118,3 +118,27 @@ def test_the_newest_slice_that_was_measured_says_what_the_device_costs() -> None
 
     assert costs_of([made(1, 0), made(2, 0)]) == ASSUMED
     assert costs_of([made(2, 800), made(1, 1600), made(3, 0)]) == DeviceCosts(800, 7200, 10)
+
+
+def test_processes_that_end_meanwhile_are_forgotten_though_nobody_has_the_device() -> None:
+    """A slice may start as many as it likes."""
+    world = World(DevicePolicy(FIXED))
+    for _ in range(3):
+        (member,) = world.add("makes", Program(), cores=10)
+        arbiter = world.board.arbiters[world.uuids[0]]
+        disturb(arbiter, member, True, world.now)
+        world.run(MS)
+        arbiter.leave(member, world.now)
+        assert arbiter.lease is None and not arbiter.disturbing
+
+
+def test_who_has_the_device_gets_back_what_was_lost_until_the_process_ended() -> None:
+    world, arbiter, member, _ = beside()
+    disturb(arbiter, member, True, world.now)
+    world.run(14 * MS)
+    arbiter.leave(member, world.now)
+    lost = int(14 * MS * 0.9) * COST // MAKING_LASTS
+    assert arbiter.tenants["other"].shared == lost and not arbiter.disturbing
+    world.run(SECOND)
+    arbiter.charge_until(world.now)
+    assert arbiter.tenants["other"].shared == lost

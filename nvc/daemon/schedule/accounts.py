@@ -147,6 +147,12 @@ class Accounts:
             fresh = sum(now - one.since < LENT and not one.stalled for tenant in late for one in tenant.late)
             user.shared += (now - since - own) * fresh // others
 
+    def end_disturbance(self, member: Member, now: int) -> None:
+        """The process is gone: it takes nothing from others from now on."""
+        if member in self.disturbing:
+            self.charge_until(now)
+            self.disturbing.discard(member)
+
     def settle(self, member: Member, used: int, now: int) -> None:
         """Charge a late process for what its own meter says it `used`, in all, since its last word.
 

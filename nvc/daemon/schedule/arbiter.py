@@ -261,12 +261,12 @@ class Arbiter(Order):
 
     def leave(self, member: Member, now: int) -> None:
         """The process is gone."""
-        tenant = member.tenant
-        member.wants = False
+        tenant, member.wants = member.tenant, False
         if member.round:
             self.release(member, member.round, False, 0, now)
         if member.left:  # nobody says for how long
             self.pay_tail(member, now - member.left, now)
+        self.end_disturbance(member, now)
         tenant.members.discard(member)
         self._wanting_changed(tenant, now)
 
