@@ -70,6 +70,7 @@ def test_faults_come_and_go(quick: Plugin, kubelet: Kubelet, api: ApiServer, fau
         raise AssertionError("the stream ended")
 
     until_health("gpu-1", healthy)
+    api.wait(api.slices)
     assert set(taints(api)) == {"gpu-0", "gpu-1"} and not any(taints(api).values())
     uuid = uuid_of(api, "gpu-1")
     quick.said(f"{uuid} is healthy")
@@ -150,6 +151,7 @@ def test_the_first_round_is_told(
             if all(one.health == health_pb2.HEALTHY for one in devices.values()):
                 break
         said = plugin.said(" is healthy")
-        assert len(devices) == 8 and "unknown" not in said and time.monotonic() - began < 60
+        # Sooner than the second round, however busy the machine is.
+        assert len(devices) == 8 and "unknown" not in said and time.monotonic() - began < 99
     finally:
         plugin.close()
