@@ -6,7 +6,7 @@ from .cluster.images import PAUSE
 
 #: Without a signature of anybody.
 POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
-#: Of containerd's NRI. By default it goes on without a plugin after 2 s, which a busy machine may need at times.
+#: Of NRI. By default runtimes go on without a plugin after 2 s, which a busy machine may need at times.
 NRI_PATIENCE = "plugin_request_timeout = '8s'"
 STORAGE = """[storage]
 driver = "overlay"
@@ -56,6 +56,8 @@ runtime_path = "{programs["runc"]}"
 runtime_root = "/run/crio/runc"
 monitor_path = "{programs["conmon"]}"
 monitor_cgroup = "{group}"
+[crio.nri]
+nri_{NRI_PATIENCE}
 [crio.image]
 pause_image = "{PAUSE}"
 {image}
