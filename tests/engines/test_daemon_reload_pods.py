@@ -16,6 +16,7 @@ from support.booted import Booted
 from support.cache import cache
 from support.debian import APT
 from support.engines import DIRECT
+from support.fetch import fetch
 from support.pods import Pods
 from support.rootfs import make_rootfs
 from support.sid import sid
@@ -88,7 +89,8 @@ def host(installed: str, layer: str) -> Iterator[Booted]:
     directory = tempfile.mkdtemp(prefix="nvc-reload-")
     try:
         with Booted(f"{directory}/debian", f"{layer}:{installed}", "dbus.socket", unified=True) as debian:
-            debian.sh(f"{APT} update && {APT} install -y --no-install-recommends {BUS}")
+            command = f"{APT} update && {APT} install -y --no-install-recommends {BUS}"
+            fetch(f"{BUS} of Debian", *debian.namespace, "/bin/sh", "-ec", command)
             debian.write("/etc/nvc/config.toml", f'[nvidia-container-cli]\nroot = "{DRIVER}"\n')
             debian.write("/etc/containers/containers.conf", CONTAINERS_CONF)
             debian.write("/etc/containers/storage.conf", STORAGE_CONF)
