@@ -30,10 +30,11 @@ def test_a_file_system_that_hangs(scratch: str, sim_root: Any, launcher: str) ->
     os.close(tell)
     try:
         assert os.read(ready, 5) == b"ready"
+        # Three times this ends it; NVML has this long, on a machine that may be busy.
         before = time.monotonic()
-        done = Configure(launcher, sim_root(gpus=1), "--timeout=1")(pid, rootfs, check=False)
+        done = Configure(launcher, sim_root(gpus=1), "--timeout=3")(pid, rootfs, check=False)
         assert done.returncode == -signal.SIGALRM, done
-        assert time.monotonic() - before > 2.5
+        assert time.monotonic() - before > 8.5
     finally:
         os.close(ready)
         os.kill(pid, signal.SIGKILL)

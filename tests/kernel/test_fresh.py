@@ -15,6 +15,7 @@ from support.fresh import UPTIME, commands, remove_leftovers, run_in_container
 LOOK = """
 cut -d. -f1 /proc/uptime
 echo $(($(date +%s) - $(sed -n 's/btime //p' /proc/stat)))
+cut -d. -f1 /proc/uptime
 echo $(ls -A /run /tmp /var/tmp /srv /dev/shm && ls -A ~/.cache)
 echo $(($(ls -d /proc/[0-9]* | wc -l) < 9)) $(hostname) $(cut -d: -f3 /proc/self/cgroup | sort -u)
 touch /etc/of-fresh /tmp/of-fresh
@@ -28,8 +29,9 @@ exit 7
 
 def test_it_is_young_and_leaves_nothing(disk: str, capfd: pytest.CaptureFixture[str]) -> None:
     status, closing = run_in_container(disk, "/bin/sh", "-ec", LOOK)
-    up, since_boot, empty, alone, *_ = capfd.readouterr().out.splitlines()
-    assert UPTIME <= int(up) < UPTIME + 30 and abs(int(since_boot) - int(up)) <= 1
+    up, since_boot, later, empty, alone, *_ = capfd.readouterr().out.splitlines()
+    # What comes before and between the looks may take long on a busy machine; each is a whole number of seconds.
+    assert UPTIME <= int(up) < UPTIME + PATIENCE and int(up) - 1 <= int(since_boot) <= int(later) + 1
     assert empty.split() == [
         "/dev/shm:",
         "/run:",

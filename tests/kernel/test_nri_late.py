@@ -6,6 +6,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from support import PATIENCE
 from support.drivertree import DriverTree
 from support.nvml import NvmlTree, built, nvml_tree  # noqa: F401
 
@@ -41,7 +42,10 @@ def test_a_driver_that_answers_late(
 ) -> None:
     """Refused in time, while one child looks on; what that has found serves the next container."""
     monkeypatch.setattr(main, "ANSWER", 0.2)
-    config = Config(root=with_a_gpu(nvml_tree("LATE", 'NAME="Test GPU (simulated)"')), load_kmods=False)
+    tree = nvml_tree("LATE", 'NAME="Test GPU (simulated)"')
+    config = Config(root=with_a_gpu(tree), load_kmods=False, timeout=PATIENCE)
+    os.mkfifo(tree.full("/gate"))
+    os.chmod(tree.full("/gate"), 0o644)
     read, write = os.pipe()
     giver = Giver(SETTINGS, lambda: config, lambda: os.close(write))
     children = set()
@@ -53,7 +57,8 @@ def test_a_driver_that_answers_late(
     assert os.read(read, 1) == b"", "the child has let go of the runtime's socket"
     os.close(read)
     (child,) = children
-    assert os.waitpid(child, 0)[1] == 0
+    with open(tree.full("/gate"), "wb"):
+        assert os.waitpid(child, 0)[1] == 0
     assert giver.adjust(pod(devices="none"), CONTAINER).mounts
 
 

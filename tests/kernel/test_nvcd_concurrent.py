@@ -282,7 +282,7 @@ def test_weights_that_change_while_programs_run(place: Place, tenants: Tenants) 
     spinning = [
         subprocess.Popen(
             [*place.sliced(tenants.launcher, tenants.driver, *SLICE, f"--name={name}", f"--weight={weight}"),
-             spin, "--seconds=60"],
+             spin, "--seconds=600"],
             stdout=subprocess.DEVNULL,
         )
         for name, weight in names.items()

@@ -103,11 +103,13 @@ def test_a_process_that_hides_its_slice(place: Place, driver: str, container: An
     os.chown(f"{made.bundle.rootfs}/tmp/hidden", 1000, 1000)
     words = ("exec", "--user=1000:1000", made.name, "/bin/busybox", "unshare", "-Urm", "/bin/sh", "/tmp/hide")
     program = Dialog([*made.bundle.command("runc"), *words, "/tmp/hidden"], CLEAN_ENV)
-    for command in ("init", "primary 0", "alloc a 4g"):
+    for command in ("init", "primary 0"):
         program.send(command)
         assert program.receive()[0] == "0", command
+    program.send("alloc a 4g")  # it may be stopped before it can say that it has it
     found = eventually(place, lambda state: state["found"]["excess"] == 1)
     (mine,) = [one["key"] for one in found["slices"] if one["rootfs"] == made.bundle.rootfs]
-    assert (found["events"][0]["kind"], found["events"][0]["key"]) == ("excess", mine)
+    # Where more than a second passed before it had too much, its way around the shim was reported first.
+    assert [event["key"] for event in found["events"] if event["kind"] == "excess"] == [mine]
     program.process.communicate(timeout=PATIENCE)
     assert program.process.returncode == 128 + signal.SIGKILL

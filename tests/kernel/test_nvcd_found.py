@@ -81,12 +81,11 @@ def test_a_slice_that_has_too_much_is_denied_more(
     started(place, driver, METRICS)
     program = sliced("4g")
     other = around(pid_of_slice(place))
-    before = ask(place)["nvml"]["answers"]
     assert other.code("alloc a 4g")[0] == 0
-    found = eventually(place, lambda s: s["denied"])
-    (denied,) = found["denied"]
+    before = ask(place)["nvml"]["answers"]
     # One answer may have been under way, and one has come since then.
-    assert found["nvml"]["answers"] - before <= 3
+    found = eventually(place, lambda s: s["denied"] or s["nvml"]["answers"] - before > 3)
+    (denied,) = found["denied"]
     assert denied["kind"] == "excess" and denied["text"].endswith(" of 4 GiB")
     assert program.code("alloc b 2m")[0] == 2
     shown = run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
@@ -110,7 +109,7 @@ def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(
     program = sliced("4g")
     assert program.code("alloc a 1g")[0] == 0
     other = around(pid_of_slice(place))
-    assert other.code("alloc a 4g")[0] == 0
+    other.send("alloc a 4g")  # it may be stopped before it can say that it has it
     eventually(place, lambda s: s["found"]["excess"] == 1)
     assert other.process.wait(timeout=PATIENCE) == -signal.SIGKILL
     assert program.code("info")[0] == 0

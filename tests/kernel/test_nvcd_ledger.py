@@ -13,6 +13,7 @@ from support import GIB, MIB, PATIENCE, REPO, run, until
 from support.nvcd import Place, ask, eventually
 from support.nvcd_programs import get, one, pid_of_slice, started
 from support.rootfs import LIBS
+from support.vgpushim import CONTEXT
 
 from nvc.daemon.io.identity import parent_of
 from nvc.daemon.io.services import CONNECTIONS
@@ -20,6 +21,8 @@ from nvc.slices.store.limits import read_quota
 from nvc.slices.store.registry import read_entry
 
 pytestmark = pytest.mark.driver(gpus=1)
+#: Less than two processes have with 1 GiB, more than their contexts alone: NVML is asked each second.
+TAKEN = GIB + CONTEXT
 
 
 def test_books_agree(place: Place, driver: str, sliced: Any) -> None:
@@ -44,7 +47,7 @@ def test_what_is_taken_around_the_shim_counts(place: Place, driver: str, sliced:
     pid = one(eventually(place, lambda s: one(s)["pids"]))["pids"][0]
     other = around(pid)
     assert other.code("alloc a 1g")[0] == 0
-    eventually(place, lambda s: s["found"]["bypass"] == 1 and (one(s)["truth"] or 0) > GIB)
+    eventually(place, lambda s: s["found"]["bypass"] == 1 and (one(s)["truth"] or 0) > TAKEN)
     taken = free - program.code("info")[1]
     assert taken >= GIB
     assert "bypass: process" in place.daemon.said() and "; report" in place.daemon.said()  # type: ignore[union-attr]
@@ -102,7 +105,7 @@ def test_files_that_nobody_gets_leave_to_open(
     held(pid_of_slice(place), "system", f"{private}/ledger")
     held(pid_of_slice(place), "file", f"{private}/quota")
     assert other.code("alloc a 1g")[0] == 0
-    eventually(place, lambda s: one(s)["truth"] > GIB and s["now"] - first > 5.5e9)
+    eventually(place, lambda s: one(s)["truth"] > TAKEN and s["now"] - first > 5.5e9)
     assert free - program.code("info")[1] >= GIB
 
 

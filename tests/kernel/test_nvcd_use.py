@@ -15,7 +15,7 @@ from support.vgpucap import Worker
 
 CONFIG = '[nvcd]\non-overuse = "stop"\nmetrics = "unix:/run/nvc/nvcd/metrics.sock"\n'
 pytestmark = pytest.mark.driver(gpus=1)
-LONG = {"warm": 0, "seconds": 120}
+LONG = {"warm": 0, "seconds": 600}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@
 enum trouble {
     NONE,
     HANG,         /* never returns */
-    LATE,         /* returns after a second, as without persistence */
+    LATE,         /* returns once somebody writes to the pipe /gate, as without persistence */
     HANG_SIGNALS, /* the same, with every signal blocked */
     CRASH,        /* writes to address 0 */
     ABORT,        /* raises SIGABRT */
@@ -97,7 +97,8 @@ EXPORT int nvmlInit_v2(void)
 
     switch (TROUBLE) {
     case LATE:
-        sleep(1);
+        if (open("/gate", O_RDONLY) < 0)
+            return 1;
         break;
     case HANG_SIGNALS: {
         sigset_t all;
