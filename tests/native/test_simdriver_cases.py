@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 
 import pytest
 from support import run
 from support.builds import kept
 from support.simdriver import SANITIZE, SOURCES, compile_program, environment, library_directory
+from support.virtual import World
 
 from nvc.sim import SimSpec, create
 
@@ -53,8 +55,13 @@ def simdriver_links(program: str, driver: str) -> str:
 
 
 @pytest.mark.parametrize("name", names())
-def test_case(name: str, cases: str, sim_root) -> None:  # type: ignore[no-untyped-def]
-    run(cases, name, env=environment(sim_root()))
+def test_case(name: str, cases: str, sim_root, world: World) -> None:  # type: ignore[no-untyped-def]
+    """In virtual time: some say how long what they do takes, or look at work that has not ended yet."""
+    with tempfile.TemporaryFile() as said:
+        process = world.start([cases, name], environment(sim_root()), stderr=said)
+        status = world.finish(process)
+        said.seek(0)
+        assert status == 0, said.read().decode()
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from support import MIB, need, run
 from support.simdriver import Client, environment
+from support.virtual import World
 
 from nvc.sim.spec import SimSpec, gpus_of
 
@@ -150,19 +151,25 @@ def test_a_process_in_a_pid_namespace_has_its_pid_of_the_host(sim_root: Root, cl
         inside.stdin.close()
 
 
-def test_utilization_follows_kernels(sim_root: Root, client: Start) -> None:
+def utilization(world: World, root: str, gpu: int) -> int:
+    """What nvidia-smi says of it in virtual time."""
+    words = (f"{root}/usr/bin/nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+    return int(world.output([*words, "-i", str(gpu)], environment(root)))
+
+
+def test_utilization_follows_kernels(sim_root: Root, world: World, client: Start) -> None:
     root = sim_root()
-    one = client(root).start()
-    assert query(root, "utilization.gpu", "-i", "0") == ["0"]
+    one = client(root, time=world).start()
+    assert utilization(world, root, 0) == 0
     one.call("time", "sim_spin_1ms", 1100)
     one.call("launch", "sim_spin_10ms", 900)  # and on: it is asked while they run
-    assert int(query(root, "utilization.gpu", "-i", "0")[0]) >= 80
-    assert query(root, "utilization.gpu", "-i", "1") == ["0"]
+    assert utilization(world, root, 0) >= 80
+    assert utilization(world, root, 1) == 0
 
 
-def test_utilization_of_each_process(sim_root: Root, client: Start) -> None:
+def test_utilization_of_each_process(sim_root: Root, world: World, client: Start) -> None:
     root = sim_root()
-    one, other = client(root).start(), client(root).start()
+    one, other = (client(root, time=world).start() for _ in range(2))
     one.call("time", "sim_spin_1ms", 2100)
     one.call("launch", "sim_spin_10ms", 900)
     script = """
@@ -183,7 +190,7 @@ for sample in samples[:2]:
 count.value = 4
 assert query(device, samples, ctypes.byref(count), 1 << 62) == 6
 """
-    lines = run(need("python3"), "-c", script, env=environment(root)).stdout.splitlines()
+    lines = world.output([need("python3"), "-c", script], environment(root)).splitlines()
     busy = {int(pid): int(percent) for pid, percent in map(str.split, lines)}
     assert busy[one.pid] >= 80 and busy[other.pid] == 0
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from support import MIB, PATIENCE
 from support.simdriver import Client
+from support.virtual import World
 
 from nvc.errors import InputError
 from nvc.sim import destroy
@@ -170,10 +171,10 @@ def test_a_root_in_use_is_not_removed(sim_root: Root, client: Start) -> None:
     assert not os.path.exists(root)
 
 
-def test_two_processes_share_the_time(sim_root: Root, client: Start) -> None:
+def test_two_processes_share_the_time(sim_root: Root, world: World, client: Start) -> None:
     """Each alone is done in half a second; together both take twice that, by their own events too."""
     root = sim_root()
-    one, other = client(root).start(), client(root).start()
+    one, other = (client(root, time=world).start() for _ in range(2))
     alone = float(one.call("time", "sim_spin_1ms", 500)[0])
     assert 499 <= alone < 550
     for each in (one, other):
@@ -184,9 +185,9 @@ def test_two_processes_share_the_time(sim_root: Root, client: Start) -> None:
     assert [process.busy_ns // 1_000_000 for process in shown.processes] == [1000, 500]
 
 
-def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, client: Start) -> None:
+def test_a_dead_holder_gives_the_gpu_free(sim_root: Root, world: World, client: Start) -> None:
     root = sim_root()
-    one, other = client(root).start(), client(root).start()
+    one, other = (client(root, time=world).start() for _ in range(2))
     one.call("launch", "sim_spin_900000ms", 1)
     other.call("time", "sim_spin_1ms", 5)
     one.kill()

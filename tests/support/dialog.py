@@ -50,5 +50,6 @@ class Dialog:
             self.process.stdin.close()
         except BrokenPipeError:
             pass
-        self.time.finish(self.process)
+        if self.process.returncode is None:
+            self.time.finish(self.process)
         self.process.stdout.close()

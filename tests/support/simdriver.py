@@ -12,6 +12,7 @@ from nvc.sim.layout import host_arch
 from support import CLEAN_ENV, REPO, run
 from support.builds import kept, make
 from support.dialog import Dialog
+from support.realtime import REAL, Time
 
 from . import MIB
 
@@ -56,8 +57,10 @@ class Failed(Exception):
 class Client(Dialog):
     """A process of tests/native/simdriver_client.c."""
 
-    def __init__(self, program: str, root: str, *, pass_fds: tuple[int, ...] = (), **variables: str) -> None:
-        super().__init__([program], environment(root, **variables), pass_fds)
+    def __init__(
+        self, program: str, root: str, *, pass_fds: tuple[int, ...] = (), time: Time = REAL, **variables: str
+    ) -> None:
+        super().__init__([program], environment(root, **variables), pass_fds, time)
 
     def receive(self) -> list[str]:
         """The answer to the oldest command. Raises Failed."""
