@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 from support import CLEAN_ENV, GIB, PATIENCE
 
 from nvc.daemon.audit.accountant import GRACE, Accountant, Balance
+from nvc.daemon.audit.holders import HolderFinder
 from nvc.daemon.audit.nvml_client import DeviceSeen
 from nvc.daemon.audit.verify import AGAIN, EXCESS, Verifier
 from nvc.kernel import LinuxKernel
@@ -96,3 +101,50 @@ def test_who_has_the_memory_of_the_dead_is_stopped(monkeypatch: pytest.MonkeyPat
         finally:
             program.kill()
             stranger.kill()
+
+
+def finder(monkeypatch: pytest.MonkeyPatch, kernel: LinuxKernel, said: list[str]) -> HolderFinder:
+    """For slices A and B; the slice A has all processes, as far as anybody asks."""
+    entries: list[Any] = [SimpleNamespace(key=key) for key in "AB"]
+    slices: Any = SimpleNamespace(kernel=kernel, living=lambda: entries, say=said.append)
+    monkeypatch.setattr("nvc.daemon.audit.holders.nvidia_major", lambda majors: majors["mem"])
+    monkeypatch.setattr("nvc.daemon.audit.holders.slice_of", lambda kernel, pid, living: entries[0])
+    return HolderFinder(slices)
+
+
+def test_a_file_that_cannot_be_told_hides_no_node_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fails(LinuxKernel):
+        """For the file of a tenant whose file system does not answer."""
+
+        def identity(self, fd: int) -> Any:
+            found = super().identity(fd)
+            if found.inode == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return found
+
+    said: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        failing = os.fstat(file.fileno()).st_ino
+        with subprocess.Popen(["sleep", "inf"], stdin=file, stdout=subprocess.DEVNULL) as process:
+            try:
+                listed = {**vars(os), "listdir": lambda path: [str(process.pid)]}
+                monkeypatch.setattr("nvc.daemon.audit.holders.os", SimpleNamespace(**listed))
+                found = finder(monkeypatch, Fails(), said).find("A", frozenset())
+                assert found == (process.pid, start_of(f"/proc/{process.pid}"))
+            finally:
+                process.kill()
+    assert said == [f"process {process.pid} has a file that cannot be told: Input/output error"]
+
+
+def test_looks_for_two_slices_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvc.daemon.audit.holders.LOOK_TIME", 0)
+    holders = finder(monkeypatch, LinuxKernel(), [])
+    begun: list[str] = []
+
+    def processes(key: str) -> Iterator[tuple[int, int] | None]:
+        begun.append(key)
+        yield from (None, None, (7, 7))
+
+    monkeypatch.setattr(holders, "_processes", processes)
+    found = [holders.find(key, frozenset()) for key in "ABABAB"]
+    assert found == [None, None, None, None, (7, 7), (7, 7)] and begun == ["A", "B"]

@@ -33,8 +33,8 @@ class HolderFinder:
 
     def __init__(self, slices: SliceIndex) -> None:
         self.slices = slices
-        self._rest: Iterator[tuple[int, int] | None] = iter(())
-        self._key = ""
+        #: By slice, where its last look ended: tenants cannot have each other's begin again.
+        self._rests: dict[str, Iterator[tuple[int, int] | None]] = {}
 
     def find(self, key: str, listed: frozenset[int]) -> tuple[int, int] | None:
         """Number and start of a process of the slice that has a node open, and is none of the `listed` ones.
@@ -42,8 +42,10 @@ class HolderFinder:
         None: no such process was found in this look.
         """
         limit = CpuLimit(LOOK_TIME)
-        for rest in (self._rest if key == self._key else iter(()), self._processes(key)):
-            self._rest, self._key = rest, key
+        living = {entry.key for entry in self.slices.living()}
+        self._rests = {name: rest for name, rest in self._rests.items() if name in living}
+        for rest in (self._rests.get(key, iter(())), self._processes(key)):
+            self._rests[key] = rest
             for found in rest:
                 if found is not None and found[0] not in listed:
                     return found
@@ -74,12 +76,17 @@ class HolderFinder:
         """Whether each descriptor of a process is of a node of the driver. Raises OSError."""
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
             for one in descriptors:
-                try:
-                    fd = os.open(one.path, O_PATH | os.O_CLOEXEC)
-                except FileNotFoundError:  # closed meanwhile
-                    continue
-                try:
-                    found = self.slices.kernel.identity(fd)
-                finally:
-                    os.close(fd)
-                yield stat.S_ISCHR(found.mode) and os.major(found.node) == major
+                yield self._is_node(pid, one.path, major)
+
+    def _is_node(self, pid: str, path: str, major: int) -> bool:
+        try:
+            fd = os.open(path, O_PATH | os.O_CLOEXEC)
+            try:
+                found = self.slices.kernel.identity(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno not in ENDED:  # a tenant's file, that hides nothing behind it
+                self.slices.say(f"process {pid} has a file that cannot be told: {error.strerror}")
+            return False  # or closed meanwhile
+        return stat.S_ISCHR(found.mode) and os.major(found.node) == major
