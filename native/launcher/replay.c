@@ -252,11 +252,11 @@ static bool has_no_compat(int rootfs, const char *driver)
 }
 
 /* A record that does not hold any more is removed: Python writes another one. */
-static enum replay_look follow(struct replay_record *record, const struct replay_container *container,
-                               struct nvc_report *report)
+static enum replay_look follow(const char *name, struct replay_record *record,
+                               const struct replay_container *container, struct nvc_report *report)
 {
     uint64_t kept, timeout_ms;
-    struct replay_change change = {-1, -1, -1};
+    struct replay_change change = {name, -1, -1, -1};
 
     if (!replay_number(record, 16, ~0ULL, &kept) || !replay_number(record, 10, 3600000, &timeout_ms) ||
         !kept)
@@ -295,7 +295,7 @@ void replay_run(const char *name, char *words, size_t room, int pid, const char 
         enum replay_look end = !bytes ? REPLAY_UNKNOWN
                                : !is_whole(bytes, size, words, &record)
                                    ? REPLAY_OTHER
-                                   : follow(&record, &container, &report);
+                                   : follow(name, &record, &container, &report);
         if (end == REPLAY_OTHER)
             unlinkat(base, file, 0);
         if (end == REPLAY_SAME) {

@@ -21,6 +21,7 @@ struct replay_record {
 
 /* What came in the place of a device program. */
 struct replay_change {
+    const char *name;     /* of the program, for messages */
     int cgroup, old, new; /* descriptors; new is -1 where nothing need be changed */
 };
 
@@ -46,7 +47,7 @@ enum replay_look replay_look(const struct replay_record *record, const char *pla
 bool replay_rules(int proc, const char *rules, const char *block, struct replay_change *change);
 /* Puts it in the place of the old program. Nothing was changed where it returns false. */
 bool replay_allow(struct replay_change *change);
-/* Puts the old program back. */
+/* Puts the old program back; a failure is told. */
 void replay_disallow(struct replay_change *change);
 
 /* Does for the container what the record for `words` says, and exits; `words` are the fields of nvc.apply.again.Call,

@@ -2,9 +2,11 @@
  * replaced by itself behind the instructions that allow our devices, as nvc/cgroup does it. All else (version 1, several
  * programs, one of an ancestor or held by a link, one that is hidden or does what is not known here) is Python's. */
 #include "bpf.h"
+#include "cdi.h"
 #include "files.h"
 #include "replay.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/bpf.h>
@@ -312,9 +314,18 @@ bool replay_allow(struct replay_change *change)
 
 void replay_disallow(struct replay_change *change)
 {
-    if (change->new >= 0)
-        nvc_bpf_attach(change->cgroup, change->old, BPF_F_ALLOW_MULTI | BPF_F_REPLACE, change->new);
+    char warning[160];
+    int result = change->new < 0 ? 0
+                                 : nvc_bpf_attach(change->cgroup, change->old,
+                                                  BPF_F_ALLOW_MULTI | BPF_F_REPLACE, change->new);
+
     change->new = -1;
+    /* There is another one by now, or the cgroup is gone. */
+    if (result == 0 || result == -ENOENT || result == -ENODEV)
+        return;
+    snprintf(warning, sizeof(warning), "undo device rules: %s: the container may still use its devices",
+             strerror(-result));
+    cdi_warn(change->name, warning);
 }
 
 /* With the cgroup open. */

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from support.builds import kept
 from support.bundle import Bundle
 from support.configure import Configure
 from support.device_cgroup import DOCKER, SHAPES, hierarchy, load
+from support.faults import build_tool, read_calls
 from support.replay import NO_PYTHON, Starts
 
 from nvc.kernel import bpf
@@ -119,3 +121,39 @@ def test_two_programs_are_pythons(starts: Starts) -> None:
         before = _programs(container.pid)
         done = _unified(starts.alone)(container.pid, bundles[1].rootfs, check=False)
         assert len(before) == 2 and NO_PYTHON in done.stderr and _programs(container.pid) == before
+
+
+def test_a_program_that_stays_after_a_failure_is_told(starts: Starts, scratch: str) -> None:
+    """The image has a directory where a file goes, and the last call, which puts the old program back, fails."""
+    tool, log = kept("faults", build_tool), f"{scratch}/calls"
+    _configured(_unified(starts.whole), starts.image())
+    told = "nvc-cli: warning: undo device rules: Operation not permitted: the container may still use its devices"
+    back, done, said = _configured(_traced(starts, tool, "-l", log), _unfit(starts))
+    assert back and not done and told not in said
+    last = [call for call in read_calls(log) if call.name == "bpf"][-1]
+    fault = f"{last.process}:{last.number}:first"
+    back, done, said = _configured(_traced(starts, tool, "-f", fault), _unfit(starts))
+    assert not back and not done and told in said
+
+
+def _traced(starts: Starts, *words: str) -> Configure:
+    """The program without Python, below the harness of faults."""
+    configure = _unified(starts.alone)
+    place = len(configure.command) - len(starts.alone.command)
+    configure.command[place:place] = words
+    return configure
+
+
+def _unfit(starts: Starts) -> Bundle:
+    bundle = starts.image()
+    os.makedirs(f"{bundle.rootfs}/usr/bin/nvidia-smi")
+    return bundle
+
+
+def _configured(configure: Configure, bundle: Bundle) -> tuple[bool, bool, str]:
+    """Whether a container has the program that it had before; whether that went well; standard error."""
+    bundle.unified = True
+    with bundle.created("runc") as container:
+        before = _programs(container.pid)
+        done = configure(container.pid, bundle.rootfs, check=False)
+        return _programs(container.pid) == before, NO_PYTHON not in done.stderr, done.stderr
