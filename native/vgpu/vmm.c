@@ -196,6 +196,21 @@ static bool charge_mapped(uint64_t number, uint64_t bytes)
     return same || charge_mapped(number, bytes);
 }
 
+/* The same where the driver does not take the mapping back. */
+static void force_mapped(uint64_t number, uint64_t bytes)
+{
+    struct item before = {0};
+    items_lock();
+    struct item *memory = item_find(ITEM_MEMORY, number);
+    if (memory && memory->foreign && memory->bytes < bytes) {
+        before = *memory;
+        memory->bytes = bytes;
+    }
+    items_unlock();
+    if (before.foreign)
+        account_force(before.position, bytes - before.bytes);
+}
+
 static void unmap_books(uint64_t address, uint64_t end)
 {
     while (address < end) {
@@ -229,9 +244,11 @@ static CUresult map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
     if (!made.other || (entered && charge_mapped(made.other, round_capped(size, PAGE) + offset)))
         return result;
     bool unmapped = REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS;
-    if (entered)
+    if (!unmapped) /* what stays mapped stays in the books */
+        force_mapped(made.other, round_capped(size, PAGE) + offset);
+    else if (entered)
         unmap_books(address, address + size);
-    else if (unmapped)
+    else
         memory_drop(made.other);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
