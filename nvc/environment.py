@@ -250,7 +250,7 @@ def _slice(
 
     A container that was promised a part must not get all of it, unless somebody else sees to that.
     """
-    environment = container.environment
+    environment, program = container.environment, container.program
     asking = [name for name, value in environment.items() if value and _asks_for_slice(name)]
     default = _default_slice(config)
     obeyed = asking and config.vgpu_variables != "ignore"
@@ -264,11 +264,11 @@ def _slice(
         )  # fmt: skip
     from nvc.slices.model.variables import isolated, library_path, slice_from
 
-    wanted = slice_from(environment) if obeyed else None
+    wanted = slice_from(environment, program) if obeyed else None
     if wanted is not None:
         devices = _added(devices, _cgpu_devices(container, config))
     if default is not None and (wanted is not None or _gives(default)):
-        wanted = _completed(wanted or SliceRequest(library_path=library_path(environment)), default)
+        wanted = _completed(wanted or SliceRequest(library_path=library_path(environment, program)), default)
     common = {"uncounted": config.vgpu_uncounted, "label": container.mount_label,
               "require_daemon": config.require_nvcd}  # fmt: skip
     return wanted and isolated(wanted.replace(**common), config.vgpu_isolation), devices

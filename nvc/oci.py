@@ -55,6 +55,7 @@ class Container(Value):
     devices: list[dict[str, object]] | None = None  # linux.resources.devices, unchecked
     annotations: dict[str, str] = {}
     mount_label: str = ""  # of SELinux, for file systems that are made for it
+    program: str = ""  # absolute, with which it starts; "" where PATH leads to it
 
 
 def read_state(fd: int = 0) -> ContainerState:
@@ -117,6 +118,7 @@ def container_of(document: Any, bundle: str) -> Container:
         _devices(resources),
         _annotations(document),
         _typed(linux, "mountLabel", str, "linux.mountLabel") or "",
+        _program(process),
     )
 
 
@@ -149,6 +151,15 @@ def _environment(process: dict[str, Any]) -> dict[str, str]:
         if equals:
             found[name] = value
     return found
+
+
+def _program(process: dict[str, Any]) -> str:
+    """The path of the first program, from its arguments; what is odd there is for the runtime to refuse."""
+    arguments, place = process.get("args"), process.get("cwd")
+    if not isinstance(arguments, list) or not arguments or type(arguments[0]) is not str or "/" not in arguments[0]:
+        return ""
+    program: str = arguments[0]
+    return program if program.startswith("/") or type(place) is not str else f"{place}/{program}"
 
 
 def _is_privileged(capabilities: Any) -> bool:

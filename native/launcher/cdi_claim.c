@@ -22,7 +22,7 @@
 #define FILES (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 #define DATA (FILES | MOUNT_ATTR_NOEXEC)
 #define COMPAT "usr/local/cuda/compat"
-enum { SHIMS = 2, COMPAT_MAX = 65536, SEARCH_MAX = 64, VERSION_MAX = 256 };
+enum { SHIMS = 2, COMPAT_MAX = 65536, SEARCH_MAX = 256, VERSION_MAX = 256 };
 
 static const char *const SONAMES[SHIMS] = {"libcuda.so.1", "libnvidia-ml.so.1"};
 static const char *const NAMES[SHIMS] = {"libcuda.so", "libnvidia-ml.so"};
@@ -179,9 +179,13 @@ static const uint8_t *look_into_image(const struct cdi_container *container, con
     char *path = strdup(container->given->searched ? container->given->searched : ""), *rest = path;
     size_t count = 0;
 
-    for (char *item; path && count < SEARCH_MAX && (item = strsep(&rest, ":;")) != NULL;)
+    for (char *item; path && (item = strsep(&rest, ":;")) != NULL;) {
+        /* It depends on PATH, and on the container's program. */
+        if (strstr(item, "ORIGIN") || (*item == '/' && count == SEARCH_MAX))
+            return NULL;
         if (*item == '/')
             search[count++] = item;
+    }
     for (size_t i = 0; i < recipe->search.count; i++)
         search[count++] = recipe->search.at[i];
     if (!steps || !path ||

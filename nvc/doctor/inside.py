@@ -32,6 +32,11 @@ _ENVIRONMENT_LIMIT = 1 << 20
 _NODES_MAX = 512
 #: Variables that are looked at; values of others never leave this module.
 ASKING = ("NVIDIA_", "NVC_VGPU_", "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "LD_LIBRARY_PATH")
+#: Where loaders look before they look into a directory itself.
+_PREFERRED = (
+    "glibc-hwcaps/x86-64-v4/", "glibc-hwcaps/x86-64-v3/", "glibc-hwcaps/x86-64-v2/", "tls/", "haswell/",
+    "x86_64/", "",
+)  # fmt: skip
 
 
 class Node(Value):
@@ -187,9 +192,28 @@ class Inside:
         return there and not exists(self.kernel, self.root, glibc)
 
     def library_path(self) -> tuple[str, ...]:
-        """The directories of its LD_LIBRARY_PATH."""
-        value = self.environment.get("LD_LIBRARY_PATH", "")
-        return tuple(item for item in value.split(":")[:256] if item.startswith("/") and len(item) < 4096)
+        """The directories of its LD_LIBRARY_PATH, with what its tokens can stand for."""
+        value = self.environment.get("LD_LIBRARY_PATH", "").replace(";", ":")
+        found = [place for item in value.split(":")[:256] for place in self._meant(item)]
+        return tuple(dict.fromkeys(place for place in found if place.startswith("/") and len(place) < 4096))
+
+    def _meant(self, item: str) -> list[str]:
+        """What an item of LD_LIBRARY_PATH can mean: its loader may be that of any distribution."""
+        try:
+            origin = os.path.dirname(os.readlink(f"/proc/{self.pid}/exe"))
+        except OSError:
+            origin = ""  # it has ended
+        tokens = {
+            "LIB": ("lib64", f"lib/{self.arch}-linux-gnu", "lib"),
+            "PLATFORM": (self.arch, "haswell", "xeon_phi"),
+            "ORIGIN": (origin,),
+        }
+        found = [item]
+        for token, values in tokens.items():
+            for text in (f"${{{token}}}", f"${token}"):
+                if text in item:
+                    found = [one.replace(text, value) for one in found for value in values]
+        return found
 
     def directories(self) -> tuple[str, ...]:
         """Where the loader looks last of all."""
@@ -199,9 +223,10 @@ class Inside:
     def loaded(self, soname: str) -> tuple[File | None, str]:
         """What the loader would load for `soname`, and what leads it there."""
         for directory in self.library_path():
-            file = self.file(f"{directory}/{soname}")
-            if file is not None and file.elf is not None:
-                return file, f"LD_LIBRARY_PATH has {directory}"
+            for below in _PREFERRED:
+                file = self.file(f"{directory}/{below}{soname}")
+                if file is not None and file.elf is not None:
+                    return file, f"LD_LIBRARY_PATH has {directory}"
         try:
             entries = self.cache() or []
         except (OSError, NvcError):

@@ -128,7 +128,8 @@ def arrange(one: Claimed, chance: random.Random) -> None:
         library = file.read()
     places = ["/usr/lib/libcuda.so.1", "/opt/a/libcuda.so", "/opt/b/libnvidia-ml.so.1", "/usr/lib32/libcuda.so.1.1",
               "/usr/local/nvidia/lib64/libcuda.so.1", "/opt/a/libcudart.so", "/opt/stubs/libcuda.so",
-              f"{COMPAT}/lib/libcuda.so.1", "/usr/local/cuda-12/compat/libcuda.so.1"]  # fmt: skip
+              f"{COMPAT}/lib/libcuda.so.1", "/usr/local/cuda-12/compat/libcuda.so.1",
+              "/opt/b/glibc-hwcaps/x86-64-v2/libcuda.so.1", "/opt/lib64/libcuda.so.1"]  # fmt: skip
     for path in chance.sample(places, chance.randrange(len(places))):
         kind = chance.choice(("copy", "copy", "odd", "link", "fifo", "directory"))
         os.makedirs(os.path.dirname(world.image + path), exist_ok=True)
@@ -143,7 +144,7 @@ def arrange(one: Claimed, chance: random.Random) -> None:
         else:
             os.mkdir(world.image + path)
     if chance.random() < 0.5:
-        searched = chance.sample(("/opt/a", "/opt/b/", "/opt/x/../b", "/opt/stubs", "relative", "", "/none"), 4)
+        searched = chance.sample(("/opt/a", "/opt/b/", "/opt/x/../b", "/opt/stubs", "x", "", "/o", "/opt/$LIB"), 4)
         world.process = {"env": ["LD_LIBRARY_PATH=/opt/none", f"LD_LIBRARY_PATH={':'.join(searched)}"]}
     if chance.random() < 0.3:
         world.write(f"{LIBS}/{one.facts.libraries[-1].path.rpartition('/')[2]}")
@@ -171,14 +172,14 @@ def test_no_image_breaks_the_launcher(claimed: Any, seed: int) -> None:
     assert "exit 0" in seen and not any("anitizer" in line for line in said), said
 
 
-def test_directories_that_semicolons_part(claimed: Any) -> None:
-    """glibc looks into /opt/b: what an image has there is covered."""
+@pytest.mark.parametrize("place", ["/opt/b", "/opt/b/glibc-hwcaps/x86-64-v3", "/opt/b/tls/haswell", "/opt/lib64"])
+def test_wherever_a_loader_looks(claimed: Any, place: str) -> None:
     one = claimed()
-    os.makedirs(f"{one.world.image}/opt/b")
-    shutil.copy(f"{one.world.driver}{LIBS}/libcuda.so.{VERSION}", f"{one.world.image}/opt/b/libcuda.so.1")
-    one.world.process = {"env": ["LD_LIBRARY_PATH=/opt/a;/opt/b"]}
-    _, said = one.agree()
-    assert any("is covered: /opt/b/libcuda.so.1" in line for line in said)
+    one.world.write(f"{place}/libcuda.so.1", b"\x7fELF")
+    one.world.process = {"env": ["LD_LIBRARY_PATH=/opt/a;/opt/b:/opt/$LIB"]}
+    seen, said = one.agree()
+    assert any(f"is covered: {place}/libcuda.so.1" in line for line in said)
+    assert any(line.startswith(f".{place}/nvc l ") for line in seen)
 
 
 def test_compat_libraries_that_the_container_does_not_use(claimed: Any) -> None:
@@ -280,6 +281,15 @@ def other_policies(one: Claimed) -> None:
     os.chown(policies.directory(), 1, 1)
 
 
+def many_directories(one: Claimed) -> None:
+    one.world.process = {"env": [f"LD_LIBRARY_PATH={':/'.join(map(str, range(258)))}"]}
+
+
+def by_programs(one: Claimed) -> None:
+    one.world.write("/opt/p/lib/libcuda.so.1", b"\x7fELF")
+    one.world.process = {"env": ["LD_LIBRARY_PATH=${ORIGIN}/../$LIB"], "args": ["/opt/p/bin/go"]}
+
+
 def no_room(one: Claimed) -> None:
     os.unlink(f"{one.entry.directory}/ready")
 
@@ -300,7 +310,7 @@ RARE: dict[str, tuple[Callable[[Claimed], None], bool]] = {
         (other_node, True), (mounted_node, False), (policy, True), (no_recipe, True), (other_version, True),
         (other_words, True), (open_to_others, True), (changed_library, True), (configured, False),
         (broken_entry, False), (no_room, False), (other_gpus, False), (divided, False), (loaded_again, True),
-        (garbled, False), (other_policies, False),
+        (garbled, False), (other_policies, False), (many_directories, False), (by_programs, True),
     )  # fmt: skip
 }
 

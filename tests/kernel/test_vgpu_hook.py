@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
+import shutil
 from typing import Any
 
 import pytest
 from support import GIB
 from support.bundle import RUNTIMES, Bundle
 from support.hook import ask
+from support.loader import needing_libcuda, places
 from support.rootfs import LIBS
 from support.vgpu import entry_of, limits_of
 
@@ -168,6 +171,41 @@ def test_libraries_of_the_image_are_found_by_its_variable(hook: Any, bundle: Bun
         root = f"/proc/{container.pid}/root"
         assert os.path.samefile(f"{root}/opt/odd/libcuda.so.1", f"{shim}/libcuda.so")
         assert os.readlink(f"{root}/opt/odd/nvc") == f"{LIBS}/nvc"
+
+
+@pytest.mark.parametrize(
+    ("searched", "base"),
+    [("/opt/odd", "/opt/odd"), ("/none;/opt/$LIB", ""), ("/opt/${PLATFORM}/x", ""),
+     ("$ORIGIN/../odd", "/usr/local/odd"), ("/usr/local/cuda/compat", "/usr/local/cuda/compat")],
+    ids=["preferred", "lib", "platform", "origin", "compat"],
+)  # fmt: skip
+def test_wherever_the_loader_of_the_image_looks_first(
+    hook: Any, bundle: Bundle, shim: str, scratch: str, searched: str, base: str
+) -> None:
+    """Copies are in each directory that this machine's loader, which is the image's, names for its processor."""
+    program, library = needing_libcuda(scratch)
+    shutil.copy(program, f"{bundle.rootfs}/usr/local/bin")
+    for place in places(base or searched):
+        if not place.startswith("/none"):
+            os.makedirs(bundle.rootfs + place, exist_ok=True)
+            shutil.copy(library, bundle.rootfs + place)
+    loading = "LD_TRACE_LOADED_OBJECTS=1 /usr/local/bin/needs-libcuda"
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", LD_LIBRARY_PATH=searched)
+    with bundle.created("runc") as container:
+        container.start()
+        without = os.path.normpath(found_libcuda(container.exec(loading).stdout))
+        assert without.startswith(base or "/opt") and filecmp.cmp(bundle.rootfs + without, library, False)
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        container.start()
+        said = container.exec(loading).stdout
+        assert os.path.samefile(f"/proc/{container.pid}/root{found_libcuda(said)}", f"{shim}/libcuda.so")
+        assert "nvc/real-libcuda.so.1" in said and "not found" not in said
+
+
+def found_libcuda(said: str) -> str:
+    """Where the loader says that libcuda is."""
+    return next(line.split()[2] for line in said.splitlines() if line.split()[0] == "libcuda.so.1")
 
 
 def test_a_user_namespace(hook: Any, bundle: Bundle) -> None:

@@ -40,6 +40,25 @@ CONTAINERS = (
         "kernel/test_apply_hostile.py::test_a_library_baked_into_the_image_is_covered",
     ),
     Right(
+        "a copy in a preferred directory",
+        "copies of libcuda are where loaders look first: below `glibc-hwcaps`, or by `$LIB`, `$PLATFORM` and "
+        "`$ORIGIN` in `LD_LIBRARY_PATH`",
+        "the shim covers each of them",
+        "kernel/test_vgpu_hook.py::test_wherever_the_loader_of_the_image_looks_first",
+    ),
+    Right(
+        "more directories than nvc searches",
+        "a copy of libcuda is in the last of many directories of `LD_LIBRARY_PATH`",
+        "the start is refused",
+        "unit/test_library_path.py::test_more_directories_than_anybody_has",
+    ),
+    Right(
+        "a cache with more directories than nvc searches",
+        "the image's loader cache names so many that `LD_LIBRARY_PATH` comes too late",
+        "the start is refused",
+        "unit/test_shadow_libraries.py::test_more_directories_than_anybody_has",
+    ),
+    Right(
         "a rootfs of somebody else",
         "`configure` is told another container's rootfs",
         "refused",

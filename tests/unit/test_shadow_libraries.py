@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from support.ldcache import Entry, descending, make
+from support.loader import places
 
 from nvc.errors import MountError
 from nvc.model import Identity
@@ -81,6 +83,79 @@ def test_directories_of_the_variable(image: Image, item: str, seen: bool) -> Non
     assert [path.rpartition("/")[2] for path in image.paths(item)] == ["libcuda.so.1"] * seen
 
 
+def test_every_directory_in_which_a_loader_looks_first(image: Image) -> None:
+    """As this machine's says: those for its processor, and before glibc 2.37 all that are below each other."""
+    seen = places("/opt/a")
+    image.write(*(f"{place}/libcuda.so.1" for place in seen))
+    found = image.found("/opt/a")
+    assert {one.path for one in found.shadows} == {f"{place.rstrip('/')}/libcuda.so.1" for place in seen}
+    assert set(found.links) == {place.rstrip("/") for place in seen}
+
+
+@pytest.mark.parametrize(
+    "below",
+    ["glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v4", "tls", "haswell/avx512_1", "tls/haswell/x86_64/sse2"],
+)
+@pytest.mark.parametrize("place", [LIBS, "/usr/lib64", "/opt/a", "/opt/cached"])
+def test_directories_that_other_loaders_prefer(image: Image, place: str, below: str) -> None:
+    image.write("/etc/ld.so.cache", content=make([Entry("libcuda.so.1", "/opt/cached/libcuda.so.1")]))
+    others = ("glibc-hwcaps/other", "x", "stubs")
+    image.write(*(f"{place}/{name}/libcuda.so.1" for name in (below, *others)))
+    found = image.found("/opt/a")
+    assert [one.path for one in found.shadows] == [f"{place}/{below}/libcuda.so.1"]
+    assert found.links == (f"{place}/{below}",)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["/opt/$LIB", "/opt/${LIB}/x", "/opt/$LIB-x", "/$PLATFORM/${LIB}/$LIB", "/opt/${PLATFORM}x", "/$LIB/../opt"],
+)
+def test_tokens_as_this_machines_loader_expands_them(image: Image, item: str) -> None:
+    place = places(item)[-1]
+    assert "$" not in place
+    image.write(f"{place}/libcuda.so.1")
+    assert image.paths(item) == [os.path.normpath(f"{place}/libcuda.so.1")]
+
+
+@pytest.mark.parametrize("value", ["lib64", "lib", f"lib/{os.uname().machine}-linux-gnu"])
+def test_tokens_as_other_loaders_expand_them(image: Image, value: str) -> None:
+    image.write(f"/opt/{value}/{os.uname().machine}/libcuda.so.1")
+    assert image.paths("/opt/${LIB}/$PLATFORM") == [f"/opt/{value}/{os.uname().machine}/libcuda.so.1"]
+
+
+@pytest.mark.parametrize("item", ["/opt/$LIBS", "/opt/${LIB", "/opt/$", "/opt/$lib", "/opt/${}", "/opt/$LIB_"])
+def test_what_is_no_token_stays(image: Image, item: str) -> None:
+    assert places(item)[-1] == item
+    image.write(f"{item}/libcuda.so.1")
+    assert image.paths(item) == [f"{item}/libcuda.so.1"]
+
+
+def test_tokens_that_make_a_path_too_long(image: Image) -> None:
+    assert image.paths("/$LIB" * 1000) == []
+
+
+def test_directories_that_lead_back(image: Image) -> None:
+    image.write("/opt/a/libcuda.so.1")
+    image.link(".", "/opt/a/tls")
+    image.link("..", "/opt/a/glibc-hwcaps")
+    assert image.paths("/opt/a") == ["/opt/a/libcuda.so.1"]
+
+
+def test_more_directories_than_anybody_has(image: Image) -> None:
+    """What is behind them is not left out: the cache cannot keep LD_LIBRARY_PATH from being searched."""
+    cached = [Entry(f"libcuda.so.{number}", f"/x{number}/libcuda.so.{number}") for number in range(512)]
+    image.write("/etc/ld.so.cache", content=make(descending(cached)))
+    with pytest.raises(MountError, match="more than 512 directories to search"):
+        image.found("/opt/a")
+
+
+def test_more_directories_below_another_than_anybody_has(image: Image) -> None:
+    for number in range(512):
+        os.makedirs(f"{image.directory}/opt/a/glibc-hwcaps/x86-64-v{number}")
+    with pytest.raises(MountError, match="more than 512 directories to search"):
+        image.found("/opt/a")
+
+
 def test_one_file_and_one_directory_count_once(image: Image) -> None:
     image.write("/opt/a/libcuda.so.1.2")
     image.link("libcuda.so.1.2", "/opt/a/libcuda.so.1")
@@ -113,6 +188,14 @@ def test_compat_libraries(image: Image) -> None:
     used = image.found(compat=COMPAT)
     assert used.hidden == ("/usr/local/cuda-12/compat",)
     assert [shadow.path for shadow in used.shadows] == [f"{COMPAT}/libcuda.so.1"] and used.links == (COMPAT,)
+
+
+def test_compat_libraries_below_those_that_are_hidden(image: Image) -> None:
+    """A directory that has them for some processors alone is hidden, too."""
+    image.write(f"{COMPAT}/glibc-hwcaps/x86-64-v2/libcuda.so.1", "/opt/a/libcuda.so.1")
+    image.link("/opt/a", f"{COMPAT}/tls")
+    found = image.found(COMPAT, "/opt/a")
+    assert found.hidden == (COMPAT,) and [one.path for one in found.shadows] == ["/opt/a/libcuda.so.1"]
 
 
 @pytest.mark.parametrize("below", ["lib", "lib.real"])

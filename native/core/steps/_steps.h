@@ -81,6 +81,12 @@ const char *elf_arch(const struct elf *elf); /* NULL: another one */
 /* The JSON of .note.cuda.fwd_compatibility, from malloc; NULL with 0 where there is none. */
 int elf_forward_note(int fd, const struct elf *elf, char **note, size_t *size);
 
+/* search.c: whether a subdirectory of this name comes before the directory it is in; has a directory searched once; has
+ * one of LD_LIBRARY_PATH searched, for each value that its tokens can have. More than anybody has are a failure. */
+bool search_is_before(const char *name);
+void search_add(struct nvc_steps *s, struct rows *directories, const char *path);
+void search_item(struct nvc_steps *s, struct rows *directories, const char *item);
+
 /* Each takes in steps of one sort. */
 void place_link(struct nvc_steps *s, const char *text, const char *target);
 void find_compat(struct nvc_steps *s, const char *driver, const char *directory, const char *cuda);

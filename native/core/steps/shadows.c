@@ -16,7 +16,7 @@
 
 #define CACHE "/etc/ld.so.cache"
 #define COMPAT_PARENT "/usr/local" /* CUDA's directories are below it, one for each version */
-enum { DIRECTORIES_MAX = 256, NAMES_MAX = 65536 };
+enum { COMPAT_MAX = 256, NAMES_MAX = 65536, DEPTH = 5 };
 
 /* What there are shims for. A file counts by its name: what ldconfig finds by its SONAME has a link of it. */
 static const struct {
@@ -106,9 +106,9 @@ static void names_of(struct nvc_steps *s, int directory, const char *path, bool 
         qsort(names->at, names->count, sizeof(*names->at), by_name);
 }
 
-static bool is_library(const char *name)
+static bool is_searched(const char *name)
 {
-    return shim_of(name) >= 0;
+    return shim_of(name) >= 0 || search_is_before(name);
 }
 
 static bool is_of_cuda(const char *name)
@@ -140,75 +140,51 @@ static int open_unseen(struct search *in, const char *path, int flags)
     if (fd < 0)
         return -1;
     if (fstat(fd, &st) == 0 && !has_file(&in->seen, &st)) {
-        add_file(in->s, &in->seen, &st);
+        if (in->seen.count == NVC_STEPS_SEARCHED_MAX)
+            steps_fail(in->s, EOVERFLOW, "make a slice", path);
+        else
+            add_file(in->s, &in->seen, &st);
         return fd;
     }
     close(fd);
     return -1;
 }
 
-/* Looks into one directory: how many libraries it has. With `cover`, those that are no shim yet are recorded. */
-static size_t look_into(struct search *in, const char *directory, int flags, bool cover)
+/* Looks into one directory, and into those below it that loaders prefer, `depth` of them in each other: how many
+ * libraries there are. With `cover`, those that are no shim yet are recorded, and the directories that have any. */
+static size_t look_into(struct search *in, const char *directory, int flags, bool cover, int depth)
 {
     struct nvc_steps *s = in->s;
     struct rows names = {.at = NULL};
     char path[NVC_STEPS_PATH];
     struct stat st;
-    size_t found = 0;
+    size_t found = 0, below = 0;
     int fd = open_unseen(in, directory, flags);
 
     if (fd < 0)
         return 0;
-    names_of(s, fd, directory, is_library, &names);
+    names_of(s, fd, directory, is_searched, &names);
     close(fd);
     for (size_t i = 0; i < names.count && !s->failed; i++) {
-        if (!steps_join(s, path, directory, names.at[i].a) || !library_at(s, path, &st))
+        int shim = shim_of(names.at[i].a);
+        if ((shim < 0 && depth == 0) || !steps_join(s, path, directory, names.at[i].a))
+            continue;
+        if (shim < 0)
+            below += look_into(in, path, cover ? 0 : O_NOFOLLOW, cover, depth - 1);
+        if (shim < 0 || !library_at(s, path, &st))
             continue;
         found++;
         if (!cover || has_file(&in->known, &st) || has_file(&in->covered, &st))
             continue;
         add_file(s, &in->covered, &st);
-        steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim_of(names.at[i].a)].soname, NULL);
+        steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim].soname, NULL);
         if (++in->shadows > NVC_STEPS_SHADOWS_MAX)
             steps_fail(s, E2BIG, "make a slice", directory);
     }
     rows_free(&names);
-    return found;
-}
-
-/* Has `path` searched once; those behind the first DIRECTORIES_MAX are not. */
-static void add_directory(struct search *in, const char *path)
-{
-    for (size_t i = 0; i < in->directories.count; i++)
-        if (strcmp(in->directories.at[i].a, path) == 0)
-            return;
-    if (in->directories.count < DIRECTORIES_MAX)
-        rows_add(in->s, &in->directories, path, NULL, NULL);
-}
-
-/* An absolute path without empty parts, `.` and `..`, as loaders understand it; false for any other. */
-static bool clean(const char *path, char out[NVC_STEPS_PATH])
-{
-    size_t length = 0;
-
-    if (path[0] != '/' || strlen(path) >= NVC_STEPS_PATH)
-        return false;
-    while (*path) {
-        size_t part = strcspn(path, "/");
-        if (part == 2 && memcmp(path, "..", 2) == 0) {
-            while (length > 0 && out[--length] != '/')
-                ;
-        } else if (part > 0 && !(part == 1 && *path == '.')) {
-            out[length++] = '/';
-            memcpy(out + length, path, part);
-            length += part;
-        }
-        path += part + (path[part] == '/');
-    }
-    if (length == 0)
-        out[length++] = '/';
-    out[length] = '\0';
-    return true;
+    if (cover && found)
+        steps_record(s, NVC_STEPS_PLACE, directory, NULL, NULL);
+    return found + below;
 }
 
 /* Directories of these libraries in the image's loader cache. What the loader cannot read names no library either. */
@@ -230,7 +206,7 @@ static void add_cached(struct search *in)
         whole && content.size ? ldcache_read((const uint8_t *)content.bytes, content.size, &view) : -EBADMSG;
     if (result == -ENOMEM)
         steps_fail(s, ENOMEM, "read loader cache of the image", CACHE);
-    for (size_t i = 0; result == 0 && i < view.count; i++) {
+    for (size_t i = 0; result == 0 && i < view.count && !s->failed; i++) {
         const char *path = view.records[i].path, *slash = strrchr(path, '/');
         bool named = false;
         for (size_t j = 0; j < COUNT(SHIMS); j++)
@@ -239,7 +215,7 @@ static void add_cached(struct search *in)
             continue;
         memcpy(directory, path, (size_t)(slash - path));
         directory[slash - path] = '\0';
-        add_directory(in, directory);
+        search_add(s, &in->directories, directory);
     }
     free(view.records);
     free(content.bytes);
@@ -263,7 +239,7 @@ static void hide_compat(struct search *in, const char *compat)
         return;
     names_of(s, fd, COMPAT_PARENT, is_of_cuda, &names);
     close(fd);
-    for (size_t i = 0; i < names.count && i < DIRECTORIES_MAX && !s->failed; i++) {
+    for (size_t i = 0; i < names.count && i < COMPAT_MAX && !s->failed; i++) {
         size_t found = 0;
         snprintf(base, sizeof(base), "%s/%.255s/compat", COMPAT_PARENT, names.at[i].a);
         fd = look(s, s->rootfs, base, O_PATH | O_DIRECTORY);
@@ -274,7 +250,7 @@ static void hide_compat(struct search *in, const char *compat)
         close(fd);
         for (size_t j = 0; !same && j < COUNT(BELOW); j++) {
             snprintf(path, sizeof(path), "%s%s", base, BELOW[j]);
-            found += look_into(in, path, j > 0 ? O_NOFOLLOW : 0, false);
+            found += look_into(in, path, j > 0 ? O_NOFOLLOW : 0, false, DEPTH);
         }
         if (found)
             steps_record(s, NVC_STEPS_HIDDEN, base, NULL, NULL);
@@ -293,20 +269,16 @@ int nvc_steps_shadows(struct nvc_steps *s, const char *libraries, const char *co
         add_file(s, &in.known, &(struct stat){.st_dev = shims[i].device, .st_ino = shims[i].inode});
     if (!s->failed)
         hide_compat(&in, compat);
-    add_directory(&in, libraries);
+    search_add(s, &in.directories, libraries);
     for (size_t i = 0; *compat && i < COUNT(BELOW); i++)
         if (snprintf(path, sizeof(path), "%s%s", compat, BELOW[i]) < (int)sizeof(path))
-            add_directory(&in, path);
+            search_add(s, &in.directories, path);
     if (!s->failed)
         add_cached(&in);
-    for (size_t i = 0; i < count; i++) {
-        /* CUDA's stubs are for linking only: they have no code, and programs are linked against them. */
-        if (clean(search[i], path) && strcmp(strrchr(path, '/'), "/stubs") != 0)
-            add_directory(&in, path);
-    }
+    for (size_t i = 0; i < count && !s->failed; i++)
+        search_item(s, &in.directories, search[i]);
     for (size_t i = 0; i < in.directories.count && !s->failed; i++)
-        if (look_into(&in, in.directories.at[i].a, 0, true))
-            steps_record(s, NVC_STEPS_PLACE, in.directories.at[i].a, NULL, NULL);
+        look_into(&in, in.directories.at[i].a, 0, true, DEPTH);
     rows_free(&in.directories);
     free(in.known.at);
     free(in.seen.at);

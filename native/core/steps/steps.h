@@ -48,7 +48,8 @@ void nvc_steps_prefer(struct nvc_steps *steps, const char *soname, const char *p
 /* A file that a slice covers: no link that its SONAME needs is made, and the loader cache names no such link. */
 void nvc_steps_hide(struct nvc_steps *steps, const char *name);
 
-#define NVC_STEPS_SHADOWS_MAX 64 /* nobody has as many copies by accident: more are a failure with E2BIG */
+#define NVC_STEPS_SHADOWS_MAX 64   /* nobody has as many copies by accident: more are a failure with E2BIG */
+#define NVC_STEPS_SEARCHED_MAX 512 /* nor directories to search: more are a failure with EOVERFLOW */
 struct nvc_steps_file {
     uint64_t device;
     uint64_t inode;
@@ -56,8 +57,8 @@ struct nvc_steps_file {
 
 /* Records which copies of libcuda and libnvidia-ml a loader would find in the rootfs. `libraries` is the directory of
  * the driver's libraries, `compat` that of the forward-compatibility libraries which the container uses, or "".
- * `search` are more directories, as LD_LIBRARY_PATH has them: those that are not absolute do not count. `shims` are no
- * copies. 0 or -1. */
+ * `search` are more directories, as LD_LIBRARY_PATH has them, also with `$LIB` and `$PLATFORM`: those that are not absolute
+ * do not count. `shims` are no copies. 0 or -1. */
 int nvc_steps_shadows(struct nvc_steps *steps, const char *libraries, const char *compat,
                       const char *const *search, size_t count, const struct nvc_steps_file *shims,
                       size_t shim_count);

@@ -120,7 +120,7 @@ def _parts(slices: tuple[str, ...], container: Container, config: Config) -> Sli
     found: SliceRequest = bounds_of(config).replace(
         parts=tuple(parts.values()),
         uncounted=config.vgpu_uncounted or all(part.uncounted for part in parts.values()),
-        library_path=library_path(container.environment),
+        library_path=library_path(container.environment, container.program),
         label=container.mount_label,
     )
     return found

@@ -6,7 +6,7 @@ They are looked for by native/core/steps/shadows.c, which the launcher uses, too
 from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
-from errno import E2BIG
+from errno import E2BIG, EOVERFLOW
 
 from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.errors import MountError, of_host
@@ -39,8 +39,9 @@ def find_shadow_libraries(
 ) -> ImageLibraries:
     """The shadow libraries in the rootfs. `known` are the shims: a path where one already lies is left out.
 
-    `library_path` has the directories of LD_LIBRARY_PATH, as far as it is known. `compat` is the directory of
-    forward-compatibility libraries that the container uses, "" where it uses none: the others are hidden.
+    `library_path` has the directories of LD_LIBRARY_PATH, as far as it is known, with `$LIB` and `$PLATFORM` as
+    they are there. Below each one, those that loaders prefer are searched, such as glibc-hwcaps. `compat` is the
+    directory of forward-compatibility libraries that the container uses, "" without one: others are hidden.
 
     Raises MountError for more of them than anybody has by accident, and where they cannot be looked for; HostError
     where the host fails.
@@ -90,6 +91,8 @@ def _check(steps: object) -> None:
     if failure.error == E2BIG:
         cause = f"more than {lib.NVC_STEPS_SHADOWS_MAX} copies of libcuda in the image"
         raise MountError(step, path, cause)
+    if failure.error == EOVERFLOW:
+        raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search")
     raise MountError(step, path, strerror(failure.error))
 
 

@@ -41,18 +41,21 @@ OWN = "NVC_VGPU_"
 ISOLATION = "NVC_VGPU_ISOLATION"
 _KNOWN = (MEMORY, CORES, WEIGHT, POLICY, ISOLATION)
 _PER_DEVICE = (MEMORY, CORES)
+_SEARCHED = "LD_LIBRARY_PATH"
+_SEARCHED_MAX, _SEARCHED_SIZE = 256, 65536  # as native/launcher/cdi_claim.c and cdi_given.c have them
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where it is not set
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
 VALUE_MAX = 80
 
 
-def slice_from(environment: dict[str, str]) -> SliceRequest | None:
-    """The slice that a container's variables ask for, None where they ask for none.
+def slice_from(environment: dict[str, str], program: str = "") -> SliceRequest | None:
+    """The slice that the variables of a container ask for, None where they ask for none; it starts with `program`.
 
     An empty value is as good as none. Raises InputError naming the variable.
     """
     # What is longer than any sound value is cut: it may have a megabyte, and be quoted in an error.
-    lists = ("LD_LIBRARY_PATH", CGPU_DEVICES)
+    lists = (_SEARCHED, "PATH", CGPU_DEVICES)
     environment = {name: text if name in lists else text[:VALUE_MAX] for name, text in environment.items()}
     _check_own_names(environment)
     cgpu = not _disabled(environment)
@@ -67,7 +70,7 @@ def slice_from(environment: dict[str, str]) -> SliceRequest | None:
         return None
     return SliceRequest(
         memory, at, cores, cores_at, weight, parse_policy(POLICY, policy) if policy else None, devices, isolation,
-        reserved=_reserved(environment), library_path=library_path(environment),
+        reserved=_reserved(environment), library_path=library_path(environment, program),
     )  # fmt: skip
 
 
@@ -87,13 +90,29 @@ def isolated(wanted: SliceRequest, operators: str) -> SliceRequest:
     return found
 
 
-def library_path(environment: dict[str, str]) -> tuple[str, ...]:
+def library_path(environment: dict[str, str], program: str = "") -> tuple[str, ...]:
     """Where the image's programs look for libraries first, as far as its configuration says.
 
-    glibc parts the directories by semicolons too.
+    glibc parts the directories by semicolons too. `$LIB` and `$PLATFORM` stay: native/core/steps/search.c expands
+    them. In place of `$ORIGIN`, the directory of whichever program runs, are those of PATH and that of `program`.
+    Raises InputError for more directories than anybody has: none may be left out.
     """
-    items = environment.get("LD_LIBRARY_PATH", "")[:65536].replace(";", ":").split(":")
-    return tuple(item for item in items if item.startswith("/"))[:64]
+    text = environment.get(_SEARCHED, "")
+    found: dict[str, None] = {}
+    if len(text.encode("utf-8", "surrogateescape")) <= _SEARCHED_SIZE:
+        own = f"{program.rpartition('/')[0]}/" if program else ""
+        others = (environment.get("PATH") or _PATH).split(":")
+        origins = [place for place in (own, *others) if place.startswith("/")]
+        for item in dict.fromkeys(text.replace(";", ":").split(":")):
+            for origin in origins if "ORIGIN" in item else ("",):
+                one = item.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+                if one.startswith("/"):
+                    found[one] = None
+            if len(found) > _SEARCHED_MAX:
+                break
+        else:
+            return tuple(found)
+    raise InputError(_SEARCHED, text[:VALUE_MAX], f"more than {_SEARCHED_MAX} directories", "name fewer")
 
 
 def cgpu_devices(environment: dict[str, str]) -> tuple[str, ...]:

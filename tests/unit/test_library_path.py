@@ -1,0 +1,98 @@
+"""LD_LIBRARY_PATH of a container: where its programs look first, for what gives slices and for the doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from typing import Any
+
+import pytest
+
+from nvc.config import Config
+from nvc.doctor.inside import Inside
+from nvc.doctor.resolve import RunningContainer
+from nvc.environment import request_from
+from nvc.errors import InputError
+from nvc.kernel import LinuxKernel
+from nvc.oci import Container, container_of
+
+OWN = f"lib/{os.uname().machine}-linux-gnu"
+
+
+def searched(path: str, program: str = "", config: Config | None = None, **variables: str) -> tuple[str, ...]:
+    environment = {
+        "NVIDIA_VISIBLE_DEVICES": "all", "NVC_VGPU_MEMORY": "4g", "LD_LIBRARY_PATH": path, **variables,
+    }  # fmt: skip
+    found = request_from(Container("/r", environment, program=program), config or Config())
+    assert found is not None and found.vgpu is not None
+    return found.vgpu.library_path
+
+
+def test_directories() -> None:
+    assert searched("/a:/b;/a::c:/$LIB/d") == ("/a", "/b", "/$LIB/d")
+
+
+def test_the_directory_of_whichever_program_runs() -> None:
+    assert searched("$ORIGIN/../l", PATH="/x:y::/z") == ("/x/../l", "/z/../l")
+    assert searched("${ORIGIN}/$LIB", "/opt/p/go", PATH="/x") == ("/opt/p//$LIB", "/x/$LIB")
+    assert searched("$ORIGIN", "/init")[0] == "/" and "/usr/bin" in searched("$ORIGIN")
+    assert len(searched("$ORIGIN", PATH=":".join(f"/long/way/to/{number}" for number in range(50)))) == 50
+
+
+@pytest.mark.parametrize("asks", [{}, {"NVC_VGPU_MEMORY": ""}], ids=["asks", "does not"])
+@pytest.mark.parametrize(
+    "path",
+    [":".join(f"/x{number}" for number in range(257)), "/x:" * 32768, "$ORIGIN/a:$ORIGIN/b", "/" + "ä" * 40000],
+    ids=["many", "long", "many programs", "long in bytes"],
+)
+def test_more_directories_than_anybody_has(path: str, asks: dict[str, str]) -> None:
+    """None is left out: behind them, there could be a copy of the driver's library."""
+    programs = ":".join(f"/{number}" for number in range(200))
+    with pytest.raises(InputError, match="LD_LIBRARY_PATH: .*more than 256 directories"):
+        searched(path, config=Config(vgpu_memory="2GiB"), PATH=programs, **asks)
+
+
+def test_as_many_directories_as_anybody_has() -> None:
+    assert len(searched(":".join(f"/x{number % 256}" for number in range(1000)))) == 256
+
+
+@pytest.mark.parametrize(
+    ("process", "program"),
+    [
+        ({"args": ["/opt/p/go", "x"]}, "/opt/p/go"), ({"args": ["./go"], "cwd": "/opt"}, "/opt/./go"),
+        ({"args": ["go"], "cwd": "/opt"}, ""), ({"args": ["p/go"]}, "p/go"), ({"args": []}, ""),
+        ({"args": [1]}, ""), ({"args": "/x"}, ""), ({"args": None}, ""), ({}, ""),
+    ],
+)  # fmt: skip
+def test_the_first_program(process: dict[str, Any], program: str) -> None:
+    document = {"ociVersion": "1.0.2", "process": process, "root": {"path": "/r"}}
+    assert container_of(document, "/b").program == program
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/none:DIR/a", "a"), ("/none;DIR/a", "a"), ("DIR/a", "a/glibc-hwcaps/x86-64-v3"), ("DIR/a", "a/tls"),
+        ("DIR/$LIB/b", "lib64/b"), ("DIR/${LIB}", OWN), ("DIR/$PLATFORM", os.uname().machine),
+        ("DIR/${PLATFORM}/$LIB", "haswell/lib64"), ("$ORIGIN/../..DIR/a", ""),
+    ],
+)  # fmt: skip
+def test_what_the_doctor_says_that_is_loaded(path: str, place: str, tmp_path: Any) -> None:
+    """Of a container that is this process."""
+    path = path.replace("DIR", str(tmp_path))
+    os.makedirs(f"{tmp_path}/a")
+    if place:
+        os.makedirs(f"{tmp_path}/{place}", exist_ok=True)
+        shutil.copy(os.path.realpath(sys.executable), f"{tmp_path}/{place}/libnone.so.1")
+    config = {"ociVersion": "1.0.2", "process": {"env": [f"LD_LIBRARY_PATH={path}"]}, "root": {"path": "/"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    inside = Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path)))
+    try:
+        file, how = inside.loaded("libnone.so.1")
+        assert (file.path if file else "") == (f"{tmp_path}/{place}/libnone.so.1" if place else ""), how
+        own = os.path.dirname(os.path.realpath(sys.executable))
+        assert place or inside.library_path() == (f"{own}/../..{tmp_path}/a",)
+    finally:
+        inside.close()
