@@ -8,11 +8,12 @@ import sys
 
 from support import CLEAN_ENV, REPO, run
 
+#: Two seconds: on a busy machine each phase of those that do not hang takes a part of one.
 CONFTEST = """
 from support.bound import Bound
 
 def pytest_configure(config):
-    config.pluginmanager.register(Bound(0.2, 60))
+    config.pluginmanager.register(Bound(2, 60))
 """
 TESTS = """
 import signal
@@ -57,9 +58,9 @@ def test_no_phase_hangs_a_run(scratch: str) -> None:
     assert done.returncode == 1, said
     ends = sorted(re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)(?: - (.*))?$", done.stdout, re.MULTILINE))
     assert ends == [
-        ("ERROR", "test_setup", "Failed: the set-up took longer than 0.2 s"),
-        ("ERROR", "test_teardown", "Failed: the tear-down took longer than 0.2 s"),
-        ("FAILED", "test_call", "Failed: the call took longer than 0.2 s"),
+        ("ERROR", "test_setup", "Failed: the set-up took longer than 2 s"),
+        ("ERROR", "test_teardown", "Failed: the tear-down took longer than 2 s"),
+        ("FAILED", "test_call", "Failed: the call took longer than 2 s"),
         ("FAILED", "test_deaf", "worker 'gw0' crashed while running 'test_stuck.py::test_deaf'"),
         ("PASSED", "test_last", ""),
         ("PASSED", "test_long", ""),
