@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 
 from support import CLEAN_ENV, REPO, run
+from support.builds import alone
 
 #: Two seconds: on a busy machine each phase of those that do not hang takes a part of one.
 CONFTEST = """
@@ -68,3 +70,10 @@ def test_no_phase_hangs_a_run(scratch: str) -> None:
     ], said
     assert {"test_setup", "test_teardown"} <= set(os.listdir(scratch))  # cleaned
     assert re.search(r"line \d+ in test_deaf", done.stderr), said
+
+
+def test_what_is_built_counts_for_no_test() -> None:
+    """Every process of tests waits for the first one that wants it."""
+    with alone():
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 0

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from support import until
 
 from nvc.daemon.io.loop import SECOND, Loop
 from nvc.daemon.io.services import CONNECTIONS, RETRY, Service
@@ -87,7 +86,8 @@ def test_without_descriptors(loop: Loop, listener: socket.socket, kind: str) -> 
             assert set(server.refused) == {"EMFILE", "EPERM"}
         else:
             client.sendall(b"ask\n")
-            until(lambda: run_for(loop, SECOND // 5) or select.select([client], [], [], 0)[0])
+            while not select.select([client], [], [], 0)[0]:
+                run_for(loop, SECOND // 5)
             assert client.recv(10) == b"yes\n" and not service.open
 
 
