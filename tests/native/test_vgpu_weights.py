@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pytest import approx
-from support import until
 from support.vgpucap import Capped, Worker
 from support.virtual import World
 
@@ -31,7 +29,7 @@ TRACE = 50  # milliseconds
 
 
 class Server:
-    """An MPS server that takes everybody; in real time, so that it is no part of the test's."""
+    """An MPS server that takes everybody."""
 
     def __init__(self) -> None:
         self.taken: list[socket.socket] = []
@@ -45,14 +43,12 @@ class Server:
         os.close(place)
         listener.listen()
         self.listeners.append(listener)
-        threading.Thread(target=self._take, args=(listener,), daemon=True).start()
 
-    def _take(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                client.send(b"a")
-                self.taken.append(client)
+    def take(self, world: World) -> None:
+        """The next one that asks, when it does: a thread of the test's would when the host lets it."""
+        (listener,) = world.wait(self.listeners, 60)
+        self.taken.append(listener.accept()[0])
+        self.taken[-1].send(b"a")
 
     def close(self) -> None:
         for one in (*self.listeners, *self.taken):
@@ -116,15 +112,10 @@ class Gpu:
                 work(now)
 
     def start(self, one: Capped, **arguments: object) -> Tenant:
-        """A loop that the server has taken: however long that takes in real time, it is a moment of the test's."""
+        """A loop that the server has taken."""
         words = {"ns": STEP, "batch": 1, "seconds": 1000, "warm": 0, "trace": TRACE, **arguments}
-        taken, made = len(self.server.taken), Tenant(one.worker(**words))
-
-        def asked() -> bool:
-            self.world.run(1e-4)
-            return len(self.server.taken) > taken
-
-        until(asked)
+        made = Tenant(one.worker(**words))
+        self.server.take(self.world)
         return made
 
     def start_all(self) -> list[Tenant]:
