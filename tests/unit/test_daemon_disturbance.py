@@ -10,7 +10,7 @@ from support.arbiter_world import FIXED, SECOND, Program, World
 
 from nvc.daemon.io.wire import DROP
 from nvc.daemon.schedule.arbiter import Arbiter
-from nvc.daemon.schedule.disturbance import AT_ONCE, disturb
+from nvc.daemon.schedule.disturbance import AT_ONCE, MOST, MOST_OF_ALL, disturb
 from nvc.daemon.schedule.leases import Member
 from nvc.daemon.schedule.slice_index import costs_of
 from nvc.slices.model.layout import MAKING_LASTS, MAKING_TIME
@@ -142,3 +142,22 @@ def test_who_has_the_device_gets_back_what_was_lost_until_the_process_ended() ->
     world.run(SECOND)
     arbiter.charge_until(world.now)
     assert arbiter.tenants["other"].shared == lost
+
+
+def test_of_many_processes_all_pay_and_some_are_followed() -> None:
+    """Each charge looks at all that are followed. They give back as much as all together are believed to take."""
+    world, arbiter, _, _ = beside()
+    many = [world.add("makes", Program(), cores=10)[0] for _ in range(3 * MOST)]
+    user = arbiter.tenants["other"]
+    for member in many:
+        disturb(arbiter, member, True, world.now)
+    assert arbiter.tenants["makes"].held == 3 * MOST * COST and len(arbiter.disturbing) == MOST
+    world.run(100 * MS)
+    arbiter.charge_until(world.now)
+    assert user.shared == int(100 * MS * 0.9) // MOST_OF_ALL
+    left_out = next(member for member in many if member not in arbiter.disturbing)
+    disturb(arbiter, left_out, False, world.now)
+    assert arbiter.tenants["makes"].held == 3 * MOST * COST and not left_out.disturbs
+    for number in range(1, 2 * AT_ONCE):  # it goes on paying
+        disturb(arbiter, left_out, True, world.now)
+        assert arbiter.tenants["makes"].held == (3 * MOST + number) * COST

@@ -22,6 +22,8 @@ AT_ONCE = 4  # contexts that one process is charged for, and that have taken not
 MOST_OF_ALL = 4
 #: Nobody loses more after so many times what a context takes, whether or not the process says that it has it.
 LASTS = 3
+#: Processes that are followed: each charge looks at all of them. A few are enough for all that is believed.
+MOST = 64
 TOLD = MS  # who has a lease without an end is told of so much
 
 
@@ -30,10 +32,13 @@ def disturb(arbiter: Arbiter, member: Member, begins: bool, now: int) -> None:
     arbiter.charge_until(now)
     making = arbiter.costs.making
     if begins:
+        if member not in arbiter.disturbing:
+            member.disturbs = 0
         cost = min(making, max(0, AT_ONCE * making - member.disturbs))
         member.disturbs += cost
         member.disturbs_since = now
-        arbiter.disturbing.add(member)
+        if len(arbiter.disturbing) < MOST:
+            arbiter.disturbing.add(member)
         arbiter.charge(member.tenant, cost)
     else:
         back = max(0, making - (now - member.disturbs_since))
