@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from .nvcd import Place, ask
-from .realtime import REAL, Lines
+from .realtime import REAL, Lines, Time
 
 START = 240.0  # seconds that all may take until each has made its first step
 END = 60.0  # and until each has ended
@@ -19,18 +18,20 @@ LOOK = 2.0  # between two looks at what nvcd has found
 class Honest:
     """A program in a slice. It writes a line when it has begun, and what it did after a line on its input."""
 
-    def __init__(self, name: str, words: Sequence[str], variables: dict[str, str]) -> None:
-        self.name = name
+    def __init__(
+        self, name: str, words: Sequence[str], variables: dict[str, str], time: Time = REAL
+    ) -> None:
+        self.name, self.time = name, time
         self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        self.process = subprocess.Popen(
+        self.process = time.start(
             words,
-            env=variables,
+            variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
         )
-        self._lines = Lines(REAL, self.process.stdout)
+        self._lines = Lines(time, self.process.stdout)
 
     def line(self, seconds: float) -> str:
         found = self._lines.next(seconds)
@@ -48,8 +49,7 @@ class Honest:
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.time.kill(self.process)
         for stream in (self.process.stdin, self.process.stdout, self.errors):
             if stream is not None:
                 stream.close()
@@ -74,13 +74,14 @@ def side_by_side(place: Place, tenants: Sequence[Honest], seconds: float) -> dic
 
     Raises AssertionError when one ends early, or as soon as nvcd has found or denied something, with its events.
     """
-    until = time.monotonic() + START
+    time = place.time
+    until = time.now + START
     for one in tenants:
-        one.line(max(1, until - time.monotonic()))
+        one.line(max(1, until - time.now))
     answers = ask(place)["nvml"]["answers"]
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        REAL.wait([one.process.stdout for one in tenants], min(LOOK, left))  # one that says something ends
+    end = time.now + seconds
+    while (left := end - time.now) > 0:
+        time.wait([one.process.stdout for one in tenants], min(LOOK, left))  # one that says something ends
         for one in tenants:
             assert one.process.poll() is None, f"{one.name} ended: {one.problem()}"
         state = ask(place)
@@ -92,7 +93,7 @@ def side_by_side(place: Place, tenants: Sequence[Honest], seconds: float) -> dic
         one.stop()
     said = {one.name: one.line(END) for one in tenants}
     for one in tenants:
-        assert REAL.finish(one.process, END) == 0, f"{one.name}: {one.problem()}"
+        assert time.finish(one.process, END) == 0, f"{one.name}: {one.problem()}"
     state = ask(place)
     assert not wrong(state), (wrong(state), state["events"])
     return said

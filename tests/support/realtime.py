@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ from . import PATIENCE
 
 class Time(Protocol):
     """How a test starts programs and waits for them."""
+
+    @property
+    def now(self) -> float:
+        """Seconds of CLOCK_MONOTONIC."""
 
     def start(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program; the options are Popen's."""
@@ -29,6 +34,10 @@ class Time(Protocol):
 
 class RealTime:
     """The time of the host."""
+
+    @property
+    def now(self) -> float:
+        return time.monotonic()
 
     def start(self, words: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(words, env=env, **options)

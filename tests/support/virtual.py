@@ -53,7 +53,7 @@ from nvc.sim.layout import STATE
 from nvc.sim.report import report
 from nvc.value import Value
 
-from . import REPO, run
+from . import PATIENCE, REPO, run
 from .builds import kept
 from .simdriver import WARN
 
@@ -189,13 +189,17 @@ class World:
         self._library.keeper_bury(pid)
 
     def finish(self, process: subprocess.Popen[Any], seconds: float = 1000) -> int:
-        """Let time pass until a program has ended. Returns its exit status."""
-        fd = os.pidfd_open(process.pid)
-        try:
-            assert self.wait([fd], seconds), f"no end within {seconds} s"
-        finally:
-            os.close(fd)
-        return process.wait()
+        """Let time pass until a program has ended. Returns its exit status.
+
+        Where what was started made another one that took part, that one's end; then the other ends in real time.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(self._inside.get(process.pid, process.pid))
+            try:
+                assert self.wait([fd], seconds), f"no end within {seconds} s"
+            finally:
+                os.close(fd)
+        return process.wait(PATIENCE)
 
     def output(self, words: Sequence[str], env: Mapping[str, str]) -> str:
         """Let time pass until a program has ended, well. Returns what it wrote, which a pipe must hold."""
