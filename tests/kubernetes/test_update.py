@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support import REPO, run
+from support import REPO, run, until
 from support.cluster import Cluster, programs
 from support.cluster.pods import DRIVER, WAIT, Space, pod, simulate, template
 from support.packages import NEWER
@@ -83,5 +83,9 @@ def test_pods_outlive_an_update(made: str, newer: str, running: Cluster) -> None
 
     helm(running, made, "--set", f"image.tag={NEWER},config.nvcd.on-excess=stop")
     assert [name.split("-")[0] for name in versions(running)] == [NEWER]
-    config = running.kubectl("-n", "nvc", "logs", "ds/nvc", "-c", "nvcd").stdout
-    assert "on-excess stop" in config
+
+    def said() -> str:
+        return running.kubectl("-n", "nvc", "logs", "ds/nvc", "-c", "nvcd").stdout
+
+    # The new nvcd waits until the old one has ended, and begins then.
+    until(lambda: "on-excess stop" in said(), said)
