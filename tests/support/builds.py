@@ -18,15 +18,16 @@ _KEPT = os.path.join(REPO, "build/tests")
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Wait until no other process of tests builds anything in this checkout.
+def alone(what: str = "") -> Iterator[None]:
+    """Wait until no other process of tests builds this in this checkout; without a name, what installations have.
 
-    Neither that nor what is built counts as time of a test (support/bound.py): compilers have bounds of their own.
+    Others go on meanwhile: a build under sanitizers takes as long as hundreds of tests that do not want it. Neither
+    the wait nor what is built counts as time of a test (support/bound.py): compilers have bounds of their own.
     """
     os.makedirs(_KEPT, exist_ok=True)
     left = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        with open(os.path.join(_KEPT, ".lock"), "w", encoding="ascii") as lock:
+        with open(os.path.join(_KEPT, f".lock{what}"), "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     finally:
@@ -36,11 +37,13 @@ def alone() -> Iterator[None]:
 def make(*words: str, folder: str = ".", out: str = "", then: Callable[[], object] = lambda: None) -> None:
     """Run make with these goals and variables in the checkout, or in a folder of it that builds into `out`.
 
-    `then` is called before another process of tests may make anything: it can take what the goals write anew.
+    `then` is called before another process of tests may make the same: it can take what the goals write anew. With
+    settings of its own, what is built into `out` is no part of an installation.
     """
+    what = f"-{os.path.basename(out)}" if out and words else ""
     if out:  # make splits names at spaces: below the checkout, names say nothing of where that is
         words = (f"OUT={os.path.relpath(out, os.path.join(REPO, folder))}", *words)
-    with alone():
+    with alone(what):
         command = ("make", "-s", "--no-print-directory", "-C", os.path.join(REPO, folder))
         run(*command, *words, timeout=600, env=dict(os.environ))
         then()
@@ -64,7 +67,7 @@ def kept(name: str, build: Callable[[str], str]) -> str:
     """
     directory = os.path.join(_KEPT, name)
     mark = os.path.join(directory, ".made")
-    with alone():
+    with alone(f"-{name}"):
         try:
             with open(mark, encoding="utf-8") as text:
                 state, _, path = text.read().partition(" ")
