@@ -87,6 +87,6 @@ class HolderFinder:
                 os.close(fd)
         except OSError as error:
             if error.errno not in ENDED:  # a tenant's file, that hides nothing behind it
-                self.slices.say(f"process {pid} has a file that cannot be told: {error.strerror}")
+                self.slices.say(f"process {pid} has a file whose status cannot be read: {error.strerror}")
             return False  # or closed meanwhile
         return stat.S_ISCHR(found.mode) and os.major(found.node) == major
