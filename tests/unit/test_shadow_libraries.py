@@ -166,6 +166,17 @@ def test_one_file_and_one_directory_count_once(image: Image) -> None:
     assert found.links == ("/opt/a", "/opt/b")
 
 
+def test_each_name_of_a_file_is_covered(image: Image) -> None:
+    """A mount on one hard link leaves the others as they are."""
+    image.write("/opt/a/libcuda.so.1.2")
+    image.link("libcuda.so.1.2", "/opt/a/libcuda.so.1")
+    for path in ("/opt/a/libcuda.so", "/opt/b/libcuda.so.1"):
+        os.makedirs(os.path.dirname(image.directory + path), exist_ok=True)
+        os.link(f"{image.directory}/opt/a/libcuda.so.1.2", image.directory + path)
+    found = [shadow.path for shadow in image.found("/opt/a", "/opt/b").shadows]
+    assert found == ["/opt/a/libcuda.so", "/opt/a/libcuda.so.1", "/opt/b/libcuda.so.1"]
+
+
 def test_links_stay_in_the_image(image: Image) -> None:
     image.link("../../../../../../../../etc/libcuda.so.1", f"{LIBS}/libcuda.so.1")
     assert image.paths() == []

@@ -34,9 +34,10 @@ struct files {
 
 struct search {
     struct nvc_steps *s;
-    struct files known;   /* the shims */
-    struct files seen;    /* directories */
-    struct files covered; /* libraries */
+    struct files known; /* the shims */
+    struct files seen;  /* directories */
+    struct rows
+        covered; /* libraries, by the path that links to them lead to: hard links are covered one by one */
     struct rows directories;
     size_t shadows;
 };
@@ -116,10 +117,10 @@ static bool is_of_cuda(const char *name)
     return strncmp(name, "cuda", 4) == 0;
 }
 
-/* Whether `path` is an ELF file, and which one. */
-static bool library_at(struct nvc_steps *s, const char *path, struct stat *st)
+/* Whether `path` is an ELF file, and which one. `name` is what the kernel calls it, "" where that is too long. */
+static bool library_at(struct nvc_steps *s, const char *path, struct stat *st, char name[NVC_STEPS_PATH])
 {
-    char magic[4];
+    char magic[4], link[32];
     int fd = look_regular(s, s->rootfs, path);
 
     if (fd < 0)
@@ -127,8 +128,19 @@ static bool library_at(struct nvc_steps *s, const char *path, struct stat *st)
     ssize_t got = fstat(fd, st) < 0 ? -1 : pread(fd, magic, sizeof(magic), 0);
     if (got < 0 && is_of_host(errno))
         steps_fail(s, errno, "read library of the image", path);
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, name, NVC_STEPS_PATH);
+    name[length > 0 && length < NVC_STEPS_PATH ? length : 0] = '\0';
     close(fd);
     return got == (ssize_t)sizeof(magic) && memcmp(magic, "\177ELF", 4) == 0;
+}
+
+static bool is_covered(const struct search *in, const char *name)
+{
+    for (size_t i = 0; i < in->covered.count && *name; i++)
+        if (strcmp(in->covered.at[i].a, name) == 0)
+            return true;
+    return false;
 }
 
 /* Opens a directory that has not been seen by another name; -1: it has, or there is none. `flags` are open(2)'s. */
@@ -156,7 +168,7 @@ static size_t look_into(struct search *in, const char *directory, int flags, boo
 {
     struct nvc_steps *s = in->s;
     struct rows names = {.at = NULL};
-    char path[NVC_STEPS_PATH];
+    char path[NVC_STEPS_PATH], name[NVC_STEPS_PATH];
     struct stat st;
     size_t found = 0, below = 0;
     int fd = open_unseen(in, directory, flags);
@@ -171,12 +183,12 @@ static size_t look_into(struct search *in, const char *directory, int flags, boo
             continue;
         if (shim < 0)
             below += look_into(in, path, cover ? 0 : O_NOFOLLOW, cover, depth - 1);
-        if (shim < 0 || !library_at(s, path, &st))
+        if (shim < 0 || !library_at(s, path, &st, name))
             continue;
         found++;
-        if (!cover || has_file(&in->known, &st) || has_file(&in->covered, &st))
+        if (!cover || has_file(&in->known, &st) || is_covered(in, name))
             continue;
-        add_file(s, &in->covered, &st);
+        rows_add(s, &in->covered, name, NULL, NULL);
         steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim].soname, NULL);
         if (++in->shadows > NVC_STEPS_SHADOWS_MAX)
             steps_fail(s, E2BIG, "make a slice", directory);
@@ -282,6 +294,6 @@ int nvc_steps_shadows(struct nvc_steps *s, const char *libraries, const char *co
     rows_free(&in.directories);
     free(in.known.at);
     free(in.seen.at);
-    free(in.covered.at);
+    rows_free(&in.covered);
     return s->failed ? -1 : 0;
 }
