@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_told_hides_no_node_behind_it(monkeypatch: pytest.
                 assert found == (process.pid, start_of(f"/proc/{process.pid}"))
             finally:
                 process.kill()
-    assert said == [f"process {process.pid} has a file that cannot be told: Input/output error"]
+    assert said == [f"process {process.pid} has a file whose status cannot be read: Input/output error"]
 
 
 def test_looks_for_two_slices_go_on_where_they_ended(monkeypatch: pytest.MonkeyPatch) -> None:
