@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 
 import pytest
 
@@ -59,3 +62,31 @@ def test_a_lock_has_its_time(tmp_path: os.PathLike[str]) -> None:
     os.close(one)
     kernel.lock(other, 0)
     os.close(other)
+
+
+def test_a_lock_is_waited_for_by_the_clock(tmp_path: os.PathLike[str]) -> None:
+    """Not by the number of pauses: each signal ends one at once."""
+    kernel, seconds = LinuxKernel(), 0.3
+    path = os.path.join(tmp_path, "lock")
+    one, other = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
+    kernel.lock(one, 0)
+    over, main = threading.Event(), threading.get_ident()
+
+    def disturb() -> None:
+        while not over.is_set():
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    thread = threading.Thread(target=disturb)
+    try:
+        began = time.monotonic()
+        thread.start()
+        with pytest.raises(TimeoutError):
+            kernel.lock(other, seconds)
+        assert time.monotonic() - began >= seconds
+    finally:
+        over.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+        os.close(one)
+        os.close(other)

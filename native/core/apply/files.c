@@ -47,12 +47,19 @@ int nvc_pidfd_send_signal(int pidfd, int sig)
 int nvc_lock(int fd, int timeout_ms)
 {
     const struct timespec pause = {.tv_nsec = 2000000};
+    struct timespec at;
+    int64_t end = 0;
 
-    /* flock(2) has no time-out of its own, and an alarm would reach into the caller's signal handling. */
-    for (int waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += 2) {
+    /* flock(2) has no time-out of its own, and an alarm would reach into the caller's signal handling. The time is that
+     * of the clock: on a busy host a pause takes several times as long, after a signal no time at all. */
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
-        if (waited_ms >= timeout_ms)
+        clock_gettime(CLOCK_MONOTONIC, &at);
+        int64_t now = (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
+        if (end == 0)
+            end = now + (int64_t)timeout_ms * 1000000;
+        if (now >= end)
             return -ETIMEDOUT;
         nanosleep(&pause, NULL);
     }
