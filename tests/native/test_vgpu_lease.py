@@ -202,9 +202,9 @@ def test_launches_of_a_thread_that_is_gone(timed_slice: Callable[..., Slice], wo
         assert talk.receive().kind == RELEASE
 
 
-def test_a_thread_that_is_cancelled(plain_slice: Callable[..., Slice]) -> None:
+def test_a_thread_that_is_cancelled(timed_slice: Callable[..., Slice]) -> None:
     """It still tells nvcd what the other threads count on."""
-    slice_ = shared(plain_slice)
+    slice_ = shared(timed_slice)
     with TurnGiver(slice_) as nvcd:
         process = ready(slice_)
         process.send("cancelaside m")
