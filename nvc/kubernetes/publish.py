@@ -11,7 +11,7 @@ import random
 import threading
 import urllib.parse
 
-from nvc.errors import NvcError
+from nvc.errors import NvcError, unforeseen
 from nvc.kubernetes.errors import CONFLICT, GONE, MISSING, ApiError
 from nvc.kubernetes.pool import Mark, Owner, changes, foreign, mark_of
 from nvc.kubernetes.watch import FIRST_PAUSE, Backoff, Watch
@@ -104,9 +104,9 @@ class Publisher:
                 failed = False
                 self._pauses.reset()
                 self.told(None)
-            except NvcError as error:
+            except Exception as error:  # also for an answer of another shape: nobody else publishes
                 failed = True
-                self.told(error)
+                self.told(error if isinstance(error, NvcError) else unforeseen(error))
 
     def _foreign(self, kind: str, slice: dict[str, Any]) -> bool:
         with self._writing:

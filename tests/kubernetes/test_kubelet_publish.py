@@ -187,8 +187,19 @@ LINES = {
     "no JSON": b"what\n",
     "no event": b"[1, 2]\n",
     "no object": b'{"type": "MODIFIED"}\n',
+    "another shape": b'{"type": "MODIFIED", "object": {"metadata": {"name": [], "ownerReferences": 7}}}\n',
     "an error": b'{"type": "ERROR", "object": {"code": 500, "message": "made up"}}\n',
 }
+
+
+def test_a_list_of_another_shape_is_told_and_asked_for_again(api: ApiServer, told: Told) -> None:
+    api.put(f"{SLICES}/odd", {"metadata": {"name": "odd"}, "spec": {"nodeName": NODE, "driver": DRIVER, "pool": 7}})
+    publisher = publisher_of(api, told)
+    until(lambda: told)
+    assert "AttributeError" in str(told[0])
+    api.remove(f"{SLICES}/odd")
+    api.wait(api.slices)
+    stop(publisher)
 
 
 @pytest.mark.parametrize("line", LINES)
