@@ -2,7 +2,7 @@
 #include "charge.h"
 #include "descriptor.h"
 #include "log.h"
-#include "vmm.h"
+#include "../../native/vgpu/vmm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
