@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ENVIRONMENT_LIMIT = 1 << 20
 _NODES_MAX = 512
+_TOKENS_MAX = 16  # in one directory of LD_LIBRARY_PATH
 #: Variables that are looked at; values of others never leave this module.
 ASKING = ("NVIDIA_", "NVC_VGPU_", "CUDA_VISIBLE_DEVICES", "CUDA_VERSION", "LD_LIBRARY_PATH")
 #: Where loaders look before they look into a directory itself.
@@ -195,10 +196,12 @@ class Inside:
         """The directories of its LD_LIBRARY_PATH, with what its tokens can stand for."""
         value = self.environment.get("LD_LIBRARY_PATH", "").replace(";", ":")
         found = [place for item in value.split(":")[:256] for place in self._meant(item)]
-        return tuple(dict.fromkeys(place for place in found if place.startswith("/") and len(place) < 4096))
+        return tuple(dict.fromkeys(found))
 
     def _meant(self, item: str) -> list[str]:
         """What an item of LD_LIBRARY_PATH can mean: its loader may be that of any distribution."""
+        if item.count("$") > _TOKENS_MAX:
+            return []  # the container would say how much memory this takes
         try:
             origin = os.path.dirname(os.readlink(f"/proc/{self.pid}/exe"))
         except OSError:
@@ -213,7 +216,7 @@ class Inside:
             for text in (f"${{{token}}}", f"${token}"):
                 if text in item:
                     found = [one.replace(text, value) for one in found for value in values]
-        return found
+        return [place for place in found if place.startswith("/") and len(place) < 4096]
 
     def directories(self) -> tuple[str, ...]:
         """Where the loader looks last of all."""

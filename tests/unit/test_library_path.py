@@ -54,6 +54,24 @@ def test_more_directories_than_anybody_has(path: str, asks: dict[str, str]) -> N
         searched(path, config=Config(vgpu_memory="2GiB"), PATH=programs, **asks)
 
 
+@pytest.mark.parametrize(
+    ("path", "programs"),
+    [
+        ("$ORIGIN" * 9000, "/" + "a" * 100_000), ("$ORIGIN" * 17, "/x"),
+        ("$ORIGIN", ":".join(f"/{number}" for number in range(257))),
+    ],
+    ids=["long", "tokens", "programs"],
+)  # fmt: skip
+def test_an_image_does_not_say_how_much_memory_its_directories_take(path: str, programs: str) -> None:
+    with pytest.raises(InputError, match="LD_LIBRARY_PATH: "):
+        searched(path, PATH=programs)
+
+
+def test_directories_that_nobody_can_open() -> None:
+    assert searched("$ORIGIN$ORIGIN:/a", PATH="/" + "b" * 4000) == ("/a",)
+    assert searched("$ORIGIN:/a", PATH="/" + "b" * 5000) == ("/a",)
+
+
 def test_as_many_directories_as_anybody_has() -> None:
     assert len(searched(":".join(f"/x{number % 256}" for number in range(1000)))) == 256
 
@@ -94,5 +112,17 @@ def test_what_the_doctor_says_that_is_loaded(path: str, place: str, tmp_path: An
         assert (file.path if file else "") == (f"{tmp_path}/{place}/libnone.so.1" if place else ""), how
         own = os.path.dirname(os.path.realpath(sys.executable))
         assert place or inside.library_path() == (f"{own}/../..{tmp_path}/a",)
+    finally:
+        inside.close()
+
+
+def test_the_doctor_expands_few_tokens(tmp_path: Any) -> None:
+    """The container would say how much memory they take."""
+    path = "$ORIGIN" * 9000 + ":" + "$LIB/" * 200 + ":/a"
+    config = {"ociVersion": "1.0.2", "process": {"env": [f"LD_LIBRARY_PATH={path}"]}, "root": {"path": "/"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    inside = Inside(LinuxKernel(), RunningContainer("x", os.getpid(), "x", str(tmp_path)))
+    try:
+        assert inside.library_path() == ("/a",)
     finally:
         inside.close()

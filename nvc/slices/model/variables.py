@@ -43,6 +43,8 @@ _KNOWN = (MEMORY, CORES, WEIGHT, POLICY, ISOLATION)
 _PER_DEVICE = (MEMORY, CORES)
 _SEARCHED = "LD_LIBRARY_PATH"
 _SEARCHED_MAX, _SEARCHED_SIZE = 256, 65536  # as native/launcher/cdi_claim.c and cdi_given.c have them
+_ORIGIN, _ORIGINS_MAX, _NAME_MAX = "ORIGIN", 16, 4096  # the token; in one directory; bytes of a path
+_TOO_MANY = f"more than {_SEARCHED_MAX} directories, or $ORIGIN more than {_ORIGINS_MAX} times in one"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where it is not set
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE = ("", "0", "f", "F", "false", "FALSE", "False")
@@ -102,17 +104,21 @@ def library_path(environment: dict[str, str], program: str = "") -> tuple[str, .
     if len(text.encode("utf-8", "surrogateescape")) <= _SEARCHED_SIZE:
         own = f"{program.rpartition('/')[0]}/" if program else ""
         others = (environment.get("PATH") or _PATH).split(":")
-        origins = [place for place in (own, *others) if place.startswith("/")]
+        places = (place for place in (own, *others) if place.startswith("/") and len(place) < _NAME_MAX)
+        origins = list(dict.fromkeys(places))
         for item in dict.fromkeys(text.replace(";", ":").split(":")):
-            for origin in origins if "ORIGIN" in item else ("",):
+            tokens = item.count(_ORIGIN)
+            if tokens and (tokens > _ORIGINS_MAX or len(origins) > _SEARCHED_MAX):
+                break  # the image would say how much memory this takes
+            for origin in origins if tokens else ("",):
                 one = item.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
-                if one.startswith("/"):
+                if one.startswith("/") and not (tokens and len(one) >= _NAME_MAX):  # nobody can open that
                     found[one] = None
             if len(found) > _SEARCHED_MAX:
                 break
         else:
             return tuple(found)
-    raise InputError(_SEARCHED, text[:VALUE_MAX], f"more than {_SEARCHED_MAX} directories", "name fewer")
+    raise InputError(_SEARCHED, text[:VALUE_MAX], _TOO_MANY, "name fewer")
 
 
 def cgpu_devices(environment: dict[str, str]) -> tuple[str, ...]:
