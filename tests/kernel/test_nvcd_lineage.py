@@ -102,10 +102,14 @@ def cost(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("look", [is_ending, namespace_link])
 def test_a_process_with_many_threads(look: Callable[[int], object]) -> None:
-    """Its first one has ended, so that another one is looked for: that does not take a list of all."""
+    """Its first one has ended, so that another one is looked for: that does not take a list of all.
+
+    It takes an eighth to a half of that: the kernel goes through a part of the threads. A look that took the list
+    would take longer than the list alone.
+    """
     with running(THREADS) as pid:
         until(lambda: not _lives(pid))
-        assert cost(lambda: look(pid)) * 2 < cost(lambda: os.listdir(f"/proc/{pid}/task"))
+        assert cost(lambda: look(pid)) * 5 < cost(lambda: os.listdir(f"/proc/{pid}/task")) * 4
 
 
 def _lives(pid: int) -> bool:
