@@ -59,6 +59,12 @@ CONTAINERS = (
         "unit/test_shadow_libraries.py::test_more_directories_than_anybody_has",
     ),
     Right(
+        "a directory with more names than nvc reads",
+        "a copy of libcuda is behind 65,536 other names in a directory of `LD_LIBRARY_PATH`",
+        "the start is refused",
+        "unit/test_shadow_libraries.py::test_more_names_than_anybody_has",
+    ),
+    Right(
         "a rootfs of somebody else",
         "`configure` is told another container's rootfs",
         "refused",

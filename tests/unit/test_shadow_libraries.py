@@ -83,6 +83,18 @@ def test_directories_of_the_variable(image: Image, item: str, seen: bool) -> Non
     assert [path.rpartition("/")[2] for path in image.paths(item)] == ["libcuda.so.1"] * seen
 
 
+def test_more_names_than_anybody_has(image: Image) -> None:
+    """What is behind them is not left out."""
+    os.makedirs(f"{image.directory}/opt/a")
+    for number in range(65536 - 3):
+        os.mknod(f"{image.directory}/opt/a/{number}")
+    image.write("/opt/a/libcuda.so.1")
+    assert image.paths("/opt/a") == ["/opt/a/libcuda.so.1"]
+    image.write("/opt/a/one-more")
+    with pytest.raises(MountError, match="/opt/a: more than 65536 names"):
+        image.found("/opt/a")
+
+
 def test_every_directory_in_which_a_loader_looks_first(image: Image) -> None:
     """As this machine's says: those for its processor, and before glibc 2.37 all that are below each other."""
     seen = places("/opt/a")

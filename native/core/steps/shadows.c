@@ -16,7 +16,7 @@
 
 #define CACHE "/etc/ld.so.cache"
 #define COMPAT_PARENT "/usr/local" /* CUDA's directories are below it, one for each version */
-enum { COMPAT_MAX = 256, NAMES_MAX = 65536, DEPTH = 5 };
+enum { COMPAT_MAX = 256, DEPTH = 5 };
 
 /* What there are shims for. A file counts by its name: what ldconfig finds by its SONAME has a link of it. */
 static const struct {
@@ -81,7 +81,8 @@ static int by_name(const void *one, const void *other)
     return strcmp(((const struct row *)one)->a, ((const struct row *)other)->a);
 }
 
-/* The names in a directory that `wanted` takes, sorted. Nobody reads a hostile one to its end. */
+/* The names in a directory that `wanted` takes, sorted. Nobody reads a hostile one to its end: what is behind may be a
+ * copy, so that it is a failure. */
 static void names_of(struct nvc_steps *s, int directory, const char *path, bool (*wanted)(const char *),
                      struct rows *names)
 {
@@ -90,15 +91,13 @@ static void names_of(struct nvc_steps *s, int directory, const char *path, bool 
     struct dirent *entry = NULL;
     size_t count = 0;
 
-    while (entries != NULL && count < NAMES_MAX && (errno = 0, entry = readdir(entries)) != NULL) {
-        count++;
+    while (entries != NULL && (errno = 0, entry = readdir(entries)) != NULL && count++ < NVC_STEPS_NAMES_MAX)
         if (wanted(entry->d_name))
             rows_add(s, names, entry->d_name, NULL, NULL);
-    }
-    if (entries == NULL || (entry == NULL && count < NAMES_MAX && errno != 0)) {
-        if (is_of_host(errno))
-            steps_fail(s, errno, "read directory of the image", path);
-    }
+    if (entry != NULL)
+        steps_fail(s, EFBIG, "read directory of the image", path);
+    else if (is_of_host(errno))
+        steps_fail(s, errno, "read directory of the image", path);
     if (entries != NULL)
         closedir(entries);
     else if (copy >= 0)

@@ -50,6 +50,7 @@ void nvc_steps_hide(struct nvc_steps *steps, const char *name);
 
 #define NVC_STEPS_SHADOWS_MAX 64   /* nobody has as many copies by accident: more are a failure with E2BIG */
 #define NVC_STEPS_SEARCHED_MAX 512 /* nor directories to search: more are a failure with EOVERFLOW */
+#define NVC_STEPS_NAMES_MAX 65536  /* nor names in one of them: more are a failure with EFBIG */
 struct nvc_steps_file {
     uint64_t device;
     uint64_t inode;

@@ -6,7 +6,7 @@ They are looked for by native/core/steps/shadows.c, which the launcher uses, too
 from __future__ import annotations
 
 import posix as os  # importing `os` itself costs a container start 0.8 ms
-from errno import E2BIG, EOVERFLOW
+from errno import E2BIG, EFBIG, EOVERFLOW
 
 from nvc.discovery.places import COMPAT, DIRECTORIES
 from nvc.errors import MountError, of_host
@@ -93,6 +93,8 @@ def _check(steps: object) -> None:
         raise MountError(step, path, cause)
     if failure.error == EOVERFLOW:
         raise MountError(step, path, f"more than {lib.NVC_STEPS_SEARCHED_MAX} directories to search")
+    if failure.error == EFBIG:
+        raise MountError(step, path, f"more than {lib.NVC_STEPS_NAMES_MAX} names")
     raise MountError(step, path, strerror(failure.error))
 
 
