@@ -173,6 +173,23 @@ def test_libraries_of_the_image_are_found_by_its_variable(hook: Any, bundle: Bun
         assert os.readlink(f"{root}/opt/odd/nvc") == f"{LIBS}/nvc"
 
 
+@pytest.mark.parametrize("first", ["/opt/one", "/usr/local/cuda-1/compat"])
+def test_a_directory_that_is_mounted_twice(
+    hook: Any, bundle: Bundle, shim: str, tmp_path: Any, first: str
+) -> None:
+    """What covers a file in one mount does not cover it in the other; nor is what a path hides hidden there."""
+    shutil.copy(f"{shim}/libcuda.so", tmp_path / "libcuda.so.1")
+    for place in (first, "/opt/two"):
+        mount = {"destination": place, "type": "bind", "source": str(tmp_path), "options": ["bind", "rw"]}
+        bundle.config["mounts"].append(mount)
+    ask(bundle, NVIDIA_VISIBLE_DEVICES="all", NVC_VGPU_MEMORY="1g", LD_LIBRARY_PATH=f"{first}:/opt/two")
+    hook().add(bundle)
+    with bundle.created("runc") as container:
+        container.start()
+        seen = f"/proc/{container.pid}/root/opt/two/libcuda.so.1"
+        assert os.path.samefile(seen, f"{shim}/libcuda.so")
+
+
 @pytest.mark.parametrize(
     ("searched", "base"),
     [("/opt/odd", "/opt/odd"), ("/none;/opt/$LIB", ""), ("/opt/${PLATFORM}/x", ""),

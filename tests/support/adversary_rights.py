@@ -65,6 +65,12 @@ CONTAINERS = (
         "unit/test_shadow_libraries.py::test_more_names_than_anybody_has",
     ),
     Right(
+        "a directory that is mounted twice",
+        "a volume with a copy of libcuda is at two places, one of which may be CUDA's compat directory",
+        "the shim covers the copy in both",
+        "kernel/test_vgpu_hook.py::test_a_directory_that_is_mounted_twice",
+    ),
+    Right(
         "a rootfs of somebody else",
         "`configure` is told another container's rootfs",
         "refused",

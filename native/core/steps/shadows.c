@@ -26,9 +26,14 @@ static const struct {
 static const char *const BELOW[] = {"", "/lib", "/lib.real"};
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
-/* Files and directories by device and inode. */
+/* Files by device and inode, directories by their mount too: what is mounted on a file in one does not cover the same
+ * file in another mount of that directory. */
+struct file {
+    uint64_t device, inode, mount;
+};
+
 struct files {
-    struct nvc_steps_file *at;
+    struct file *at;
     size_t count, room;
 };
 
@@ -42,19 +47,20 @@ struct search {
     size_t shadows;
 };
 
-static bool has_file(const struct files *files, const struct stat *st)
+static bool has_file(const struct files *files, const struct stat *st, uint64_t mount)
 {
     for (size_t i = 0; i < files->count; i++)
-        if (files->at[i].device == st->st_dev && files->at[i].inode == st->st_ino)
+        if (files->at[i].device == st->st_dev && files->at[i].inode == st->st_ino &&
+            files->at[i].mount == mount)
             return true;
     return false;
 }
 
-static void add_file(struct nvc_steps *s, struct files *files, const struct stat *st)
+static void add_file(struct nvc_steps *s, struct files *files, const struct stat *st, uint64_t mount)
 {
     if (files->count == files->room) {
         size_t room = files->room ? 2 * files->room : 32;
-        struct nvc_steps_file *larger = realloc(files->at, room * sizeof(*larger));
+        struct file *larger = realloc(files->at, room * sizeof(*larger));
         if (larger == NULL) {
             steps_fail(s, ENOMEM, "look into container", "");
             return;
@@ -62,7 +68,7 @@ static void add_file(struct nvc_steps *s, struct files *files, const struct stat
         files->at = larger;
         files->room = room;
     }
-    files->at[files->count++] = (struct nvc_steps_file){st->st_dev, st->st_ino};
+    files->at[files->count++] = (struct file){st->st_dev, st->st_ino, mount};
 }
 
 /* The shim that programs would miss for a file of this name; -1: none. */
@@ -150,11 +156,12 @@ static int open_unseen(struct search *in, const char *path, int flags)
 
     if (fd < 0)
         return -1;
-    if (fstat(fd, &st) == 0 && !has_file(&in->seen, &st)) {
+    uint64_t mount = mount_of(in->s, fd);
+    if (fstat(fd, &st) == 0 && !has_file(&in->seen, &st, mount)) {
         if (in->seen.count == NVC_STEPS_SEARCHED_MAX)
             steps_fail(in->s, EOVERFLOW, "make a slice", path);
         else
-            add_file(in->s, &in->seen, &st);
+            add_file(in->s, &in->seen, &st, mount);
         return fd;
     }
     close(fd);
@@ -185,7 +192,7 @@ static size_t look_into(struct search *in, const char *directory, int flags, boo
         if (shim < 0 || !library_at(s, path, &st, name))
             continue;
         found++;
-        if (!cover || has_file(&in->known, &st) || is_covered(in, name))
+        if (!cover || has_file(&in->known, &st, 0) || is_covered(in, name))
             continue;
         rows_add(s, &in->covered, name, NULL, NULL);
         steps_record(s, NVC_STEPS_SHADOW, path, SHIMS[shim].soname, NULL);
@@ -277,7 +284,7 @@ int nvc_steps_shadows(struct nvc_steps *s, const char *libraries, const char *co
     char path[NVC_STEPS_PATH];
 
     for (size_t i = 0; i < shim_count; i++)
-        add_file(s, &in.known, &(struct stat){.st_dev = shims[i].device, .st_ino = shims[i].inode});
+        add_file(s, &in.known, &(struct stat){.st_dev = shims[i].device, .st_ino = shims[i].inode}, 0);
     if (!s->failed)
         hide_compat(&in, compat);
     search_add(s, &in.directories, libraries);
