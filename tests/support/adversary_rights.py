@@ -71,6 +71,12 @@ CONTAINERS = (
         "kernel/test_vgpu_hook.py::test_a_directory_that_is_mounted_twice",
     ),
     Right(
+        "above the target of a link",
+        "a directory of `LD_LIBRARY_PATH` has `..` behind a link, so that it is elsewhere than its text says",
+        "the shim covers the copy of libcuda there",
+        "unit/test_shadow_libraries.py::test_what_is_above_the_target_of_a_link",
+    ),
+    Right(
         "a rootfs of somebody else",
         "`configure` is told another container's rootfs",
         "refused",

@@ -83,6 +83,36 @@ def test_directories_of_the_variable(image: Image, item: str, seen: bool) -> Non
     assert [path.rpartition("/")[2] for path in image.paths(item)] == ["libcuda.so.1"] * seen
 
 
+@pytest.mark.parametrize(
+    ("item", "place"),
+    [
+        ("/opt/link/../lib", "/data/lib"), ("/opt/deep/../../lib", "/lib"), ("/opt/link/./..//lib", "/data/lib"),
+        ("/opt/relative/../lib", "/data/lib"), ("/opt/chain/../$LIB", "/data/lib64"),
+        ("/opt/out/../../lib", "/lib"), ("/opt/link/..", "/data"),
+    ],
+)  # fmt: skip
+def test_what_is_above_the_target_of_a_link(image: Image, item: str, place: str) -> None:
+    """Loaders leave `..` to the kernel. What the text says is searched as before."""
+    os.makedirs(f"{image.directory}/data/x")
+    for text, name in (("/data/x", "link"), ("/data/x/", "deep"), ("../data/x", "relative"), ("link", "chain"),
+                       ("../../../data/x", "out")):  # fmt: skip
+        image.link(text, f"/opt/{name}")
+    image.write(f"{place}/libcuda.so.1")
+    assert f"{place}/libcuda.so.1" in [os.path.normpath(path) for path in image.paths(item)]
+
+
+def test_links_that_lead_farther_than_anybodys(image: Image) -> None:
+    image.write(f"/opt/{'a/' * 100}b/libcuda.so.1")
+    image.link("a/" * 101, "/opt/far")
+    image.link("a/" * 130, "/opt/too-far")
+    image.link("loop", "/opt/loop")
+    os.makedirs(f"{image.directory}/opt/{'a/' * 130}")
+    assert image.paths("/opt/far/../b") == [f"/opt/{'a/' * 100}b/libcuda.so.1"]
+    for item in ("/opt/too-far/..", "/opt/loop/.."):
+        with pytest.raises(MountError, match=f"{item}: too many levels"):
+            image.found(item)
+
+
 def test_more_names_than_anybody_has(image: Image) -> None:
     """What is behind them is not left out."""
     os.makedirs(f"{image.directory}/opt/a")

@@ -58,6 +58,7 @@ bool is_plain(const char *text);
 int look(struct nvc_steps *s, int root, const char *path, uint64_t flags);
 int look_regular(struct nvc_steps *s, int root, const char *path);
 int reopen(struct nvc_steps *s, int fd);
+bool follow(struct nvc_steps *s, const char *path, char out[NVC_STEPS_PATH]);
 bool is_of_host(int error);
 enum kind { MISSING, LINK, OTHER };
 enum kind kind_at(struct nvc_steps *s, int root, const char *path);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define MOUNTS_MAX (64u << 20) /* bytes of mountinfo */
+enum { PARTS_MAX = 128 };      /* of a path and of the links in it; Linux follows 40 links */
 
 /* Errors that tell nothing of what was looked at: nobody may take them for "not there". */
 bool is_of_host(int error)
@@ -33,6 +34,47 @@ int look(struct nvc_steps *s, int root, const char *path, uint64_t flags)
     if (is_of_host(errno))
         steps_fail(s, errno, "open", path);
     return -1;
+}
+
+/* `path` without links, `.` and `..`: behind a link, `..` leads elsewhere than its text says. False: nothing is there, or
+ * it goes on for longer than anybody's does, which is a failure. */
+bool follow(struct nvc_steps *s, const char *path, char out[NVC_STEPS_PATH])
+{
+    char left[NVC_STEPS_PATH], next[NVC_STEPS_PATH], text[NVC_STEPS_PATH];
+    bool fits = snprintf(left, sizeof(left), "%s", path) < (int)sizeof(left);
+    const char *at = left;
+
+    out[0] = '\0';
+    for (int parts = 0; fits && *(at += strspn(at, "/"));) {
+        size_t size = strcspn(at, "/"), length = strlen(out);
+        if (size <= 2 && memcmp(at, "..", size) == 0) {
+            if (size == 2 && length > 0)
+                *strrchr(out, '/') = '\0';
+            at += size;
+            continue;
+        }
+        fits = parts++ < PARTS_MAX && length + 1 + size < NVC_STEPS_PATH;
+        if (!fits)
+            break;
+        snprintf(out + length, NVC_STEPS_PATH - length, "/%.*s", (int)size, at);
+        at += size;
+        int fd = look(s, s->rootfs, out, O_PATH | O_NOFOLLOW);
+        if (fd < 0)
+            return false;
+        ssize_t got = readlinkat(fd, "", text, sizeof(text));
+        close(fd);
+        if (got < 0) /* no link */
+            continue;
+        out[*text == '/' ? 0 : length] = '\0';
+        fits = snprintf(next, sizeof(next), "%.*s%s", (int)got, text, at) < (int)sizeof(next);
+        memcpy(left, next, sizeof(left));
+        at = left;
+    }
+    if (!fits)
+        steps_fail(s, ELOOP, "look into container", path);
+    if (!*out)
+        strcpy(out, "/");
+    return fits;
 }
 
 /* The file that an O_PATH descriptor stands for, to be read. */

@@ -1,5 +1,5 @@
-/* In which directories a loader looks for what a directory of LD_LIBRARY_PATH says: ld.so(8). Nothing of the image is
- * asked: what depends on its loader, or on the processor, is searched in every way. */
+/* In which directories a loader looks for what a directory of LD_LIBRARY_PATH says: ld.so(8). What depends on the image's
+ * loader, or on the processor, is searched in every way; and `..` as text, and as the image's links have it. */
 #include "_steps.h"
 
 #include <ctype.h>
@@ -112,13 +112,16 @@ static bool substitute(const char *item, const char *lib, const char *platform, 
 
 void search_item(struct nvc_steps *s, struct rows *directories, const char *item)
 {
-    bool plain = strchr(item, '$') == NULL;
+    bool plain = strchr(item, '$') == NULL, up = strstr(item, "/..") != NULL;
     char text[NVC_STEPS_PATH], path[NVC_STEPS_PATH];
 
     for (size_t i = 0; i < (plain ? 1 : COUNT(LIB) * COUNT(PLATFORM)) && !s->failed; i++) {
         /* CUDA's stubs are for linking only: they have no code, and programs are linked against them. */
-        if (substitute(item, LIB[i / COUNT(PLATFORM)], PLATFORM[i % COUNT(PLATFORM)], text) &&
-            clean(text, path) && strcmp(strrchr(path, '/'), "/stubs") != 0)
+        if (!substitute(item, LIB[i / COUNT(PLATFORM)], PLATFORM[i % COUNT(PLATFORM)], text) ||
+            !clean(text, path) || strcmp(strrchr(path, '/'), "/stubs") == 0)
+            continue;
+        search_add(s, directories, path);
+        if (up && follow(s, text, path))
             search_add(s, directories, path);
     }
 }
