@@ -213,7 +213,9 @@ class World:
         uuid = self._where[member]
         program = member.client
         assert isinstance(program, Program)
-        if kind == DROP:
+        if kind == DROP and excess:  # that is all it says
             program.excess += excess
+            program.messages.append((self.now, kind, round))
+            return
         # Not from within the arbiter: an answer takes its time.
         self.later(0, lambda: program.hear(self, member, uuid, kind, round, length))

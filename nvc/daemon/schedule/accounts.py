@@ -9,6 +9,7 @@ shim writes those of the ledger. `lease_length` decides how long each lease is.
 from __future__ import annotations
 
 from nvc.daemon.schedule.disturbance import make_good
+from nvc.daemon.schedule.lateness import lend
 from nvc.daemon.schedule.leases import UNIT
 from nvc.slices.model.policy import EQUAL, MS, NOTHING
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from nvc.slices.policy.entitlement import InForce
 
 DEBT = 30_000_000_000  # nanoseconds; no tenant is held to more than that
-#: Nanoseconds for which a late tenant counts as one that works. It pays for them, and nobody has more than its
-#: bound for as long as another one never gives its lease back.
-LENT = 500_000_000
 #: Nanoseconds after its end that a lease has to be given back: at least so long, since a lease may be shorter than
 #: what its holder launches at one time.
 GRACE = 10 * MS
@@ -144,8 +142,8 @@ class Accounts:
                     one.solo += now - since
                     one.solo_paid += part // count
         if user is not None and not late.get(user):
-            fresh = sum(now - one.since < LENT and not one.stalled for tenant in late for one in tenant.late)
-            user.shared += (now - since - own) * fresh // others
+            working = [one for tenant in late for one in tenant.late if not one.stalled]
+            lend(user, working, (now - since - own) // others, now)
 
     def end_disturbance(self, member: Member, now: int) -> None:
         """The process is gone: it takes nothing from others from now on."""

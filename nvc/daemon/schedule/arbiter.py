@@ -6,6 +6,7 @@ Turns go round by deficit (accounts.py). All times are nanoseconds of a monotoni
 from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
+from nvc.daemon.schedule.lateness import give_back
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
@@ -91,7 +92,7 @@ class Arbiter(Order):
                 tenant.unpaid = 0
                 self.late.discard(tenant)
                 for member in tenant.members:
-                    member.round, member.stalled = 0, False
+                    member.round, member.stalled, member.noted = 0, False, {}
                 self._wanting_changed(tenant, now)
                 self._free_all(tenant)
         elif not old.leases:
@@ -215,8 +216,7 @@ class Arbiter(Order):
         else:
             self._wanting_changed(tenant, now)
         if runs:
-            member.left = now
-            following = self.lease
+            member.left, following = now, self.lease
             member.follower = following if following is not lease else None
         return True
 
@@ -258,10 +258,11 @@ class Arbiter(Order):
         if not tenant.late:
             self.late.discard(tenant)
         self.pay(tenant)
+        give_back(self, member)
 
     def leave(self, member: Member, now: int) -> None:
         """The process is gone."""
-        tenant, member.wants = member.tenant, False
+        tenant, member.wants, member.noted = member.tenant, False, {}  # nobody says what ran
         if member.round:
             self.release(member, member.round, False, 0, now)
         if member.left:  # nobody says for how long
@@ -365,9 +366,8 @@ class Arbiter(Order):
         self.reserved = None
         kind = GRANT if length else FREE
         # Beside late ones alone it is not made to drain at the end of each lease: they would have the device then.
-        spare = (
-            self.quantum * SPARE if length and len(self.wanting) == 1 and self.policy.bound != EQUAL else 0
-        )
+        alone = length and len(self.wanting) == 1 and self.policy.bound != EQUAL
+        spare = self.quantum * SPARE if alone else 0
         end = now + max(length, spare) if length else 0
         holders = {member for member in tenant.members if member.waits()}
         for member in holders:

@@ -23,7 +23,7 @@ class Member:
 
     __slots__ = (
         "tenant", "client", "uuid", "wants", "stuck", "stalled", "reports", "round", "since", "used",
-        "alone", "paid", "left", "follower", "solo", "solo_paid", "disturbs", "disturbs_since",
+        "alone", "paid", "left", "follower", "solo", "solo_paid", "disturbs", "disturbs_since", "noted",
     )  # fmt: skip
 
     def __init__(self, tenant: ScheduledSlice, client: Connection, uuid: bytes = b"") -> None:
@@ -44,6 +44,7 @@ class Member:
         self.follower: Lease | None = None  # that began then, another tenant's
         self.disturbs = 0  # what others are yet to lose by a context that it makes
         self.disturbs_since = 0  # when it began with the last one
+        self.noted: dict[ScheduledSlice, int] = {}  # of others' leases, what it had while late; see lateness.py
         tenant.members.add(self)
 
     def waits(self) -> bool:
@@ -57,6 +58,7 @@ class ScheduledSlice:
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
         "held", "unpaid", "shared", "waited", "since", "grants", "lates", "turn", "served", "tag", "floor", "owed",
+        "left_with", "left",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -70,6 +72,8 @@ class ScheduledSlice:
         self.stand(account)
         self.budget = 0.0
         self.refilled = now
+        self.left_with = 0.0  # its budget when it last wanted the device no longer, which was at `left`
+        self.left = now
         self.held = 0  # in all
         self.owed = 0  # of its account, what it had while it was late; see Order.level_of
         self.unpaid = 0  # of that, while it was late

@@ -139,6 +139,7 @@ class Order(Accounts):
             del self.wanting[tenant.key]
             self.total -= tenant.weight
             tenant.since = 0
+            tenant.left_with, tenant.left = self.budget(tenant, now), now
             if not self.wanting:
                 self.account = max(self.account, level_of(tenant))
             if tenant is self.reserved or tenant in self.line:
@@ -153,8 +154,10 @@ class Order(Accounts):
         if tenant.rate:
             self.refill(tenant, now)
             # Where more is promised than there is, all others have savings.
-            most = self.saved(now)[1]
-            tenant.budget = min(tenant.budget, max(float(self.lease_length(tenant)), tenant.rate * most))
+            most = tenant.rate * self.saved(now)[1]
+            # What was lost to a late one is due still, after a rest that its own cap may have brought.
+            due = tenant.left_with if now - tenant.left < FORGOTTEN else 0.0
+            tenant.budget = min(tenant.budget, max(float(self.lease_length(tenant)), most, due))
         tenant.since = now
         self.wanting[tenant.key] = tenant
         self.total += tenant.weight
