@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.arbiter_world import SECOND, WEIGHT, Program, World
+from support.arbiter_world import FIXED, SECOND, WEIGHT, Program, World
 
 from nvc.daemon.io.wire import GRANT
 from nvc.daemon.schedule.leases import Member
@@ -117,3 +117,16 @@ def test_little_is_forgiven(drain: int) -> None:
     world.start("short", Program())
     world.run(60 * SECOND)
     assert world.held()["long"] / (60 * SECOND) == pytest.approx(0.5, abs=0.01)
+
+
+def test_leases_of_a_small_cap_are_not_the_shortest() -> None:
+    """A change of the device costs the other tenant time. Leases of the smallest caps would be too seldom."""
+    world = World(DevicePolicy(FIXED))
+    for cores in (1, 5, 8, 10, 50):
+        world.claim(str(cores), cores=cores)
+    arbiter = world.board.arbiters[world.uuids[0]]
+    lengths = {int(key): arbiter.lease_length(tenant) for key, tenant in arbiter.tenants.items()}
+    quantum = arbiter.quantum
+    assert lengths == {
+        1: quantum // 4, 5: quantum // 4, 8: 4 * MS, 10: quantum // 2, 50: quantum // 2
+    }  # fmt: skip

@@ -27,6 +27,9 @@ GRACE = 10 * MS
 #: believe that late work had more: it may have waited for the end of the other's.
 ALONE = 2_000_000
 ROUNDING = 1e-6  # of a sum of parts
+#: Nanoseconds from one lease of a tenant with a small cap to its next one, within which its leases are made longer:
+#: short ones cost all others more changes of the device.
+SOON = 50 * MS
 SAVED = 1_000_000_000  # nanoseconds of waiting, for which a bounded tenant is made good
 
 
@@ -62,7 +65,8 @@ class Accounts:
 
         With equal weights it is the quantum (see quantum.py), times the policy's `quanta`. With different weights,
         or if the policy bounds slices by their caps, it is a quarter of that to four times as much: so in a round
-        each gets about its part of the time.
+        each gets about its part of the time. With a cap it is half of that at least, if the next one is not later
+        than SOON after it.
         Two things change it later: `Arbiter.grant` makes it longer where nobody else wants the device, and a slice
         that takes several devices at once gets the least of theirs (gang.py).
         """
@@ -74,7 +78,8 @@ class Accounts:
             wanted = int(tenant.rate * count * whole)
         else:
             wanted = whole * count * tenant.weight // (self.total or 1)
-        return min(max(wanted, whole // 4), whole * 4)
+        shortest = max(whole // 4, min(whole // 2, int(tenant.rate * SOON)))
+        return min(max(wanted, shortest), whole * 4)
 
     @property
     def grace(self) -> int:
