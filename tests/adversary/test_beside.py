@@ -20,6 +20,7 @@ from support.virtual import World, device_time
 SECONDS = 10
 SHORT = 4  # in `make test`
 POINTS = 0.01
+ROUNDING = 1e-9  # a part is the difference of two sums
 BESIDE = 0.02  # that the other tenant may lack, or have too much
 #: In `make test`: one that waits, one that does not, one that alternates, two that the host holds back, processes,
 #: what leaves work behind, and what is late so often that the other one has to save time.
@@ -75,10 +76,10 @@ def test_the_other_has_its_share(
 ) -> None:
     found = tenants.beside(work, [take_time, way.name, 1000, 1000], cap, seconds)
     assert found.share <= cap / 100 + POINTS + way.burst / seconds
-    assert 1 - cap / 100 - BESIDE - way.lacks <= found.other <= 1 - cap / 100 + BESIDE + way.lends
+    assert 1 - cap / 100 - BESIDE <= found.other <= 1 - cap / 100 + BESIDE + way.lends
     assert found.most <= 1 - cap / 100 + BESIDE + way.lends + way.swings
     if cap == 50:
-        assert found.share >= way.least * cap / 500  # it goes on
+        assert found.share >= way.least * cap / 500 - ROUNDING  # it goes on
 
 
 @pytest.mark.parametrize("cap", (10, 50))
@@ -124,7 +125,8 @@ def test_a_card_is_measured(tenants: Tenants, card: str) -> None:
     slice_ = int(str(tenants.card.get("NVC_SIM_TIMESLICE_NS", 2_000_000)))
     assert found["change"] == pytest.approx(change, rel=0.02)
     assert found["making"] == pytest.approx(1.1 * 32 * (2 * change + 10_000), rel=0.05)
-    assert found["lasts"] == pytest.approx(80e6 + 32 * (400_000 + 2 * change + slice_), rel=0.1)
+    # Each of the kernels waits for a time slice at most.
+    assert found["lasts"] == pytest.approx(80e6 + 32 * (400_000 + 2 * change + slice_), rel=0.1, abs=16e6)
 
 
 def test_a_device_in_use_is_not_measured(tenants: Tenants, work: str) -> None:
@@ -137,7 +139,8 @@ def test_a_device_in_use_is_not_measured(tenants: Tenants, work: str) -> None:
 
 
 #: What makes a context goes on faster while the other one's cap leaves the device idle, and so takes less from it.
-MORE = {("slow", "dying", 50): 0.015}
+#: nvcd assumes that the driver's time slice is 2 ms; with 6 ms it gives back too much.
+MORE = {("slow", "dying", 50): 0.015, ("long-slices", "held-events", 50): 0.01}
 
 
 @pytest.mark.parametrize("card, name, cap", ON_CARDS)
@@ -150,7 +153,7 @@ def test_the_other_has_its_share_on_a_card_that_was_measured(
     found = tenants.beside(work, [take_time, way.name, 1000, 1000], cap, SHORT)
     assert found.share <= cap / 100 + POINTS + way.burst / SHORT
     assert (
-        1 - cap / 100 - BESIDE - way.lacks
+        1 - cap / 100 - BESIDE
         <= found.other
         <= 1 - cap / 100 + BESIDE + way.lends + MORE.get((card, name, cap), 0)
     )

@@ -22,7 +22,6 @@ class Way:
     #: The part of the time that a neighbour may have beyond its cap: for its work beside unfinished work of this
     #: one it is charged half, though that may wait for something and not run, where no mark shows that.
     lends: float = 0.0
-    lacks: float = 0.0  # what a neighbour may lack beyond its two points, on the simulated driver
     swings: float = 1.0  # what it may have beyond that in a single second
     least: float = 0.6  # the part of its cap that it has at least, on the simulated driver
     gpu: bool = True  # it runs on a real GPU too
@@ -45,7 +44,7 @@ WAYS = (
     Way("streams", "4,000 streams"),
     Way("no-context", "a kernel of a library in an explicit stream, without a current context"),
     Way("new-streams", "a stream for each kernel, destroyed at once"),
-    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, lacks=0.05, least=0),
+    Way("new-contexts", "a context for each kernel of 50 ms, destroyed at once", 0.05, least=0),
     Way("two-contexts", "two contexts in turn, in both something is under way at any time", 0.012),
     Way("null-stream", "the default stream, waiting for ten kernels at a time"),
     Way("random", "three streams and three lengths of kernels, with pauses, at random", 0.02),
@@ -55,7 +54,6 @@ WAYS = (
         "long-after-proof",
         "150,000 kernels of 5 µs and 100 of 20 ms of the same shape, in a queue",
         0.85,
-        lacks=0.025,
     ),
     Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
     Way("cooperative", "cuLaunchCooperativeKernel"),
@@ -103,7 +101,6 @@ WAYS = (
         "held-functions",
         "kernels wait for a function of the program that returns late",
         0.008,
-        lacks=0.015,
         swings=0.02,
     ),
     Way("held-race", "a thread lets a stream wait while another launches in it", 0.01, swings=0.02),
