@@ -60,6 +60,14 @@ def test_nothing_is_given_back_of_one_that_is_killed() -> None:
     assert other.excess == before and not member.noted
 
 
+def test_nothing_is_noted_for_one_that_is_gone() -> None:
+    """Slices may come and go for as long as one is late."""
+    world, arbiter, member, _ = beside(LENT + 400 * MS)
+    assert member.noted
+    arbiter.forget("other", world.now)
+    assert not member.noted
+
+
 def test_a_tenant_without_a_cap_needs_nothing_back() -> None:
     world, arbiter, member, other = beside(LENT + 400 * MS)
     before = other.excess

@@ -6,7 +6,7 @@ Turns go round by deficit (accounts.py). All times are nanoseconds of a monotoni
 from __future__ import annotations
 
 from nvc.daemon.io.wire import DROP, FREE, GRANT
-from nvc.daemon.schedule.lateness import give_back
+from nvc.daemon.schedule.lateness import forget_user, give_back
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
@@ -65,7 +65,7 @@ class Arbiter(Order):
             return
         for member in tuple(tenant.members):
             self.leave(member, now)
-        del self.tenants[key]
+        forget_user(self.late, self.tenants.pop(key))
         self._look_again(now)
 
     def set_policy(self, force: InForce, now: int) -> None:

@@ -28,6 +28,13 @@ def lend(user: ScheduledSlice, late: list[Member], each: int, now: int) -> None:
             one.noted[user] = one.noted.get(user, 0) + each
 
 
+def forget_user(late: set[ScheduledSlice], user: ScheduledSlice) -> None:
+    """The user is gone: nothing is noted for it."""
+    for tenant in late:
+        for one in tenant.late:
+            one.noted.pop(user, None)
+
+
 def give_back(arbiter: Arbiter, late: Member) -> None:
     """The process is late no longer: tell those who had the device meanwhile what was noted.
 
