@@ -1,11 +1,10 @@
 /* Fixed work by launches of every kind, for as long as asked, on a simulated or a real driver. Arguments are NAME=VALUE:
  *
- *   ns=N         GPU time of one kernel                    kind=plain|ptsz|ex|coop|multi|graph|spin|memset|copy
- *   batch=N      launches before each synchronisation;     nodes=N      kernels of the graph
- *                0: none before the end                    grid=N       blocks of a kernel
+ *   ns=N         GPU time of one kernel                    kind=plain|default|ptsz|ex|coop|multi|graph|spin|memset|copy
+ *   batch=N      launches before each synchronisation, 0: none before the end   nodes=N of a graph, grid=N blocks of a kernel
  *   threads=N streams=N   each thread has its own streams  seconds=S    warm=S before that
  *   idle=MS      after so long nothing more is launched      short=N   so many kernels first take a 4096th of it
- *   trace=MS     a line each: milliseconds, kernels so far   rest=US     after each synchronisation
+ *   trace=MS     a line each: milliseconds, kernels so far   rest=US, aside=US   after each synchronisation, before it
  *   rounds=N     of a kernel's loop, as printed before       cost=N        prints ns of a launch, N times, and ends
  *   probe=start|small|large|resident|threads   prints us of cuInit and a context, ns of an allocation, KiB, or threads; ends
  *
@@ -50,7 +49,7 @@ static _Atomic uint64_t done, longest;
 static _Atomic bool counting, ending;
 static const char *kind = "plain", *probe;
 static uint64_t work = 1000000, batch = 1, threads = 1, streams = 1, nodes = 1, trace, blocks = 1;
-static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds, rest;
+static uint64_t captures, cost, captured, churn, idle, short_ones, mixed, rounds, rest, aside;
 static double seconds = 1, warm = 0.2;
 
 void *entry(const char *name)
@@ -248,13 +247,14 @@ static void *work_on(void *argument)
         }
         if (churn && i % 16 == 0)
             renew(&own[i / 16 % streams]);
-        CUstream stream = strcmp(kind, "ptsz") == 0 ? NULL : own[i % streams];
+        CUstream stream = *kind == 'd' || strcmp(kind, "ptsz") == 0 ? NULL : own[i % streams];
         double from = now();
         must(launch(stream), "launch");
         note_longest(from);
         atomic_fetch_add(&done, strcmp(kind, "graph") == 0 ? nodes : 1);
         if (!batch || i % batch != batch - 1)
             continue;
+        aside ? usleep((useconds_t)aside) : 0;
         must(strcmp(kind, "ptsz") == 0 ? CU(cuStreamSynchronize_ptsz)(NULL) : synchronize(stream), "wait");
         rest ? usleep((useconds_t)rest) : 0;
     }
@@ -299,11 +299,11 @@ static void read_arguments(char **words)
         const struct {
             const char *name;
             uint64_t *to;
-        } numbers[] = {{"ns", &work},          {"batch", &batch},   {"threads", &threads},
-                       {"streams", &streams},  {"nodes", &nodes},   {"trace", &trace},
-                       {"grid", &blocks},      {"rounds", &rounds}, {"captures", &captures},
-                       {"cost", &cost},        {"churn", &churn},   {"idle", &idle},
-                       {"short", &short_ones}, {"mixed", &mixed},   {"rest", &rest}};
+        } numbers[] = {
+            {"ns", &work},           {"batch", &batch}, {"threads", &threads}, {"streams", &streams},
+            {"nodes", &nodes},       {"trace", &trace}, {"grid", &blocks},     {"rounds", &rounds},
+            {"captures", &captures}, {"cost", &cost},   {"churn", &churn},     {"idle", &idle},
+            {"short", &short_ones},  {"mixed", &mixed}, {"rest", &rest},       {"aside", &aside}};
         for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
             if (strcmp(*words, numbers[i].name) == 0)
                 *numbers[i].to = number(value);
