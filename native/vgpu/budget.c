@@ -38,11 +38,9 @@ static bool is_silent(const struct budget *budget, uint64_t now)
     return false;
 }
 
-void budget_open(struct budget *budget, int position, uint64_t now)
+void budget_reopen(struct budget *budget, int position, uint64_t now)
 {
     struct process *in = process();
-    if (budget->shared && now - budget->opened < BUDGET_FRESH_NS)
-        return;
     budget->opened = now;
     if (in) {
         lock_take(&in->account);

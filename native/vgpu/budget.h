@@ -29,7 +29,13 @@ struct budget {
 };
 
 /* Finds the ledger's part for a device, again if it is old. */
-void budget_open(struct budget *budget, int position, uint64_t now);
+void budget_reopen(struct budget *budget, int position, uint64_t now);
+
+static inline void budget_open(struct budget *budget, int position, uint64_t now)
+{
+    if (!budget->shared || now - budget->opened >= BUDGET_FRESH_NS)
+        budget_reopen(budget, position, now);
+}
 
 /* This process's work begins, at `now`. */
 void budget_begin(struct budget *budget, uint64_t now);

@@ -104,7 +104,14 @@ struct process {
     _Atomic uint32_t stale;         /* waits left after which to look for what was freed in stream order */
 };
 
-/* NULL: no memory for it. */
-struct process *process(void);
+extern struct process *_Atomic process_area;
+__attribute__((cold)) struct process *process_make(void);
+
+/* NULL: no memory for it. Inline: a launch and its wait ask dozens of times. */
+static inline struct process *process(void)
+{
+    struct process *have = atomic_load_explicit(&process_area, memory_order_acquire);
+    return __builtin_expect(have != NULL, 1) ? have : process_make();
+}
 
 #endif
