@@ -112,8 +112,14 @@ static void end_before(struct meter *meter, struct stream *stream, uint64_t cont
         stream_ended(meter, stream, stream->made, end, end > stream->entered ? end - stream->entered : 0);
 }
 
-void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
-                 uint64_t end)
+static void count_step(struct meter *meter, uint64_t now)
+{
+    budget_open(&meter->budget, meter->position, now);
+    SHARED_ADD(meter->budget.shared->steps, 1);
+}
+
+bool meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
+                 uint64_t end, bool stepped)
 {
     uint64_t now = end > meter->latest ? end : meter->latest;
     struct stream *stream;
@@ -124,7 +130,11 @@ void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_
     for (uint32_t i = 0; !handle && meter->used && i < meter->room; i++)
         end_before(meter, &meter->streams[i], context, serial, end);
     meter_close_if_idle(meter, now);
+    stepped &= !atomic_load_explicit(&meter->busy, memory_order_relaxed);
+    if (stepped)
+        count_step(meter, now);
     lock_drop(&meter->lock);
+    return stepped;
 }
 
 bool meter_begin(struct launch *launch)
@@ -242,7 +252,7 @@ static void ask(struct meter *meter, uint32_t i, uint64_t off)
         REAL(cuCtxPopCurrent_v2)(&before);
     if (!busy)
         meter_ended(meter, copy.context, copy.handle, copy.thread, copy.serial,
-                    now_ns(CLOCK_MONOTONIC) - off);
+                    now_ns(CLOCK_MONOTONIC) - off, false);
 }
 
 /* Before anything is given back of what is charged. */
@@ -306,8 +316,7 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off)
 void meter_stepped(struct meter *meter, uint64_t now)
 {
     lock_take(&meter->lock);
-    budget_open(&meter->budget, meter->position, now);
-    SHARED_ADD(meter->budget.shared->steps, 1);
+    count_step(meter, now);
     lock_drop(&meter->lock);
 }
 

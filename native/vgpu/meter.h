@@ -146,9 +146,10 @@ bool meter_look(struct meter *meter, uint64_t now, uint64_t off);
 /* The same for marks alone, which takes fewer calls of the driver. */
 bool meter_peek(struct meter *meter, uint64_t now);
 
-/* Everything of these that was launched before `serial` has ended, at `end`. Zero means any. */
-void meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
-                 uint64_t end);
+/* Everything of these that was launched before `serial` has ended, at `end`. Zero means any. True: the program `stepped`, since
+ * it waited for that, and nothing of its own is left on the device. */
+bool meter_ended(struct meter *meter, uint64_t context, uint64_t handle, uint64_t thread, uint64_t serial,
+                 uint64_t end, bool stepped);
 
 /* stalls.c: a stream is about to wait for something else than its own work. */
 void stall_expect(CUstream handle, uint64_t context, int position, uint64_t thread);
@@ -165,7 +166,7 @@ void stall_note(struct stream *stream, uint64_t asked);
 void stall_leave_out(struct meter *meter, uint64_t now);
 bool stall_is_on(const struct meter *meter, uint64_t asked);
 
-/* The program waited, or asked, and nothing of its own is left on the device. */
+/* The program waited, or asked, and a look showed that nothing of its own is left on the device. */
 void meter_stepped(struct meter *meter, uint64_t now);
 
 /* A context, or a stream, ends: what is unfinished in it is charged for until the driver has ended it. The first returns

@@ -57,13 +57,14 @@ static void after(const struct asked *asked, uint64_t context, uint64_t stream)
         uint64_t since = atomic_load(&meter->busy), latency = atomic_load(&meter->latency);
         uint64_t off = latency == UINT64_MAX || since > now ? 0 : least(latency, (now - since) / 2);
         /* Another thread may have seen it before. */
-        if (context != NOWHERE && since)
-            meter_ended(meter, context, stream, thread, asked->serial[i], now - off);
-        if (unfinished(i)) /* in other streams, which may have ended too */
+        bool stepped = context != NOWHERE && since &&
+                       meter_ended(meter, context, stream, thread, asked->serial[i], now - off, true);
+        if (!stepped && unfinished(i)) /* in other streams, which may have ended too */
             meter_look(meter, now, off);
         if (unfinished(i))
             continue;
-        meter_stepped(meter, now);
+        if (!stepped)
+            meter_stepped(meter, now);
         if (latency == UINT64_MAX) /* before another one has the device */
             latency_measure(meter);
         lease_stepped((int)i, now);
