@@ -212,7 +212,10 @@ void lease_stepped(int position, uint64_t now)
 {
     struct process *in = process();
     struct lease *lease = &in->leases[position];
-    uint32_t state = atomic_load(&lease->state), steps = atomic_fetch_add(&lease->steps, 1) + 1;
+    uint32_t state = atomic_load(&lease->state);
+    if (state == UNASKED) /* there is no turn */
+        return;
+    uint32_t steps = atomic_fetch_add(&lease->steps, 1) + 1;
     if (state == GRANTED && is_over(lease, now, steps ? steps : 1) &&
         atomic_compare_exchange_strong(&lease->state, &state, DRAINING))
         state = DRAINING;

@@ -84,7 +84,8 @@ static void open_if_idle(struct meter *meter, uint64_t now)
 
 void note_pace(struct meter *meter, uint64_t launch)
 {
-    meter->pace = meter->pace ? (3 * meter->pace + launch) / 4 : launch;
+    uint64_t pace = atomic_load_explicit(&meter->pace, memory_order_relaxed);
+    atomic_store_explicit(&meter->pace, pace ? (3 * pace + launch) / 4 : launch, memory_order_relaxed);
 }
 
 void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches, uint64_t end,
@@ -98,7 +99,8 @@ void stream_ended(struct meter *meter, struct stream *stream, uint64_t launches,
         meter->under_way -= (uint32_t)least(launches - stream->ended, meter->under_way);
         stream->ended = launches;
         meter->progress = end > meter->progress ? end : meter->progress;
-        meter->latest = end > meter->latest ? end : meter->latest;
+        if (end > atomic_load_explicit(&meter->latest, memory_order_relaxed))
+            atomic_store_explicit(&meter->latest, end, memory_order_release);
     }
     if (stream->ended == stream->begun)
         stream_forget(meter, stream);
@@ -151,7 +153,8 @@ bool meter_begin(struct launch *launch)
     stream->entered = launch->now;
     meter->under_way++;
     meter->budget.stalled = false;
-    atomic_store(&meter->stalled, false);
+    if (atomic_load_explicit(&meter->stalled, memory_order_relaxed)) /* it is written under the lock */
+        atomic_store(&meter->stalled, false);
     atomic_store_explicit(&meter->last_launch, launch->now, memory_order_relaxed);
     return true;
 }
