@@ -52,7 +52,7 @@ static int64_t refill(struct meter *meter, uint64_t now)
 static bool has_place(const struct launch *launch, const struct wait *wait)
 {
     const struct meter *meter = launch->meter;
-    return meter->under_way || meter->others < (launch->queued ? 1 : meter_most(meter)) ||
+    return meter->under_way || !meter->others || meter->others < (launch->queued ? 1 : meter_most(meter)) ||
            (wait->held_since && launch->now - wait->held_since > STUCK_NS);
 }
 

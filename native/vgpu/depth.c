@@ -28,14 +28,15 @@ enum {
     LONGER = 5          /* makes the proof longer by so many powers of two */
 };
 
-static uint64_t beyond(const struct meter *meter)
+/* Of 32 bits, since dividing by 64 takes long, and each launch and its wait do. */
+static uint32_t beyond(const struct meter *meter)
 {
     return meter->cores < 100 ? 100 - meter->cores : 1;
 }
 
-static uint64_t short_most(const struct meter *meter)
+static uint32_t short_most(const struct meter *meter)
 {
-    uint64_t part = (uint64_t)meter->cores * SHORT_MOST / 100;
+    uint32_t part = meter->cores * SHORT_MOST / 100;
     return part > SHORT_LEAST ? part : SHORT_LEAST;
 }
 
@@ -48,10 +49,10 @@ uint32_t meter_most(const struct meter *meter)
 {
     if (!meter->cores)
         return METER_MOST;
-    uint64_t most = AHEAD_NS * 100 / REFERENCE_NS / beyond(meter);
+    uint32_t most = (uint32_t)(AHEAD_NS * 100 / REFERENCE_NS) / beyond(meter);
     if (is_proven(meter) && short_most(meter) > most)
         most = short_most(meter);
-    return (uint32_t)least(most, METER_MOST);
+    return most < METER_MOST ? most : METER_MOST;
 }
 
 static void distrust(struct meter *meter)
@@ -75,7 +76,9 @@ void meter_prove(struct meter *meter, uint64_t launch, uint64_t from, uint64_t t
 /* This process's part of them. */
 static uint32_t share(const struct meter *meter)
 {
-    uint32_t part = meter->cores ? meter_most(meter) / (meter->others + 1) : METER_MOST;
+    uint32_t part = meter->cores ? meter_most(meter) : METER_MOST;
+    if (meter->cores && meter->others)
+        part /= meter->others + 1;
     return part < 1 ? 1 : part;
 }
 
@@ -87,7 +90,7 @@ uint32_t meter_room(const struct meter *meter)
 void meter_adapt(struct meter *meter, uint64_t waited)
 {
     bool held = meter->cores || lease_takes_turns(meter->position);
-    if (meter->cores && waited > AHEAD_NS * 100 / beyond(meter))
+    if (meter->cores && waited * beyond(meter) > AHEAD_NS * 100)
         distrust(meter);
     uint32_t fewest = held && meter->pace > LATE_NS ? 1 : 2;
     if (waited > LATE_NS) {
