@@ -86,9 +86,11 @@ struct stream *stream_add(struct meter *meter, uint64_t handle, uint64_t context
     struct stream *found = place_of(meter, handle, context, thread);
     if (found && stream_is_used(found))
         return found;
-    if ((!found || meter->used * 4 >= meter->room * 3) && !grow(meter))
-        return NULL;
-    found = place_of(meter, handle, context, thread);
+    if (!found || meter->used * 4 >= meter->room * 3) {
+        if (!grow(meter))
+            return NULL;
+        found = place_of(meter, handle, context, thread);
+    }
     memset(found, 0, offsetof(struct stream, ring));
     found->handle = handle;
     found->context = context;
