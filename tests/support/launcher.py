@@ -47,7 +47,7 @@ def _build_sanitized(directory: str) -> str:
     build = os.path.relpath(directory, REPO)
     with open(f"{directory}/.packages-build", "w", encoding="ascii"):
         pass  # as installed
-    flags = "CFLAGS=-Wno-error -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all"
+    flags = "CFLAGS=-Wno-error -g1 -O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
     run("make", "-s", "-C", REPO, f"{build}/launcher", f"BUILD={build}", "STATIC=", "HARDEN=", flags, timeout=600)
     return f"{directory}/launcher"
 
