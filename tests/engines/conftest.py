@@ -16,6 +16,7 @@ from support.debian import ready as ready_layers
 from support.engines import Host
 from support.packages import build, build_newer, deb
 from support.vgpucap import work  # noqa: F401
+from support.vgpushim import tool  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from support.doctor import Named, examine, problems
 from support.doctorbox import Box
 from support.engines import DRIVER, Host
 from support.vgpu import Inside
-from support.vgpushim import compile_tool
 
 LIBS = f"/usr/lib/{os.uname().machine}-linux-gnu"
 LEDGER = f"{LIBS}/nvc/ledger/ledger"
@@ -122,9 +121,8 @@ def test_a_ledger_was_written_to(box: Box) -> None:
         well(box, "vgpu.ledgers")
 
 
-def test_a_program_gets_around_the_shim(box: Box, tmp_path: object) -> None:
+def test_a_program_gets_around_the_shim(box: Box, tool: str) -> None:
     """By a copy of the driver's library in its image, which its own variable leads to."""
-    tool = compile_tool(str(tmp_path), "-O2")
     with sliced(box) as container:
         rootfs = container.bundle.rootfs
         os.makedirs(f"{rootfs}/opt/own")
