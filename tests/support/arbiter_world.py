@@ -194,7 +194,8 @@ class World:
         return {
             tenant.key
             for tenant in arbiter.tenants.values()
-            if any(member.round and member not in tenant.late for member in tenant.members)
+            for member in tenant.members
+            if member.round and member not in tenant.late
         }
 
     def check(self) -> None:
@@ -203,8 +204,9 @@ class World:
             lease = arbiter.lease
             if not arbiter.policy.leases or lease is not None and lease.tenant is None:
                 continue  # everybody holds it, until now at least
-            assert len(self.holders(uuid)) <= 1
-            assert (lease is None) == (not self.holders(uuid))
+            holders = self.holders(uuid)
+            assert len(holders) <= 1
+            assert (lease is None) == (not holders)
             if arbiter.wanting and (lease is None or lease.end or lease.dropped):
                 waits = arbiter.reserved is not None
                 assert waits or arbiter.deadline is not None, "nothing will happen any more"
