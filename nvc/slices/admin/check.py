@@ -38,7 +38,7 @@ class CheckReport(Value):
 def check_process(kernel: Kernel, pid: int) -> CheckReport:
     """Check which mapped files are shims, and which are driver libraries without one. Raises ContainerError."""
     try:
-        mapped = _mapped(pid)
+        mapped, whole = _mapped(pid)
         root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         name = _first_line(f"/proc/{pid}/comm")
     except OSError as error:
@@ -71,6 +71,8 @@ def check_process(kernel: Kernel, pid: int) -> CheckReport:
         for path, inode in elsewhere
         if inode not in beside_shims
     ]
+    if not whole:
+        uncovered.append((f"/proc/{pid}/maps", "too long to be read to its end"))
     for path, soname in private:
         beside = posixpath.basename(posixpath.dirname(path)) == PRIVATE
         if not (beside and soname in shims):
@@ -111,8 +113,8 @@ def check_files(kernel: Kernel, root: int, libs_dir: str) -> tuple[str, ...]:
     return (*uncovered, *found.hidden)
 
 
-def _mapped(pid: int) -> dict[tuple[int, int], str]:
-    """The files that a process has mapped: device and inode, and the path in its mount namespace."""
+def _mapped(pid: int) -> tuple[dict[tuple[int, int], str], bool]:
+    """The files that a process has mapped, by device and inode, with their paths; and whether these are all."""
     fd = os.open(f"/proc/{pid}/maps", os.O_RDONLY | os.O_CLOEXEC)
     data = b""
     try:
@@ -128,7 +130,7 @@ def _mapped(pid: int) -> dict[tuple[int, int], str]:
             device = os.makedev(int(major, 16), int(minor, 16))
             path = fields[5].removesuffix(b" (deleted)").replace(b"\\012", b"\n")
             found[device, int(fields[4])] = path.decode("utf-8", "surrogateescape")
-    return found
+    return found, len(data) < MAPS_LIMIT
 
 
 def _read(kernel: Kernel, root: int, path: str, device: int = -1, inode: int = -1) -> Elf | None:
