@@ -290,6 +290,12 @@ CONTAINERS = (
         "unit/test_vgpu_coverage.py::test_more_mappings_than_are_read_are_not_covered",
     ),
     Right(
+        "a slice that cannot be looked through",
+        "a container has more directories, copies or names than nvc reads, while `vgpu check --all` looks",
+        "it is named; others are looked at",
+        "unit/test_vgpu_coverage.py::test_a_slice_with_too_many_files_does_not_hide_the_others",
+    ),
+    Right(
         "silent readers of metrics",
         "connections that ask nothing, or half a question, take all places",
         "one more is served",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nvc.errors import ContainerError
+from nvc.errors import ContainerError, MountError
 from nvc.kernel import O_PATH
 from nvc.slices.admin.check import IDLE, CheckReport, check_files, check_process
 from nvc.slices.store.status import find
@@ -90,6 +90,8 @@ def _files(kernel: Kernel, tenant: SliceStatus) -> list[str]:
         root = os.open(f"/proc/{pid}/root", O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             found = check_files(kernel, root, tenant.entry.libs_dir)
+        except MountError as error:  # by what a tenant has put there; others are still to be looked at
+            found = (f"{error.path}: {error.cause}",)
         finally:
             os.close(root)
         return [f"{tenant.name}: {path}" for path in found]
