@@ -99,12 +99,23 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     return credit >= some ? WAIT_PLACE : WAIT_CREDIT;
 }
 
+/* The lock is held. Whether no launch of another thread has waited for longer; of a thread that has ended nothing is heard. */
+static bool is_oldest(struct meter *meter, const struct wait *wait, uint64_t now)
+{
+    if (meter->oldest && meter->oldest < wait->held_since && now - meter->oldest_heard < 2 * STUCK_NS)
+        return false;
+    meter->oldest = wait->held_since;
+    meter->oldest_heard = now;
+    return true;
+}
+
 /* The lock is held. Nothing has ended for long, so that what runs may wait for this launch, whatever that waits for. Not
- * before the credit that was missing at first would have come, had nothing run. */
+ * before the credit that was missing at first would have come, had nothing run. One at a time, in the order in which they
+ * came: who always launches more would leave nothing to the one that what runs waits for. */
 static bool is_stuck(struct meter *meter, struct wait *wait, uint64_t now)
 {
     uint64_t from = wait->held_since > meter->progress ? wait->held_since : meter->progress;
-    if (!meter->under_way || !wait->held_since || now <= from)
+    if (!meter->under_way || !wait->held_since || !is_oldest(meter, wait, now) || now <= from)
         return false;
     if (wait->still_since != from) {
         int64_t credit = meter->cores ? refill(meter, now) : 0;
@@ -139,6 +150,8 @@ enum verdict_of_gate credit_begin(struct launch *launch, uint32_t cores, struct 
     }
     if (verdict == OPEN && !meter_begin(launch))
         verdict = WAIT_MEMORY;
+    if (verdict == OPEN && meter->oldest == wait->held_since)
+        meter->oldest = 0;
     lock_drop(&meter->lock);
     return verdict;
 }

@@ -98,6 +98,8 @@ struct meter {
     uint32_t breaches;            /* so often they were not, after that was proven */
     uint32_t doubts;   /* since launches had to wait too long: so many more in time, and there is none */
     uint64_t progress; /* when something was last shown to have ended, or let through for want of that */
+    uint64_t oldest,
+        oldest_heard; /* since when the launch waits that waits longest, and when it was last heard of */
     _Atomic uint64_t latest;  /* when the last of the work that has ended, ended */
     _Atomic uint64_t latency; /* of a launch that is waited for: see latency.c; UINT64_MAX: not measured */
     _Atomic uint64_t measure_at; /* when that may be tried again */

@@ -94,6 +94,15 @@ def test_the_other_has_its_share_where_wake_ups_take_long(
     assert found.other >= 1 - cap / 100 - BESIDE
 
 
+def test_a_thread_that_launches_more_and_more_keeps_no_other_one_from_it(
+    tenants: Tenants, take_time: str, work: str, world: World
+) -> None:
+    """Eight of its launches join what waits, and the one that lets this go on comes behind them."""
+    world.wake(500e-6)
+    found = tenants.beside(work, [take_time, "held-race", 1000, 1000], 10, SHORT)
+    assert found.share > 0.08
+
+
 USUAL = {"NVC_SIM_SWITCH_NS": SWITCH_NS}
 #: Changes, and so contexts, take a third of the time of an H200, or three times as long; or the driver's time slice
 #: does.
