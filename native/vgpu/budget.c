@@ -202,7 +202,8 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
 void budget_bury(struct vgpu_budget *shared, struct vgpu_interval *interval, uint32_t cores, uint64_t now)
 {
     uint64_t since = SHARED_READ(interval->since), seen = SHARED_READ(interval->seen);
-    uint64_t host = clock_of_host(now), end = seen + ALIVE_NS;
+    /* By who does not know the time: never less than is due. */
+    uint64_t end = seen + ALIVE_NS, host = clock_is_known() ? clock_of_host(now) : end;
     SHARED_WRITE(interval->since, 0);
     if (!since || since > host)
         return;

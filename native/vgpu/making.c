@@ -17,18 +17,19 @@ static uint64_t time_of(int position)
 }
 
 /* A slice with a cap makes one when it has credit, as it launches: so processes that come without end are as many as it
- * can pay for. False: no memory. */
+ * can pay for. False: no memory, or the window is not known. */
 static bool wait_for_credit(struct launch *launch, int position)
 {
     struct wait wait = {0};
+    struct window window;
     for (;;) {
-        struct window window = window_of(position);
+        window = window_of(position);
         launch->now = now_ns(CLOCK_MONOTONIC);
         launch->meter = meter_make(position);
         if (!launch->meter)
             return false;
-        if (!window.cores || window.unknown)
-            break; /* of a quota that cannot be read, the memory is denied */
+        if (window.unknown || !window.cores)
+            break;
         enum verdict_of_gate verdict = credit_weigh(launch, window.cores, &wait);
         if (verdict == OPEN)
             break;
@@ -39,7 +40,7 @@ static bool wait_for_credit(struct launch *launch, int position)
     }
     if (launch->queued)
         budget_leave(&launch->meter->budget, launch->ticket);
-    return true;
+    return !window.unknown;
 }
 
 static void pay(struct meter *meter, uint64_t time, uint64_t less)
@@ -59,6 +60,8 @@ bool making_begin(struct making_time *making, int position)
     struct launch launch = {.position = position};
     *making = (struct making_time){.position = position};
     struct window window = window_of(position);
+    if (window.unknown)
+        return false;
     if (!window.cores && !(window.shared && lease_is_handed_out()))
         return true; /* nobody counts */
     if (!wait_for_credit(&launch, position))

@@ -12,7 +12,7 @@ struct making_time {
     uint64_t since; /* CLOCK_MONOTONIC, nanoseconds; 0: nothing was paid */
 };
 
-/* Before the driver's call: also if that fails, or the process ends in it. False: no memory to know what the slice has. */
+/* Before the driver's call: also if that fails, or the process ends in it. False: it is not known what the slice has. */
 bool making_begin(struct making_time *making, int position);
 
 /* Behind it: no more is paid than the time that it took. */

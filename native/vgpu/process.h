@@ -70,6 +70,8 @@ struct process {
     _Atomic bool ending;            /* the program calls exit(3) */
     _Atomic uint32_t watching;      /* see watch.c */
     _Atomic uint64_t clock_due;     /* when clock.c looks at its namespace again */
+    _Atomic int64_t clock_ahead;    /* nanoseconds that this process's clock is ahead of the host's */
+    _Atomic bool clock_known;       /* it was read */
 
     struct lock table; /* guards the items: see items.h */
     struct item *items;

@@ -3,6 +3,7 @@
 #include "account.h"
 #include "clock.h"
 #include "lease.h"
+#include "log.h"
 
 /* A window as one word of process.h. */
 enum { KNOWN = 1 << 8, PAUSED = 1 << 9, SHARED = 1 << 10, UNKNOWN = 1 << 11, WEIGHED = 1 << 12 };
@@ -18,6 +19,15 @@ static uint32_t read_pace(uint64_t pace)
     return WEIGHED | (percent < 100 ? percent : 0);
 }
 
+/* The processes of a slice share a budget: where their clocks do not agree, each look at one would add credit. */
+static bool is_timed(void)
+{
+    bool known = clock_is_known();
+    if (!known)
+        LOG_ONCE("this process's time namespace is not known: a slice with a cap needs /proc");
+    return known;
+}
+
 static uint32_t read_window(int position)
 {
     struct vgpu_quota_device device;
@@ -27,6 +37,8 @@ static uint32_t read_window(int position)
     bool leases = device.policy != VGPU_POLICY_NATIVE && device.policy != VGPU_POLICY_CONCURRENT;
     if (leases && device.cores < 100)
         word |= device.cores;
+    if (word & 0xff && !is_timed())
+        return KNOWN | UNKNOWN;
     if (leases)
         word |= SHARED;
     if (device.policy == VGPU_POLICY_CONCURRENT)

@@ -11,7 +11,7 @@ struct window {
     uint32_t cores; /* percent; 0: no cap */
     bool paused;
     bool shared;  /* nvcd hands out turns, when it is there */
-    bool unknown; /* the quota cannot be read */
+    bool unknown; /* the quota cannot be read, or the host's time is not known */
     bool weighed; /* time is measured, so that nvcd can keep slices that run at once to their weights */
 };
 
