@@ -75,7 +75,7 @@ def test_without_the_hosts_time_there_is_no_context(
     world.kill(plain)
     assert "cuDevicePrimaryCtxRetain: 2" in said_by(world, refused)
     assert had == pytest.approx(0.2, abs=2 * PERIOD * 0.1)
-    assert any(line.endswith("with a cap, mount /proc") for line in slice_.said())
+    assert any(line.endswith("a slice with a cap needs /proc") for line in slice_.said())
 
 
 def test_with_a_cap_that_comes_later_there_is_no_launch(
