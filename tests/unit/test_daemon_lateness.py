@@ -52,6 +52,14 @@ def test_what_was_noted_after_that_is_given_back_when_it_is_late_no_longer() -> 
     assert arbiter.tenants["late"].budget < -0.4 * (LENT + 400 * MS)
 
 
+def test_no_more_is_given_back_than_a_cap_saves() -> None:
+    """Else the meter of an honest tenant would fall far below what NVML shows."""
+    world, arbiter, member, other = beside(10 * SECOND)
+    before = other.excess
+    arbiter.release(member, member.round, False, 10 * SECOND, world.now)
+    assert other.excess - before == LENT
+
+
 def test_nothing_is_given_back_of_one_that_is_killed() -> None:
     """Nobody says what of its work ran."""
     world, arbiter, member, other = beside(LENT + 400 * MS)

@@ -38,10 +38,10 @@ def forget_user(late: set[ScheduledSlice], user: ScheduledSlice) -> None:
 def give_back(arbiter: Arbiter, late: Member) -> None:
     """The process is late no longer: tell those who had the device meanwhile what was noted.
 
-    Their meters keep no more of it than what a cap can save.
+    No more than LENT: a cap saves no more, and a meter that falls by more looks like use that nobody can explain.
     """
     for user, part in late.noted.items():
         member = next(iter(user.members), None)
         if user.rate and member is not None:
-            arbiter.send(member, DROP, member.round, 0, part)
+            arbiter.send(member, DROP, member.round, 0, min(part, LENT))
     late.noted.clear()
