@@ -223,7 +223,7 @@ def test_a_flood_costs_its_sender(place: Place) -> None:
     for _ in range(2):
         place.tenant()
     flood.ask("connect")
-    before, end = daemon.cpu(), time.monotonic() + 2
+    before, waited, end = daemon.cpu(), place.waited(), time.monotonic() + 2
     flood.send("flood", end)
     for tenant in place.tenants[1:]:
         tenant.send("busy", end, 0)
@@ -232,7 +232,7 @@ def test_a_flood_costs_its_sender(place: Place) -> None:
     assert daemon.cpu() - before < 0.5
     assert sent < 6000
     # The flooding slice wants the device too, and has its part of it.
-    assert min(held) > 0.2 * 2e9
+    assert min(held) / 1e9 > 0.2 * 2 - (place.waited() - waited)
 
 
 @pytest.mark.nightly
@@ -240,14 +240,15 @@ def test_a_flood_of_connections_costs_its_sender(place: Place) -> None:
     daemon = place.start()
     for _ in range(3):
         place.tenant()
-    before, end = daemon.cpu(), time.monotonic() + 3
-    place.tenants[0].send("knock", end)
+    before, waited, end = daemon.cpu(), place.waited(), time.monotonic() + 3
+    place.tenants[0].send("knock", end, 2000)
     for tenant in place.tenants[1:]:
         tenant.send("busy", end, 0)
     held = [tenant.receive()["held"][0] for tenant in place.tenants[1:]]
-    assert place.tenants[0].receive() > 2000
-    assert daemon.cpu() - before < 1.6
-    assert min(held) > 0.3 * 3e9
+    assert min(held) / 1e9 > 0.3 * 3 - (place.waited() - waited)
+    place.tenants[0].receive()
+    # A part of the time, which is longer where the sender does not get a processor.
+    assert daemon.cpu() - before < 1.6 / 3 * (3 + time.monotonic() - end)
 
 
 @pytest.mark.nightly

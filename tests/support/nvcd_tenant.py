@@ -282,9 +282,9 @@ def main() -> None:
                 except OSError:
                     break
             answer(count)
-        elif command == "knock":  # until when: connections that are closed at once
+        elif command == "knock":  # until when, and how many at least: connections that are closed at once
             count = 0
-            while time.monotonic() < words[0]:
+            while time.monotonic() < words[0] or count < words[1]:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as made:
                     if made.connect_ex(f"{LIBRARIES}/nvc/daemon/socket") == 0:
                         count += 1
