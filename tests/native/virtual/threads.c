@@ -317,6 +317,14 @@ WORLD_API int kill(pid_t process, int signal)
     return result;
 }
 
+/* The keeper would find out, by a look each 50 ms of real time. */
+WORLD_API int raise(int signal)
+{
+    if (signal == SIGKILL && world_self)
+        world_leave_killed();
+    return REAL(raise)(signal);
+}
+
 WORLD_API int pause(void)
 {
     if (!world_self)

@@ -143,9 +143,10 @@ void world_await_turn(struct participant *self)
     if (leaving)
         await_end(world->leaving_process, leaving);
     if (dying) {
-        await_death(dying);
-        world_forget(dying);
-        world_show();
+        await_death(abs(dying));
+        world_forget(abs(dying));
+        if (dying > 0)
+            world_show();
     }
 }
 
@@ -243,15 +244,25 @@ void world_leave(void)
     world_hand_on();
 }
 
-void world_leave_all(void)
+static void leave_all(int32_t dying)
 {
     int32_t own = getpid();
     world_self = NULL;
     for (uint32_t i = 0; i < atomic_load(&world->used); i++)
         if (world->participants[i].pid == own && world->participants[i].phase == WORLD_PRESENT)
             atomic_store(&world->participants[i].phase, WORLD_LEFT);
-    atomic_store(&world->dying, own);
+    atomic_store(&world->dying, dying);
     world_hand_on();
+}
+
+void world_leave_all(void)
+{
+    leave_all(getpid());
+}
+
+void world_leave_killed(void)
+{
+    leave_all(-getpid());
 }
 
 void world_kill(int32_t process)

@@ -45,8 +45,8 @@ struct participant {
 struct world {
     uint32_t size; /* of this structure, when it is complete */
     int32_t keeper;
-    int32_t cpu; /* where all run: one at a time, a processor's caches and no wake-up of another */
-    _Atomic int32_t dying;
+    int32_t cpu;           /* where all run: one at a time, a processor's caches and no wake-up of another */
+    _Atomic int32_t dying; /* a process that ends; below zero: nothing is shown of it */
     int32_t leaving_process; /* whose thread `leaving` is */
     _Atomic int32_t leaving;
     uint32_t late;         /* threads begin and end so many us late, in real time: nobody else may see it */
@@ -97,6 +97,7 @@ void world_delay(void); /* in real time, by `late` */
 
 void world_leave(void);             /* the calling thread ends */
 void world_leave_all(void);         /* its process ends */
+void world_leave_killed(void);      /* its process kills itself */
 void world_forget(int32_t process); /* which is known to have ended */
 void world_kill(int32_t process);   /* which was killed, and ends */
 
