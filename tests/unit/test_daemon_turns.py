@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from support.arbiter_world import FIXED, SECOND, WEIGHT, Program, World
 
-from nvc.daemon.io.wire import GRANT
+from nvc.daemon.io.wire import DROP, FREE, GRANT
 from nvc.daemon.schedule.leases import Member
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.policies import DevicePolicy
@@ -130,3 +130,33 @@ def test_leases_of_a_small_cap_are_not_the_shortest() -> None:
     assert lengths == {
         1: quantum // 4, 5: quantum // 4, 8: 4 * MS, 10: quantum // 2, 50: quantum // 2
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cores, part, since, waits",
+    [
+        (10, 0.2, 2 * MS, True),
+        (10, 0.4, 2 * MS, True),
+        (10, 0.6, 2 * MS, False),
+        (10, 0.4, SECOND, False),
+        (60, 0.2, 2 * MS, False),
+    ],
+)
+def test_nobody_drains_for_a_smaller_cap_that_holds_its_slice_back(
+    cores: int, part: float, since: int, waits: bool
+) -> None:
+    """It asks as soon as it has credit for a kernel. The other one would have the device again at once."""
+    world = World(DevicePolicy(FIXED))
+    other = world.start("other", Program(drain=4 * MS), cores=60)
+    began = world.now
+    (short,) = world.add("short", Program(), cores=cores)
+    (third,) = world.add("third", Program(), cores=30)
+    world.run(since)
+    (arbiter,) = world.board.arbiters.values()
+    short.tenant.budget, short.tenant.refilled = part * arbiter.lease_length(short.tenant), world.now
+    world.want(short)
+    end = began + arbiter.lease_length(arbiter.tenants["other"]) if waits else world.now
+    world.run(MS)
+    world.want(third)  # whose cap has all that it saves: it waits as for any other lease
+    world.run(40 * MS)
+    assert [(at, kind) for at, kind, _ in other.messages][:2] == [(began, FREE), (end, DROP)]

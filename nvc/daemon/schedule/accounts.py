@@ -68,7 +68,8 @@ class Accounts:
         each gets about its part of the time. With a cap it is half of that at least, if the next one is not later
         than SOON after it.
         Two things change it later: `Arbiter.grant` makes it longer where nobody else wants the device, and a slice
-        that takes several devices at once gets the least of theirs (gang.py).
+        that takes several devices at once gets the least of theirs (gang.py). A lease that began without an end may
+        get one, see `Order.left_to`.
         """
         whole = self.quantum * self.policy.quanta
         count = max(1, len(self.wanting))
@@ -217,6 +218,11 @@ class Accounts:
         """Bring the budget of a bounded tenant up to date."""
         tenant.budget = self.budget(tenant, now)
         tenant.refilled = now
+
+    def unbind(self, tenant: ScheduledSlice, now: int) -> None:
+        """A lease has no end until now: it was not bounded, and saved only what it left to late ones."""
+        self.refill(tenant, now)
+        tenant.budget = max(tenant.budget, float(self.lease_length(tenant)))
 
     def saved(self, now: int) -> tuple[float, float]:
         """The least and the most that one that wants the device has saved, in nanoseconds of waiting."""

@@ -164,9 +164,9 @@ class Arbiter(Order):
         if lease.dropped or holder is None:
             return
         if not lease.end:
-            if self.policy.reclaim:
-                lease.end = now + min(self.policy.reclaim, self.quantum * self.policy.quanta)
-                self.deadline = lease.end
+            left = self.left_to(lease, tenant, now)
+            if left:
+                lease.end = self.deadline = now + left
             else:
                 self.drop(now)
         elif lease.due < lease.end:
@@ -323,9 +323,8 @@ class Arbiter(Order):
             lease.ended = tenant.served = now
             tenant.turn = now - lease.began
             tenant.stand(tenant.account)
-            if not lease.end:  # it was not bounded meanwhile, and saved only what it left to late ones
-                self.refill(tenant, now)
-                tenant.budget = max(tenant.budget, float(self.lease_length(tenant)))
+            if not lease.end:
+                self.unbind(tenant, now)
             tenant.since = now if tenant.key in self.wanting else 0
             self._wanting_changed(tenant, now)
         self.dispatch(now)

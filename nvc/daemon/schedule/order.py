@@ -11,7 +11,7 @@ from nvc.slices.model.policy import MS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
-    from nvc.daemon.schedule.leases import ScheduledSlice
+    from nvc.daemon.schedule.leases import Lease, ScheduledSlice
     from nvc.slices.policy.entitlement import InForce
 
 FORGIVEN = 64  # of what a tenant is ahead, at most a turn, such a part with each of its turns
@@ -94,6 +94,26 @@ class Order(Accounts):
         if best is None and (soonest or held_back):
             self.deadline = now + (soonest or self.quantum)
         return best
+
+    def left_to(self, lease: Lease, tenant: ScheduledSlice, now: int) -> int:
+        """How long the holder of a lease without an end keeps it, now that this one wants the device too.
+
+        Beside one with a smaller cap, which holds it back, until the end that the lease would have had if it had
+        been given one. Else its holder would drain, be given the next one too, and the device be idle meanwhile.
+        """
+        holder = lease.tenant
+        if self.policy.reclaim:
+            return min(self.policy.reclaim, self.quantum * self.policy.quanta)
+        if holder is None or not 0 < tenant.rate < (holder.rate or 1):
+            return 0
+        missing = self.lease_length(tenant) // 2 - self.budget(tenant, now)
+        if missing < tenant.rate or self.has_gangs():
+            return 0
+        lease.due = max(now, lease.began + self.lease_length(holder))
+        if lease.due > now:
+            self.charge_until(now)
+            self.unbind(holder, now)
+        return lease.due - now
 
     def kept_until(self, now: int) -> int:
         """Until when the device is kept for one that rests, since all that want it owe; 0: it is not.
