@@ -192,9 +192,10 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
     uint64_t passed = !last ? saved : host > last ? host - last : last - host < (uint64_t)SECOND ? 0 : saved;
     if (passed > (uint64_t)(LEDGER_DEBT / SECOND * 100 * SECOND))
         passed = (uint64_t)(LEDGER_DEBT / SECOND * 100 * SECOND);
+    uint64_t rest = passed % 100; /* for the next look: many threads may look each 50 ns */
     /* Whoever moves the time adds the credit. */
-    if (passed && __atomic_compare_exchange_n(&shared->refilled, &last, host, false, __ATOMIC_SEQ_CST,
-                                              __ATOMIC_SEQ_CST))
+    if (passed > rest && __atomic_compare_exchange_n(&shared->refilled, &last, host - rest, false,
+                                                     __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         add_credit(shared, (int64_t)(passed / 100 * cores), most);
     return SHARED_READ(shared->credit);
 }

@@ -118,6 +118,21 @@ def test_long_kernels_after_a_proof_are_many_once(
     assert len(tops) == 1 and tops[0] <= under_way * 0.02 * (100 - cap) / 100 + 0.1
 
 
+def test_threads_that_wait_do_not_keep_each_other_from_credit(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """Many look at it within 100 ns. What these bring is not lost, else all look again and again, for nothing."""
+    slice_ = capped(program=take_time)
+    slice_.cap(50)
+    words = [take_time, "many-threads", "1000", "1000"]
+    process = world.start(words, slice_.environment(), stdout=subprocess.DEVNULL)
+    for _ in range(15):
+        before = world.switches
+        world.run(0.1)
+        assert world.switches - before < 60_000  # 17,443 at most; 500,000 and more where credit is lost
+    world.kill(process)
+
+
 @pytest.mark.parametrize("seconds", [-1000, 1000])
 def test_a_clock_that_can_no_longer_be_read(
     world: World, capped: Callable[..., Capped], take_time: str, seconds: int
