@@ -184,7 +184,7 @@ WAYS = (
         "storm",
         "processes that are killed, three at a time, 200 a second",
         0.06,
-        lends=0.02,
+        lends=0.03,  # as above
         least=0,
         nightly=True,
     ),
