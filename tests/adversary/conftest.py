@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import adversary_time
+from support.beside import driver, tenants  # noqa: F401
 from support.simdriver import sim_root, simdriver  # noqa: F401
 from support.vgpucap import capped, work  # noqa: F401
 from support.vgpushim import plain_slice, shims, shims_sanitized, tool, tool_sanitized, vgpu  # noqa: F401

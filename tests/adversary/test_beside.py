@@ -8,13 +8,10 @@ reached while the device is its own, and a context that is made takes 11 ms from
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 
 import pytest
 from support.adversary_time import WAYS, Way
 from support.beside import SWITCH_NS, Tenants
-from support.nvcd import Place
-from support.vgpu import ensure_shim
 from support.virtual import World, device_time
 
 SECONDS = 10
@@ -52,22 +49,6 @@ CASES += [
 ]
 #: Seconds that a wake-up takes on an H200's host: two, from the end of a lease to the next one's work, took 136 us.
 WAKE = 68e-6
-
-
-@pytest.fixture
-def driver(sim_root: Callable[..., str], scratch: str) -> str:
-    return sim_root(gpus=1, seed=scratch)
-
-
-@pytest.fixture
-def tenants(stage: str, scratch: str, world: World, driver: str, launcher: str) -> Iterator[Tenants]:
-    ensure_shim(stage, scratch)
-    place = Place(stage, scratch, world)
-    place.start(f"--root={driver}")
-    made = Tenants(place, driver, launcher)
-    yield made
-    made.end()
-    place.end()
 
 
 @pytest.mark.parametrize("way, cap, seconds", CASES)

@@ -94,6 +94,21 @@ int main(int argc, char **word)
         kill(child, SIGKILL);
         if (recv(pair[0], text, 6, 0) != 0)
             return 2;
+    } else if (!strcmp(word[1], "stopped")) { /* from 2.5 to 22.5 ms, while it sleeps for 1 ms five times */
+        long began = now();
+        pid_t child = fork();
+        if (child == 0) {
+            for (int i = 0; i < 5; i++)
+                usleep(1000);
+            printf("%ld\n", now() - began);
+            fflush(stdout);
+            _exit(0);
+        }
+        usleep(2500);
+        kill(child, SIGSTOP);
+        usleep(20000);
+        kill(child, SIGCONT);
+        wait(NULL);
     } else if (!strcmp(word[1], "ends")) { /* of threads that nobody waits for: where the next ones' memory lies */
         for (int i = 0; i < 20; i++) {
             pthread_t thread;
@@ -169,6 +184,10 @@ def test_a_message_comes_when_it_is_sent(world: World, program: str) -> None:
 
 def test_the_end_of_another_is_seen_when_it_comes(world: World, program: str) -> None:
     assert said(world, [program, "end"])[0] // 1000 == 5
+
+
+def test_who_is_stopped_goes_on_when_it_may(world: World, program: str) -> None:
+    assert said(world, [program, "stopped"])[0] // 1000 == 24
 
 
 def test_a_program_that_executes_another_one(world: World, program: str) -> None:

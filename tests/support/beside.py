@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from nvc.value import Value
 
 from . import CLEAN_ENV
 from .nvcd import PATHS, Place
 from .rootfs import LIBS
+from .vgpu import ensure_shim
 from .vgpucap import Worker
-from .virtual import device_time
+from .virtual import World, device_time
 
 SWITCH_NS = 150_000  # as on an H200
 #: nvc-cli without its launcher, which lets no variables of the loader pass.
@@ -93,3 +96,21 @@ class Tenants:
     def end(self) -> None:
         for process in self.started:
             self.world.kill(process)
+
+
+@pytest.fixture
+def driver(sim_root: Callable[..., str], scratch: str) -> str:
+    """The root of a simulated driver with one GPU."""
+    return sim_root(gpus=1, seed=scratch)
+
+
+@pytest.fixture
+def tenants(stage: str, scratch: str, world: World, driver: str, launcher: str) -> Iterator[Tenants]:
+    """Slices of that GPU beside nvcd, in virtual time."""
+    ensure_shim(stage, scratch)
+    place = Place(stage, scratch, world)
+    place.start(f"--root={driver}")
+    made = Tenants(place, driver, launcher)
+    yield made
+    made.end()
+    place.end()

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -309,8 +311,26 @@ static bool takes_part(pid_t process)
     return false;
 }
 
+/* The thread of the simulated driver that does what a GPU does has this name. */
+WORLD_API int prctl(int option, ...)
+{
+    va_list list;
+    long words[4];
+    va_start(list, option);
+    for (int i = 0; i < 4; i++)
+        words[i] = va_arg(list, long);
+    va_end(list);
+    if (world_self && option == PR_SET_NAME && strcmp((const char *)words[0], "cuda-sim") == 0)
+        world_self->device = 1;
+    return (int)world_call(SYS_prctl, option, words[0], words[1], words[2], words[3]);
+}
+
 WORLD_API int kill(pid_t process, int signal)
 {
+    if (world_self && process > 0 && (signal == SIGSTOP || signal == SIGCONT) && takes_part(process)) {
+        world_stop(process, signal == SIGSTOP);
+        return 0;
+    }
     int result = (int)world_call(SYS_kill, process, signal);
     if (result == 0 && signal == SIGKILL && world_self && process > 0 && takes_part(process))
         world_kill(process);

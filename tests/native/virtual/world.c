@@ -43,7 +43,7 @@ struct participant *world_claim(uint64_t time)
             continue;
         one->turn = 0;
         one->pid = getpid();
-        one->interrupted = one->looking = one->woken = 0;
+        one->interrupted = one->looking = one->woken = one->device = one->stopped = 0;
         one->order = atomic_fetch_add(&world->orders, 1) + 1;
         one->key = one->arrival = one->thread = 0;
         one->time = time;
@@ -65,6 +65,8 @@ static uint64_t due_of(const struct participant *one)
 {
     uint64_t due = atomic_load(&one->due);
     uint64_t at_once = world_later(one->time, atomic_load(&world->now));
+    if (one->stopped)
+        return WORLD_NEVER;
     return atomic_load(&one->interrupted) && at_once < due ? at_once : due;
 }
 
@@ -270,6 +272,19 @@ void world_kill(int32_t process)
     await_death(process);
     world_forget(process);
     world_show();
+}
+
+void world_stop(int32_t process, bool stopped)
+{
+    for (uint32_t i = 0; i < atomic_load(&world->used); i++) {
+        struct participant *one = &world->participants[i];
+        if (one->pid != process || one->device)
+            continue;
+        one->stopped = stopped;
+        one->due = world_later(one->due, world_self->time); /* it is no earlier when it goes on */
+    }
+    world_self->due = world_self->time;
+    go_round();
 }
 
 void world_forget(int32_t process)

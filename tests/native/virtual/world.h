@@ -31,8 +31,10 @@ struct participant {
     _Atomic uint32_t turn;  /* a futex; 1: it goes on */
     _Atomic int32_t pid;
     _Atomic uint32_t interrupted; /* by a signal, while it waited */
-    uint32_t order;               /* of coming: who goes first at the same time */
-    uint32_t looking;             /* waits for what descriptors say */
+    uint32_t device;  /* a thread that does what a GPU does: that goes on when the process is stopped */
+    uint32_t stopped; /* by SIGSTOP */
+    uint32_t order;   /* of coming: who goes first at the same time */
+    uint32_t looking; /* waits for what descriptors say */
     uint64_t time;
     _Atomic uint64_t due; /* when it goes on */
     uint64_t key;         /* what it waits for; 0: nothing that others could wake it for */
@@ -95,11 +97,12 @@ void world_wake(uint64_t key, uint32_t count);
 void world_show(void);  /* descriptors may say something else than before */
 void world_delay(void); /* in real time, by `late` */
 
-void world_leave(void);             /* the calling thread ends */
-void world_leave_all(void);         /* its process ends */
-void world_leave_killed(void);      /* its process kills itself */
-void world_forget(int32_t process); /* which is known to have ended */
-void world_kill(int32_t process);   /* which was killed, and ends */
+void world_leave(void);                         /* the calling thread ends */
+void world_leave_all(void);                     /* its process ends */
+void world_leave_killed(void);                  /* its process kills itself */
+void world_forget(int32_t process);             /* which is known to have ended */
+void world_kill(int32_t process);               /* which was killed, and ends */
+void world_stop(int32_t process, bool stopped); /* but not what it has on a GPU; or it goes on */
 
 /* What others are built from: the next one goes on; the caller waits, in real time, until it has the turn. */
 void world_hand_on(void);
