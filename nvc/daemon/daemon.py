@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from nvc.daemon.audit.accountant import Accountant
+from nvc.daemon.audit.killed import Killed
 from nvc.daemon.audit.nvml_client import NvmlClient
 from nvc.daemon.audit.verify import BYPASS, EXCESS, OVERUSE, Verifier
 from nvc.daemon.io.loop import SECOND, Loop
@@ -52,6 +53,8 @@ class Daemon:
         self.names = Names(self.slices)
         self.server = Server(self.loop, self.board, self.slices, log)
         self.accountant = Accountant(self.slices, log)
+        self.killed = Killed(self.loop, self.board, self.accountant, self.server.ahead)
+        self.server.bounded, self.server.parted = self.killed.meet, self.killed.parted
         self.pacer = Pacer(self.loop, self.slices, self.accountant.budgets)
         actions = {
             BYPASS: config.nvcd_on_bypass,
@@ -187,6 +190,7 @@ class Daemon:
 
     def _told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
         self._guarded(lambda: self.accountant.told(devices, now))
+        self.killed.told(now)
         self._guarded(lambda: self.verifier.look(self.mps.servers, now))
         self._fit_quanta(now)
         if self.accountant.changed:

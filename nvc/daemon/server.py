@@ -83,6 +83,9 @@ class Server:
         self._arrivals = Bucket(ARRIVALS, CROWD, 0)
         self._buffer = bytearray(SIZE + 1)
         self.ahead = host_clock.ahead()
+        #: A client wants a device on which its slice is bounded; it is no more, and its `living` is to be closed.
+        self.bounded: Callable[[Client], None] = lambda client: None
+        self.parted: Callable[[Client, int], None] = lambda client, now: unwatch(loop, client.living)
 
     def open(self, listener: socket.socket) -> None:
         """Take connections from a listening socket."""
@@ -242,6 +245,8 @@ class Server:
     def _want(self, client: Client, uuid: bytes, round: int, now: int) -> int:
         code, arbiter, member = self._member(client, uuid, now)
         if arbiter is not None and member is not None:
+            if client.place is None and arbiter.bounded:
+                self.bounded(client)
             arbiter.want(member, now, round)
         return code
 
@@ -287,7 +292,6 @@ class Server:
             return  # it is closed already, and another may have its descriptor
         del self.clients[client.fd]
         self.loop.remove(client.fd)
-        unwatch(self.loop, client.living)
         self._end(client.socket, code)
         client.known.clients.discard(client)
         for uuid, member in client.members.items():
@@ -295,6 +299,7 @@ class Server:
             if arbiter is not None and arbiter.tenants.get(member.tenant.key) is member.tenant:
                 arbiter.leave(member, now)
         client.members.clear()
+        self.parted(client, now)
 
     def _end(self, connection: socket.socket, code: int) -> None:
         """Close a connection, which is told why if `code` is not 0."""

@@ -121,6 +121,41 @@ static void storm(void)
             waitpid(alive[i], NULL, 0);
 }
 
+/* A process is stopped while its kernel runs, and killed before it can go on and say for how long it was. */
+static void stop_and_kill(double us)
+{
+    do {
+        int launched[2];
+        char word = 0;
+        if (pipe(launched) != 0)
+            exit(1);
+        pid_t child = new_child();
+        if (child == 0) {
+            begin();
+            launch(NULL, us);
+            if (write(launched[1], &word, 1) == 1)
+                for (;;)
+                    pause_for(1000000);
+        }
+        close(launched[1]);
+        bool runs = read(launched[0], &word, 1) == 1 && kill(child, SIGSTOP) == 0;
+        pause_for(runs ? 0.95 * us : 1e6);
+        close(launched[0]);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    } while (more());
+}
+
+static void stopped(void)
+{
+    stop_and_kill(400000);
+}
+
+static void stopped_for_long(void)
+{
+    stop_and_kill(3000000);
+}
+
 static void *launch_on(void *stream)
 {
     CU(cuCtxSetCurrent, (Handle), context);
@@ -181,6 +216,8 @@ const struct way end_ways[] = {{"exit-in-callback", exit_in_callback, true},
                                {"thread-ends-in-callback", thread_ends_in_callback, true},
                                {"dying", dying, true},
                                {"storm", storm, true},
+                               {"stopped", stopped, true},
+                               {"stopped-for-long", stopped_for_long, true},
                                {"fork-in-launch", fork_in_launch, false},
                                {"ten-thousand-streams", ten_thousand_streams, false},
                                {"another-root", in_another_root, true},

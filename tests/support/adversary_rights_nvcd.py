@@ -25,6 +25,12 @@ NVCD = (
         "unit/test_daemon_ended.py::test_who_has_the_memory_of_the_dead_is_stopped",
     ),
     Right(
+        "the time of the dead",
+        "processes are stopped while a kernel runs, and killed before they go on, one after the other",
+        "the slice has its cap with `nvcd`, and a neighbour its share; without `nvcd` it can have most of a GPU",
+        "adversary/test_stopped.py::test_alone_it_has_its_cap",
+    ),
+    Right(
         "an account of its own",
         "a process around the shim writes an entry for itself into the ledger",
         "what it has beyond the limit is found, and its slice is given no more",

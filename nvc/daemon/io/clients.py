@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
+    from nvc.daemon.audit.last_word import Place
     from nvc.daemon.io.identity import Peer
     from nvc.daemon.schedule.leases import Member
     from nvc.daemon.schedule.slice_index import IndexedSlice
@@ -58,6 +59,8 @@ class Client:
         "tokens",
         "doomed",
         "living",
+        "place",
+        "tries",
         "careful",
     )
 
@@ -73,4 +76,6 @@ class Client:
         self.tokens = 0  # messages that it may send before the meters are asked again
         self.doomed = 0  # an errno: to be closed
         self.living = -1  # descriptor of the process; see peer_exit.py
+        self.place: Place | None = None  # of the process in its slice's ledger, where its time is bounded
+        self.tries = 0  # to find that
         self.careful = may_bring(connection)  # messages are looked at before they are read

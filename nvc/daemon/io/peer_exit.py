@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 def watch(loop: Loop, kernel: Kernel, client: Client, ended: Callable[[int], None]) -> int:
     """Call `ended` when the client's process is gone. Returned is what `unwatch` wants. Raises OSError."""
     pidfd = descriptor_of(kernel, client.socket, client.peer.pid)
+    watch_on(loop, pidfd, ended)
+    return pidfd
+
+
+def watch_on(loop: Loop, pidfd: int, ended: Callable[[int], None]) -> None:
+    """Call this from now on."""
+    loop.remove(pidfd)
     ending = select.poll()
     ending.register(pidfd, select.POLLIN)
 
@@ -31,7 +38,6 @@ def watch(loop: Loop, kernel: Kernel, client: Client, ended: Callable[[int], Non
             ended(now)
 
     loop.add(pidfd, look)
-    return pidfd
 
 
 def unwatch(loop: Loop, pidfd: int) -> None:

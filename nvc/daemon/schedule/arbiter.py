@@ -10,6 +10,7 @@ from nvc.daemon.schedule.lateness import forget_user, give_back
 from nvc.daemon.schedule.leases import Lease, Member, ScheduledSlice
 from nvc.daemon.schedule.order import Order
 from nvc.daemon.schedule.quantum import Fit, learn, quantum_of
+from nvc.daemon.schedule.unseen import is_barred
 from nvc.slices.model.policy import EQUAL
 
 TYPE_CHECKING = False
@@ -346,9 +347,8 @@ class Arbiter(Order):
         if kept:
             self.deadline = kept
             return
-        if not self.contended():
-            (tenant,) = self.wanting.values()
-            self.grant(tenant, 0, now, False)
+        if not self.contended() and not is_barred(self, now):
+            self.grant(next(iter(self.wanting.values())), 0, now, False)
             return
         chosen = self.choose(now)
         if chosen is None:

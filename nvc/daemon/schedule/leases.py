@@ -58,7 +58,7 @@ class ScheduledSlice:
     __slots__ = (
         "key", "terms", "members", "late", "account", "weight", "rate", "budget", "refilled",
         "held", "unpaid", "shared", "waited", "since", "grants", "lates", "turn", "served", "tag", "floor", "owed",
-        "left_with", "left",
+        "left_with", "left", "barred",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, account: int, now: int) -> None:
@@ -75,6 +75,7 @@ class ScheduledSlice:
         self.left_with = 0.0  # its budget when it last wanted the device no longer, which was at `left`
         self.left = now
         self.held = 0  # in all
+        self.barred = 0  # until then it gets no lease: it pays for what it had unseen
         self.owed = 0  # of its account, what it had while it was late; see Order.level_of
         self.unpaid = 0  # of that, while it was late
         self.shared = 0  # of its lease, what late ones had: its processes are yet to be told

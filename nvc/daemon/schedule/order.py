@@ -78,6 +78,9 @@ class Order(Accounts):
                 if not due and (best is None or tenant.account < best.account):
                     best = tenant
                 continue
+            if tenant.barred > now:
+                soonest = min(soonest or tenant.barred - now, tenant.barred - now)
+                continue
             half = halves.get(rate)
             if half is None:
                 half = halves[rate] = self.lease_length(tenant) // 2

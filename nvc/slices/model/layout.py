@@ -56,7 +56,8 @@ BUDGET = struct.Struct("<qQQQQQIIQ64x")
 BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
 #: since when a process has unfinished work, when it last said so: for each device and slot.
 INTERVAL = struct.Struct("<QQ")
-LEDGER_SIZE = BUDGETS_OFFSET + DEVICES * BUDGET.size + DEVICES * SLOTS * INTERVAL.size
+INTERVALS_OFFSET = BUDGETS_OFFSET + DEVICES * BUDGET.size
+LEDGER_SIZE = INTERVALS_OFFSET + DEVICES * SLOTS * INTERVAL.size
 
 #: Bits of a device's flags in the quota: launches wait; no memory is given any more.
 PAUSED = 1
