@@ -62,30 +62,37 @@ static void end(const struct making *making, enum kind kind, uint64_t key, CUcon
         account_withdraw(making->to.position, making->bytes);
 }
 
+static CUresult answer(const struct making *making, CUcontext *out, CUcontext made, CUresult result)
+{
+    end(making, ITEM_CONTEXT, key_of(made), made, result);
+    if (result == CUDA_SUCCESS)
+        *out = made;
+    return result;
+}
+
 #define CREATE(name, parameters, arguments)                                                                 \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
         struct making making;                                                                               \
         if (!begin(device, &making))                                                                        \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
+        CUcontext made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */   \
         CUresult result = REAL(name) arguments;                                                             \
-        CUcontext made = result == CUDA_SUCCESS ? *out : NULL;                                              \
-        end(&making, ITEM_CONTEXT, key_of(made), made, result);                                             \
-        return result;                                                                                      \
+        return answer(&making, out, made, result);                                                          \
     }
 
-CREATE(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
-CREATE(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+CREATE(cuCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
 CREATE(cuCtxCreate_v3, (CUcontext * out, void *list, int count, unsigned int flags, CUdevice device),
-       (out, list, count, flags, device))
+       (place, list, count, flags, device))
 CREATE(cuCtxCreate_v4, (CUcontext * out, void *more, unsigned int flags, CUdevice device),
-       (out, more, flags, device))
-CREATE(cuGLCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
-CREATE(cuGLCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (out, flags, device))
+       (place, more, flags, device))
+CREATE(cuGLCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
+CREATE(cuGLCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device), (place, flags, device))
 CREATE(cuVDPAUCtxCreate, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
-       (out, flags, device, v, f))
+       (place, flags, device, v, f))
 CREATE(cuVDPAUCtxCreate_v2, (CUcontext * out, unsigned int flags, CUdevice device, unsigned int v, void *f),
-       (out, flags, device, v, f))
+       (place, flags, device, v, f))
 
 /* All that was made in a context ends with it. */
 static CUresult destroy(CUcontext context, CUresult (*call)(CUcontext))
@@ -161,8 +168,11 @@ static CUresult retain_primary(CUcontext *out, CUdevice device)
         return REAL(cuDevicePrimaryCtxRetain)(out, device);
     if (!begin(device, &making))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuDevicePrimaryCtxRetain)(out, device);
-    end(&making, ITEM_PRIMARY, key, result == CUDA_SUCCESS ? *out : NULL, result);
+    CUcontext made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuDevicePrimaryCtxRetain)(out ? &made : NULL, device);
+    end(&making, ITEM_PRIMARY, key, made, result);
+    if (result == CUDA_SUCCESS)
+        *out = made;
     return result;
 }
 
@@ -210,7 +220,8 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
     uint64_t key = (uint64_t)device + 1;
     if (!item_get(ITEM_PRIMARY, key, &item) && !is_active(device) && !begin(device, &making))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuGreenCtxCreate)(out, resources, device, flags);
+    CUgreenCtx made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuGreenCtxCreate)(out ? &made : NULL, resources, device, flags);
     CUcontext primary = NULL;
     /* The primary context's handle is had by retaining it, which changes nothing: it is active now. */
     if (result == CUDA_SUCCESS && making.charged && is_active(device) &&
@@ -219,8 +230,9 @@ static CUresult create_green(CUgreenCtx *out, void *resources, CUdevice device, 
     end(&making, ITEM_PRIMARY, key, primary, primary ? result : CUDA_ERROR_OUT_OF_MEMORY);
     if (result == CUDA_SUCCESS) {
         item =
-            (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)*out, .other = (uint64_t)device};
+            (struct item){.kind = ITEM_GREEN, .key = (uint64_t)(uintptr_t)made, .other = (uint64_t)device};
         item_put(&item);
+        *out = made;
     }
     return result;
 }
@@ -234,11 +246,15 @@ CU_API CUresult cuGreenCtxCreate(CUgreenCtx *out, void *resources, CUdevice devi
 CU_API CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 {
     struct item item, primary;
-    CUresult result = REAL(cuCtxFromGreenCtx)(out, green);
-    if (result != CUDA_SUCCESS || !item_get(ITEM_GREEN, (uint64_t)(uintptr_t)green, &item) ||
+    CUcontext made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuCtxFromGreenCtx)(out ? &made : NULL, green);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = made;
+    if (!item_get(ITEM_GREEN, (uint64_t)(uintptr_t)green, &item) ||
         !item_get(ITEM_PRIMARY, item.other + 1, &primary))
         return result;
-    struct item view = {.kind = ITEM_VIEW, .key = key_of(*out), .other = primary.context};
+    struct item view = {.kind = ITEM_VIEW, .key = key_of(made), .other = primary.context};
     item.bytes = view.key;
     item_put(&item);
     if (item_put(&view))

@@ -3,6 +3,8 @@
 
 #include "local.h"
 
+#include <stdlib.h>
+
 static bool is_gone(CUlibrary library)
 {
     struct item item;
@@ -268,22 +270,31 @@ CU_API CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char 
 {
     if (!allows_here(library))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuLibraryGetKernel)(out, library, name);
-    return result == CUDA_SUCCESS && !enter_kernel(*out, library) ? CUDA_ERROR_OUT_OF_MEMORY : result;
+    CUkernel found = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuLibraryGetKernel)(out ? &found : NULL, library, name);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!enter_kernel(found, library))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = found;
+    return result;
 }
 
+/* All of them are in the books before the program has any: from a list of the shim's own. */
 CU_API CUresult cuLibraryEnumerateKernels(CUkernel *out, unsigned int room, CUlibrary library)
 {
     unsigned int count = 0;
     if (!allows_here(library))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuLibraryEnumerateKernels)(out, room, library);
-    if (result == CUDA_SUCCESS && REAL(cuLibraryGetKernelCount)(&count, library) != CUDA_SUCCESS)
-        count = room;
-    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count && i < room; i++)
-        if (!enter_kernel(out[i], library))
+    CUresult result = REAL(cuLibraryGetKernelCount)(&count, library);
+    CUkernel *all = calloc(count + 1, sizeof(CUkernel));
+    if (result == CUDA_SUCCESS)
+        result = all ? REAL(cuLibraryEnumerateKernels)(all, count, library) : CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
+        if (!enter_kernel(all[i], library))
             result = CUDA_ERROR_OUT_OF_MEMORY;
-    return result;
+    free(all);
+    return result == CUDA_SUCCESS ? REAL(cuLibraryEnumerateKernels)(out, room, library) : result;
 }
 
 CU_API CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)

@@ -75,7 +75,7 @@ void own_events_end(uint64_t context)
     lock_drop(&changing);
 }
 
-/* The driver gave the handle to the program: an event of ours ended without our knowing. */
+/* The driver gave the handle to the program: if it was an event of ours, that ended without our knowing. */
 static void forget(CUevent event)
 {
     lock_take(&changing);
@@ -87,9 +87,13 @@ static void forget(CUevent event)
 
 CU_API CUresult cuEventCreate(CUevent *event, unsigned int flags)
 {
-    CUresult result = REAL(cuEventCreate)(event, flags);
-    if (result == CUDA_SUCCESS && own_event_is(*event))
-        forget(*event);
+    CUevent made = NULL; /* another thread may change what the program has */
+    CUresult result = REAL(cuEventCreate)(event ? &made : NULL, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (atomic_load_explicit(&used, memory_order_acquire))
+        forget(made);
+    *event = made;
     return result;
 }
 

@@ -260,37 +260,50 @@ CU_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *propert
     return result;
 }
 
-static CUresult watch_of_device(const CUmemoryPool *out, CUdevice device, CUresult result)
+/* With copies of what is asked and answered: another thread may change what the program has. */
+static __attribute__((noinline)) CUresult get_of_device(CUmemoryPool *out, CUdevice device,
+                                                        CUresult (*call)(CUmemoryPool *, CUdevice))
 {
-    if (result == CUDA_SUCCESS)
-        watch(*out, &(CUmemLocation){CU_LOCATION_DEVICE, device});
+    CUmemoryPool pool;
+    CUresult result = call(out ? &pool : NULL, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    watch(pool, &(CUmemLocation){CU_LOCATION_DEVICE, device});
+    *out = pool;
     return result;
 }
 
 CU_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
 {
-    return watch_of_device(out, device, REAL(cuDeviceGetDefaultMemPool)(out, device));
+    return get_of_device(out, device, REAL(cuDeviceGetDefaultMemPool));
 }
 
 CU_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
 {
-    return watch_of_device(out, device, REAL(cuDeviceGetMemPool)(out, device));
+    return get_of_device(out, device, REAL(cuDeviceGetMemPool));
+}
+
+static CUresult get_of_place(CUmemoryPool *out, const CUmemLocation *where, int type,
+                             CUresult (*call)(CUmemoryPool *, CUmemLocation *, int))
+{
+    CUmemoryPool pool;
+    CUmemLocation own = where ? *where : (CUmemLocation){0};
+    CUresult result = call(out ? &pool : NULL, where ? &own : NULL, type);
+    if (result != CUDA_SUCCESS)
+        return result;
+    watch(pool, &own);
+    *out = pool;
+    return result;
 }
 
 CU_API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
-    CUresult result = REAL(cuMemGetDefaultMemPool)(out, where, type);
-    if (result == CUDA_SUCCESS)
-        watch(*out, where);
-    return result;
+    return get_of_place(out, where, type, REAL(cuMemGetDefaultMemPool));
 }
 
 CU_API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
-    CUresult result = REAL(cuMemGetMemPool)(out, where, type);
-    if (result == CUDA_SUCCESS)
-        watch(*out, where);
-    return result;
+    return get_of_place(out, where, type, REAL(cuMemGetMemPool));
 }
 
 /* False: one that the driver refuses to destroy. The current pool of a device is its default one again. */

@@ -55,26 +55,27 @@ static void *wrapper_of(const char *asked, const void *address)
     return found;
 }
 
-/* The driver knows which of its functions a name means for the caller's version and flags. */
-static void replace(const char *name, void **entry)
+/* The driver knows which of its functions a name means for the caller's version and flags. It answers to the shim: the
+ * program is not to see the driver's own address, not even from another thread. */
+static __attribute__((noinline)) CUresult answer(const char *name, void **entry, void *found,
+                                                 CUresult result)
 {
-    void *wrapper = *entry && *entry != (void *)missing ? wrapper_of(name, *entry) : NULL;
-    if (wrapper)
-        *entry = wrapper;
+    void *wrapper = name && found != (void *)missing ? wrapper_of(name, found) : NULL;
+    if (entry)
+        *entry = wrapper ? wrapper : found;
+    return result;
 }
 
 CU_API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags)
 {
-    CUresult result = REAL(cuGetProcAddress)(name, entry, version, flags);
-    if (result == CUDA_SUCCESS && name && entry)
-        replace(name, entry);
-    return result;
+    void *found = entry ? *entry : NULL; /* which stays, where the driver writes nothing */
+    CUresult result = REAL(cuGetProcAddress)(name, entry ? &found : NULL, version, flags);
+    return answer(name, entry, found, result);
 }
 
 CU_API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, uint64_t flags, int *status)
 {
-    CUresult result = REAL(cuGetProcAddress_v2)(name, entry, version, flags, status);
-    if (result == CUDA_SUCCESS && name && entry)
-        replace(name, entry);
-    return result;
+    void *found = entry ? *entry : NULL;
+    CUresult result = REAL(cuGetProcAddress_v2)(name, entry ? &found : NULL, version, flags, status);
+    return answer(name, entry, found, result);
 }

@@ -362,9 +362,9 @@ static CUresult views(char **word, char *more)
 
 static CUresult run(char **word, char *more)
 {
-    static CUresult (*const groups[])(char **) = {linear, pools,  vmm,    arrays,    contexts,
-                                                  module, graphs, ipc,    processes, crowds,
-                                                  paths,  loops,  beyond, races,     held};
+    static CUresult (*const groups[])(char **) = {linear, pools, vmm,       arrays, contexts, module,
+                                                  graphs, ipc,   processes, crowds, paths,    loops,
+                                                  beyond, races, held,      places};
     CUresult result = views(word, more);
     for (size_t i = 0; result == -1 && i < sizeof(groups) / sizeof(groups[0]); i++)
         result = groups[i](word);

@@ -23,5 +23,6 @@ CUresult loops(char **word);
 CUresult beyond(char **word);
 CUresult races(char **word);
 CUresult held(char **word);
+CUresult places(char **word);
 
 #endif

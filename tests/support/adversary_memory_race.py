@@ -69,6 +69,24 @@ def limits_that_change(slice_: Slice, look: Look) -> None:
     fill(process, "alloc {} 64m", look)
 
 
+def commands(*lines: str, start: bool = True) -> Program:
+    """What one of them has got, it keeps."""
+
+    def program(slice_: Slice, look: Look) -> None:
+        process = slice_.start() if start else slice_.process().do("init")
+        for line in lines:
+            process.do(line)
+            look()
+
+    return program
+
+
+def functions_of_nodes(slice_: Slice, look: Look) -> None:
+    process = slice_.start().do("graph g", "module a", "module b 64k", "functionchanges g a b")
+    attempt(process, "instance i g", "run i", "sync")
+    look()
+
+
 TAKERS = (
     Taker(
         "closed for all",
@@ -102,5 +120,36 @@ TAKERS = (
         "two threads get a handle",
         "two threads get a handle of one block, which the maker frees while another process has it open",
         handles_of_two_threads,
+    ),
+    Taker(
+        "the driver's own functions",
+        "what cuGetProcAddress answers is read before the shim has changed it",
+        commands("addresschanges"),
+        gpu=False,
+    ),
+    Taker(
+        "a kernel whose handle is taken away",
+        "what cuLibraryGetKernel and cuLibraryEnumerateKernels answer is overwritten before it is in the books",
+        commands("kernelchanges", "listchanges"),
+        gpu=False,
+    ),
+    Taker(
+        "another context's handle",
+        "what cuDevicePrimaryCtxRetain answers is overwritten with a context that has memory",
+        commands("primarychanges 5", start=False),
+        gpu=False,
+    ),
+    Taker(
+        "another context's handle, again and again",
+        "what cuCtxCreate answers is overwritten with a context that is in the books",
+        commands("contextchanges 12", start=False),
+        4 * GIB,
+        gpu=False,
+    ),
+    Taker(
+        "a node whose function changes",
+        "the function of a kernel node gets local memory after it was looked at",
+        functions_of_nodes,
+        gpu=False,
     ),
 )

@@ -22,7 +22,10 @@ from . import GIB, MIB
 
 CONTEXT = 518 * MIB  # of a simulated H100
 OUT_OF_MEMORY = 2
-TOOL = tuple(f"vgpu_tool{part}.c" for part in ("", "_crowd", "_paths", "_loop", "_beyond", "_race", "_held"))
+TOOL = tuple(
+    f"vgpu_tool{part}.c"
+    for part in ("", "_crowd", "_paths", "_loop", "_beyond", "_race", "_held", "_places")
+)
 
 
 def build(out: str, *settings: str) -> str:
