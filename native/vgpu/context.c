@@ -143,18 +143,16 @@ static bool is_active(CUdevice ordinal)
 
 /* What the driver does to a device's primary context and what the books say of it are one step: else one thread counts
  * the end of a context that another has just made. The driver holds a lock of its own for as long. */
-static void enter_primary(CUdevice device)
+static __attribute__((noinline)) void enter_primary(CUdevice device)
 {
-    struct process *in = process();
-    if (in && device >= 0 && device < ORDINALS)
-        turn_take(&in->primaries[device]);
+    if (device >= 0 && device < ORDINALS)
+        turn_take(offsetof(struct process, primaries[device]));
 }
 
-static CUresult leave_primary(CUdevice device, CUresult result)
+static __attribute__((noinline)) CUresult leave_primary(CUdevice device, CUresult result)
 {
-    struct process *in = process();
-    if (in && device >= 0 && device < ORDINALS)
-        turn_drop(&in->primaries[device]);
+    if (device >= 0 && device < ORDINALS)
+        turn_drop(offsetof(struct process, primaries[device]));
     return result;
 }
 

@@ -13,13 +13,8 @@
  * instance are keys for its parts on other devices. */
 enum { PARTS = 16, STEP_NS = 1000000, PATIENCE_NS = 1000000000, TRIM_PATIENCE_NS = 100000000 };
 
-static int compare(const void *a, const void *b)
-{
-    const struct piece *one = a, *two = b;
-    if (one->ordinal != two->ordinal)
-        return one->ordinal < two->ordinal ? -1 : 1;
-    return one->from < two->from ? -1 : one->from > two->from;
-}
+/* While a graph is instantiated and looked into, none goes: its handle could be the next one's. */
+#define TURN offsetof(struct process, graph_turn)
 
 static uint64_t gauge_key(CUdevice ordinal)
 {
@@ -55,8 +50,6 @@ static int take_parts(CUgraphExec exec, struct item items[PARTS])
 static bool enter_parts(CUgraphExec exec, struct footprint *all)
 {
     uint64_t key = (uint64_t)(uintptr_t)exec, last = key + PARTS;
-    if (all->count)
-        qsort(all->pieces, all->count, sizeof(*all->pieces), compare);
     for (size_t i = 0; i < all->count;) {
         CUdevice ordinal = all->pieces[i].ordinal;
         uint64_t sum = 0, end = 0;
@@ -72,33 +65,39 @@ static bool enter_parts(CUgraphExec exec, struct footprint *all)
     return true;
 }
 
-static CUresult enter(CUgraphExec exec, CUgraph graph, struct footprint *all)
+/* Another thread may add nodes until the driver has made the instance. Nodes with memory stay in a graph, so that what it is
+ * then has all that the instance has. */
+static CUresult enter(CUgraphExec exec, CUgraph graph, CUresult result)
 {
     struct item items[PARTS];
-    if (enter_parts(exec, all)) {
-        graph_devices_enter(exec, graph);
-        if (all->count)
-            atomic_fetch_add(&process()->graphs, 1);
-        return CUDA_SUCCESS;
+    struct footprint all = {0};
+    if (result == CUDA_SUCCESS) {
+        result = footprint_measure(&all, graph);
+        if (result == CUDA_SUCCESS && !enter_parts(exec, &all)) {
+            take_parts(exec, items);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        if (result == CUDA_SUCCESS) {
+            graph_devices_enter(exec, graph);
+            atomic_fetch_add(&process()->graphs, all.count != 0);
+        } else {
+            REAL(cuGraphExecDestroy)(exec);
+        }
     }
-    take_parts(exec, items);
-    REAL(cuGraphExecDestroy)(exec);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    free(all.pieces);
+    turn_drop(TURN);
+    return result;
 }
 
 #define INSTANTIATE(name, parameters, arguments)                                                            \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
-        struct footprint all;                                                                               \
         CUgraphExec made = NULL, *place = out ? &made : NULL; /* another thread may change the program's */ \
-        CUresult result = footprint_measure(&all, graph);                                                   \
-        if (result == CUDA_SUCCESS)                                                                         \
-            result = REAL(name) arguments;                                                                  \
-        if (result == CUDA_SUCCESS)                                                                         \
-            result = enter(made, graph, &all);                                                              \
+        turn_take(TURN);                                                                                    \
+        CUresult result = REAL(name) arguments;                                                             \
+        result = enter(made, graph, result);                                                                \
         if (result == CUDA_SUCCESS)                                                                         \
             *out = made;                                                                                    \
-        free(all.pieces);                                                                                   \
         return result;                                                                                      \
     }
 
@@ -255,25 +254,21 @@ static CUresult instantiate_with(CUgraphExec *out, CUgraph graph, struct instant
                                  CUresult (*call)(CUgraphExec *, CUgraph, void *),
                                  CUresult (*upload)(CUgraphExec, CUstream))
 {
-    struct footprint all;
     struct instantiation own = {0}; /* another thread may change what the program has */
     CUgraphExec made = NULL;        /* likewise */
     bool uploads = false;
-    CUresult result = footprint_measure(&all, graph);
     if (more) {
         own = *more;
         uploads = own.asked.flags & CU_INSTANTIATE_UPLOAD;
         own.asked.flags &= ~(unsigned long long)CU_INSTANTIATE_UPLOAD;
     }
-    if (result == CUDA_SUCCESS)
-        result = call(out ? &made : NULL, graph, more ? &own : NULL);
+    turn_take(TURN);
+    CUresult result = call(out ? &made : NULL, graph, more ? &own : NULL);
+    result = enter(made, graph, result);
     if (more) {
         more->bad = own.bad;
         more->answer = own.answer;
     }
-    if (result == CUDA_SUCCESS)
-        result = enter(made, graph, &all);
-    free(all.pieces);
     if (result == CUDA_SUCCESS && uploads) {
         result = launch(made, own.asked.hUploadStream, upload);
         if (result != CUDA_SUCCESS)
@@ -335,7 +330,9 @@ CU_API CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 CU_API CUresult cuGraphDestroy(CUgraph graph)
 {
+    turn_take(TURN);
     CUresult result = REAL(cuGraphDestroy)(graph);
+    turn_drop(TURN);
     read_all_stores();
     return result;
 }

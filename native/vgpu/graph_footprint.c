@@ -65,6 +65,14 @@ static CUresult add_nodes(struct footprint *in, CUgraph graph)
     return result;
 }
 
+static int compare(const void *a, const void *b)
+{
+    const struct piece *one = a, *two = b;
+    if (one->ordinal != two->ordinal)
+        return one->ordinal < two->ordinal ? -1 : 1;
+    return one->from < two->from ? -1 : one->from > two->from;
+}
+
 CUresult footprint_measure(struct footprint *in, CUgraph graph)
 {
     *in = (struct footprint){0};
@@ -74,5 +82,7 @@ CUresult footprint_measure(struct footprint *in, CUgraph graph)
     while (result == CUDA_SUCCESS && in->graph_count)
         result = add_nodes(in, in->graphs[--in->graph_count]);
     free(in->graphs);
+    if (in->count)
+        qsort(in->pieces, in->count, sizeof(*in->pieces), compare);
     return result;
 }

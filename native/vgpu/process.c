@@ -25,3 +25,35 @@ struct process *process_make(void)
     munmap(made, sizeof(*made));
     return have;
 }
+
+static bool turn_is_of_dead(uint32_t seen)
+{
+    return syscall(SYS_tgkill, getpid(), seen, 0) != 0;
+}
+
+static __attribute__((noinline)) _Atomic uint32_t *turn_at(size_t word)
+{
+    struct process *in = process();
+    return in ? (_Atomic uint32_t *)(void *)((char *)in + word) : NULL;
+}
+
+void turn_take(size_t at)
+{
+    _Atomic uint32_t *word = turn_at(at);
+    static const struct timespec pause = {.tv_nsec = 100000000};
+    uint32_t own = (uint32_t)syscall(SYS_gettid), seen = 0;
+    while (word && !atomic_compare_exchange_strong(word, &seen, own)) {
+        if (syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0) != 0 &&
+            turn_is_of_dead(seen))
+            atomic_compare_exchange_strong(word, &seen, 0);
+        seen = 0;
+    }
+}
+
+void turn_drop(size_t at)
+{
+    _Atomic uint32_t *word = turn_at(at);
+    if (word)
+        atomic_store(word, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}

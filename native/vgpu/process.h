@@ -97,6 +97,7 @@ struct process {
     _Atomic uint32_t windows[VGPU_DEVICES]; /* see window.c */
     _Atomic uint32_t primaries[ORDINALS];   /* who makes or ends the primary context: see context.c */
     _Atomic uint32_t handles;               /* who changes handles or mappings of memory: see vmm.h */
+    _Atomic uint32_t graph_turn;            /* who instantiates or destroys a graph: see graph.c */
     struct meter *_Atomic meters[VGPU_DEVICES];
     _Atomic uint64_t metered;          /* a bit for each position that has a meter */
     _Atomic uint32_t captures;         /* streams that capture, at least so many */
@@ -108,6 +109,11 @@ struct process {
 
 extern struct process *_Atomic process_area;
 __attribute__((cold)) struct process *process_make(void);
+
+/* A turn that is kept while the driver is called, so a thread may be ended in it: the word is that thread's number, and
+ * whoever waits takes it from a thread that is gone. `word`: where in the structure it is. */
+void turn_take(size_t word);
+void turn_drop(size_t word);
 
 /* NULL: no memory for it. Inline: a launch and its wait ask dozens of times. */
 static inline struct process *process(void)

@@ -72,29 +72,4 @@ static inline void lock_drop(struct lock *lock)
         syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* A turn that is kept while the driver is called, so a thread may be ended in it: the word is that thread's number, and
- * whoever waits takes it from a thread that is gone. */
-static inline bool turn_is_of_dead(uint32_t seen)
-{
-    return syscall(SYS_tgkill, getpid(), seen, 0) != 0;
-}
-
-static inline void turn_take(_Atomic uint32_t *word)
-{
-    const struct timespec pause = {.tv_nsec = 100000000};
-    uint32_t own = (uint32_t)syscall(SYS_gettid), seen = 0;
-    while (!atomic_compare_exchange_strong(word, &seen, own)) {
-        if (syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0) != 0 &&
-            turn_is_of_dead(seen))
-            atomic_compare_exchange_strong(word, &seen, 0);
-        seen = 0;
-    }
-}
-
-static inline void turn_drop(_Atomic uint32_t *word)
-{
-    atomic_store(word, 0);
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
 #endif

@@ -8,16 +8,12 @@
 
 void handles_begin(void)
 {
-    struct process *in = process();
-    if (in)
-        turn_take(&in->handles);
+    turn_take(offsetof(struct process, handles));
 }
 
-CUresult handles_end(CUresult result)
+__attribute__((noinline)) CUresult handles_end(CUresult result)
 {
-    struct process *in = process();
-    if (in)
-        turn_drop(&in->handles);
+    turn_drop(offsetof(struct process, handles));
     return result;
 }
 

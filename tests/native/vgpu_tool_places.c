@@ -15,6 +15,8 @@ enum { PAGE_BYTES = 65536 };
 
 typedef CUresult (*set_current)(CUcontext);
 typedef CUresult (*get_function)(CUfunction *, CUmodule, const char *);
+typedef CUresult (*add_node)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
+typedef CUresult (*add_allocation)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *);
 
 /* A word, at the beginning of a page of its own. */
 static struct {
@@ -191,6 +193,57 @@ static CUresult functions(char **word)
     return result;
 }
 
+struct late {
+    CUgraph graph;
+    uint64_t steps;
+    pthread_barrier_t start;
+};
+
+static void *add_late(void *data)
+{
+    struct late *self = data;
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.allocType = 1, .location = {1, 0}},
+                                         .bytesize = LARGE};
+    ((set_current)entry("cuCtxSetCurrent"))(primary_context());
+    pthread_barrier_wait(&self->start);
+    for (volatile uint64_t i = 0; i < self->steps; i++)
+        ;
+    ((add_allocation)entry("cuGraphAddMemAllocNode"))(&node, self->graph, NULL, 0, &params);
+    return NULL;
+}
+
+/* A node with memory is added while the graph is instantiated, each time a little later. */
+static CUresult late_nodes(uint64_t rounds)
+{
+    enum { NODES = 30000, STEP = 50000 };
+    CUresult result = 0, launched = -1;
+    struct late late = {0};
+    add_node add = (add_node)entry("cuGraphAddEmptyNode");
+    pthread_barrier_init(&late.start, NULL, 2);
+    for (uint64_t i = 0; i < rounds && !result && launched; i++) {
+        CUgraphExec instance = NULL;
+        CUgraphNode node;
+        pthread_t thread;
+        result = ((CUresult(*)(CUgraph *, unsigned int))entry("cuGraphCreate"))(&late.graph, 0);
+        for (int n = 0; n < NODES && !result; n++)
+            result = add(&node, late.graph, NULL, 0);
+        late.steps = i * STEP;
+        pthread_create(&thread, NULL, add_late, &late);
+        pthread_barrier_wait(&late.start);
+        bool made = CU(cuGraphInstantiateWithFlags)(&instance, late.graph, 0) == 0;
+        pthread_join(thread, NULL);
+        uint64_t reserved = 0;
+        if (made && CU(cuGraphLaunch)(instance, *tool_stream()) == 0 &&
+            CU(cuDeviceGetGraphMemAttribute)(0, 2, &reserved) == 0 && reserved)
+            launched = 0; /* and who looks sees what it took */
+        else if (made)
+            CU(cuGraphExecDestroy)(instance);
+        CU(cuGraphDestroy)(late.graph);
+    }
+    return result;
+}
+
 CUresult places(char **word)
 {
     if (IS("contextchanges") || IS("primarychanges")) /* times */
@@ -200,5 +253,6 @@ CUresult places(char **word)
     return IS("addresschanges")  ? addresses()
            : IS("kernelchanges") ? kernels(false)
            : IS("listchanges")   ? kernels(true)
+           : IS("graphraces")    ? late_nodes(number(word[1])) /* times */
                                  : -1;
 }

@@ -30,6 +30,17 @@ struct process *process_make(void)
     return &own;
 }
 
+/* There is one thread. */
+void turn_take(size_t word)
+{
+    (void)word;
+}
+
+void turn_drop(size_t word)
+{
+    (void)word;
+}
+
 void *real_find(int index)
 {
     fprintf(stderr, "entry %d was called\n", index);

@@ -152,4 +152,10 @@ TAKERS = (
         functions_of_nodes,
         gpu=False,
     ),
+    Taker(
+        "a node that comes late",
+        "a thread adds an allocation to a graph while that is instantiated",
+        commands("graphraces 20"),
+        gpu=False,
+    ),
 )
