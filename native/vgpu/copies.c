@@ -7,9 +7,10 @@ static __attribute__((noinline)) bool is_open(void)
     return window_is_open();
 }
 
-#define WORK(name, parameters, arguments, stream, per_thread, enter, counts)                                \
+#define WORK_OF(name, parameters, own, arguments, stream, per_thread, enter, counts)                        \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
+        own;                                                                                                \
         struct launch launch;                                                                               \
         if (is_open() || !(counts))                                                                         \
             return REAL(name) arguments;                                                                    \
@@ -20,6 +21,9 @@ static __attribute__((noinline)) bool is_open(void)
         gate_leave(&launch, result);                                                                        \
         return result;                                                                                      \
     }
+
+#define WORK(name, parameters, arguments, stream, per_thread, enter, counts)                                \
+    WORK_OF(name, parameters, (void)0, arguments, stream, per_thread, enter, counts)
 
 #define WITHOUT(...) __VA_ARGS__
 
@@ -60,16 +64,23 @@ static bool end_on_device(int type, CUdeviceptr at)
     return type != CU_TYPE_HOST && (type != CU_TYPE_UNIFIED || on_device(at));
 }
 
-static bool plane_on_device(const CUDA_MEMCPY2D *copy)
+/* Another thread may change what the program has: the driver is given what was looked at here. */
+static __attribute__((noinline)) bool plane_on_device(const CUDA_MEMCPY2D **copy, CUDA_MEMCPY2D *own)
 {
-    return !copy || (end_on_device(copy->from.type, copy->from.device) &&
-                     end_on_device(copy->to.type, copy->to.device));
+    if (!*copy)
+        return true;
+    *own = **copy;
+    *copy = own;
+    return end_on_device(own->from.type, own->from.device) && end_on_device(own->to.type, own->to.device);
 }
 
-static bool block_on_device(const CUDA_MEMCPY3D *copy)
+static __attribute__((noinline)) bool block_on_device(const CUDA_MEMCPY3D **copy, CUDA_MEMCPY3D *own)
 {
-    return !copy || (end_on_device(copy->from.type, copy->from.device) &&
-                     end_on_device(copy->to.type, copy->to.device));
+    if (!*copy)
+        return true;
+    *own = **copy;
+    *copy = own;
+    return end_on_device(own->from.type, own->from.device) && end_on_device(own->to.type, own->to.device);
 }
 
 /* What begins in the call, or is over with it, depends on what it copies: so all of the call counts. */
@@ -86,13 +97,21 @@ static bool block_on_device(const CUDA_MEMCPY3D *copy)
     COPY(name, types, values, counts)                                                                       \
     COPY_OF_THREAD(name##_ptds, types, values, counts)
 
+/* Of a plane or block, which `counts` copies. */
+#define SHAPED_OF(name, type, parameters, arguments, stream, per_thread, counts)                            \
+    WORK_OF(name, parameters, type own, arguments, stream, per_thread, gate_enter_work, counts(&copy, &own))
+#define SHAPED(name, type, counts)                                                                          \
+    SHAPED_OF(name, type, (const type *copy), (copy), NULL, false, counts)                                  \
+    SHAPED_OF(name##_ptds, type, (const type *copy), (copy), NULL, true, counts)
+#define SHAPED_IN(name, type, counts)                                                                       \
+    SHAPED_OF(name, type, (const type *copy, CUstream stream), (copy, stream), stream, false, counts)       \
+    SHAPED_OF(name##_ptsz, type, (const type *copy, CUstream stream), (copy, stream), stream, true, counts)
+
 #define LINE (CUdeviceptr to, CUdeviceptr from, size_t size), (to, from, size)
 #define OLD_LINE (unsigned int to, unsigned int from, unsigned int size), (to, from, size)
 #define PEER                                                                                                \
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size),          \
         (to, to_context, from, from_context, size)
-#define PLANE (const CUDA_MEMCPY2D *copy), (copy)
-#define BLOCK (const CUDA_MEMCPY3D *copy), (copy)
 #define OLD (const void *copy), (copy)
 
 #define CALL_WITH(macro, ...) macro(__VA_ARGS__)
@@ -107,13 +126,13 @@ CALL_WITH(COPY_IN, cuMemcpyAsync, LINE, on_device(to) && on_device(from))
 CALL_WITH(COPIES, cuMemcpyPeer, PEER, true)
 CALL_WITH(COPY_IN, cuMemcpyPeerAsync, PEER, true)
 
-CALL_WITH(COPIES, cuMemcpy2D_v2, PLANE, plane_on_device(copy))
-CALL_WITH(COPIES, cuMemcpy2DUnaligned_v2, PLANE, plane_on_device(copy))
-CALL_WITH(COPY_IN, cuMemcpy2DAsync_v2, PLANE, plane_on_device(copy))
-CALL_WITH(COPIES, cuMemcpy3D_v2, BLOCK, block_on_device(copy))
-CALL_WITH(COPY_IN, cuMemcpy3DAsync_v2, BLOCK, block_on_device(copy))
-CALL_WITH(COPIES, cuMemcpy3DPeer, BLOCK, block_on_device(copy))
-CALL_WITH(COPY_IN, cuMemcpy3DPeerAsync, BLOCK, block_on_device(copy))
+SHAPED(cuMemcpy2D_v2, CUDA_MEMCPY2D, plane_on_device)
+SHAPED(cuMemcpy2DUnaligned_v2, CUDA_MEMCPY2D, plane_on_device)
+SHAPED_IN(cuMemcpy2DAsync_v2, CUDA_MEMCPY2D, plane_on_device)
+SHAPED(cuMemcpy3D_v2, CUDA_MEMCPY3D, block_on_device)
+SHAPED_IN(cuMemcpy3DAsync_v2, CUDA_MEMCPY3D, block_on_device)
+SHAPED(cuMemcpy3DPeer, CUDA_MEMCPY3D, block_on_device)
+SHAPED_IN(cuMemcpy3DPeerAsync, CUDA_MEMCPY3D, block_on_device)
 CALL_WITH(COPY, cuMemcpy2D, OLD, true)
 CALL_WITH(COPY, cuMemcpy2DUnaligned, OLD, true)
 CALL_WITH(COPY, cuMemcpy3D, OLD, true)

@@ -2,9 +2,10 @@
 #include "gate.h"
 #include "local.h"
 
-#define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
+#define LAUNCH_OF(name, parameters, copy, arguments, stream, per_thread)                                    \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
+        copy;                                                                                               \
         if (!local_allows(f, stream))                                                                       \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                \
         if (__builtin_expect(window_is_open(), 1))                                                          \
@@ -22,19 +23,29 @@
     unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,   \
         unsigned int shared, CUstream stream
 
-/* The driver refuses a launch without a configuration. */
-static const CUlaunchConfig nothing;
+#define LAUNCH(name, parameters, arguments, stream, per_thread)                                             \
+    LAUNCH_OF(name, parameters, (void)0, arguments, stream, per_thread)
 
-#define OF_CONFIG ((const CUlaunchConfig *)(config ? config : &nothing))
+/* Another thread may change what the program has: the driver is given what the gate has seen. It refuses a launch without a
+ * configuration. */
+static __attribute__((noinline)) const void *copy_of(const CUlaunchConfig *config, CUlaunchConfig *own)
+{
+    *own = config ? *config : (CUlaunchConfig){0};
+    return config ? own : NULL;
+}
+
+#define COPY_CONFIG                                                                                         \
+    CUlaunchConfig own;                                                                                     \
+    config = copy_of(config, &own)
 
 LAUNCH(cuLaunchKernel, (CUfunction f, SHAPE, void **values, void **extra),
        (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, false)
 LAUNCH(cuLaunchKernel_ptsz, (CUfunction f, SHAPE, void **values, void **extra),
        (f, gx, gy, gz, bx, by, bz, shared, stream, values, extra), stream, true)
-LAUNCH(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), OF_CONFIG->hStream, false)
-LAUNCH(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
-       (config, f, values, extra), OF_CONFIG->hStream, true)
+LAUNCH_OF(cuLaunchKernelEx, (const void *config, CUfunction f, void **values, void **extra), COPY_CONFIG,
+          (config, f, values, extra), own.hStream, false)
+LAUNCH_OF(cuLaunchKernelEx_ptsz, (const void *config, CUfunction f, void **values, void **extra),
+          COPY_CONFIG, (config, f, values, extra), own.hStream, true)
 LAUNCH(cuLaunchCooperativeKernel, (CUfunction f, SHAPE, void **values),
        (f, gx, gy, gz, bx, by, bz, shared, stream, values), stream, false)
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (CUfunction f, SHAPE, void **values),

@@ -243,7 +243,7 @@ static const struct way own_ways[] = {{"honest", honest, false},       {"once", 
 static const struct way *find(const char *name)
 {
     static const struct way *const files[] = {own_ways,     launch_ways, wait_ways, graph_ways, copy_ways,
-                                              process_ways, lack_ways,   end_ways,  hold_ways};
+                                              process_ways, lack_ways,   end_ways,  hold_ways,  change_ways};
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         for (const struct way *way = files[i]; way->name; way++)
             if (strcmp(way->name, name) == 0)

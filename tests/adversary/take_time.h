@@ -24,7 +24,7 @@ struct way {
 };
 
 extern const struct way launch_ways[], wait_ways[], graph_ways[], copy_ways[], process_ways[], lack_ways[],
-    end_ways[], hold_ways[]; /* end with {0} */
+    end_ways[], hold_ways[], change_ways[]; /* end with {0} */
 
 extern const char spin_text[]; /* PTX of the kernel: it takes as many rounds as its argument says */
 extern Handle context, function;

@@ -173,6 +173,20 @@ def test_what_memory_takes_counts_as_it_does_in_a_queue(
     assert 0.3 <= used / (1000 * slice_.charged()) <= 1.02
 
 
+def test_a_copy_that_changes_while_it_is_asked_for_counts(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """It is said to be from the host's memory until the call has read a part of it, and then from the device's."""
+    charged = []
+    for way in ("planes", "changed-planes"):
+        slice_ = capped(program=take_time)
+        slice_.cap(50)
+        before = slice_.charged()
+        world.output([take_time, way, "1", "1000"], slice_.environment())
+        charged.append(slice_.charged() - before)
+    assert charged[1] >= charged[0] > 0.01
+
+
 def test_a_storm_lasts_as_long_as_it_is_told(
     world: World, capped: Callable[..., Capped], take_time: str
 ) -> None:

@@ -56,6 +56,7 @@ WAYS = (
         0.85,
     ),
     Way("ex", "cuLaunchKernelEx, where the next kernel may begin before the last one has ended"),
+    Way("changed-stream", "cuLaunchKernelEx, whose stream changes while the call reads the rest", 0.02),
     Way("cooperative", "cuLaunchCooperativeKernel"),
     Way("old-calls", "cuLaunchGridAsync", least=0),
     Way("proc-address", "a launch that cuGetProcAddress found, in the thread's default stream"),
