@@ -17,7 +17,7 @@ static bool records_own(const CUgraphNodeParams *parameters)
 }
 
 /* Once for all: inline, a structure is many instructions. */
-static __attribute__((noipa)) void copy(void *to, const void *from, size_t size)
+static __attribute__((noinline)) void copy(void *to, const void *from, size_t size)
 {
     memcpy(to, from, size);
 }
