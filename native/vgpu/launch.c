@@ -2,6 +2,8 @@
 #include "gate.h"
 #include "local.h"
 
+#include <string.h>
+
 #define LAUNCH_OF(name, parameters, copy, arguments, stream, per_thread)                                    \
     CU_API CUresult name parameters                                                                         \
     {                                                                                                       \
@@ -55,25 +57,30 @@ LAUNCH(cuLaunchGrid, (CUfunction f, int width, int height), (f, width, height), 
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream),
        stream, false)
 
-/* At one gate after the other, in the list's order, which opens by itself: so none waits for another. */
+/* At one gate after the other, in the list's order, which opens by itself: so none waits for another. Each launch is on
+ * a device of its own, and the driver is given a copy of the list, which another thread may change. */
 CU_API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned int count,
                                                      unsigned int flags)
 {
+    CUDA_LAUNCH_PARAMS own[VGPU_DEVICES];
     struct launch launches[VGPU_DEVICES];
     CUresult result = CUDA_SUCCESS;
     unsigned int entered = 0;
-    if (!local_allows_list(list, count))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (window_is_open() || !list)
+    if (!list)
         return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
     if (count > VGPU_DEVICES)
         return CUDA_ERROR_INVALID_VALUE;
+    memcpy(own, list, count * sizeof(*own));
+    if (!local_allows_list(own, count))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (window_is_open())
+        return REAL(cuLaunchCooperativeKernelMultiDevice)(own, count, flags);
     while (entered < count && result == CUDA_SUCCESS) {
-        result = gate_enter(&launches[entered], list[entered].hStream, false);
+        result = gate_enter(&launches[entered], own[entered].hStream, false);
         entered += result == CUDA_SUCCESS;
     }
     if (result == CUDA_SUCCESS)
-        result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+        result = REAL(cuLaunchCooperativeKernelMultiDevice)(own, count, flags);
     while (entered > 0)
         gate_leave(&launches[--entered], result);
     return result;

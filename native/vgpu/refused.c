@@ -1,6 +1,9 @@
 /* What would give memory that nothing can count: refused where memory is limited, and not offered. */
 #include "charge.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 enum { DMA_BUF = 124, PAGEABLE = 88, IS_MANAGED = 8 };
 
 static bool is_limited(CUdevice ordinal)
@@ -105,7 +108,7 @@ static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t co
                          const CUmemLocation *where, const size_t *from, size_t locations)
 {
     size_t at = 0;
-    for (size_t i = 0; list && sizes && where && from && locations && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         while (at + 1 < locations && from[at + 1] <= i)
             at++;
         if (!may_move(list[i], sizes[i], where[at]))
@@ -114,13 +117,35 @@ static bool may_move_all(const CUdeviceptr *list, const size_t *sizes, size_t co
     return true;
 }
 
+/* With copies of the lists, which another thread may change. The driver refuses what lacks one of them, and more
+ * locations than addresses. */
+static CUresult prefetch_all(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,
+                             size_t *from, size_t locations, unsigned long long flags, CUstream stream,
+                             type_cuMemPrefetchBatchAsync call)
+{
+    if (!list || !sizes || !where || !from || !locations)
+        return call(list, sizes, count, where, from, locations, flags, stream);
+    if (locations > count)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdeviceptr *own = calloc(count, sizeof(*list) + sizeof(*sizes) + sizeof(*where) + sizeof(*from));
+    if (!own)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    list = memcpy(own, list, count * sizeof(*list));
+    sizes = memcpy(list + count, sizes, count * sizeof(*sizes));
+    where = memcpy(sizes + count, where, locations * sizeof(*where));
+    from = memcpy(where + locations, from, locations * sizeof(*from));
+    CUresult result = may_move_all(list, sizes, count, where, from, locations)
+                          ? call(list, sizes, count, where, from, locations, flags, stream)
+                          : CUDA_ERROR_NOT_SUPPORTED;
+    free(own);
+    return result;
+}
+
 #define PREFETCH_BATCH(name)                                                                                \
     CU_API CUresult name(CUdeviceptr *list, size_t *sizes, size_t count, CUmemLocation *where,              \
                          size_t *from, size_t locations, unsigned long long flags, CUstream stream)         \
     {                                                                                                       \
-        return may_move_all(list, sizes, count, where, from, locations)                                     \
-                   ? REAL(name)(list, sizes, count, where, from, locations, flags, stream)                  \
-                   : CUDA_ERROR_NOT_SUPPORTED;                                                              \
+        return prefetch_all(list, sizes, count, where, from, locations, flags, stream, REAL(name));         \
     }
 
 PREFETCH_BATCH(cuMemPrefetchBatchAsync)
