@@ -53,7 +53,8 @@ void turn_take(size_t at)
 void turn_drop(size_t at)
 {
     _Atomic uint32_t *word = turn_at(at);
-    if (word)
-        atomic_store(word, 0);
+    if (!word)
+        return;
+    atomic_store(word, 0);
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }

@@ -20,3 +20,7 @@ def run_over(scratch: str, name: str, files: tuple[str, ...], *flags: str) -> No
 def test_the_driver_gets_the_lists_that_were_looked_at(scratch: str) -> None:
     """They become others in the program's memory while the shim looks at them."""
     run_over(scratch, "vgpu_change", ("launch.c", "refused.c"))
+
+
+def test_a_turn_of_no_memory_wakes_nobody(scratch: str) -> None:
+    run_over(scratch, "vgpu_turn", ("process.c",), "-Wl,--wrap=mmap,--wrap=syscall")
