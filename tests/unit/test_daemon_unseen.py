@@ -203,6 +203,15 @@ def test_the_slot_that_was_claimed_last_is_its_own(host: Host) -> None:
     assert place_of(host.fd, PID + 1) is None
 
 
+def test_many_processes_owe_no_more_than_a_slice_can(host: Host) -> None:
+    """They had the same time."""
+    now = 12 * SECOND + 2 * MOST
+    for _ in range(3):
+        host.says(11 * SECOND, 12 * SECOND)
+        owed = host.dies(now)
+    assert owed == int(MOST / 0.5)
+
+
 def test_the_bounds_are_those_of_the_shim() -> None:
     with open(os.path.join(REPO, "native/vgpu/budget.c"), encoding="utf-8") as file:
         text = file.read()

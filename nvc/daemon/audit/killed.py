@@ -16,7 +16,7 @@ from nvc.daemon.audit.last_word import last_word, place_of
 from nvc.daemon.audit.nvml_client import USE_PERIOD
 from nvc.daemon.io.identity import pid_inside
 from nvc.daemon.io.peer_exit import unwatch, watch_on
-from nvc.daemon.schedule.unseen import owe
+from nvc.daemon.schedule.unseen import MOST, owe
 from nvc.slices.model.ledger import LedgerError
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.gang import Board
 
 ALIVE = 25_000_000  # nanoseconds: ALIVE_NS of native/vgpu/budget.c
-MOST = 600_000_000_000  # nanoseconds: LEDGER_DEBT there, the most that a slice owes
 #: Processes that outlive their connection and are waited for: of all slices, and of one.
 WAITING, OF_ONE = 1024, 128
 AT_ONCE = 1_000_000_000  # nanoseconds from the end of a connection to that of its process, if it ends by that

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from nvc.daemon.schedule.arbiter import Arbiter
 
 
+MOST = 600_000_000_000  # nanoseconds: LEDGER_DEBT of native/vgpu/budget.c, the most that a slice owes
+
+
 def owe(arbiter: Arbiter, key: str, unseen: int, now: int) -> None:
     """The slice may have had the device for so many nanoseconds up to now. Its cap allowed a part of that."""
     tenant, lease = arbiter.tenants.get(key), arbiter.lease
     if tenant is None or not tenant.rate or unseen <= 0:
         return
-    tenant.barred = max(tenant.barred, now - unseen) + int(unseen / tenant.rate)
+    barred = max(tenant.barred, now - unseen) + int(unseen / tenant.rate)
+    tenant.barred = min(barred, now + int(MOST / tenant.rate))  # many processes may have had the same time
     if tenant.barred > now and lease is not None and lease.tenant is tenant:
         arbiter.drop(now)  # another process of it has that
 
