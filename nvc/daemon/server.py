@@ -83,7 +83,7 @@ class Server:
         self._arrivals = Bucket(ARRIVALS, CROWD, 0)
         self._buffer = bytearray(SIZE + 1)
         self.ahead = host_clock.ahead()
-        #: A client wants a device on which its slice is bounded; it is no more, and its `living` is to be closed.
+        #: A client first wants a device on which its slice has a cap; it is gone, and its `living` is to be closed.
         self.bounded: Callable[[Client], None] = lambda client: None
         self.parted: Callable[[Client, int], None] = lambda client, now: unwatch(loop, client.living)
 
@@ -245,7 +245,7 @@ class Server:
     def _want(self, client: Client, uuid: bytes, round: int, now: int) -> int:
         code, arbiter, member = self._member(client, uuid, now)
         if arbiter is not None and member is not None:
-            if client.place is None and arbiter.bounded:
+            if not client.tries and arbiter.bounded:
                 self.bounded(client)
             arbiter.want(member, now, round)
         return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -14,10 +15,12 @@ from support import REPO
 from support.arbiter_world import FIXED, SECOND, WEIGHT, Program, World
 
 from nvc.daemon.audit import killed
+from nvc.daemon.audit.accountant import Accountant
 from nvc.daemon.audit.killed import ALIVE, MOST, Killed
 from nvc.daemon.audit.last_word import Place, place_of
 from nvc.daemon.schedule.unseen import owe
 from nvc.slices.model import layout, ledger
+from nvc.slices.model.ledger import LedgerError
 from nvc.slices.model.policy import MS
 from nvc.slices.policy.policies import DevicePolicy
 
@@ -87,25 +90,26 @@ class Host:
         os.ftruncate(descriptor, layout.LEDGER_SIZE)
         os.pwrite(descriptor, ledger.header(), 0)
         self.fd = descriptor
-        self.owed: list[int] = []
+        self.logged: list[str] = []
         arbiter: Any = SimpleNamespace(
             tenants={"a": SimpleNamespace(rate=0.5, barred=0)}, lease=None
         )
         self.tenant = arbiter.tenants["a"]
         device = SimpleNamespace(uuid=UUID)
         self.known: Any = SimpleNamespace(
-            entry=SimpleNamespace(key="a"), uuids=(b"0",), devices=(device,), clients=set()
+            entry=SimpleNamespace(key="a", libs_dir="/nvc"), uuids=(b"0",), devices=(device,), clients=set()
         )
         accountant: Any = SimpleNamespace(
-            ledger_of=lambda key: descriptor, slices=SimpleNamespace(by_key={"a": self.known})
-        )
+            open_ledger=lambda known: descriptor, slices=SimpleNamespace(by_key={"a": self.known}),
+            log=self.logged.append,
+        )  # fmt: skip
         board: Any = SimpleNamespace(arbiters={b"0": arbiter})
         loop: Any = SimpleNamespace(remove=lambda fd: None, add=self._add)
         self.killed = Killed(loop, board, accountant, 0)
         self.claim(PID, 1)
         self.client: Any = SimpleNamespace(
             peer=SimpleNamespace(pid=NAME[0], start=NAME[1]), known=self.known, since=BEGAN, living=-1,
-            place=place_of(descriptor, PID), tries=0,
+            place=place_of(descriptor, PID), tries=0, lost="", left=0,
         )  # fmt: skip
 
     def _add(self, fd: int, look: Any) -> None:
@@ -122,7 +126,8 @@ class Host:
     def dies(self, now: int, parted: int = 0) -> int:
         """How much its slice owes then, in nanoseconds of the device."""
         self.killed.waiting[NAME] = self.client
-        self.killed._ended(NAME, parted or now, now)
+        self.client.left = parted or now
+        self.killed._ended(NAME, now)
         assert not self.killed.waiting
         barred = int(self.tenant.barred)
         return (barred - now) if barred else 0  # with a cap of one half
@@ -210,6 +215,155 @@ def test_many_processes_owe_no_more_than_a_slice_can(host: Host) -> None:
         host.says(11 * SECOND, 12 * SECOND)
         owed = host.dies(now)
     assert owed == int(MOST / 0.5)
+
+
+def lose(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nvcd look for the process for the first time; the ledger does not tell of it."""
+    monkeypatch.setattr(killed, "pid_inside", lambda pid: PID)
+    host.client.place = None
+    host.killed.meet(host.client)
+    assert host.client.lost and host.client.tries == 1
+
+
+def overwritten(host: Host) -> None:
+    host.claim(0, 1)
+
+
+def cut_short(host: Host) -> None:
+    os.ftruncate(host.fd, 100)
+
+
+LOST = pytest.mark.parametrize(
+    "harm, cause", [(overwritten, f"it has no entry of process {PID}"), (cut_short, "cut short")]
+)
+
+
+@LOST
+def test_who_cannot_be_found_owes_all_since_it_connected(
+    host: Host, monkeypatch: pytest.MonkeyPatch, harm: Any, cause: str
+) -> None:
+    harm(host)
+    lose(host, monkeypatch)
+    host.says(0, 19 * SECOND)  # what is there is not its own
+    assert host.dies(20 * SECOND) == 20 * SECOND - BEGAN
+    assert host.logged == [
+        f"slice a: process {NAME[0]}: vgpu error: read what it said last: /nvc/nvc/ledger/ledger: {cause}; "
+        "its slice pays as if it had worked all the time; end what changes that file in the container"
+    ]
+
+
+@LOST
+def test_who_cannot_be_found_owes_nothing_while_nvml_sees_nothing_of_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch, harm: Any, cause: str
+) -> None:
+    host.killed.windows = windows(range(10, 20, 2), {12})
+    harm(host)
+    lose(host, monkeypatch)
+    assert host.dies(20 * SECOND) == 2 * SECOND
+
+
+def test_who_cannot_be_found_owes_nothing_if_it_has_rested_for_long(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what was before, NVML's windows do not tell any more."""
+    end = 2 * MOST // SECOND
+    host.killed.windows = windows(range(end - MOST // SECOND, end, 2), set())
+    overwritten(host)
+    lose(host, monkeypatch)
+    assert host.dies(end * SECOND) == 0
+
+
+def test_a_ledger_that_is_broken_when_a_process_ends(host: Host) -> None:
+    host.says(0, 19 * SECOND)
+    cut_short(host)
+    assert host.dies(20 * SECOND) == 20 * SECOND - BEGAN
+    assert len(host.logged) == 1
+
+
+def test_a_slice_is_logged_once(host: Host) -> None:
+    cut_short(host)
+    for second in (20, 21):
+        assert host.dies(second * SECOND)
+    assert len(host.logged) == 1
+
+
+def test_who_is_found_later_owes_by_what_it_says(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    overwritten(host)
+    lose(host, monkeypatch)
+    host.claim(PID, 1)
+    host.killed.meet(host.client)
+    host.says(11 * SECOND, 12 * SECOND)
+    assert host.dies(13 * SECOND) == SECOND
+    assert not host.logged
+
+
+def test_who_has_ended_before_it_had_a_lease_owes_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(pid: int) -> int:
+        raise ProcessLookupError(errno.ESRCH, "no such process")
+
+    monkeypatch.setattr(killed, "pid_inside", ended)
+    host.client.place = None
+    host.killed.meet(host.client)
+    host.killed.parted(host.client, 20 * SECOND)
+    assert not host.client.lost and not host.killed.waiting
+
+
+def test_who_never_wanted_a_device_is_not_waited_for(host: Host) -> None:
+    """It has made no context, and has no slot."""
+    host.client.place = None
+    host.killed.parted(host.client, 20 * SECOND)
+    assert not host.killed.waiting
+
+
+def test_who_cannot_be_found_is_waited_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(killed, "watch_on", lambda *_: None)
+    overwritten(host)
+    lose(host, monkeypatch)
+    host.killed.parted(host.client, 20 * SECOND)
+    assert host.killed.waiting == {NAME: host.client}
+
+
+def test_the_slice_with_the_most_pays_at_once_where_there_is_no_room(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its oldest process is no longer waited for, nor forgotten. Another slice's is older, and waited for."""
+    monkeypatch.setattr(killed, "watch_on", lambda *_: None)
+    monkeypatch.setattr(killed, "WAITING", 3)
+    other: Any = SimpleNamespace(entry=SimpleNamespace(key="b", libs_dir="/nvc"))
+    for number, known in enumerate([other, *[host.known] * 4]):
+        one = SimpleNamespace(**{**vars(host.client), "known": known})
+        one.peer = SimpleNamespace(pid=NAME[0] + number, start=NAME[1])
+        host.says(11 * SECOND, 12 * SECOND)
+        host.killed.parted(one, 13 * SECOND)
+    assert [pid - NAME[0] for pid, _ in host.killed.waiting] == [0, 3, 4]
+    assert host.tenant.barred == 12 * SECOND + 2 * 2 * SECOND  # two processes, a cap of one half
+    (line,) = host.logged
+    assert line.startswith(f"slice a: process {NAME[0] + 1}: ") and "are waited for already; its slice pays" in line
+
+
+def test_a_ledger_is_looked_for_when_a_process_wants_a_device() -> None:
+    """Before the first look at all slices; again where that fails, but not before the next one."""
+    known: Any = SimpleNamespace(entry=SimpleNamespace(key="a"), stamp=1)
+    accountant = Accountant(SimpleNamespace(kernel=None, by_key={}), lambda text: None)  # type: ignore[arg-type]
+    asked: list[int] = []
+    answers: list[Any] = [LedgerError("read ledger", "", "not a regular file"), 7]
+
+    def look(*_: object) -> int:
+        asked.append(1)
+        answer = answers.pop(0)
+        if isinstance(answer, int):
+            return answer
+        raise answer
+
+    accountant._open = look  # type: ignore[method-assign]
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="not a regular file"):
+            accountant.open_ledger(known)
+    assert len(asked) == 1
+    accountant.before()
+    assert [accountant.open_ledger(known) for _ in range(2)] == [7, 7] and len(asked) == 2
 
 
 def test_the_bounds_are_those_of_the_shim() -> None:

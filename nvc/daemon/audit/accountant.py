@@ -75,10 +75,11 @@ class _NotShown(Exception):
 _NOBODY = "no process shows one"
 
 
-def _cause(error: OSError | LedgerError | _NotShown) -> str:
+def cause_of(error: OSError | LedgerError) -> str:
+    """Why a ledger cannot be read, for people."""
     if isinstance(error, LedgerError):
         return str(error.cause).lower()
-    return str(error.strerror if isinstance(error, OSError) else error).lower()
+    return str(error.strerror).lower()
 
 
 class Accountant:
@@ -106,10 +107,12 @@ class Accountant:
         self._ledgers: dict[str, int] = {}  # descriptors
         self.unread: dict[str, str] = {}  # slices whose ledger could not be read in this look, and why
         self._stamps: dict[str, int] = {}  # of the slices whose ledgers those are
+        self._unopened: dict[str, str] = {}  # slices whose ledger could not be opened since the last look, and why
 
     def before(self) -> None:
         """Read the ledgers before NVML is asked: memory that is freed meanwhile must not look like a difference."""
         self.unread.clear()
+        self._unopened.clear()
         self._before = {key: self._model(known) for key, known in self.slices.by_key.items() if known.alive}
 
     def told(self, devices: tuple[DeviceSeen, ...], now: int) -> None:
@@ -136,6 +139,7 @@ class Accountant:
         self._inside = {name: number for name, number in self._inside.items() if name in living}
         for key in {user.key for user in self.users if self.unread.get(user.key) == _NOBODY}:
             del self.unread[key]  # somebody shows it now: the first process of a claim's slice
+            self._unopened.pop(key, None)
         self.balances = self._balances()
         self._correct()
 
@@ -242,20 +246,38 @@ class Accountant:
         self.accounts.pop(key, None)
         if key in self.unread:
             return (0,) * len(known.devices)
-        if self._stamps.get(key, known.stamp) != known.stamp:
-            self.forget(key)  # another slice: the number of a mount namespace is given again
         try:
-            fd = self._ledgers.get(key, -1)
-            if fd < 0:
-                fd = self._ledgers[key] = self._open(known)
-                self._stamps[key] = known.stamp
-            accounts = _read(fd, len(known.devices))
-        except (OSError, LedgerError, _NotShown) as error:
+            accounts = _read(self.open_ledger(known), len(known.devices))
+        except (OSError, LedgerError) as error:
             self.forget(key)
-            self.unread[key] = _cause(error)
+            self.unread[key] = cause_of(error)
             return (0,) * len(known.devices)
         self.accounts[key] = accounts
         return ledger.totals(accounts, len(known.devices))
+
+    def open_ledger(self, known: IndexedSlice) -> int:
+        """A descriptor of the slice's ledger. Raises OSError, LedgerError.
+
+        If that fails, it is not tried again before the next look: a tenant can make it laborious.
+        """
+        key = known.entry.key
+        if self._stamps.get(key, known.stamp) != known.stamp:
+            self.forget(key)  # another slice: the number of a mount namespace is given again
+        fd = self.ledger_of(key)
+        if fd >= 0:
+            return fd
+        if key in self._unopened:
+            raise LedgerError("read ledger", "", self._unopened[key])
+        try:
+            fd = self._ledgers[key] = self._open(known)
+        except _NotShown as error:
+            self._unopened[key] = str(error)
+            raise LedgerError("read ledger", "", error) from None
+        except (OSError, LedgerError) as error:
+            self._unopened[key] = cause_of(error)
+            raise
+        self._stamps[key] = known.stamp
+        return fd
 
     def _open(self, known: IndexedSlice, before: int = -1) -> int:
         """Open the ledger through a process of the slice; returns `before` if that is the same file.
@@ -292,6 +314,7 @@ class Accountant:
 
     def open_again(self) -> None:
         """Check that the open ledgers are still those of their slices, and open the others again."""
+        self._unopened.clear()  # also where NVML does not answer
         for key, fd in tuple(self._ledgers.items()):
             try:
                 found = self._open(self.slices.by_key[key], fd)

@@ -61,6 +61,8 @@ class Client:
         "living",
         "place",
         "tries",
+        "lost",
+        "left",
         "careful",
     )
 
@@ -78,4 +80,6 @@ class Client:
         self.living = -1  # descriptor of the process; see peer_exit.py
         self.place: Place | None = None  # of the process in its slice's ledger, where its time is bounded
         self.tries = 0  # to find that
+        self.lost = ""  # why what it says there cannot be known
+        self.left = 0  # when its connection was closed
         self.careful = may_bring(connection)  # messages are looked at before they are read
