@@ -13,6 +13,12 @@
 #define LEDGER_DEBT (600 * SECOND)
 enum { CROWD = 4096, ALIVE_NS = 25000000, NONSENSE = 60, REAP_NS = 10000000 };
 
+/* What a dead process may have had beyond that: at first; what counts of one death; for how long, and how often, that
+ * can double. */
+#define SILENT_MOST (UINT64_C(60) * 1000000000)
+#define DOUBT_MOST (UINT64_C(86400) * 1000000000)
+enum { SILENT_NS = 400000000, DOUBTS = 4 };
+
 /* The slot may be another one than before: what was shown in the old one is shown in the new one. */
 static void use(struct budget *budget, struct vgpu_budget *shared, struct vgpu_interval *own)
 {
@@ -200,15 +206,55 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
     return SHARED_READ(shared->credit);
 }
 
+/* A stopped process says nothing while its work runs. One that was killed said nothing either, if the next one of its
+ * slice came an hour later. Nobody can tell which. So a slice pays for SILENT of that time. If that may have been too
+ * little, it pays for twice as much the next time, until all that it may have had is a hundredth of the time since. */
+static uint64_t most_silent(const struct vgpu_budget *shared, uint64_t host)
+{
+    uint64_t doubts = host < SHARED_READ(shared->doubtful) ? SHARED_READ(shared->doubts) : 0;
+    return (uint64_t)SILENT_NS << (doubts < DOUBTS ? doubts : DOUBTS);
+}
+
+static void doubt(struct vgpu_budget *shared, uint64_t seen, uint64_t host, uint64_t beyond)
+{
+    uint64_t until = SHARED_READ(shared->doubtful);
+    bool doubted = host < until;
+    uint64_t doubts = doubted ? SHARED_READ(shared->doubts) : 0, from = doubted ? until : host;
+    if (doubted && seen <= SHARED_READ(shared->doubted))
+        return; /* it ended with another one that was in doubt */
+    uint64_t ahead = (beyond < SILENT_MOST ? beyond : SILENT_MOST) * 100;
+    SHARED_WRITE(shared->doubts, doubts < DOUBTS ? doubts + 1 : DOUBTS);
+    SHARED_WRITE(shared->doubted, host);
+    SHARED_WRITE(shared->doubtful, from - host < DOUBT_MOST ? from + ahead : host + DOUBT_MOST);
+}
+
 void budget_bury(struct vgpu_budget *shared, struct vgpu_interval *interval, uint32_t cores, uint64_t now)
 {
     uint64_t since = SHARED_READ(interval->since), seen = SHARED_READ(interval->seen);
     /* By who does not know the time: never less than is due. */
-    uint64_t end = seen + ALIVE_NS, host = clock_is_known() ? clock_of_host(now) : end;
+    uint64_t host = clock_is_known() ? clock_of_host(now) : seen + ALIVE_NS;
     SHARED_WRITE(interval->since, 0);
     if (!since || since > host)
         return;
-    pay(shared, cores, claim(shared, since, end > since && end < host ? end : host));
+    uint64_t spoken = seen + ALIVE_NS, end = spoken + most_silent(shared, host);
+    if (spoken <= since || spoken >= host) {
+        pay(shared, cores, claim(shared, since, host));
+        return;
+    }
+    pay(shared, cores, claim(shared, since, spoken));
+    SHARED_ADD(shared->silent, claim(shared, spoken, end < host ? end : host));
+    if (end < host)
+        doubt(shared, seen, host, host - end);
+}
+
+void budget_settle(struct budget *budget, uint32_t cores, bool watched)
+{
+    uint64_t silent = SHARED_READ(budget->shared->silent);
+    if (silent &&
+        __atomic_compare_exchange_n(&budget->shared->silent, &silent, 0, false, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST) &&
+        !watched)
+        pay(budget->shared, cores, silent < LEDGER_DEBT ? silent : 0); /* more is nonsense */
 }
 
 uint32_t budget_queue(struct budget *budget)

@@ -61,6 +61,9 @@ int64_t budget_refill(struct budget *budget, uint32_t cores, uint64_t now, uint6
 /* The interval that a dead process left in its slot is charged for, and closed. */
 void budget_bury(struct vgpu_budget *shared, struct vgpu_interval *interval, uint32_t cores, uint64_t now);
 
+/* What the dead may have had in silence is paid for; by nvcd's account, if it `watched` them. */
+void budget_settle(struct budget *budget, uint32_t cores, bool watched);
+
 /* Who waits for credit does so in order. */
 uint32_t budget_queue(struct budget *budget);
 bool budget_is_queued(struct budget *budget); /* somebody waits */

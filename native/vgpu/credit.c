@@ -44,6 +44,7 @@ static int64_t refill(struct meter *meter, uint64_t now)
 {
     uint64_t saved = lease_took_turns(meter->position, now, BUDGET_TURNS) ? BUDGET_TURNS : BUDGET_PERIOD;
     budget_open(&meter->budget, meter->position, now);
+    budget_settle(&meter->budget, meter->cores, lease_is_watched());
     return budget_refill(&meter->budget, meter->cores, now, saved);
 }
 

@@ -116,7 +116,11 @@ struct vgpu_budget {
     uint32_t ticket;     /* the next one to be drawn by who waits */
     uint32_t served;     /* the one whose turn it is */
     uint64_t steps;      /* times that a program waited, and nothing of its own was left on the device */
-    uint64_t reserved[8];
+    uint64_t silent;   /* what the dead may have had after their last words, which nobody has paid for yet */
+    uint64_t doubtful; /* until when such deaths count as one after the other */
+    uint64_t doubted;  /* when the last of them was found */
+    uint64_t doubts;   /* how many there were */
+    uint64_t reserved[4];
 };
 
 #define VGPU_INTERVAL_STALLED UINT64_C(1)

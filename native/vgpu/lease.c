@@ -241,6 +241,12 @@ bool lease_is_handed_out(void)
     return in && meet(in) && !atomic_load_explicit(&in->channel_doubted, memory_order_relaxed);
 }
 
+bool lease_is_watched(void)
+{
+    struct process *in = process();
+    return in && is_connected(in) && !atomic_load_explicit(&in->channel_doubted, memory_order_relaxed);
+}
+
 bool lease_held(int position)
 {
     struct process *in = process();

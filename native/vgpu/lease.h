@@ -27,6 +27,9 @@ bool lease_is_unasked(int position);
 /* Whether nvcd is there to hand out turns on the device, so that what is launched has to be known. */
 bool lease_is_active(int position);
 
+/* Whether nvcd is there, and sees how processes end. */
+bool lease_is_watched(void);
+
 /* Whether others have turns on it as well: what a cap allows then comes in pieces. The second: or had so lately. */
 bool lease_takes_turns(int position);
 bool lease_took_turns(int position, uint64_t now, uint64_t within);

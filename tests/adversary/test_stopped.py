@@ -1,4 +1,4 @@
-"""Programs that stop their processes while a kernel runs, kill them before they go on, and start over; with nvcd.
+"""Programs that stop their processes while a kernel runs, kill them before they go on, and start over.
 
 Nobody in their slice knows for how long they were stopped. Kernels of 0.4 or 3 s are killed after 95 % of that, and
 one of them may be under way, unpaid, when a measurement begins or ends.
@@ -6,9 +6,13 @@ one of them may be under way, unpaid, when a measurement begins or ends.
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+
 import pytest
 from support.beside import Tenants
-from support.virtual import device_time
+from support.vgpucap import Capped
+from support.virtual import World, device_time
 
 POINTS = 0.01
 SHORT, LONG = 0.38, 2.85  # seconds that a kernel of each kind runs
@@ -50,3 +54,41 @@ def test_the_other_has_most_of_its_share_beside_long_kernels(
     found = tenants.beside(work, [take_time, "stopped-for-long", 1000, 1000], 10, 20)
     assert found.share <= 0.1 + POINTS
     assert found.other >= 0.8
+
+
+@pytest.mark.parametrize(
+    "way, cap, once",
+    [("stopped", 10, 0.1), ("stopped", 50, 0.1), ("stopped-for-long", 10, 5.8), ("stopped-for-long", 50, 5.8)],
+)
+def test_without_nvcd_it_has_its_cap(
+    world: World, capped: Callable[..., Capped], take_time: str, way: str, cap: int, once: float
+) -> None:
+    """Beyond that, it has some seconds once: what was charged too little is charged twice the next time."""
+    slice_ = capped(program=take_time)
+    slice_.cap(cap)
+    process = world.start([take_time, way, "1000", "1000"], slice_.environment(), stdout=subprocess.DEVNULL)
+    had = []
+    for _ in range(12):
+        world.run(10)
+        had.append(device_time(slice_.root).total)
+    world.kill(process)
+    kernel = SHORT if way == "stopped" else LONG
+    assert all(time <= cap / 100 * 10 * (i + 1) + once + kernel for i, time in enumerate(had))
+    assert had[-1] >= 0.8 * cap / 100 * 120
+
+
+def test_who_is_started_again_later_does_not_wait(
+    world: World, capped: Callable[..., Capped], take_time: str
+) -> None:
+    """It is killed with unfinished work, and started again after 70 s, three times."""
+    slice_ = capped(program=take_time)
+    slice_.cap(10)
+    for _ in range(4):
+        before = device_time(slice_.root).total
+        process = world.start(
+            [take_time, "no-wait", "1000", "1000"], slice_.environment(), stdout=subprocess.DEVNULL
+        )
+        world.run(2)
+        assert device_time(slice_.root).total - before >= 0.8 * 0.1 * 2
+        world.kill(process)
+        world.run(70)

@@ -148,7 +148,7 @@ def test_a_slice_that_writes_what_it_likes(
     timed.start(f"--root={driver}")
     workers = [tenant("--weight=1", "--policy=weight", **DECODE) for _ in range(2)]
     world.run(LEARNT)
-    at = layout.BUDGETS_OFFSET + layout.BUDGET.size - 64 - 8  # in front of what is reserved
+    at = layout.BUDGETS_OFFSET + layout.BUDGET.size - 64 - 8  # steps
     fd = os.open(ledger_of(world, workers[1]), os.O_RDWR)
     before = device_time(driver)
     for number in range(1, 7):

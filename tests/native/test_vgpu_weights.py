@@ -94,7 +94,7 @@ class Gpu:
         self.index.force[raw] = in_force(DevicePolicy(), demands)
 
     def _budgets(self, key: str) -> tuple[Budget, ...]:
-        _, _, _, charged, waited, launches, _, _, steps = self.slices[int(key)].budget()
+        _, _, _, charged, waited, launches, _, _, steps, *_ = self.slices[int(key)].budget()
         told = Budget(charged, waited, launches, steps)
         return (self.liars[key](told) if key in self.liars else told,)
 

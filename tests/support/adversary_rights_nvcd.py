@@ -27,7 +27,7 @@ NVCD = (
     Right(
         "the time of the dead",
         "processes are stopped while a kernel runs, and killed before they go on, one after the other",
-        "the slice has its cap with `nvcd`, and a neighbour its share; without `nvcd` it can have most of a GPU",
+        "the slice has its cap, and a neighbour its share; without `nvcd` it can have some seconds more, once",
         "adversary/test_stopped.py::test_alone_it_has_its_cap",
     ),
     Right(

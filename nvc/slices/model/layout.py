@@ -51,8 +51,9 @@ AMOUNTS_OFFSET = LEDGER_HEADER.size + SLOTS * SLOT_HEADER.size
 SHARE = struct.Struct("<64sQIIII64s")
 SHARE_SIZE = SHARE.size
 SHARES_OFFSET = AMOUNTS_OFFSET + DEVICES * SLOTS * AMOUNT.size
-#: credit, refilled, busy until, charged, waited, launches, ticket, served, the shim's own; times in nanoseconds.
-BUDGET = struct.Struct("<qQQQQQIIQ64x")
+#: credit, refilled, busy until, charged, waited, launches, ticket, served, steps, and what concerns the dead
+#: (silent, doubtful, doubted, doubts); times in nanoseconds.
+BUDGET = struct.Struct("<qQQQQQIIQQQQQ32x")
 BUDGETS_OFFSET = SHARES_OFFSET + SHARES * SHARE_SIZE
 #: since when a process has unfinished work, when it last said so: for each device and slot.
 INTERVAL = struct.Struct("<QQ")

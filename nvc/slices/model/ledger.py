@@ -120,7 +120,7 @@ def parse_budgets(data: bytes, devices: int) -> tuple[Budget, ...]:
         raise LedgerError("read ledger", "", f"no budgets of {devices} devices")
     found = []
     for device in range(devices):
-        _, _, _, charged, waited, launches, _, _, steps = layout.BUDGET.unpack_from(
+        _, _, _, charged, waited, launches, _, _, steps, *_ = layout.BUDGET.unpack_from(
             data, device * layout.BUDGET.size
         )
         found.append(Budget(charged, waited, launches, steps))
