@@ -75,13 +75,18 @@ void own_events_end(uint64_t context)
     lock_drop(&changing);
 }
 
-/* The driver gave the handle to the program: if it was an event of ours, that ended without our knowing. */
-static void forget(CUevent event)
+enum { ANY = 0 };
+
+void own_event_end(CUevent event, uint64_t context)
 {
     lock_take(&changing);
     uint32_t at = find((uint64_t)(uintptr_t)event);
-    if (at != ROOM)
+    if (at != ROOM && (context == ANY || own[at].context == context)) {
         own[at].event = WAS;
+        if (!own[(at + 1) % ROOM].event) /* nothing is to be found behind it */
+            for (; own[at].event == WAS; at = (at + ROOM - 1) % ROOM, used--)
+                own[at].event = 0;
+    }
     lock_drop(&changing);
 }
 
@@ -92,7 +97,7 @@ CU_API CUresult cuEventCreate(CUevent *event, unsigned int flags)
     if (result != CUDA_SUCCESS)
         return result;
     if (atomic_load_explicit(&used, memory_order_acquire))
-        forget(made);
+        own_event_end(made, ANY); /* if it was one of ours, that ended without our knowing */
     *event = made;
     return result;
 }

@@ -24,3 +24,7 @@ def test_the_driver_gets_the_lists_that_were_looked_at(scratch: str) -> None:
 
 def test_a_turn_of_no_memory_wakes_nobody(scratch: str) -> None:
     run_over(scratch, "vgpu_turn", ("process.c",), "-Wl,--wrap=mmap,--wrap=syscall")
+
+
+def test_own_events_leave_their_places(scratch: str) -> None:
+    run_over(scratch, "vgpu_own_events", ("own_events.c",))
