@@ -21,6 +21,7 @@ from nvc.daemon.io.wire import WELCOME
 from nvc.kernel import LinuxKernel
 from nvc.slices.model import layout
 from nvc.slices.model.ledger import LedgerError
+from nvc.slices.store.liveness import use_of
 from nvc.slices.store.process_view import ProcessView
 from nvc.slices.store.registry import Entry
 
@@ -179,8 +180,8 @@ def test_mounts_by_the_thousand(scratch: str) -> None:
         keeper.stdout.close()
 
 
-def test_locks_by_the_thousand(scratch: str) -> None:
-    """The kernel goes through all that a file has, each time that it is asked for one."""
+def test_locks_by_the_thousand(scratch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel goes through all that a file has, for each that it is asked for: nvcd and `vgpu ls` give up."""
     data = bytearray(layout.LEDGER_SIZE)
     data[: layout.LEDGER_HEADER.size] = layout.LEDGER_HEADER.pack(
         layout.LEDGER_MAGIC, layout.VERSION, layout.LEDGER_SIZE, layout.SLOTS, layout.SLOTS, 0, 0
@@ -191,11 +192,15 @@ def test_locks_by_the_thousand(scratch: str) -> None:
     with open(f"{scratch}/ledger", "w+b", buffering=0) as ours, open(f"{scratch}/ledger", "rb") as theirs:
         ours.write(data)
         lock(ours.fileno(), 7)
+        monkeypatch.setattr(ProcessView, "open_ledger", lambda *_: os.dup(theirs.fileno()))
+        entry, pids = Entry("key", scratch, 1, 1, "", scratch, 0, ()), (os.getpid(),) * 3
         assert [account.slot for account in _read(theirs.fileno(), 1)] == [7]
-        for place in range(8000):  # each on a byte that does not touch another one's
+        assert [account.slot for account in use_of(LinuxKernel(), entry, pids, 1).accounts] == [7]
+        for place in range(16000):  # each on a byte that does not touch another one's
             lock(ours.fileno(), layout.LEDGER_SIZE - 2 * place)
         with pytest.raises(LedgerError, match="too many locks"):
             _read(theirs.fileno(), 1)
+        assert use_of(LinuxKernel(), entry, pids, 1).problem == "ledger: too many locks"
 
 
 def test_ledgers_elsewhere(scratch: str) -> None:

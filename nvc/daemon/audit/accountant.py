@@ -14,7 +14,7 @@ from nvc.daemon.schedule.slice_index import LOCK_TIME
 from nvc.slices.model import layout, ledger, quota
 from nvc.slices.model.ledger import LedgerError
 from nvc.slices.store import registry
-from nvc.slices.store.liveness import is_held
+from nvc.slices.store.liveness import LOCKS_TIME, held_slots
 from nvc.slices.store.process_info import ENDED, is_ending, start_of
 from nvc.slices.store.process_view import CpuLimit, ProcessView
 from nvc.value import Value
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nvc.slices.model.quota import QuotaDevice
 
 LOOK_TIME = 5_000_000  # nanoseconds of a processor, for the ledger of one slice
-LOCKS_TIME = 20_000_000  # likewise, for which of its processes live: of 512 that is a few milliseconds
 GRACE = 5_000_000_000  # nanoseconds that a process may take to end
 STEP = 2 << 20  # bytes: smaller differences are not worth a change of the quota
 
@@ -376,11 +375,5 @@ def _read(fd: int, devices: int) -> tuple[Account, ...]:
     if os.fstat(fd).st_size < layout.LEDGER_SIZE:
         raise LedgerError("read ledger", "", "cut short")
     data = os.pread(fd, ledger.slots_size(devices), 0)
-    live = set()
-    limit = CpuLimit(LOCKS_TIME)
-    for account in ledger.parse_slots(data, 0):
-        if limit.is_over():  # the kernel goes through all of them for each slot
-            raise LedgerError("read ledger", "", "too many locks")
-        if is_held(fd, account.slot):
-            live.add(account.slot)
-    return ledger.parse_slots(data, devices, frozenset(live))
+    live = held_slots(fd, ledger.parse_slots(data, 0), CpuLimit(LOCKS_TIME))
+    return ledger.parse_slots(data, devices, live)

@@ -42,6 +42,8 @@ PART = 1 << 16  # bytes of a list of mounts that are read at a time
 #: Nanoseconds of a processor for all lists of mounts: a tenant can make many namespaces with 100,000 mounts each
 #: (sysctl fs.mount-max), and a line for each as long as it likes. Where leases wait for it, it is LEASES_TIME.
 LISTS_TIME, LEASES_TIME = 2_000_000_000, 50_000_000
+#: Likewise, for which processes of a ledger live: of 512 that is a few milliseconds. A tenant can lock many bytes.
+LOCKS_TIME = 20_000_000
 
 
 class Life(Value):
@@ -264,9 +266,11 @@ class _Mounts:
 def use_of(kernel: Kernel, entry: Entry, pids: tuple[int, ...], devices: int) -> LedgerReading:
     """Memory and time of the slice's first `devices` devices, as its ledger says. Never raises: see `problem`."""
 
+    limit = CpuLimit(LOCKS_TIME)  # for all that are asked
+
     def whole(fd: int) -> LedgerReading:
         data = os.pread(fd, layout.LEDGER_SIZE, 0)
-        live = frozenset(account.slot for account in ledger.parse(data, 0) if is_held(fd, account.slot))
+        live = held_slots(fd, ledger.parse(data, 0), limit)
         budgets = ledger.parse_budgets(data[layout.BUDGETS_OFFSET :], devices)
         return LedgerReading(ledger.parse(data, devices, live), budgets)
 
@@ -302,6 +306,17 @@ def _asked(
             if fd >= 0:
                 os.close(fd)
     return LedgerReading((), problem=problem)
+
+
+def held_slots(fd: int, accounts: tuple[Account, ...], limit: CpuLimit) -> frozenset[int]:
+    """Which of these accounts' slots somebody holds the lock on. Raises OSError, LedgerError."""
+    live = set()
+    for account in accounts:
+        if limit.is_over():  # the kernel goes through all locks of a file for each slot
+            raise LedgerError("read ledger", "", "too many locks")
+        if is_held(fd, account.slot):
+            live.add(account.slot)
+    return frozenset(live)
 
 
 def is_held(fd: int, slot: int) -> bool:
