@@ -8,11 +8,12 @@
 
 enum {
     STUCK_NS = 50000000,
-    LASTS_NS = 5000000,    /* who has waited goes on for so long, while there is credit */
-    TURN_NS = 10000000,    /* after which who has the turn is taken for dead */
-    TURNS_BITS = 12,       /* so many turns are passed over at once, at most */
-    STALLED_NS = 40000000, /* work that may wait on a device that stalls, by what launches took lately, */
-    STALLED = 8,           /* and so many launches of unknown length */
+    LASTS_NS = 5000000,      /* who has waited goes on for so long, while there is credit */
+    TURN_NS = 10000000,      /* after which who has the turn is taken for dead */
+    TURNS_BITS = 12,         /* so many turns are passed over at once, at most */
+    STALLED_NS = 40000000,   /* work that may wait on a device that stalls, by what launches took lately, */
+    STALLED = 8,             /* and so many launches of unknown length */
+    TURN_WAIT_NS = 25000000, /* that it waits for credit at most, to have half a turn */
     SPREAD = 1024,
     SPARE_NS = 150000 /* for so long, what is twice that is not looked at again */
 };
@@ -40,9 +41,14 @@ static bool has_turn(struct launch *launch, int64_t credit, struct wait *wait)
     return false;
 }
 
+static bool has_turns(const struct meter *meter, uint64_t now)
+{
+    return lease_took_turns(meter->position, now, BUDGET_TURNS);
+}
+
 static int64_t refill(struct meter *meter, uint64_t now)
 {
-    uint64_t saved = lease_took_turns(meter->position, now, BUDGET_TURNS) ? BUDGET_TURNS : BUDGET_PERIOD;
+    uint64_t saved = has_turns(meter, now) ? BUDGET_TURNS : BUDGET_PERIOD;
     budget_open(&meter->budget, meter->position, now);
     budget_settle(&meter->budget, meter->cores, lease_is_watched());
     return budget_refill(&meter->budget, meter->cores, now, saved);
@@ -73,6 +79,10 @@ static enum verdict_of_gate take_credit(struct launch *launch, struct wait *wait
     int64_t credit = refill(meter, launch->now);
     /* Who had to wait goes on with some credit, so that what can overlap does, and is not chopped. */
     int64_t some = BUDGET_PERIOD / 400 * (int64_t)meter->cores;
+    /* nvcd has saved enough for half a turn: asked sooner it would give many short ones, which take time of others. */
+    int64_t most = TURN_WAIT_NS / 100 * (int64_t)meter->cores, half = (int64_t)lease_half(meter->position);
+    if (half > some && has_turns(meter, launch->now))
+        some = half < most ? half : most;
     if (launch->paced)
         some = some / 2 + some * (int64_t)launch->spread / SPREAD;
     int64_t enough = launch->queued ? some : 1;

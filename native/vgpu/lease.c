@@ -286,6 +286,12 @@ bool lease_took_turns(int position, uint64_t now, uint64_t within)
     return lease_takes_turns(position) || (turned && now - turned < within);
 }
 
+uint64_t lease_half(int position)
+{
+    struct process *in = process();
+    return in ? in->leases[position].length / 2 : 0;
+}
+
 void lease_wanted(int position, bool wanted)
 {
     atomic_fetch_add(&process()->leases[position].waiters, wanted ? 1 : UINT32_MAX);

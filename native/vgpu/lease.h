@@ -34,6 +34,9 @@ bool lease_is_watched(void);
 bool lease_takes_turns(int position);
 bool lease_took_turns(int position, uint64_t now, uint64_t within);
 
+/* Half of the last turn, as nvcd gave it, nanoseconds; 0: it had no end. */
+uint64_t lease_half(int position);
+
 /* The process begins to make a context, which takes time from those who work on the device, or has it now. */
 void lease_tell_making(int position, bool begins);
 

@@ -105,6 +105,31 @@ def test_no_turn_is_asked_for_without_credit(turned: Capped, world: World) -> No
         assert 0.35 < world.now - began < 0.42
 
 
+@pytest.mark.parametrize(
+    "cap, length, wait",
+    [(10, 5 * MS, 0.025), (50, 10 * MS, 0.01), (1, 5 * MS, 0.025)],
+)
+def test_a_turn_is_asked_for_with_credit_for_half_of_one(
+    turned: Capped, world: World, cap: int, length: int, wait: float
+) -> None:
+    """Many that are shorter take time of others. With a small cap that would be long: nobody waits so long."""
+    turned.cap(cap)
+    with TurnGiver(turned) as nvcd:
+        turned.worker(ns=5000, batch=0, seconds=60, warm=0)
+        talk = nvcd.accept()
+        waits: list[float] = []
+        turn, ended = 0, world.now
+        while len(waits) <= TURNS:
+            message = talk.receive()
+            if message.kind == WANT:
+                waits.append(world.now - ended)
+            ended = world.now
+            if message.kind == WANT or not message.b:  # the turn was shorter than what there was credit for
+                talk.send(GRANT, turn := turn + 1, message.uuid, length)
+        # What was launched ahead as the credit ended, 50 us at most, is made up for, too.
+        assert wait < min(waits[1:]) and max(waits[1:]) < wait + 0.005, waits
+
+
 def test_work_that_may_wait_for_what_waits_for_a_turn(turned: Capped, world: World) -> None:
     """Nothing of it ends: nvcd is told once, and with another turn one more launch is made."""
     with TurnGiver(turned) as nvcd:
