@@ -12,6 +12,7 @@ import json
 import pytest
 from support.adversary_time import WAYS, Way
 from support.beside import SWITCH_NS, Tenants
+from support.nvcd import ask
 from support.virtual import World, device_time
 
 SECONDS = 10
@@ -73,6 +74,17 @@ def test_the_other_has_its_share_where_wake_ups_take_long(
     found = tenants.beside(work, [take_time, name, 1000, 1000], cap, SHORT)
     assert found.share <= cap / 100 + POINTS + way.burst / SHORT
     assert found.other >= 1 - cap / 100 - BESIDE
+
+
+@pytest.mark.parametrize("wake", (0.0, 27e-6, WAKE))
+def test_the_device_changes_hands_no_more_often_than_it_must(
+    tenants: Tenants, take_time: str, work: str, world: World, wake: float
+) -> None:
+    """A turn of a slice with a small cap is for half of what nvcd gives it, at least: 29 turns a second of each."""
+    world.wake(wake)
+    tenants.beside(work, [take_time, "queue", 1000, 1000], 10, SHORT)
+    (device,) = ask(tenants.place)["devices"]
+    assert device["leases"] <= 66 * (SHORT + 2)  # two seconds before it is measured
 
 
 def test_a_thread_that_launches_more_and_more_keeps_no_other_one_from_it(
