@@ -9,11 +9,11 @@
 enum {
     STUCK_NS = 50000000,
     LASTS_NS = 5000000,      /* who has waited goes on for so long, while there is credit */
-    TURN_WAIT_NS = 25000000, /* that it waits for credit at most, to have half a turn */
-    TURN_NS = 35000000,      /* longer than that: after which who has the turn is taken for dead */
+    TURN_NS = 10000000,      /* after which who has the turn is taken for dead */
     TURNS_BITS = 12,         /* so many turns are passed over at once, at most */
     STALLED_NS = 40000000,   /* work that may wait on a device that stalls, by what launches took lately, */
     STALLED = 8,             /* and so many launches of unknown length */
+    TURN_WAIT_NS = 25000000, /* that it waits for credit at most, to have half a turn */
     SPREAD = 1024,
     SPARE_NS = 150000 /* for so long, what is twice that is not looked at again */
 };
