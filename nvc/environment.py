@@ -27,7 +27,8 @@ CUDA_VERSION = "CUDA_VERSION"
 IMEX = "NVIDIA_IMEX_CHANNELS"
 MIG_CONFIG = "NVIDIA_MIG_CONFIG_DEVICES"
 MIG_MONITOR = "NVIDIA_MIG_MONITOR_DEVICES"
-#: Mounts of /dev/null below it are requests that an unprivileged user of Kubernetes cannot make.
+#: Bind mounts of the host's /dev/null below it are requests for devices. Images cannot make such mounts: a volume
+#: of an image has a source of the engine's. Who may mount paths of the host can: docs/security.md says who that is.
 VOLUMES = "/var/run/nvidia-container-devices"
 #: What asks for a part of a GPU: nvc's own names, HAMi's, cGPU's, NVIDIA's. Some have a GPU's index at their end.
 SLICES = (
@@ -84,13 +85,12 @@ def _items(value: str) -> list[str]:
 
 def _devices(container: Container, config: Config, notes: list[str]) -> tuple[str, ...] | None:
     """The selectors; () for the driver alone, None for nothing at all."""
-    if config.accept_volume_mounts:
-        items = [item for item in _volumes(container) if not item.startswith("imex/")]
-        if items:
-            for item in items:
-                if item.startswith("cdi/"):
-                    raise InputError("volume mount", _short(f"{VOLUMES}/{item}"), "a CDI device", _HINT_CDI)
-            return _meaning("volume mount", items)
+    items = [item for item in volumes(container, config) if not item.startswith("imex/")]
+    if items:
+        for item in items:
+            if item.startswith("cdi/"):
+                raise InputError("volume mount", _short(f"{VOLUMES}/{item}"), "a CDI device", _HINT_CDI)
+        return _meaning("volume mount", items)
     environment = container.environment
     names = [name for name in config.swarm_resource if name in environment] or [VISIBLE]
     values = [environment[name] for name in names if name in environment]
@@ -107,12 +107,13 @@ def _may_use_environment(container: Container, config: Config) -> bool:
     return container.privileged or config.accept_environment_unprivileged
 
 
-def _volumes(container: Container) -> list[str]:
-    """What stands behind VOLUMES in each destination of a mount of /dev/null."""
-    found = []
-    for mount in container.mounts:
+def volumes(container: Container, config: Config) -> list[str]:
+    """What stands behind VOLUMES in each destination of a bind mount of /dev/null; nothing unless they count."""
+    found: list[str] = []
+    for mount in container.mounts if config.accept_volume_mounts else ():
         destination = clean_path(mount.destination)
-        if clean_path(mount.source) == "/dev/null" and destination.startswith(VOLUMES + "/"):
+        source = clean_path(mount.source) if mount.bind else ""
+        if source == "/dev/null" and destination.startswith(VOLUMES + "/"):
             found.append(destination[len(VOLUMES) + 1 :])
     return found
 
@@ -208,10 +209,8 @@ def _mig(container: Container, name: str) -> str:
 def _imex_channels(container: Container, config: Config, notes: list[str]) -> tuple[int, ...]:
     if config.ignore_imex_channel_requests:
         return ()
-    items: list[str] = []
     name = "volume mount"
-    if config.accept_volume_mounts:
-        items = [item[5:] for item in _volumes(container) if item.startswith("imex/")]
+    items = [item[5:] for item in volumes(container, config) if item.startswith("imex/")]
     if not items:
         name = IMEX
         items = _items(container.environment.get(IMEX, ""))

@@ -43,6 +43,7 @@ class Mount(Value):
 
     source: str
     destination: str
+    bind: bool = True  # by its type or its options; of another type, the source need not be a path
 
 
 class Container(Value):
@@ -181,7 +182,10 @@ def _mounts(document: dict[str, Any]) -> list[Mount]:
             raise Malformed("mounts has an entry that is not an object")
         source = _typed(entry, "source", str, "a mount's source") or ""
         destination = _typed(entry, "destination", str, "a mount's destination") or ""
-        found.append(Mount(source, destination))
+        kind = _typed(entry, "type", str, "a mount's type") or ""
+        options = _typed(entry, "options", list, "a mount's options") or ()
+        bind = kind == "bind" or "bind" in options or "rbind" in options
+        found.append(Mount(source, destination, bind))
     return found
 
 

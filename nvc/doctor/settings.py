@@ -77,7 +77,8 @@ def environment(context: Context) -> Iterator[Finding]:
             "any pod can get every GPU with NVIDIA_VISIBLE_DEVICES, without the device plugin",
             f"{_PLUGINS} is there, and variables of unprivileged containers count",
             advice="set accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
-            "accept-nvidia-visible-devices-as-volume-mounts = true, or use CDI, in /etc/nvc/config.toml",
+            "accept-nvidia-visible-devices-as-volume-mounts = true in /etc/nvc/config.toml, "
+            "and forbid pods hostPath volumes; or use CDI",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvc.cdi.names import device_problem, kind_problem
-from nvc.environment import VISIBLE, VOLUMES, request_from
+from nvc.environment import VISIBLE, VOLUMES, request_from, volumes
 from nvc.errors import InputError
 from nvc.oci import Mount
 from nvc.value import Value
@@ -70,12 +70,9 @@ def _qualified(container: Container, config: Config) -> tuple[list[str], bool]:
         found = _checked([item for value in values for item in value.split(",")], "annotation")
         if found:
             return found, True
-    if config.accept_volume_mounts:
-        below = [mount.destination for mount in container.mounts if mount.source == "/dev/null"]
-        tails = [path[len(VOLUMES) + 1 :] for path in below if path.startswith(VOLUMES + "/")]
-        found = _checked([_from_path(tail) for tail in tails if tail.startswith("cdi/")], "volume mount")
-        if found:
-            return found, True
+    tails = [tail for tail in volumes(container, config) if tail.startswith("cdi/")]
+    if found := _checked([_from_path(tail) for tail in tails], "volume mount"):
+        return found, True
     value = container.environment.get(VISIBLE, "")
     items = [item.strip() for item in value.split(",", MAX_NAMES + 1) if item.strip()]
     if not any(_looks_qualified(item) for item in items):

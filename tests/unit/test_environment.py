@@ -121,8 +121,8 @@ def test_swarm_resource() -> None:
     assert asked({"NVIDIA_VISIBLE_DEVICES": "void", "DOCKER_RESOURCE_GPU": "1"}, config) is None
 
 
-def volume(tail: str, source: str = "/dev/null") -> tuple[str, str]:
-    return source, f"{VOLUMES}/{tail}"
+def volume(tail: str, source: str = "/dev/null", bind: bool = True) -> tuple[str, str, bool]:
+    return source, f"{VOLUMES}/{tail}", bind
 
 
 def test_volume_mounts() -> None:
@@ -131,6 +131,7 @@ def test_volume_mounts() -> None:
     found = request({}, config, mounts=mounts)
     assert (found.devices, found.imex_channels) == (("GPU-1", "2"), (5,))
     assert request({}, config, mounts=[volume("all"), volume("0")]).devices == ("all",)
+    assert asked({}, config, mounts=[volume("all", bind=False)]) is None  # its source need not be the host's
     assert asked({}, config, mounts=[volume("void")]) is None
     assert asked({"NVIDIA_VISIBLE_DEVICES": "all"}, config, mounts=[volume("imex/5")]) is None
     # Not accepted: they are mounts like any other.

@@ -123,7 +123,7 @@ def test_a_whole_configuration() -> None:
     assert container.rootfs == "/b/rootfs"
     assert container.environment == {"A": "last", "B": "2=3"}
     assert container.privileged
-    assert container.mounts == (Mount("/s", "/d"), Mount("", "/proc"))
+    assert container.mounts == (Mount("/s", "/d"), Mount("", "/proc", False))
     assert container.devices == [{"allow": False}]
     assert container.mount_label == "u:r:t:s0:c1,c2"
     assert container.annotations == {"key": "value"}

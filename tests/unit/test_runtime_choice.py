@@ -126,6 +126,8 @@ def test_volume_mounts(tail: str) -> None:
     found = chosen("0", accept_volume_mounts=True, mounts=mounts, accept_environment_unprivileged=False)
     assert found is not None and found.mode == "cdi" and devices(found) == ("1",)
     assert chosen(None, mounts=mounts) is None
+    other = (mounts[0].replace(bind=False),)
+    assert chosen(None, accept_volume_mounts=True, mounts=other) is None
 
 
 def test_variables_that_do_not_count() -> None:
