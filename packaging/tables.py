@@ -1,5 +1,6 @@
 """Writes docs/errors.md, the checks in docs/doctor.md, the variables in docs/hooks.md, the policies and what was
-measured of them in docs/sharing.md, and the policies in the schema of the chart's values. Needs `make native`."""
+measured of them in docs/sharing.md, and the policies and keys of config.toml in the schema of the chart's values.
+Needs `make native`."""
 
 from __future__ import annotations
 
@@ -11,15 +12,31 @@ from typing import Any
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, REPO)
 
+from nvc.config import file  # noqa: E402
+from nvc.config.keys import KEYS  # noqa: E402
 from nvc.doctor.catalog import table  # noqa: E402
 from nvc.doctor.codes import page  # noqa: E402
 from nvc.environment import VARIABLES  # noqa: E402
-from nvc.slices.model import policy  # noqa: E402
+from nvc.slices.model import isolation, policy, time_settings  # noqa: E402
 from nvc.slices.policy import effects  # noqa: E402
 
 VARIABLES_HEAD = "| variable | meaning |\n| --- | --- |\n"
 HEADING = "## Checks\n\n"
 SCHEMA = "packaging/kubernetes/chart/values.schema.json"
+TEXT = {"type": "string"}
+#: What JSON Schema says of a kind of value; of others that they are texts.
+KINDS: dict[str, dict[str, Any]] = {
+    "bool": {"type": "boolean"},
+    "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": file.MAX_TIMEOUT},
+    "paths": {"type": "array", "items": {"type": "string", "pattern": "^/"}},
+    "slices": {"enum": list(file.VARIABLES)},
+    "isolation": {"enum": list(isolation.OPERATORS)},
+    "verdict": {"enum": list(file.VERDICTS)},
+    "cores": {"type": ["integer", "string"]},
+    "weight": {"type": "integer", "minimum": 0, "maximum": time_settings.WEIGHT_MAX},
+}
+#: Keys that other values of the chart write: `sizes`, `metrics`.
+WRITTEN = ("vgpu", "metrics")
 
 
 def main() -> None:
@@ -27,16 +44,18 @@ def main() -> None:
     with open(os.path.join(REPO, "docs/errors.md"), "w", encoding="utf-8") as out:
         out.write(page())
     path = os.path.join(REPO, "docs/doctor.md")
-    with open(path, encoding="utf-8") as file:
-        text = file.read().partition(HEADING)[0]
+    with open(path, encoding="utf-8") as there:
+        text = there.read().partition(HEADING)[0]
     with open(path, "w", encoding="utf-8") as out:
         out.write(text + HEADING + table())
     replace_table("docs/sharing.md", policy.HEAD, policy.table())
     replace_table("docs/sharing.md", effects.HEAD, effects.table())
     replace_table("docs/hooks.md", VARIABLES_HEAD, variables())
     path = os.path.join(REPO, SCHEMA)
-    with open(path, encoding="utf-8") as file:
-        text = json.dumps(named(json.load(file)), indent=1) + "\n"
+    with open(path, encoding="utf-8") as there:
+        schema = named(json.load(there))
+    schema["properties"]["config"]["properties"] = {name: settings(name) for name in (file.OURS, file.DAEMON)}
+    text = json.dumps(schema, indent=1) + "\n"
     with open(path, "w", encoding="utf-8") as out:
         out.write(text)
 
@@ -44,8 +63,8 @@ def main() -> None:
 def replace_table(page: str, head: str, table: str) -> None:
     """Put `table` in the place of the one that begins with `head`."""
     path = os.path.join(REPO, page)
-    with open(path, encoding="utf-8") as file:
-        before, found, rest = file.read().partition(head)
+    with open(path, encoding="utf-8") as there:
+        before, found, rest = there.read().partition(head)
     if not found:
         raise SystemExit(f"{page} has no table that begins with {head!r}")
     with open(path, "w", encoding="utf-8") as out:
@@ -58,6 +77,12 @@ def variables() -> str:
     swarm = "if any is set, their joined values replace `NVIDIA_VISIBLE_DEVICES`"
     rows.insert(1, ("the names in `swarm-resource`", swarm))
     return VARIABLES_HEAD + "".join(f"| {name} | {text} |\n" for name, text in rows)
+
+
+def settings(table: str) -> dict[str, Any]:
+    """The schema of a table of config.toml in the chart's values."""
+    keys = {key: KINDS.get(kind, TEXT) for key, (_, kind) in KEYS[table].items() if key not in WRITTEN}
+    return {"type": "object", "additionalProperties": False, "properties": keys}
 
 
 def named(schema: Any) -> Any:

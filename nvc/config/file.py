@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MODES = ("auto", "legacy", "hook", "csv", "cdi", "jit-cdi")
 COMPAT_MODES = ("ldconfig", "mount", "hook", "disabled")
 MAX_TIMEOUT = 3600.0
+VARIABLES = ("obey", "refuse", "ignore")  # what becomes of variables that ask for slices
+VERDICTS = ("report", "deny", "stop")  # what nvcd does about a slice that takes too much
 OURS = "nvc"
 DAEMON = "nvcd"
 DEFAULTS = ("vgpu_memory", "vgpu_cores", "vgpu_weight", "vgpu_policy")  # of slices
@@ -312,7 +314,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "seconds": _seconds,
     "mode": _one_of(*MODES),
     "compat_mode": _compat_mode,
-    "slices": _one_of("obey", "refuse", "ignore"),
+    "slices": _one_of(*VARIABLES),
     "isolation": _one_of(*OPERATORS),
     "size": _size,
     "cores": _cores,
@@ -320,5 +322,5 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "policy": _policy,
     "vgpus": _vgpus,
     "endpoint": _endpoint,
-    "verdict": _one_of("report", "deny", "stop"),
+    "verdict": _one_of(*VERDICTS),
 }

@@ -74,6 +74,8 @@ WRONG = [
     "driverroot=/",
     "nri.namespaces[0]=Not_One",
     "nri.index=5",
+    "config.nvc.requireNvcd=true",
+    "config.nvcd.on-excess=kill",
 ]
 
 

@@ -1,0 +1,59 @@
+"""The chart's values that become config.toml: their schema and their comments have the keys that nvc reads."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import jsonschema
+import pytest
+from support.prose import read
+
+from nvc.config.file import parse
+from nvc.config.keys import KEYS
+
+CHART = "packaging/kubernetes/chart"
+TABLES = ("nvc", "nvcd")
+#: Keys that `sizes` and `metrics` write.
+WRITTEN = {"vgpu", "metrics"}
+
+
+def schema(table: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(read(f"{CHART}/values.schema.json"))["properties"]["config"]
+    return found["properties"][table]  # type: ignore[index, no-any-return]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_schema_has_the_keys_that_nvc_reads(table: str) -> None:
+    found = schema(table)
+    assert set(found["properties"]) == set(KEYS[table]) - WRITTEN  # type: ignore[call-overload]
+    assert found["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "wrong"),
+    [
+        ("nvc", "require-nvcd", True, "yes"),
+        ("nvc", "timeout", 20, 0),
+        ("nvc", "vgpu-memory", "10GiB", 10),
+        ("nvc", "vgpu-cores", "25%", [25]),
+        ("nvc", "vgpu-weight", 3, 3.5),
+        ("nvc", "vgpu-variables", "refuse", "deny"),
+        ("nvc", "vgpu-isolation", "kernel", "mig"),
+        ("nvc", "library-directories", ["/usr/lib"], ["lib"]),
+        ("nvcd", "on-excess", "stop", "kill"),
+    ],
+)
+def test_schema_and_nvc_agree_on_values(table: str, key: str, value: object, wrong: object) -> None:
+    text = f"[{table}]\n{key} = ".encode()
+    jsonschema.validate({key: value}, schema(table))
+    parse(text + json.dumps(value).encode(), "config.toml")
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({key: wrong}, schema(table))
+    with pytest.raises(Exception, match="invalid value"):
+        parse(text + json.dumps(wrong).encode(), "config.toml")
+
+
+def test_the_keys_that_comments_name_exist() -> None:
+    named = re.findall(r"^#.*config\.toml, such as ([\w-]+):", read(f"{CHART}/values.yaml"), re.MULTILINE)
+    assert named and set(named) <= {key for table in TABLES for key in KEYS[table]}
