@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 import pytest
 from support.prose import read
 
+from nvc.apply import executor
 from nvc.daemon import server
 from nvc.daemon.audit import overuse, verify
 from nvc.daemon.schedule import accounts, quantum
@@ -21,6 +24,8 @@ MIB = 1 << 20
 WEIGHT, SOFT = (next(row for row in TABLE if row.name == name) for name in ("weight", "soft"))
 
 ASSUMED = f"{layout.MAKING_TIME / MS:g} ms and {layout.CHANGE_TIME / MS:g} ms"
+
+IN_THE_WAY = executor._HINTS[errno.EEXIST].partition(";")[0]
 
 
 def shim(path: str, name: str) -> int:
@@ -62,6 +67,7 @@ FIGURES = (
     ("docs/security.md", f"is at most {shim('latency.c', 'MOST_NS') / 1000:g} µs"),
     ("docs/security.md", f"at the end of a window of {overuse.PATIENCE[overuse.CAP] / SECOND:g} s"),
     ("docs/vgpu.md", f"a whole number from 1 to {WEIGHT_MAX}"),
+    ("docs/vgpu.md", f"/nvc: {os.strerror(errno.EEXIST).lower()}; {IN_THE_WAY}`**"),
     ("docs/features.md", f"`--max-instances`, 1 to {INSTANCES_MAX}"),
 )  # fmt: skip
 
@@ -69,3 +75,28 @@ FIGURES = (
 @pytest.mark.parametrize(("page", "text"), FIGURES)
 def test_the_page_has_the_codes_figure(page: str, text: str) -> None:
     assert text in " ".join(read(page).split()), f"{page} says another figure than the code: want {text!r}"
+
+
+def test_measured_shares_are_those_of_the_report() -> None:
+    """Each figure of docs/sharing.md is one of docs/measurements/vgpu-compute.md, rounded to a tenth."""
+    measured = read("docs/sharing.md").partition("## Measured\n")[2]
+    cells = re.findall(r"^\| \[`.*\| ([^|]+) \|$", measured, re.MULTILINE)
+    report = re.findall(r"\d+\.\d+", read("docs/measurements/vgpu-compute.md"))
+    rounded = {f"{float(number) + 1e-9:.1f}" for number in report}
+    figures = [number for cell in cells for number in re.findall(r"\d+\.\d", cell)]
+    assert figures and set(figures) <= rounded
+
+
+def test_the_page_says_whose_choice_it_is_that_nvcd_starts() -> None:
+    script = read("packaging/scripts/postinstall")
+    assert "systemctl --quiet preset" in script and "systemctl enable" not in script
+    (said,) = re.findall(r"^The packages .*?Without systemd", read("docs/daemon.md"), re.MULTILINE | re.DOTALL)
+    assert "presets" in said and "enabled:" in said
+
+
+def test_what_a_page_says_of_flaws_is_in_the_table() -> None:
+    """Rules that security.md names beside a published flaw exist."""
+    text = read("docs/security.md")
+    rules = re.findall(r"^\| (\d+) \|", text.partition("## Rules and their tests")[2], re.MULTILINE)
+    flaws = text.partition("## Flaws of other toolkits")[2]
+    assert set(re.findall(r"\brule (\d+)\b", flaws)) <= set(rules)
