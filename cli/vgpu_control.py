@@ -48,8 +48,9 @@ def set_command(
 ) -> None:
     """Change the limits of a slice while its processes run.
 
-    A memory limit below what is in use frees nothing: new allocations fail until enough is freed. A cap or a weight
-    without a policy selects the policy that enforces it, unless somebody chose a policy for the slice.
+    A memory limit below what is in use frees nothing and stops nobody: new allocations fail until less is in
+    use. A cap or a weight without a policy selects the policy that enforces it, unless somebody chose a policy for
+    the slice.
     """
     wanted = wanted_slice(given)
     if unlimited and given["memory"] is not None or not unlimited and wanted is None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,29 @@ def test_a_slice_that_has_too_much_is_denied_more(
     assert "denied more" not in run(*place.enter(launcher, "vgpu", "show", denied["key"])).stdout
     assert "nvc_slice_denied{" not in get(place, "/metrics") and not violation(place, "excess")
     told(place, launcher, denied["key"], "excess", "deny", "allowed")
+
+
+def test_a_limit_that_the_operator_lowered_stops_nobody(
+    place: Place, driver: str, launcher: str, sliced: Any, around: Any
+) -> None:
+    """New allocations fail. Once less is in use, the new limit is the only one."""
+    started(place, driver, METRICS)
+    program = sliced("4g")
+    assert program.code("alloc a 2g")[0] == 0 and program.code("module m")[0] == 0
+    key = eventually(place, lambda s: (one(s)["truth"] or 0) > 2 * GIB)["memory"][0]["key"]
+    said = run(*place.enter(launcher, "vgpu", "set", key, "--memory=1g")).stderr
+    assert "its work goes on, but every new allocation fails" in said
+    before = ask(place)["nvml"]["answers"]
+    found = eventually(place, lambda s: s["nvml"]["answers"] - before > 3)
+    assert one(found)["limit"] == GIB and found["found"]["excess"] == 0 and not found["denied"]
+    assert program.code("launch m")[0] == 0 and program.code("alloc b 2m")[0] == 2
+    about = Path(f"{place.run}/vgpu/{key}/about")
+    assert f"lowered 0 {4 * GIB}\n" in about.read_text("ascii")
+    assert program.code("free a")[0] == 0
+    eventually(place, lambda s: "lowered" not in about.read_text("ascii"))
+    other = around(pid_of_slice(place))
+    assert other.code("alloc a 2g")[0] == 0
+    eventually(place, lambda s: s["denied"])
 
 
 def test_the_largest_process_of_a_slice_that_has_too_much_is_stopped(

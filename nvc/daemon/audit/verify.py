@@ -1,7 +1,7 @@
 """Finds what the ledgers do not explain, and acts as the configuration says.
 
     bypass     a process of a slice uses a device around the shim
-    excess     a slice has more memory than its limit
+    excess     a slice has more memory than its limit, which the operator did not lower below its use (lowered.py)
     overuse    a slice has more of a device's time than it may (overuse.py)
     stranger   a process that is in no slice uses a shared device
     late       a slice keeps the device after its leases
@@ -25,6 +25,7 @@ import signal
 import time
 
 from nvc.daemon.audit.holders import HolderFinder
+from nvc.daemon.audit.lowered import limit_to_act_on, settle
 from nvc.daemon.audit.overuse import LEASES, LEDGER, SECOND, Overuse, UsageFigures
 from nvc.daemon.audit.stale_accounts import StaleAccountFinder
 from nvc.daemon.io.identity import parent_of, signal_process
@@ -161,13 +162,17 @@ class Verifier:
         return found
 
     def _excesses(self) -> dict[Offence, str]:
-        return {
-            (EXCESS, balance.key, balance.uuid, 0, 0): f"has {size_text(balance.truth)} of "
-            f"{size_text(balance.limit)}"
-            for balance in self.accountant.balances
-            if balance.limit not in (0, NO_LIMIT)
-            and balance.truth > balance.limit + max(TOLERANCE, balance.limit // 100)
-        }
+        found = {}
+        for balance in self.accountant.balances:
+            if balance.limit in (0, NO_LIMIT) or balance.truth < 0:
+                continue
+            most = limit_to_act_on(self.accountant, balance)
+            if balance.truth > _with_tolerance(most):
+                text = f"has {size_text(balance.truth)} of {size_text(balance.limit)}"
+                found[EXCESS, balance.key, balance.uuid, 0, 0] = text
+            elif most > balance.limit and balance.truth <= _with_tolerance(balance.limit):
+                settle(self.accountant, balance)
+        return found
 
     # Utilization
 
@@ -347,6 +352,11 @@ class Verifier:
             for (raw, key), count in self._lates.items()
             if raw in self.board.arbiters and key in self.board.arbiters[raw].tenants
         }
+
+
+def _with_tolerance(limit: int) -> int:
+    """What a slice with this limit may have, as estimates may be wrong."""
+    return limit + max(TOLERANCE, limit // 100)
 
 
 def _patience(offence: Offence) -> int:

@@ -46,6 +46,7 @@ class DeviceLimits(Value):
     share: QuotaDevice
     asked: int
     reserved: int = 0  # bytes
+    lowered: int = 0  # of EntryDevice
 
 
 def set_limits(
@@ -81,7 +82,12 @@ def set_limits(
         if size is not None:
             memory = amount(size, _plain(tenant.devices[place]))
         share = old.share.replace(memory_limit=NO_LIMIT if unlimited else memory)
-        limited: DeviceLimits = old.replace(share=share, reserved=min(old.reserved, share.memory_limit))
+        before = max(old.lowered, old.share.memory_limit)
+        limited: DeviceLimits = old.replace(
+            share=share,
+            reserved=min(old.reserved, share.memory_limit),
+            lowered=before if share.memory_limit < before else 0,
+        )
         if limited.reserved < old.reserved:
             told.append(
                 f"{share.uuid}: reserves {size_text(limited.reserved)} now, {size_text(old.reserved)} before"
@@ -169,13 +175,13 @@ def _edited_locked(
         entry = registry.read_entry(tenant.entry.directory)
         limits, _ = sound_quota(kernel, entry, locked=True)
         now = [
-            DeviceLimits(share, device.asked_policy, device.reserved)
+            DeviceLimits(share, device.asked_policy, device.reserved, device.lowered)
             for share, device in zip(limits, entry.devices)
         ]
         for place in chosen:
             now[place] = change(place, now[place])
         devices = tuple(
-            device.replace(asked_policy=one.asked, reserved=one.reserved)
+            device.replace(asked_policy=one.asked, reserved=one.reserved, lowered=one.lowered)
             for device, one in zip(entry.devices, now, strict=True)
         )
         edit(entry, tuple(one.share for one in now), devices)
@@ -228,7 +234,8 @@ def _shortage(tenant: SliceStatus, new: dict[int, QuotaDevice]) -> tuple[str, ..
         return (f"{tenant.name}: what is in use is not known: {tenant.problem}",)
     return tuple(
         f"{device.uuid}: {size_text(device.used)} are in use, more than the new limit of "
-        f"{size_text(share.memory_limit)}: new allocations fail until enough is freed"
+        f"{size_text(share.memory_limit)}: nothing is taken from it and its work goes on, but every new allocation"
+        " fails until less than the limit is in use"
         for device, share in ((tenant.devices[place], share) for place, share in new.items())
         if device.used > share.memory_limit
     )

@@ -17,6 +17,9 @@ REMOVE = "`nvc-cli vgpu rm` removes it"
 #: Fields of an entry that are text: from most of them its name follows; nvc.slices.store.status.named says how.
 _NAMES = ("container", "bundle", "cgroup", "limited", "program", "claim", "holds")
 
+#: Fields of an EntryDevice in bytes, each on a line of its own: `name PLACE BYTES`.
+_AMOUNTS = ("reserved", "lowered")
+
 
 class RegistryError(NvcError, code="NVC-2101", stage="vgpu", doctor="vgpu"):
     """A slice cannot be found or changed."""
@@ -31,6 +34,7 @@ class EntryDevice(Value):
     name: str
     asked_policy: int = layout.POLICY_NATIVE  # holds where the device has no policy of its own
     reserved: int = 0  # bytes that no other slice can reserve
+    lowered: int = 0  # the limit of memory before it was lowered, bytes; 0: the slice has been within the new one
 
 
 class Entry(Value):
@@ -84,7 +88,9 @@ def text_of(entry: Entry) -> str:
         for place, d in enumerate(entry.devices)
         if d.asked_policy != layout.POLICY_NATIVE
     ]
-    lines += [f"reserved {place} {d.reserved}" for place, d in enumerate(entry.devices) if d.reserved]
+    for name in _AMOUNTS:
+        amounts = ((place, getattr(d, name)) for place, d in enumerate(entry.devices))
+        lines += [f"{name} {place} {amount}" for place, amount in amounts if amount]
     return "".join(f"{line}\n" for line in (f"lines {len(lines)}", *lines))
 
 
@@ -185,9 +191,9 @@ def read_entry(path: str) -> Entry:
                 if policy >> 32:  # negative, or more than a quota holds; policy_of knows what any other means
                     raise ValueError(f"policy {policy} is out of range")
                 devices[place] = devices[place].replace(asked_policy=policy)
-            elif name == "reserved":
-                place, reserved = (int(word) for word in value.split(" ", 1))
-                devices[place] = devices[place].replace(reserved=reserved)
+            elif name in _AMOUNTS:
+                place, amount = (int(word) for word in value.split(" ", 1))
+                devices[place] = devices[place].replace(**{name: amount})
             elif name in fields:
                 fields[name] = value
         entry = Entry(

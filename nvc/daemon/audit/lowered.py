@@ -1,0 +1,52 @@
+"""Limits of memory that the operator lowered below what a slice has in use.
+
+Nobody takes memory back from a program, and one that may launch nothing cannot free any. So `vgpu set` keeps
+the limit from before with the slice: until NVML shows the slice within the new limit, nvcd acts only on what
+exceeds the old one. After that the new limit counts alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvc.daemon.schedule.slice_index import LOCK_TIME
+from nvc.errors import NvcError
+from nvc.slices.model.entry import read_entry, text_of, write_about
+from nvc.slices.store import registry
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvc.daemon.audit.accountant import Accountant, Balance
+    from nvc.kernel import Kernel
+    from nvc.slices.store.registry import Entry
+
+
+def limit_to_act_on(accountant: Accountant, balance: Balance) -> int:
+    """The bytes above which a slice has too much of a device."""
+    known = accountant.slices.by_key.get(balance.key)
+    devices = known.entry.devices if known is not None else ()
+    before = next((device.lowered for device in devices if device.uuid == balance.uuid), 0)
+    return max(balance.limit, before)
+
+
+def settle(accountant: Accountant, balance: Balance) -> None:
+    """Forget the old limit of a slice that is within the new one. What fails is logged, and tried again later."""
+    known = accountant.slices.by_key[balance.key]
+    try:
+        forget(accountant.kernel, known.entry, balance.uuid)
+    except (OSError, NvcError) as error:
+        accountant.slices.say(f"slice {balance.key}: the limit before the last one counts on: {error}")
+
+
+def forget(kernel: Kernel, entry: Entry, uuid: str) -> None:
+    """Remove the old limit of one device from a slice's entry. Raises RegistryError, OSError."""
+    lock = registry.locked(kernel, LOCK_TIME)
+    try:
+        if not os.path.lexists(entry.directory):
+            return  # it has just gone
+        now = read_entry(entry.directory)
+        devices = tuple(one.replace(lowered=0) if one.uuid == uuid else one for one in now.devices)
+        if devices != now.devices:
+            write_about(now.directory, text_of(now.replace(devices=devices)))
+    finally:
+        os.close(lock)

@@ -1,0 +1,43 @@
+"""From which use of memory on nvcd acts where the operator lowered a limit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nvc.daemon.audit.accountant import Balance
+from nvc.daemon.audit.verify import EXCESS, TOLERANCE, Verifier
+from nvc.kernel import LinuxKernel
+from nvc.slices.model.entry import Entry, EntryDevice, read_entry, text_of, write_about
+
+KEY, UUID = "f-1-2-3", "GPU-00000000-1111-2222-3333-444444444440"
+GIB = 1 << 30
+LIMIT, BEFORE = 4 * GIB, 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("truth", "excess", "lowered"),
+    [
+        (BEFORE + GIB, True, BEFORE),
+        (BEFORE, False, BEFORE),
+        (LIMIT + TOLERANCE + 1, False, BEFORE),
+        (LIMIT + TOLERANCE, False, 0),
+        (-1, False, BEFORE),  # NVML does not tell
+    ],
+)
+def test_the_old_limit_counts_until_the_slice_is_within_the_new_one(
+    scratch: str, truth: int, excess: bool, lowered: int
+) -> None:
+    entry = Entry(KEY, scratch, 0, 0, "", "/", 0, (EntryDevice(UUID, "0", 0, "", lowered=BEFORE),))
+    write_about(scratch, text_of(entry))
+    said: list[str] = []
+    slices = SimpleNamespace(by_key={KEY: SimpleNamespace(entry=entry)}, say=said.append)
+    accountant: Any = SimpleNamespace(
+        balances=(Balance(KEY, UUID, "0", LIMIT, 0, truth, ()),), kernel=LinuxKernel(), slices=slices
+    )
+    board: Any = SimpleNamespace(arbiters={})
+    verifier = Verifier(accountant, board, {}, said.append, lambda key: "")
+    assert [kind for kind, *_ in verifier._excesses()] == [EXCESS] * excess
+    assert read_entry(scratch).devices[0].lowered == lowered and said == []
