@@ -118,6 +118,24 @@ def test_exit_codes(sliced: Any, driver: str, script: str, code: int) -> None:
     assert entries(driver) == []
 
 
+@pytest.mark.parametrize(
+    ("program", "code", "cause"),
+    [
+        ("/no/such/program", 127, "run: /no/such/program: no such file or directory"),
+        ("no-such-program", 127, "run: no-such-program: no such file or directory"),
+        ("/etc/passwd", 126, "run: /etc/passwd: permission denied"),
+        ("/etc", 126, "run: /etc: permission denied"),
+    ],
+)
+def test_exit_codes_of_what_cannot_be_executed(
+    sliced: Any, driver: str, program: str, code: int, cause: str
+) -> None:
+    """Those of env(1); doctor has nothing to say of it."""
+    done = sliced("--", program, check=False)
+    assert (done.returncode, entries(driver)) == (code, [])
+    assert cause in done.stderr and done.stderr.endswith("[NVC-2105]\n")
+
+
 def test_rights(sliced: Any) -> None:
     """rows: P20"""
     script = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status"
@@ -163,7 +181,6 @@ def test_a_slice_can_be_seen_and_changed(launcher: str, driver: str) -> None:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("--", "/no/such/program"), "run: /no/such/program: no such file or directory"),
         (("--memory=0", "--", "true"), "--memory: 0: no memory at all"),
         (("--memory=90g", "--", "true"), "has 81559 MiB"),
         (("--cores=0", "--", "true"), "--cores: 0: want a number from 1 to 100"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import signal
@@ -45,6 +46,9 @@ IGNORED = (signal.SIGINT, signal.SIGQUIT)
 _MESSAGE_MAX = 4096
 RELEASE_TIME = 10.0  # seconds for the driver to end what a killed run had reserved
 _CHANGED = "\1"  # begins the message of a SourceChanged
+#: Likewise of a program that could not be executed. The exit codes are those of env(1), nohup(1) and shells.
+_NOT_FOUND, _NOT_EXECUTED = "\2", "\3"
+EXEC_CODES = {_NOT_FOUND: 127, _NOT_EXECUTED: 126}
 MPS = "mps"  # beside the shim: the pipes of the program's own MPS server
 
 
@@ -72,7 +76,8 @@ def run(
     `warn` is told when it has started of what its slice does not keep.
 
     A program that a signal ended gives 128 and the signal's number. Raises NvcError when it cannot be started,
-    SourceChanged when `facts` or a device's policy are not what they were.
+    with the exit code 127 where there is no such program and 126 where it cannot be executed. Raises SourceChanged
+    when `facts` or a device's policy are not what they were.
     """
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
@@ -177,17 +182,24 @@ def _child(
         os.write(out, "\n".join(told).encode("utf-8", "replace")[:_MESSAGE_MAX] + b"\0")
         _become(program)
         die_with(parent)  # a change of ids forgets it (prctl(2))
-        os.execvpe(program.words[0], list(program.words), program.environment)
+        text = _execute(program)
     except SourceChanged as error:
         text = f"{_CHANGED}{error}"
     except NvcError as error:
         text = str(error)
-    except OSError as error:
-        text = str(InputError.of("run", program.words[0], error))
     except BaseException as error:
         text = f"internal error: {type(error).__name__}: {error}"
     os.write(out, text.encode("utf-8", "replace")[:_MESSAGE_MAX])
     os._exit(1)
+
+
+def _execute(program: Command) -> str:
+    """Execute the program; returns the message where that fails."""
+    try:
+        os.execvpe(program.words[0], list(program.words), program.environment)
+    except OSError as error:
+        text = str(InputError.of("run", program.words[0], error))
+        return f"{_NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTED}{text}"
 
 
 def _become(program: Command) -> None:
@@ -296,7 +308,7 @@ def _wait(kernel: Kernel, pid: int, read: int, warn: Callable[[tuple[str, ...]],
             signal.signal(number, handler)
         raise SourceChanged("make a slice", cause=problem.removeprefix(_CHANGED))
     if problem:
-        raise RunError(problem)
+        raise RunError(problem.lstrip("".join(EXEC_CODES)), EXEC_CODES.get(problem[0], 1))
     code = os.waitstatus_to_exitcode(ended[1])
     return code if code >= 0 else 128 - code
 
@@ -324,9 +336,12 @@ def _reply(wake: Wake, read: int) -> bytes:
 class RunError(NvcError, code="NVC-2105", stage="vgpu", doctor="vgpu"):
     """A program could not be started; the text is that of the error in its process."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, exit_code: int = 1) -> None:
         super().__init__(text)
         self.text = text
+        self.exit_code = exit_code
+        if exit_code in EXEC_CODES.values():  # the slice is sound
+            self.doctor = ""
 
     def __str__(self) -> str:
         return self.text
