@@ -105,7 +105,8 @@ def container_lines(tenant: SliceStatus) -> list[tuple[str, str]]:
 @command("top", "nvc-cli vgpu top", "nvc-cli vgpu top --once", "nvc-cli vgpu top -n 60 --format json > log")
 @click.option("--once", is_flag=True, help="Print tables once, also on a terminal.")
 @click.option(
-    "--count", "-n", default=0, type=click.IntRange(0, 1 << 31), metavar="N", help="End after N tables."
+    "--count", "-n", default=None, type=click.IntRange(1), metavar="N",
+    help="End after N tables.",
 )  # fmt: skip
 @click.option(
     "--interval", "-d", default=1.0, show_default=True, type=Seconds(0.1, 3600), metavar="SECONDS",
@@ -115,7 +116,7 @@ def container_lines(tenant: SliceStatus) -> list[tuple[str, str]]:
 @FORMAT
 @click.pass_context
 def top_command(
-    ctx: click.Context, once: bool, count: int, interval: float, everything: bool, form: str
+    ctx: click.Context, once: bool, count: int | None, interval: float, everything: bool, form: str
 ) -> None:
     """Watch GPUs, slices and their processes.
 
@@ -132,10 +133,10 @@ def top_command(
     if form == "table" and not once and _interactive(ctx):
         from nvc_cli.vgpu_screen import run
 
-        run(watcher.look, interval, count, output.coloured(), everything)
+        run(watcher.look, interval, count or 0, output.coloured(), everything)
         return
     picture = watcher.look()
-    left, pause = 1 if once else count, min(interval, FIRST)
+    left, pause = 1 if once else count or 0, min(interval, FIRST)
     while True:
         time.sleep(pause)
         picture, pause = watcher.look(), interval

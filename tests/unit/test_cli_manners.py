@@ -63,6 +63,7 @@ def test_a_bare_call_lists_every_command(call: Call) -> None:
         ("runtime configure", "Missing option '--engine'. Choose from: docker, containerd, crio, podman; "
                               "see `nvc-cli runtime configure --help`"),
         ("runtime configure --engine podmn", "Invalid value for '--engine': 'podmn' is not one of 'docker', "),
+        ("vgpu top -n 0", "Invalid value for '--count' / '-n': 0 is not in the range x>=1"),
         ("sim create", "Missing argument 'DIRECTORY'; see `nvc-cli sim create --help`"),
         ("completion --format", "unrecognized option '--format'; see `nvc-cli completion --help`"),
         ("explain -o", "Option '-o' requires an argument; see `nvc-cli explain --help`"),
