@@ -17,9 +17,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "cdi validate": "validate",
         "config set": "edit",
         "--load-kmods info": "system",
-        "doctor": "check diagnose logs status",
+        "doctor": "check diagnose status",
         "info": "device devices gpus mig query smi",
-        "list": "files images",
+        "list": "files",
         "runtime configure": "init install",
         "sim create": "simulate",
         "vgpu advise": "advice advise recommend",
@@ -28,28 +28,27 @@ COMMANDS: dict[str, dict[str, str]] = {
         "vgpu policy": "policy",
         "vgpu report": "report",
         "vgpu resume": "resume unpause",
-        "vgpu rm": "delete remove rm stop",
-        "vgpu rm --force": "kill",
-        "vgpu run": "attach create exec run slice start",
+        "vgpu rm": "delete remove rm",
+        "vgpu run": "create run slice start",
         "vgpu set": "limit set update",
         "vgpu show": "describe inspect show",
-        "vgpu top": "dmon events monitor pmon stats top",
+        "vgpu top": "dmon events monitor pmon stats top watch",
     },
     "vgpu": {
         "vgpu advise": "advice recommend",
+        "help vgpu": "help",
         "vgpu check": "verify",
         "vgpu ls": "get list ps",
-        "vgpu pause": "stop",
         "vgpu resume": "unpause",
         "vgpu rm": "delete remove",
-        "vgpu rm --force": "kill",
         "vgpu rm --gone": "prune",
-        "vgpu run": "add create exec start",
+        "vgpu run": "add create start",
         "vgpu set": "edit limit scale update",
         "vgpu show": "describe info inspect",
-        "vgpu top": "dmon monitor pmon stats",
+        "vgpu top": "dmon events monitor pmon stats watch",
     },
     "cdi": {
+        "help cdi": "help",
         "cdi generate": "create",
         "cdi list": "devices get inspect ls ps show",
         "cdi refresh": "apply update",
@@ -57,20 +56,36 @@ COMMANDS: dict[str, dict[str, str]] = {
         "cdi validate": "check verify",
     },
     "config": {
-        "config check": "validate",
+        "config check": "path validate",
         "config set": "edit update",
         "config show": "default describe inspect list ls view",
         "config unset": "delete remove rm",
+        "help config": "help",
     },
     "runtime": {
+        "help runtime": "help",
         "runtime configure": "add config create install register set",
         "runtime configure --remove": "remove rm uninstall unregister",
     },
     "sim": {
+        "help sim": "help",
         "sim create": "add make new",
         "sim destroy": "delete remove rm",
         "sim show": "describe get info inspect list ls ps status",
     },
+}
+#: Words for what the container's engine does, or the shell: what to do instead. For nvc-cli itself and for `vgpu`.
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("kill", "stop"),
+        "end it where it was started: `docker kill NAME`, or `kill PID` for a program (`nvc-cli vgpu show` has it)",
+    ),
+    **dict.fromkeys(
+        ("attach", "exec"),
+        "a container's engine does that: `docker exec NAME COMMAND`; it is in the container's slice",
+    ),
+    "logs": "a slice has no output of its own: `docker logs NAME`; `nvc-cli vgpu show` has what nvcd found of it",
+    "rename": "a slice is called as its container: `docker rename`; a program as `nvc-cli vgpu run --name` says",
 }
 #: The same for options, by command: its own option or another call, and the options of other programs.
 OPTIONS: dict[str, dict[str, str]] = {
@@ -136,6 +151,9 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--device": "--gpus",
         "--memory": "--mem -m",
     },
+    "vgpu ls": {
+        "nvc-cli vgpu top": "--watch -w",
+    },
     "vgpu rm": {
         "--force": "-f",
         "--gone": "--all -a",
@@ -171,7 +189,9 @@ FORMATS = {"--format json": "--json", "--format yaml": "--yaml", "--format": "--
 
 
 def command_hint(group: str, word: str, known: Iterable[str]) -> str:
-    """What to write in place of the command `word` of `group`, as a question; "" where nothing comes near."""
+    """What to write in place of the command `word` of `group`, or to do instead; "" where nothing comes near."""
+    if group in ("", "vgpu") and word in ELSEWHERE:
+        return ELSEWHERE[word]
     there = _foreign(COMMANDS.get(group, {}), word.lower())
     near = [there] if there else [f"{group} {name}".strip() for name in _near(word, known)]
     return _question([f"nvc-cli {call}" for call in near])

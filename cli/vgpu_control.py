@@ -7,7 +7,6 @@ import os
 import click
 from click.core import ParameterSource
 
-from nvc.errors import InputError
 from nvc.slices.model.policy import POLICIES
 from nvc_cli import arguments, completion, output
 from nvc_cli.main import program_of
@@ -169,22 +168,25 @@ def policy_command(
     output.write(output.emphasised(policies_table(found, output.columns())))
 
 
-@command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm --force web")
+@command("rm", "nvc-cli vgpu rm --gone", "nvc-cli vgpu rm web")
 @click.argument("names", metavar="[SLICE...]", nargs=-1, shell_complete=completion.slices)
 @click.option("--gone", is_flag=True, help="Remove every slice that has ended.")
-@click.option("--force", is_flag=True, help="Also running slices; their containers keep their limits.")
+@click.option("--force", is_flag=True, help="Also slices that may run, though no process is seen.")
 @click.pass_context
 def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bool) -> None:
     """Remove records of slices that have ended: those that you name, or all of them with --gone.
 
-    Starting containers does that too, from time to time.
+    Starting containers does that too, from time to time. A slice that runs is never removed: end its container or
+    program first.
     """
     if bool(names) == gone:
         raise click.UsageError("want either SLICE or --gone")
+    from nvc.containers.lookup import Lookup
+    from nvc.slices.admin.removal import check_ended
     from nvc.slices.store import registry
     from nvc.slices.store.liveness import Life
     from nvc.slices.store.snapshot import snapshot
-    from nvc.slices.store.status import find, statuses_of, warnings_of
+    from nvc.slices.store.status import container_of, find, statuses_of, warnings_of
 
     kernel = operator_kernel()
     lock = registry.locked(kernel)
@@ -200,12 +202,11 @@ def rm_command(ctx: click.Context, names: tuple[str, ...], gone: bool, force: bo
         broken = {one.entry.key: one for one in known.broken}
         removed_too = [broken[name].entry for name in names if name in broken]
         chosen = [find(all_slices, name) for name in names if name not in broken]
-        lives = {tenant.name: Life(tenant.pids, tenant.doubt) for tenant in chosen if tenant.alive}
-        lives.update((name, life) for name in names if name in broken and (life := broken[name].life))
-        for name, life in lives.items():
-            if not force:
-                cause = f"runs: process {life.pids[0]}" if life.pids else f"may run: {life.doubt}"
-                raise InputError("remove slice", name, cause, "use --force")
+        for entry in removed_too:
+            check_ended(entry.key, entry, container_of(entry, Lookup()), broken[entry.key].life, force)
+        for tenant in chosen:
+            life = Life(tenant.pids, tenant.doubt) if tenant.alive else None
+            check_ended(tenant.name, tenant.entry, tenant.container, life, force)
         for entry in (*removed_too, *(tenant.entry for tenant in chosen)):
             registry.remove(entry)
     finally:

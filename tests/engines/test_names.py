@@ -69,7 +69,7 @@ def test_docker(host: Host, way: str) -> None:
         host.sh("nvc-cli vgpu set web --memory 3GiB")
         assert shown(host, "web")["devices"][0]["limit"] == 3 << 30
         denied = host.sh("nvc-cli vgpu rm batch", check=False)
-        assert denied.returncode == 1 and "remove slice: batch: runs: process" in denied.stderr
+        assert denied.returncode == 1 and "end it first: `docker kill batch`" in denied.stderr
     finally:
         host.sh("docker rm -f web batch")
     assert slices(host) == []

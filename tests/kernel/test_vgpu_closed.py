@@ -61,15 +61,15 @@ def test_of_a_slice(
         for words in (("--device=0", "--isolation=mig", "--memory=4g"), ("--device=1", "--memory=1g")):
             said = programs.refused(*words)
             assert any(f"{path}: " in said for path in (isolated, bound)), f"{how}: {said}"
-            assert "`nvc-cli vgpu rm --force " in said, how
+            assert "stop its container, then `nvc-cli vgpu rm " in said, how
         done = run(launcher, f"--root={programs.root}", "vgpu", "policy", "1", "fair", check=False)
         assert done.returncode == 1 and f"/{name}: " in done.stderr, how
         restore(isolated, content)
         if os.path.lexists(f"{bound}.away"):
             os.unlink(f"{bound}.away")
-        cli(launcher, "rm", "--force", entry.key)
-        assert not os.path.exists(entry.directory), how
         programs.end_last()
+        cli(launcher, "rm", entry.key)
+        assert not os.path.exists(entry.directory), how
 
 
 @pytest.mark.parametrize("name", ["about", "quota"])

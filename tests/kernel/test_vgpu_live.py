@@ -190,8 +190,10 @@ def test_a_change_that_was_never_finished(sliced: Any, launcher: str) -> None:
 def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> None:
     container, inside = sliced("1g")
     seen = listed(launcher, container.pid)
-    refused = cli(launcher, "rm", seen["name"], check=False)
-    assert refused.returncode == 1 and "--force" in refused.stderr and entry_of(container.pid)
+    for words in ((), ("--force",)):  # it would run on, and nobody would see it
+        refused = cli(launcher, "rm", seen["name"], *words, check=False)
+        assert refused.returncode == 1 and entry_of(container.pid)
+        assert f"end it first: `kill {container.pid}`" in refused.stderr
     inside.end()
     assert cli(launcher, "pause", seen["key"]).stderr == ""
     container.call("delete", "--force", container.name)
@@ -210,17 +212,17 @@ def test_slices_are_forgotten_when_they_are_gone(sliced: Any, launcher: str) -> 
         (("set", "SLICE", "--memory=0"), "--memory: 0: no memory at all"),
         (("set", "SLICE", "--memory=10gb"), "write 10GiB"),
         (("set", "SLICE", "--memory=90g"), "has 81559 MiB"),
-        (("set", "SLICE", "--memory=1g,2g"), "2 sizes for 1 devices"),
+        (("set", "SLICE", "--memory=1g,2g"), "2 sizes, but the number of devices is 1"),
         (("set", "SLICE", "--memory=1g", "--device=1"), "not a device of this slice"),
         (("set", "SLICE"), "want --memory or --unlimited, --cores"),
         (("set", "SLICE", "--memory=1g", "--unlimited"), "want --memory or --unlimited, --cores"),
-        (("set", "SLICE", "--memory=2g", "--cores=0"), "--cores: 0: want a number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=-1"), "--cores: -1: want a number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=101"), "--cores: 101: want a number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--cores=50k"), "--cores: 50k: want a number from 1 to 100"),
-        (("set", "SLICE", "--memory=2g", "--weight=0"), "--weight: 0: want a number from 1 to 65536"),
+        (("set", "SLICE", "--memory=2g", "--cores=0"), "--cores: 0: want a whole number from 1 to 100"),
+        (("set", "SLICE", "--memory=2g", "--cores=-1"), "--cores: -1: want a whole number from 1 to 100"),
+        (("set", "SLICE", "--memory=2g", "--cores=101"), "--cores: 101: want a whole number from 1 to 100"),
+        (("set", "SLICE", "--memory=2g", "--cores=50k"), "--cores: 50k: want a whole number from 1 to 100"),
+        (("set", "SLICE", "--memory=2g", "--weight=0"), "--weight: 0: want a whole number from 1 to 65536"),
         (("set", "SLICE", "--memory=2g", "--policy=best"), "--policy: best: no such policy"),
-        (("set", "SLICE", "--memory=2g", "--cores=10,20"), "2 caps for 1 devices"),
+        (("set", "SLICE", "--memory=2g", "--cores=10,20"), "2 caps, but the number of devices is 1"),
         (("set", "SLICE", "--memory=2g", "--policy=fixed"), "has no cap for the policy fixed"),
         (("pause", "SLICE", "--device=1"), "not a device of this slice"),
         (("pause", "nobody"), "no such slice"),

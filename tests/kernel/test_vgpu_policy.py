@@ -138,9 +138,9 @@ def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Programs, launcher
     entry = entry_of(tenants.start("--memory=1g"))
     with open(f"{entry.directory}/about", "a", encoding="ascii") as about:
         about.write("device\n")
-    assert f"`nvc-cli vgpu rm --force {entry.key}`" in cli(launcher, "ls").stderr
+    assert f"`nvc-cli vgpu rm {entry.key}`" in cli(launcher, "ls").stderr
     done = cli(launcher, "rm", entry.key, check=False)  # its quota is bound
-    assert done.returncode == 1 and f"runs: process {entry.pid}; use --force" in done.stderr
+    assert done.returncode == 1 and f"runs: process {entry.pid}; end it first: `kill {entry.pid}`" in done.stderr
     tenants.end()
     cli(launcher, "rm", entry.key)
     assert cli(launcher, "ls").stderr == "" and not os.path.exists(entry.directory)
@@ -148,8 +148,9 @@ def test_an_entry_that_cannot_be_read_can_be_removed(tenants: Programs, launcher
     os.truncate(entry.quota, 10)
     assert "10 bytes" in cli(launcher, "ls").stderr
     done = cli(launcher, "rm", entry.key, check=False)  # whose processes are known all the same
-    assert done.returncode == 1 and f"{entry.key}: runs: process {entry.pid}; use --force" in done.stderr
-    cli(launcher, "rm", entry.key, "--force")
+    assert done.returncode == 1 and f"{entry.key}: runs: process {entry.pid}; end it first:" in done.stderr
+    tenants.end()
+    cli(launcher, "rm", entry.key)
     assert not os.path.exists(entry.directory)
 
 
@@ -182,8 +183,8 @@ def test_a_cap_that_does_not_hold_is_said(policy: Any, driver: str, launcher: st
     [
         (("0", "best"), "NAME: best: no such policy; the policies are fair (0)"),
         (("0", "99"), "NAME: 99: no such policy"),
-        (("0", "--max-instances=-1"), "--max-instances: -1: want a number from 0 to 64"),
-        (("0", "--total-weight=1k"), "--total-weight: 1k: want a number from 0 to"),
+        (("0", "--max-instances=-1"), "--max-instances: -1: want a whole number from 0 to 64"),
+        (("0", "--total-weight=1k"), "--total-weight: 1k: want a whole number from 0 to"),
         (("0", "--quantum=10"), "--quantum: 10: want 1ms to 1000ms; write 10ms"),
         (("0", "--quantum=0ms"), "--quantum: 0ms: want 1ms"),
         (("9",), "9: unknown device"),

@@ -20,7 +20,7 @@ from nvc.doctor import FAILED, Check, Finding, Result, text
 from nvc_cli import boot, output
 from nvc_cli.main import CONTEXT, tree
 from nvc_cli.options import FORMATS, GLOBAL, HOT
-from nvc_cli.suggest import COMMANDS, OPTIONS, command_hint, distance, option_hint
+from nvc_cli.suggest import COMMANDS, ELSEWHERE, OPTIONS, command_hint, distance, option_hint
 
 Call = Callable[..., tuple[int, str, str]]
 GROUPS = ("vgpu", "cdi", "cdi transform", "sim", "config", "runtime")
@@ -140,6 +140,15 @@ def test_a_foreign_command(call: Call, group: str, word: str, ours: str) -> None
     assert (code, out) == (1, "")
     assert f"unknown command: {f'{group} {word}'.strip()}; did you mean `nvc-cli {ours}`? [" in err
     assert not isinstance(resolved(ours.split()), click.Group)
+
+
+@pytest.mark.parametrize("group", ["", "vgpu "])
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_what_is_done_elsewhere(call: Call, group: str, word: str) -> None:
+    """Nothing of ours comes near: what would be suggested may end or lose what somebody wants to keep."""
+    code, out, err = call(f"{group}{word} web")
+    assert (code, out) == (1, "")
+    assert f"unknown command: {group}{word}; {ELSEWHERE[word]} [" in err
 
 
 @pytest.mark.parametrize(("command", "word", "ours"), flat(OPTIONS))

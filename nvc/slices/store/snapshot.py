@@ -42,7 +42,7 @@ class Broken(Value):
     def error(self, step: str) -> RegistryError:
         """The error with which `step` is refused."""
         key = self.entry.key
-        hint = f"stop its container, then `nvc-cli vgpu rm --force {key}`" if self.life else ""
+        hint = f"stop its container, then `nvc-cli vgpu rm {key}`" if self.life else ""
         return RegistryError(
             step, self.path, f"{self.cause}, so what slice {key} has is not known",
             hint or f"its container is gone: `nvc-cli vgpu rm {key}`",
