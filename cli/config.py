@@ -228,7 +228,7 @@ def check(ctx: click.Context, named: str, form: str) -> None:
         output.write(f"warning: {warning}\n")
     for error in errors:
         output.write(f"{error}\n")
-    output.write(f"{path}: {len(errors)} errors, {len(warnings)} warnings\n")
+    output.write(f"{path}: errors: {len(errors)}, warnings: {len(warnings)}\n")
     ctx.exit(1 if errors else 0)
 
 

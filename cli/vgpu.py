@@ -46,7 +46,7 @@ __all__ = ["vgpu", "vgpu_advise", "vgpu_control", "vgpu_report", "vgpu_watch"]
     help="Reserve this much of each GPU; refuse if that is not free.",
 )  # fmt: skip
 @click.option("--user", default="", metavar="UID[:GID]", help="Run the program as this user.")
-@click.option("--name", default="", metavar="NAME", help="Name of the slice. Default: the program's.")
+@click.option("--name", default=None, metavar="NAME", help="Name of the slice. Default: the program's.")
 @slice_options
 @ISOLATION
 @click.argument("words", metavar="-- PROGRAM [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -56,7 +56,7 @@ def run_command(
     /,
     devices: tuple[str, ...],
     user: str,
-    name: str,
+    name: str | None,
     words: tuple[str, ...],
     **given: Any,
 ) -> None:

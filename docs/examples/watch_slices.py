@@ -11,7 +11,7 @@ def lines() -> list[str]:
     for tenant in nvc.list_slices():
         for device in tenant.devices:
             used = f"{device.used >> 20} MiB" if tenant.alive and not tenant.problem else "?"
-            found.append(f"{tenant.name} on {device.index}: {used}, {len(tenant.pids)} processes")
+            found.append(f"{tenant.name} on {device.index}: {used}, processes: {len(tenant.pids)}")
     return found
 
 

@@ -230,7 +230,7 @@ def _understood(parse: Callable[[str, str], object], value: str) -> None:
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
-            raise _Bad(f"want a number from {low} to {high}")
+            raise _Bad(f"want a whole number from {low} to {high}")
         return value
 
     return check

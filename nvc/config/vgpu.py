@@ -124,14 +124,14 @@ def _devices(name: str, value: Any) -> tuple[str, ...]:
 
 def _number(name: str, key: str, value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{name}: {key}: want a number from {low} to {high}")
+        raise ValueError(f"{name}: {key}: want a whole number from {low} to {high}")
     return value
 
 
 def _cores(name: str, value: Any) -> int:
     number = percent(value)
     if type(number) is not int or not 0 <= number <= 100:
-        raise ValueError(f'{name}: cores: want a number from 0 to 100, like 25 or "25%"')
+        raise ValueError(f'{name}: cores: want a whole number from 0 to 100, like 25 or "25%"')
     return number
 
 

@@ -62,7 +62,7 @@ def choose(names: tuple[str, ...], given: tuple[str, ...] = ()) -> tuple[Check, 
             near = difflib.get_close_matches(name, known, 1)
             raise InputError(
                 "choose check", name, "there is no such check",
-                f"did you mean {near[0]}?" if near else "nvc-cli doctor --list",
+                f"did you mean `nvc-cli doctor {near[0]}`?" if near else "`nvc-cli doctor --list` lists them",
             )  # fmt: skip
         group = meant[0].name.partition(".")[0]
         if group in _WANTS and group not in given:

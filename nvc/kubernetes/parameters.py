@@ -47,7 +47,7 @@ def _policy(value: object) -> str:
 
 def _weight(value: object) -> int:
     if type(value) is not int or not 1 <= value <= WEIGHT_MAX:
-        raise ValueError(f"want a number from 1 to {WEIGHT_MAX}")
+        raise ValueError(f"want a whole number from 1 to {WEIGHT_MAX}")
     return value
 
 

@@ -16,7 +16,7 @@ from support.engines import Host
         ("hooks", ("unsupported capabilities found in 'compute,video,magic'", "exit status 1")),
         (
             "configuration",
-            ("+timeout = 30  # seconds", "nvc.timeout = 10.0  # default", "0 errors, 0 warnings"),
+            ("+timeout = 30  # seconds", "nvc.timeout = 10.0  # default", "errors: 0, warnings: 0"),
         ),
     ],
 )

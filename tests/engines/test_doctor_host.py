@@ -172,7 +172,7 @@ def test_json_and_exit_codes(host: Host) -> None:
 
 def test_wrong_calls(host: Host) -> None:
     for words, said in (
-        ("drivr", "there is no such check; did you mean driver?"),
+        ("drivr", "there is no such check; did you mean `nvc-cli doctor driver`?"),
         ("container.nodes", "looks at a container; name it: --container ID"),
         ("--format xml", "'xml' is not one of 'text', 'table', 'json', 'yaml'"),
         ("--unmasked", "--unmasked goes with --bundle"),

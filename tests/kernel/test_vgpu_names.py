@@ -84,7 +84,7 @@ def test_by_name(launcher: str, start: Any) -> None:
     assert ready(start(f"--name={name}", *WAIT)), "it is free again"
 
 
-@pytest.mark.parametrize("name", ["4242", "a b", "../x", "-x", "x" * 64, "\x1b"])
+@pytest.mark.parametrize("name", ["", "4242", "a b", "../x", "-x", "x" * 64, "\x1b"])
 def test_names_that_cannot_be(start: Any, name: str) -> None:
     process = start(f"--name={name}", "true")
     _, said = process.communicate(timeout=PATIENCE)

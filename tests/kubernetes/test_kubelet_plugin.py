@@ -137,7 +137,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("another kind", {"config": {"kind": "GpuConfig"}}, "kind: GpuConfig: unknown kind"),
     ("an unknown parameter", {"config": {"polcy": "fair"}}, "polcy: no such field of SliceParameters"),
     ("a policy that is none", {"config": {"policy": "best"}}, "policy: best: want one of fair"),
-    ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a number from 1 to 65536"),
+    ("a weight that is none", {"config": {"weight": 0}}, "weight: 0: want a whole number from 1 to 65536"),
     ("MPS", {"config": {"isolation": "mps"}}, "isolation: mps: not for claims: the MPS server would be in nvcd's"),
     ("MIG on a whole GPU", {"config": {"isolation": "mig"}}, "gpu-0 is not a MIG device"),
     (

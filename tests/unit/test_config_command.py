@@ -209,7 +209,7 @@ def test_set_refuses(config: Any, file: str, words: tuple[str, ...], says: str) 
 
 
 def test_check_names_everything(config: Any, file: str) -> None:
-    assert config("check", file).stdout == f"{file}: 0 errors, 0 warnings\n"
+    assert config("check", file).stdout == f"{file}: errors: 0, warnings: 0\n"
     with open(file, "w", encoding="ascii") as out:
         for table, keys in KEYS.items():
             out.write(f"[{table}]\n" if table else "")
@@ -218,7 +218,7 @@ def test_check_names_everything(config: Any, file: str) -> None:
     done = config("check", file, check=False)
     count = sum(len(keys) for keys in KEYS.values())
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-1] == f"{file}: {count + 1} errors, 1 warnings"
+    assert done.stdout.splitlines()[-1] == f"{file}: errors: {count + 1}, warnings: 1"
     assert all(f"{key}: want" in done.stdout for keys in KEYS.values() for key in keys)
     os.chmod(file, 0o666)
     assert "writable by others" in config("check", file, check=False).stdout

@@ -78,7 +78,7 @@ def test_all_there_is_and_more() -> None:
 
 
 def test_numbers_that_do_not_match() -> None:
-    with pytest.raises(InputError, match="2 sizes for 1 devices"):
+    with pytest.raises(InputError, match="2 sizes, but the number of devices is 1"):
         limits(("0",), memory=(size("1g"), size("1g")))
     with pytest.raises(InputError, match="the container has 1 devices, counted from 0"):
         limits(("0",), memory_at=((1, size("1g")),))
@@ -138,7 +138,7 @@ def test_cores_are_percent_with_or_without_the_sign(text: str, value: int) -> No
 
 @pytest.mark.parametrize("text", ["", "%", "25%%", "0%", "101%", "25 %", "2.5%", "-1%", "%25", "٢٥"])
 def test_what_is_no_percentage(text: str) -> None:
-    with pytest.raises(InputError, match="CORES: .*want a number from 1 to 100"):
+    with pytest.raises(InputError, match="CORES: .*want a whole number from 1 to 100"):
         cores(text)
 
 

@@ -150,7 +150,7 @@ def test_hami_can_say_that_its_caps_do_not_count() -> None:
 def test_bad_caps(name: str, value: str) -> None:
     if value == "0" and name.startswith("CUDA"):
         return  # HAMi's way to say that there is none
-    assert f"{name}: {value}: want a number from 1 to 100" in refusal(**{name: value})
+    assert f"{name}: {value}: want a whole number from 1 to 100" in refusal(**{name: value})
 
 
 def test_the_least_and_the_most() -> None:
@@ -162,7 +162,7 @@ def test_the_least_and_the_most() -> None:
 @pytest.mark.parametrize("name", ["NVC_VGPU_WEIGHT", "ALIYUN_COM_GPU_SCHD_WEIGHT"])
 @pytest.mark.parametrize("value", ["0", "-1", "65537", "2k", "x"])
 def test_bad_weights(name: str, value: str) -> None:
-    assert f"{name}: {value}: want a number from 1 to 65536" in refusal(**{name: value})
+    assert f"{name}: {value}: want a whole number from 1 to 65536" in refusal(**{name: value})
 
 
 @pytest.mark.parametrize("value", [str(len(POLICIES)), "-1", "best", "Fair", "03"])

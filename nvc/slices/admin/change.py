@@ -72,7 +72,8 @@ def set_limits(
     chosen = _chosen(tenant, devices)
     for given, what in ((wanted.memory, "sizes"), (wanted.cores, "caps")):
         if len(given) not in (0, 1, len(chosen)):
-            raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(chosen)} devices")
+            cause = f"{len(given)} {what}, but the number of devices is {len(chosen)}"
+            raise InputError(given[0].name, cause=cause)
     told: list[str] = []
 
     def change(place: int, old: DeviceLimits) -> DeviceLimits:

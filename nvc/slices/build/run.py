@@ -60,7 +60,7 @@ class Command(Value):
     uid: int = -1  # -1: as the caller
     gid: int = -1
     timeout: float = 10.0  # seconds for the mounts
-    name: str = ""  # of the slice; "": by the command
+    name: str | None = None  # of the slice; None: by the command
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     if os.geteuid() != 0:
         raise PermissionDenied("make a mount namespace", cause="only root can")
     refuse_slices(facts)
-    if program.name:
+    if program.name is not None:
         check_name(program.name)
     request = Request(devices=devices or ("all",), vgpu=wanted)
     selection = select(facts, request)
@@ -240,7 +240,7 @@ def _enter_slice(
     places = {libs_dir, *slice.links, *(posixpath.dirname(_on_host(facts, path)) for path in shimmed)}
 
     def apply() -> None:
-        claim(kernel, registry.key_of(kernel, target), program.name, program.words[0])
+        claim(kernel, registry.key_of(kernel, target), program.name or "", program.words[0])
         _apply(kernel, target, plan, sorted(places), program.timeout)
 
     install_slice(kernel, target, slice, libs_dir, program.timeout, apply)

@@ -38,8 +38,27 @@ def parse_size(name: str, text: str) -> Size:
         raise InputError(name, text, "a unit of 1000 or of 1024?", f"write {digits}{unit[0].upper()}iB")
     unit = unit.removesuffix("b").removesuffix("i") if unit.endswith(("ib", "i")) else unit
     if unit not in UNITS or (unit == "" and len(digits) != len(text)):
-        raise InputError(name, text, "not a size", HINT)
-    return in_bytes(name, text, _number(name, text, digits) * UNITS[unit])
+        raise InputError(name, text, "not a size", _nearest(text))
+    count = _number(name, text, digits) * UNITS[unit]
+    if 0 < count < SMALLEST and not unit:
+        hint = f"did you mean {text}{'GiB' if count < 1024 else 'MiB'}?"
+        raise InputError(name, text, f"{text} bytes is less than 1 MiB", hint)
+    return in_bytes(name, text, count)
+
+
+def _nearest(text: str) -> str:
+    """How to write what looks like a size with spaces or a fraction; HINT for anything else."""
+    import re  # nobody else needs it here, and container starts must be fast
+    from fractions import Fraction
+
+    words = text.replace(" ", "")
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([kmgt])i?b?", words, re.IGNORECASE | re.ASCII)
+    if found is None:
+        return HINT
+    count = Fraction(found[1]) * UNITS[found[2].lower()]
+    if count < SMALLEST or count % SMALLEST:
+        return HINT
+    return f"write {int(count) >> 20}MiB" if int(count) % (1 << 30) else f"write {int(count) >> 30}GiB"
 
 
 def in_bytes(name: str, text: str, count: int) -> Size:
@@ -86,7 +105,7 @@ def parse_number(name: str, text: str, low: int, high: int, unit: str = "") -> i
         digits and DIGITS.issuperset(digits) and len(digits) <= 18 and (digits == "0" or digits[0] != "0")
     )
     if not sound or not low <= int(digits) <= high:
-        raise InputError(name, text, f"want a number from {low} to {high}")
+        raise InputError(name, text, f"want a whole number from {low} to {high}")
     return int(digits)
 
 

@@ -194,7 +194,7 @@ def _placed(
 ) -> dict[int, T]:
     """The value for each device that has one, by the device's place in the request."""
     if len(given) > 1 and len(given) != len(sliced):
-        raise InputError(given[0].name, cause=f"{len(given)} {what} for {len(sliced)} devices")
+        raise InputError(given[0].name, cause=f"{len(given)} {what}, but the number of devices is {len(sliced)}")
     for place, value in given_at:
         if place >= len(devices):
             raise InputError(

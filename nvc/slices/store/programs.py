@@ -23,8 +23,9 @@ def check_name(name: str) -> None:
     sound = name[:1] in _LETTERS and name and _IN_NAME.issuperset(name) and not name.isdigit()
     if not sound or len(name) > NAME_MAX:
         raise InputError(
-            "--name", name, f"want up to {NAME_MAX} letters, digits, '_', '.' and '-', not a number"
-        )
+            "--name", name, f"want up to {NAME_MAX} letters, digits, '_', '.' and '-', not a number",
+            "begin with a letter or a digit",
+        )  # fmt: skip
 
 
 def claim(kernel: Kernel, key: str, name: str, command: str) -> None:
