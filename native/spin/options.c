@@ -28,6 +28,7 @@ static const char usage[] =
     "\n"
     "Steps are of a fixed amount of work, measured at the start: while others use\n"
     "the GPU, or a slice holds the program back, there are fewer of them a second.\n"
+    "Where others prevent that measurement, only steps are counted.\n"
     "The exit code is 0 also after Ctrl-C, 1 if a call of the driver fails, and 2\n"
     "for a wrong option.\n"
     "\n"

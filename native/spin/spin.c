@@ -15,16 +15,19 @@ static const char image[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
                             "L:\nst.volatile.shared.u32 [s], %x;\nld.volatile.shared.u32 %x, [s];\n"
                             "add.u64 %i, %i, 1;\nsetp.lt.u64 %p, %i, %n;\n@%p bra L;\nret;\n}\n";
 
-enum { THREADS = 32, LEAST_TRIES = 3, MOST_TRIES = 100, FIRST_ROUNDS = 1000, MOST_AHEAD = 8 };
+enum { THREADS = 32, LEAST_TRIES = 3, MOST_TRIES = 100, FIRST_ROUNDS = 500, MOST_AHEAD = 8, MARKS };
 #define AHEAD_NS                                                                                            \
     8000000      /* GPU time of steps that are launched and not done: the host may be late by so much */
 #define LATE 0.1 /* seconds by which pauses may be too long and are made up for */
 #define SHORT_NS 400e3 /* what a measurement takes: less than a turn on the GPU */
 #define AGREE 1.03     /* as much may two measurements differ */
+#define STRAIGHT 0.1   /* by this part may four times the work differ from twice that of two times */
+#define PATIENCE 2     /* seconds after which the step's time stays unknown */
+#define MOST_ROUNDS (UINT64_C(1) << 30)
 
 static cu_function kernel;
 static cu_stream stream;
-static cu_event marks[MOST_AHEAD];
+static cu_event marks[MARKS]; /* one after each step that is under way, and the one before */
 static unsigned int blocks;
 static int device;
 
@@ -97,22 +100,32 @@ static double measured(uint64_t rounds)
     return least;
 }
 
-/* Rounds of the kernel's loop in `ns` of GPU time. What a launch itself takes falls out of the difference. */
-static uint64_t rounds_in(uint64_t ns)
+/* Rounds of the kernel's loop in `ns` of GPU time, from what one, two and four times some rounds take: what a launch
+ * takes falls out of the differences, and so does the same wait for another program each time. While other programs
+ * use the GPU, the waits differ, and the differences do not double: then the step's time is not `known`. */
+static uint64_t rounds_in(uint64_t ns, bool *known)
 {
+    const double begin = now();
     uint64_t rounds = FIRST_ROUNDS;
-    while (measured_once(rounds) < SHORT_NS && rounds < UINT64_C(1) << 40)
+    double more = 0;
+    *known = false;
+    while (measured_once(2 * rounds) < SHORT_NS && rounds < MOST_ROUNDS)
         rounds *= 2;
-    int tries = 0;
-    double more = measured(2 * rounds) - measured(rounds);
-    /* A busy machine may have delayed one of the two. */
-    while (more <= 0 && ++tries < MOST_TRIES && !interrupted)
-        more = measured(2 * rounds) - measured(rounds);
+    for (int tries = 0; tries < MOST_TRIES && !*known && !interrupted; tries++) {
+        if (more > 0 && now() > begin + PATIENCE)
+            break;
+        if (tries > 0 && more < SHORT_NS / 2 && rounds < MOST_ROUNDS)
+            rounds *= 2; /* the waits hid how short the kernels are */
+        const double one = measured(rounds), two = measured(2 * rounds), four = measured(4 * rounds);
+        const double bend = four - two - 2 * (two - one);
+        more = four - two;
+        *known = more >= SHORT_NS / 2 && bend < STRAIGHT * more && -bend < STRAIGHT * more;
+    }
     if (interrupted)
         return 1; /* nothing is launched any more */
     if (more <= 0)
         fail("the GPU took no longer for twice the work: its time cannot be measured");
-    return (uint64_t)((double)ns * (double)rounds / more) + 1;
+    return (uint64_t)((double)ns * (double)(2 * rounds) / more) + 1;
 }
 
 static double gib(uint64_t bytes)
@@ -154,15 +167,28 @@ static void prepare(struct options *wanted)
     MUST(cuModuleLoadData, &module, image);
     MUST(cuModuleGetFunction, &kernel, module, "sim_spin_for");
     MUST(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    for (int i = 0; i < MOST_AHEAD; i++)
+    for (int i = 0; i < MARKS; i++)
         MUST(cuEventCreate, &marks[i], CU_EVENT_BLOCKING_SYNC);
     blocks = (unsigned int)processors;
 }
 
-static void tell(const char *when, uint64_t steps, double seconds, uint64_t ns)
+/* One line of steps, of which each takes `ns` of the GPU's time at least; 0: not known. */
+static void tell(const char *when, uint64_t steps, double seconds, double ns)
 {
-    double rate = (double)steps / seconds;
-    printf("%s  %8.1f steps/s  %5.1f%% of the GPU's time\n", when, rate, rate * (double)ns / 1e7);
+    double rate = (double)steps / seconds, percent = rate * ns / 1e7;
+    printf("%s  %8.1f steps/s", when, rate);
+    if (ns > 0) /* steps that ended before the last line may have been seen since */
+        printf("  %5.1f%% of the GPU's time", percent < 100 ? percent : 100);
+    putchar('\n');
+}
+
+/* The time of a step: as measured at the start, or what the last one took if that is less. No step takes longer than
+ * from the end of the one before to its own, so steps of the least such time fit into the time that went by. */
+static double least_of(double least, uint64_t step)
+{
+    float ms;
+    MUST(cuEventElapsedTime, &ms, marks[(step - 1) % MARKS], marks[step % MARKS]);
+    return (double)ms * 1e6 < least ? (double)ms * 1e6 : least;
 }
 
 static uint64_t steps_ahead(const struct options *wanted)
@@ -174,19 +200,23 @@ static uint64_t steps_ahead(const struct options *wanted)
 }
 
 /* Launches steps: at full load some before the last one has ended, else each at its time. */
-static void spin(const struct options *wanted, uint64_t rounds)
+static void spin(const struct options *wanted, uint64_t rounds, bool known)
 {
     const double begin = now(), end = wanted->seconds > 0 ? begin + wanted->seconds : 0;
     const double period = (double)wanted->kernel_ns / 1e9 * 100 / wanted->load;
     const uint64_t ahead = steps_ahead(wanted);
     double told = begin, next = begin;
     uint64_t launched = 0, done = 0, told_of = 0;
+    double ns = known ? (double)wanted->kernel_ns : 0;
     char when[64];
+    MUST(cuEventRecord, marks[0], stream);
     while (!interrupted && (end == 0 || now() < end)) {
         launch(rounds);
-        MUST(cuEventRecord, marks[launched++ % ahead], stream);
-        if (launched - done == ahead)
-            MUST(cuEventSynchronize, marks[done++ % ahead]);
+        MUST(cuEventRecord, marks[++launched % MARKS], stream);
+        if (launched - done == ahead) {
+            MUST(cuEventSynchronize, marks[++done % MARKS]);
+            ns = least_of(ns, done);
+        }
         if (wanted->load < 100) {
             next = now() > next + LATE ? now() + period : next + period;
             sleep_until(end > 0 && next > end ? end : next);
@@ -194,13 +224,13 @@ static void spin(const struct options *wanted, uint64_t rounds)
         if (now() >= told + 1) {
             double at = now();
             snprintf(when, sizeof(when), "%6.0f s", at - begin);
-            tell(when, done - told_of, at - told, wanted->kernel_ns);
+            tell(when, done - told_of, at - told, ns);
             told = at, told_of = done;
         }
     }
     MUST(cuStreamSynchronize, stream);
     snprintf(when, sizeof(when), "%llu steps in %.1f s:", (unsigned long long)launched, now() - begin);
-    tell(when, launched, now() - begin, wanted->kernel_ns);
+    tell(when, launched, now() - begin, ns);
 }
 
 int main(int count, char **words)
@@ -210,7 +240,11 @@ int main(int count, char **words)
     prepare(&wanted);
     listen_to(SIGINT);
     listen_to(SIGTERM);
-    spin(&wanted, rounds_in(wanted.kernel_ns));
+    bool known;
+    const uint64_t rounds = rounds_in(wanted.kernel_ns, &known);
+    if (!known && !interrupted)
+        puts("other programs use the GPU, so the time of a step is not known: only steps are counted");
+    spin(&wanted, rounds, known);
     MUST(cuDevicePrimaryCtxRelease_v2, device);
     return fflush(stdout) != 0;
 }

@@ -1,6 +1,6 @@
 /* A libcuda on which a kernel of nvc-spin takes a nanosecond a round, but for a machine that is busy: the first BUSY
- * series of kernels with twice the work seem to take no longer than those with half of it. In the series TERM it
- * sends its process SIGTERM. At the end it prints the rounds of the last kernel. */
+ * series of kernels with twice the work seem to take no longer than those with half of it. With WAIT, kernels wait for
+ * other programs, the longer ones for less time. In the series TERM it sends its process SIGTERM. At the end it prints the rounds of the last kernel. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -68,6 +68,8 @@ EXPORT int cuEventElapsedTime(float *ms, void *first, void *second)
 {
     (void)first, (void)second;
     *ms = (float)(rounds == most && most > 1000000 && series < number("BUSY") ? rounds / 2 : rounds) / 1e6f;
+    if (number("WAIT") > 0)
+        *ms += (float)number("WAIT") * 1e6f / (float)rounds;
     return 0;
 }
 

@@ -126,13 +126,29 @@ def busy(spin: str, scratch: str) -> Callable[..., subprocess.CompletedProcess[s
     return go
 
 
-@pytest.mark.parametrize("times", ["0", "1", "99"])
+@pytest.mark.parametrize("times", ["0", "1", "60"])
 def test_a_busy_machine_is_measured_again(
     busy: Callable[..., subprocess.CompletedProcess[str]], times: str
 ) -> None:
     done = busy(BUSY=times)
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert 990_000 < int(done.stdout.splitlines()[-1].split()[1]) < 1_010_000
+
+
+def test_it_never_claims_more_than_the_gpu_has(busy: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """Steps here take no time at all, so that millions of a millisecond each seem to fit into a second."""
+    line = busy().stdout.splitlines()[-2]
+    assert float(line.partition("steps/s")[0].split()[-1]) > 10_000
+    assert line.endswith(" 100.0% of the GPU's time")
+
+
+def test_while_others_use_the_gpu_it_only_counts(
+    busy: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = busy(WAIT="3")
+    _, told, line, _ = done.stdout.splitlines()
+    assert told == "other programs use the GPU, so the time of a step is not known: only steps are counted"
+    assert re.fullmatch(r"\d+ steps in 0\.0 s: +\d+\.\d steps/s", line)
 
 
 def test_a_gpu_that_cannot_be_measured(busy: Callable[..., subprocess.CompletedProcess[str]]) -> None:
