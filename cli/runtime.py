@@ -103,7 +103,7 @@ def configure(ctx: click.Context, /, engine: str, dry_run: bool, remove: bool, *
         output.say(
             program, f"{engine}: nothing to {'remove' if remove else 'change: it is registered already'}"
         )
-    for line in advice:
+    for line in advice if any(done) or not remove else ():
         output.say(program, line)
 
 
@@ -167,7 +167,7 @@ def _removal(engine: str, wanted: Wanted) -> _Work:
     module: Any = {"docker": docker, "containerd": containerd, "crio": crio, "podman": podman}[engine]
     found: EngineFiles = module.files(wanted)
     changes = [change.remove(path, form) for path, form in found.paths]
-    return [item for item in changes if item is not None], (found.link, wanted.hook_path), ()
+    return [item for item in changes if item is not None], (found.link, wanted.hook_path), found.advice
 
 
 def _link(path: str, target: str, remove: bool, dry_run: bool) -> str:

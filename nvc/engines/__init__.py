@@ -60,6 +60,7 @@ class EngineFiles(Value):
 
     paths: tuple[tuple[str, str], ...]  # path and form
     link: str = ""
+    advice: tuple[str, ...] = ()  # for the user who removes them
 
 
 def refuse_foreign(where: str, name: str, program: object) -> None:

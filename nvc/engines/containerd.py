@@ -39,7 +39,7 @@ class ContainerdState(Value):
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     path = wanted.config or CONFIG
-    return EngineFiles(((drop_in(path), "toml"), (path, "toml")))
+    return EngineFiles(((drop_in(path), "toml"), (path, "toml")), advice=(RESTART,))
 
 
 def drop_in(path: str) -> str:

@@ -30,7 +30,8 @@ RESTART = "restart CRI-O, whose reload does not see a new directory of drop-ins:
 
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
-    return hooksd.files(wanted, CONFIG)
+    found: EngineFiles = hooksd.files(wanted, CONFIG).replace(advice=(RELOAD,))
+    return found
 
 
 def registration(wanted: Wanted) -> Registration:

@@ -26,7 +26,7 @@ PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "
 def files(wanted: Wanted) -> EngineFiles:
     """Where a registration is."""
     link = os.path.join(wanted.hook_link, HOOK_NAME) if wanted.hook_link else ""
-    return EngineFiles(((wanted.config or CONFIG, "json"),), link)
+    return EngineFiles(((wanted.config or CONFIG, "json"),), link, (RESTART,))
 
 
 def registration(wanted: Wanted, version: tuple[int, ...]) -> Registration:

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import stat
+from contextlib import suppress
 
 from nvc.discovery.library_table import DriverLibrary
 from nvc.errors import InitializationError, InputError
@@ -184,8 +185,12 @@ def _clear(directory: str) -> None:
     if users:
         cause = f"in use by {', '.join(users[:8])}"
         raise InputError("remove simulated driver", directory, cause, "end these processes first")
-    names = [name for name in os.listdir(directory) if name != MARKER]
-    for name in [*names, MARKER]:
+    _empty(directory)
+
+
+def _empty(directory: str) -> None:
+    """Removes what is in a directory, the marker last."""
+    for name in sorted(os.listdir(directory), key=lambda name: name == MARKER):
         path = os.path.join(directory, name)
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
@@ -201,6 +206,10 @@ def _check_mount(directory: str, spec: SimSpec) -> None:
         raise InputError(
             "create simulated driver", directory, cause, "name a directory elsewhere, as /srv/sim"
         )
+    if spec.device_nodes:  # before an earlier root is removed
+        probe = os.path.join(directory, ".nvc-sim-node")
+        nodes.make_node(probe, *nodes.NULL)
+        os.unlink(probe)
 
 
 def create(directory: str, spec: SimSpec) -> None:
@@ -208,10 +217,12 @@ def create(directory: str, spec: SimSpec) -> None:
 
     The directory may be missing, empty, or a simulated root that no process uses. Raises InputError where it
     is something else or `spec` asks for the impossible, PermissionDenied where device nodes may not be made,
-    InitializationError where the compiled part is missing or the file system refuses.
+    InitializationError where the compiled part is missing or the file system refuses. What it made is then removed.
     """
     gpus = gpus_of(spec)
     built = prebuilt()
+    new = _missing(directory)
+    filling = False
     try:
         os.makedirs(directory, exist_ok=True)
         _check_mount(directory, spec)
@@ -220,17 +231,40 @@ def create(directory: str, spec: SimSpec) -> None:
         elif os.listdir(directory):
             cause = "not empty, and not a simulated driver"
             raise InputError("create simulated driver", directory, cause, "name a new directory")
-        os.chmod(directory, 0o755)
-        root = _Root(directory)
-        root.file(MARKER, _MARKER_TEXT.encode())
-        entries = _libraries(root, spec, built)
-        if spec.cache != "none":
-            root.file("etc/ld.so.cache", loadercache.write(entries, combined=spec.cache == "combined"))
-        _programs(root, spec, built)
-        _sockets(root, spec)
-        _kernel_files(root, spec, gpus)
-    except OSError as error:
-        raise InitializationError.of("create simulated driver", error.filename or directory, error) from None
+        filling = True
+        _fill(directory, spec, gpus, built)
+    except BaseException as error:
+        with suppress(OSError):
+            if filling:
+                _empty(directory)
+            for path in new:
+                os.rmdir(path)
+        if isinstance(error, OSError):
+            where = error.filename or directory
+            raise InitializationError.of("create simulated driver", where, error) from None
+        raise
+
+
+def _missing(directory: str) -> list[str]:
+    """The directories that have to be made for this one, the innermost first."""
+    found = []
+    path = os.path.abspath(directory)
+    while not os.path.lexists(path):
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def _fill(directory: str, spec: SimSpec, gpus: tuple[SimGpu, ...], built: str) -> None:
+    os.chmod(directory, 0o755)
+    root = _Root(directory)
+    root.file(MARKER, _MARKER_TEXT.encode())
+    entries = _libraries(root, spec, built)
+    if spec.cache != "none":
+        root.file("etc/ld.so.cache", loadercache.write(entries, combined=spec.cache == "combined"))
+    _programs(root, spec, built)
+    _sockets(root, spec)
+    _kernel_files(root, spec, gpus)
 
 
 def destroy(directory: str) -> None:

@@ -10,6 +10,8 @@ from nvc.sim.spec import SimGpu, SimSpec, cap_minor
 
 #: Char devices with a dynamic major, in the order in which they get one.
 DYNAMIC = ("nvidia-uvm", "nvidia-caps", "nvidia-nvswitch", "nvidia-caps-imex-channels")
+#: /dev/null: major, minor, mode.
+NULL = (1, 3, 0o666)
 
 
 def _used_majors() -> set[int]:

@@ -147,6 +147,15 @@ def test_a_dry_run_reads_differently(etc: str, launcher: str) -> None:
     assert os.listdir(etc) == []
 
 
+def test_who_unregisters_is_told_to_restart_the_engine(etc: str, launcher: str) -> None:
+    """A running dockerd still offers the runtime."""
+    words = ("runtime", "configure", "--engine", "docker", "--config", f"{etc}/daemon.json")
+    run(launcher, *words)
+    assert docker.RESTART in run(launcher, *words, "--remove").stderr
+    again = run(launcher, *words, "--remove").stderr
+    assert "nothing to remove" in again and docker.RESTART not in again
+
+
 def test_a_dry_run_of_a_link_that_is_not_ours(etc: str, launcher: str) -> None:
     """It said that it would remove the link, and did not."""
     config = write(f"{etc}/daemon.json", "{}")

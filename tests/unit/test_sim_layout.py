@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Callable
 
 import pytest
 from elftools.elf.elffile import ELFFile
 from support import need, run
 
 from nvc.discovery.library_table import TABLE
-from nvc.errors import InitializationError, InputError
+from nvc.errors import InitializationError, InputError, PermissionDenied
 from nvc.sim import SimSpec, create, destroy, is_root
 from nvc.sim.layout import STATE, host_arch
 from nvc.sim.libraries import FIRMWARE, LIBRARIES, PROGRAMS
@@ -202,6 +204,35 @@ def test_bad_wishes_destroy_nothing(tmp_path: os.PathLike[str]) -> None:
     with pytest.raises(InputError):
         create(root, SimSpec(gpus=99))
     assert tree(root) == before
+
+
+def refuse(call: str) -> Callable[..., None]:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), call)
+
+    return refused
+
+
+def test_a_failure_leaves_nothing(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without root: /dev cannot be filled. A file system that is full fails later."""
+    monkeypatch.setattr(os, "mkfifo", refuse("mkfifo"))
+    for directory in (f"{tmp_path}/a/b/sim", f"{tmp_path}/empty"):
+        os.makedirs(f"{tmp_path}/empty", exist_ok=True)
+        with pytest.raises(InitializationError, match="mkfifo"):
+            create(directory, SimSpec(device_nodes=False, mps=True))
+    assert os.listdir(tmp_path) == ["empty"] and os.listdir(f"{tmp_path}/empty") == []
+
+
+def test_an_earlier_root_stays_without_the_right_to_make_nodes(
+    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = made(tmp_path)
+    before = tree(root)
+    monkeypatch.setattr(os, "mknod", refuse("mknod"))
+    for directory in (root, f"{tmp_path}/new"):
+        with pytest.raises(PermissionDenied, match="run as root"):
+            create(directory, SimSpec())
+    assert tree(root) == before and os.listdir(tmp_path) == ["sim"]
 
 
 def test_a_root_is_removed_whole_and_alone(tmp_path: os.PathLike[str]) -> None:
