@@ -39,6 +39,12 @@ def aside(path: str) -> str:
     return f"mv --backup=numbered -T {shlex.quote(path)} {shlex.quote(f'{directory}/.{name}.aside')}"
 
 
+def first(found: Iterable[str], most: int = 8) -> tuple[str, ...]:
+    """The first of what was found, a line each, and how many more there are."""
+    lines = tuple(found)
+    return lines if len(lines) <= most else (*lines[:most], f"and {len(lines) - most} more")
+
+
 class Finding(Value):
     """One thing that a check found."""
 

@@ -218,7 +218,8 @@ def _specifications(context: Context) -> list[tuple[str, str]]:
             continue
         for file in files:
             value = _without_values(file.document) if file.document else {"problems": file.problems}
-            found.append((f"cdi{file.path}.json", _json(value)))
+            name = file.path if file.path.endswith(".json") else f"{file.path}.json"  # of a YAML file
+            found.append((f"cdi{name}", _json(value)))
     return found
 
 

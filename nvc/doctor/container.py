@@ -6,7 +6,7 @@ import os
 import stat
 
 from nvc.discovery.nodes import CONTROL, UVM
-from nvc.doctor import AS_ROOT, Blocked, Check, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Blocked, Check, failed, first, ok, unknown, warning
 from nvc.doctor.context import read_text
 from nvc.doctor.inside import Inside
 from nvc.doctor.registrations import NVIDIAS, OURS, kind_of
@@ -102,7 +102,7 @@ def request(context: Context, inside: Inside) -> Iterator[Finding]:
     except NvcError as error:
         yield failed(
             f"it asks for {','.join(asked)[:80]}, which this host does not have: {error.cause or error.step}",
-            *(f"GPU {gpu.index}: {gpu.uuid}" for gpu in context.facts.gpus[:16]),
+            *first((f"GPU {gpu.index}: {gpu.uuid}" for gpu in context.facts.gpus), 16),
             commands=(f"{context.nvc_cli} info --format table",),
             advice=f"start it with a {VISIBLE} that this host has",
         )
@@ -197,7 +197,7 @@ def nodes(context: Context, inside: Inside) -> Iterator[Finding]:
     if asked and more:
         yield warning(
             f"it has nodes of {len(more)} GPUs that it did not ask for",
-            *(f"/dev/nvidia{minor}" for minor in sorted(more)[:16]),
+            *first((f"/dev/nvidia{minor}" for minor in sorted(more)), 16),
             advice="they come from --privileged, --device or another toolkit",
         )
     yield ok(f"{len(there)} nodes of NVIDIA")

@@ -9,7 +9,7 @@ from nvc.discovery.ldcache import ARCH_FLAGS, ARCH_MASK, CACHE_LIMIT, parse_cach
 from nvc.discovery.places import DIRECTORIES
 from nvc.discovery.proc import is_version
 from nvc.discovery.wsl import wsl_node
-from nvc.doctor import Check, aside, failed, ok, warning
+from nvc.doctor import Check, aside, failed, first, ok, warning
 from nvc.doctor.context import link_of
 from nvc.errors import DetectionError
 
@@ -100,7 +100,7 @@ def libraries(context: Context) -> Iterator[Finding]:
             what = "CUDA programs" if name == "libcuda.so" else "nvidia-smi and nvc itself"
             yield failed(
                 f"{name} is missing, which {what} need",
-                *list(files)[:_SHOWN],
+                *first(files, _SHOWN),
                 advice="install the driver's libraries completely (libcuda1, nvidia-driver-cuda-libs)",
             )
     if names == set(NAMES):
@@ -131,7 +131,7 @@ def version(context: Context) -> Iterator[Finding]:
     if versions and loaded not in versions:
         yield failed(
             f"the libraries are of driver {', '.join(sorted(versions))}, the kernel module of {loaded}",
-            *others[:_SHOWN],
+            *first(others, _SHOWN),
             commands=("modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia", "modprobe nvidia"),
             advice="the old module of an upgraded driver is loaded: first stop what uses the GPU, or reboot",
         )

@@ -8,7 +8,7 @@ import shlex
 
 import nvc
 from nvc.cdi.store import read_spec
-from nvc.doctor import Blocked, Check, aside, failed, ok, unknown, warning
+from nvc.doctor import Blocked, Check, aside, failed, first, ok, unknown, warning
 from nvc.errors import InitializationError, InputError
 from nvc.kubernetes import give
 from nvc.kubernetes.devices import devices_of
@@ -84,7 +84,7 @@ def registration(context: Context) -> Iterator[Finding]:
     missing = [name for name in one.offered if name not in one.resources]
     if DEVICE_PLUGIN in one.modes and missing:
         yield failed(
-            f"the kubelet has not registered {', '.join(missing[:_SHOWN])}",
+            f"the kubelet has not registered {', '.join(first(missing, _SHOWN))}",
             f"the plugin looks for kubelet.sock in {one.device_plugin_dir}",
             advice="the value kubeletDir must be the directory of the node's kubelet, and the kubelet must run",
         )
@@ -282,7 +282,7 @@ def leftovers(context: Context) -> Iterator[Finding]:
     if strays and not unread:
         yield warning(
             f"files or slices are left of claims that are not prepared: {len(strays)}",
-            *(f"claim {uid}" for uid in sorted(strays)[:_SHOWN]),
+            *first((f"claim {uid}" for uid in sorted(strays)), _SHOWN),
             advice="delete the DaemonSet's pod on this node: its successor removes them",
         )
     for one in node.allocations():

@@ -13,7 +13,7 @@ from nvc.apply.journal import kept, read_journal
 from nvc.config import PATHS, check_file, driver_options
 from nvc.discovery.key import host_key, unchanged
 from nvc.discovery.pack import pack
-from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Check, aside, failed, first, ok, unknown, warning
 from nvc.rundir import STATE, SYSTEM
 
 TYPE_CHECKING = False
@@ -132,7 +132,7 @@ def trust(context: Context) -> Iterator[Finding]:
         more = f", and {len(wrong) - 1} more," if len(wrong) > 1 else ""
         yield warning(
             f"{wrong[0][0]}{more} is not used: {wrong[0][1]}; each container start asks the driver",
-            *(f"{path}: {why}" for path, why in wrong[:_SHOWN]),
+            *first((f"{path}: {why}" for path, why in wrong), _SHOWN),
             commands=tuple(aside(path) for path, _ in wrong),
         )
 
@@ -191,7 +191,7 @@ def journals(context: Context) -> Iterator[Finding]:
         more = f" and {len(left) - 1} more say" if len(left) > 1 else " says"
         yield warning(
             f"a run was killed while it changed a container: {left[0]}{more} what it did",
-            *left[:_SHOWN],
+            *first(left, _SHOWN),
             commands=tuple(aside(path) for path in left),
             advice="only if that container is gone; its next `nvc-cli configure` undoes it",
         )

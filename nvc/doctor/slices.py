@@ -10,7 +10,7 @@ import stat
 
 from nvc.cgroup.find import cgroup_mounts
 from nvc.discovery.elf import read_elf, section
-from nvc.doctor import AS_ROOT, Check, aside, failed, ok, unknown, warning, with_systemd
+from nvc.doctor import AS_ROOT, Check, aside, failed, first, ok, unknown, warning, with_systemd
 from nvc.doctor.context import Context
 from nvc.errors import NvcError
 from nvc.slices.build import calibration, shim
@@ -147,7 +147,7 @@ def memory(context: Context) -> Iterator[Finding]:
             fits = max(device.limit - (promised - size) >> 20, 1)
             yield warning(
                 f"slices of {uuid} promise {promised >> 20} MiB, it has {size >> 20} MiB",
-                *(f"{one.name}: {its.limit >> 20} MiB" for one, its in held[:16]),
+                *first((f"{one.name}: {its.limit >> 20} MiB" for one, its in held), 16),
                 commands=(f"nvc-cli vgpu set {tenant.name} --device {device.index} --memory {fits}MiB",),
                 advice="the last to allocate gets `out of memory`: make one of them smaller",
             )
@@ -159,7 +159,7 @@ def leftovers(context: Context) -> Iterator[Finding]:
     if gone:
         yield warning(
             f"slices remain from containers that have ended: {len(gone)}",
-            *(f"{tenant.name} {tenant.entry.rootfs}" for tenant in gone[:8]),
+            *first(f"{tenant.name} {tenant.entry.rootfs}".rstrip() for tenant in gone),
             commands=("nvc-cli vgpu rm --gone",),
         )
 
@@ -277,7 +277,7 @@ def daemon(context: Context) -> Iterator[Finding]:
         yield found(
             f"nvcd cannot be reached: {problems[0][0]}: {problems[0][1]}",
             *(f"unit {path}" for path in units[:1]),
-            *(f"slice {name} shares the time of its GPUs" for name in needing[:4]),
+            *first((f"slice {name} shares the time of its GPUs" for name in needing), 4),
             commands=with_systemd("systemctl restart nvcd", "journalctl -u nvcd -n 50", without=("nvcd &",)),
             advice="without nvcd, only memory limits and caps hold",
         )

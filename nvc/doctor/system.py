@@ -6,7 +6,7 @@ import os
 import re
 
 from nvc.cgroup.find import cgroup_mounts
-from nvc.doctor import AS_ROOT, Check, failed, ok, unknown, warning
+from nvc.doctor import AS_ROOT, Check, failed, first, ok, unknown, warning
 from nvc.doctor.context import read_file, read_text
 from nvc.errors import InitializationError
 from nvc.kernel import O_PATH, bpf, check_floor
@@ -231,7 +231,7 @@ def scope_findings(scope: str, pid: int) -> Iterator[Finding]:
         yield warning(
             f"process {pid} loses its GPUs when systemd is reloaded: {scope} does not allow them",
             f"DevicePolicy={(policy or ['auto'])[-1]}",
-            *(f"DeviceAllow={device}" for device in allowed[:8]),
+            *first(f"DeviceAllow={device}" for device in allowed),
             commands=(
                 f"systemctl set-property --runtime {scope} 'DeviceAllow=char-nvidia rw' "
                 "'DeviceAllow=char-nvidia-uvm rw'",

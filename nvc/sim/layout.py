@@ -183,7 +183,7 @@ def _clear(directory: str) -> None:
     except OSError:
         users = []
     if users:
-        cause = f"in use by {', '.join(users[:8])}"
+        cause = f"in use by {', '.join(users)}"
         raise InputError("remove simulated driver", directory, cause, "end these processes first")
     _empty(directory)
 

@@ -89,15 +89,15 @@ def test_what_is_in_it(planted: Host) -> None:
     assert names >= {
         "report.txt", "report.json", "info.json", "configuration.json", "engines.json", "versions.json",
         "driver-files.txt", "slices.json", "kernel-log.txt", "cgroups.txt", "proc.txt",
-        "cdi/etc/cdi/nvidia.json.json",
+        "cdi/etc/cdi/nvidia.json",
     }  # fmt: skip
     assert len(json.loads(found["nvc-doctor/report.json"])["checks"]) > 40
     info = json.loads(found["nvc-doctor/info.json"])
     assert [gpu["uuid"][-1] for gpu in info["gpus"]] == ["1", "2"], "masked, and told apart"
-    assert info["gpus"][0]["uuid"] in found["nvc-doctor/cdi/etc/cdi/nvidia.json.json"], (
+    assert info["gpus"][0]["uuid"] in found["nvc-doctor/cdi/etc/cdi/nvidia.json"], (
         "the same wherever it is"
     )
-    assert json.loads(found["nvc-doctor/cdi/etc/cdi/nvidia.json.json"])["containerEdits"]["env"] == [
+    assert json.loads(found["nvc-doctor/cdi/etc/cdi/nvidia.json"])["containerEdits"]["env"] == [
         "LICENSE_KEY=<removed>"
     ]
     assert "Board serial number <removed> on <host> <address>" in found["nvc-doctor/kernel-log.txt"]

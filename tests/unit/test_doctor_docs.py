@@ -8,8 +8,9 @@ import re
 
 import click
 from support import REPO
+from support.prose import read, sources
 
-from nvc.doctor import Check, Result, document, ok
+from nvc.doctor import Check, Result, document, first, ok
 from nvc.doctor.catalog import CHECKS, table
 from nvc_cli.doctor import doctor
 
@@ -45,3 +46,15 @@ def test_every_option_and_key() -> None:
     made = document((Result(Check("a.b", "", lambda _: ()), (ok("x"),)),))
     for key in {*made, *made["checks"][0], *made["checks"][0]["findings"][0]}:
         assert f"`{key}`" in TEXT, key
+
+
+def test_a_list_that_is_cut_says_how_much_is_left_out() -> None:
+    assert first(["a", "b"], 2) == ("a", "b")
+    assert first(str(number) for number in range(10)) == (*"01234567", "and 2 more")
+
+
+def test_doctor_cuts_no_list_in_silence() -> None:
+    """Evidence that is a part of a list goes through `first`."""
+    pattern = re.compile(r"^\s+\*.*\[:(?:_SHOWN|[2-9]|\d\d+)\],$", re.MULTILINE)
+    found = [path for path in sources("nvc/doctor") if pattern.search(read(path))]
+    assert found == []
