@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 import threading
 from typing import Any
 
 import pytest
+from support import CLEAN_ENV, REPO, run
 from support.plans import LIBS, apply, exchange, identity, mounts, plan_of, snapshot
 from support.prestart import at_prestart
+from support.simdriver import SOURCES, WARN
 
 from nvc.errors import ContainerError, InputError, NvcError
 from nvc.model import Identity
@@ -96,6 +99,21 @@ def test_a_racing_link_never_leads_outside(runc_bundle: Any, scratch: str, outsi
         assert snapshot(outside) == before
         assert not [line for line in mounts(held.pid) if line.split()[2].startswith(outside)]
         assert sum(outcomes.values()) == 60
+        held.release(check=False)
+
+
+def test_an_undo_leaves_what_somebody_else_made_meanwhile(runc_bundle: Any, rootfs: Any, scratch: str) -> None:
+    """Each directory and file that is missing appears just before it is made: the error takes none of them away."""
+    library = f"{scratch}/made_before.so"
+    run("gcc", *WARN, "-shared", "-fPIC", "-o", library, f"{SOURCES}/made_before.c", "-ldl")
+    with at_prestart(runc_bundle(rootfs(glibc=False)), "runc", "true") as held:
+        places = [f"{held.rootfs}{path}" for path in (LIBS, f"{LIBS}/libt0.so.1.0")]
+        assert not any(map(os.path.lexists, places))
+        env = {**CLEAN_ENV, "PYTHONPATH": f"{REPO}:{REPO}/tests", "LD_PRELOAD": library}
+        words = (sys.executable, "-m", "support.apply_once", f"{scratch}/driver", str(held.pid), held.rootfs)
+        done = run(*words, "refused", check=False, env=env)
+        assert done.returncode == 1 and "/etc" in done.stderr, done.stderr
+        assert all(map(os.path.lexists, places))
         held.release(check=False)
 
 

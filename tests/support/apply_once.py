@@ -1,6 +1,7 @@
-"""Applies the hand-written plan once: `python -m support.apply_once DRIVER PID ROOTFS [die]`.
+"""Applies the hand-written plan once: `python -m support.apply_once DRIVER PID ROOTFS [die|refused]`.
 
-With `die` the process ends like a killed one when its applier is killed: nothing is repaired, the journal stays.
+With `refused` the plan has no tmpfs, and its last operation fails: all is undone. With `die` the process ends like
+a killed one when its applier is killed: nothing is repaired, the journal stays.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 
 from nvc.apply import executor
 from nvc.errors import NvcError
+from nvc.plan.ops import Symlink
 from support.plans import apply, plan_of
 
 
@@ -18,8 +20,11 @@ def main() -> None:
     driver, pid, rootfs = sys.argv[1:4]
     if sys.argv[4:] == ["die"]:
         executor._repair = lambda *_: os._exit(9)
+    plan = plan_of(driver)
+    if sys.argv[4:] == ["refused"]:
+        plan = plan.replace(ops=(*plan.ops[1:], Symlink("anything", "/etc")))
     try:
-        apply(plan_of(driver), int(pid), rootfs)
+        apply(plan, int(pid), rootfs)
     except NvcError as error:
         sys.exit(str(error))
 

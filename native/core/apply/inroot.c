@@ -204,23 +204,31 @@ static int make_directory(int directory, const char *name)
     return mkdirat(directory, name, 0755);
 }
 
-/* Makes an empty file, or a directory, to mount on. Something that appeared meanwhile is left to the caller. */
+/* Makes an empty file, or a directory, to mount on. Something that appeared meanwhile is left to the caller, and no
+ * undo removes it. */
+static int make_recorded(struct applier *a, struct place *place, char kind, int (*make)(int, const char *),
+                         const char *step)
+{
+    size_t before = a->records.size;
+
+    if (record(a, kind, place->path, "") < 0)
+        return -1;
+    if (make_with(place, make) == 0)
+        return 0;
+    if (errno != EEXIST)
+        return fail(a, errno, step, place->path);
+    withdraw(a, before);
+    return 0;
+}
+
 int place_make_file(struct applier *a, struct place *place)
 {
-    if (record(a, RECORD_FILE, place->path, "") < 0)
-        return -1;
-    if (make_with(place, make_file) < 0 && errno != EEXIST)
-        return fail(a, errno, "file creation failed", place->path);
-    return 0;
+    return make_recorded(a, place, RECORD_FILE, make_file, "file creation failed");
 }
 
 int place_make_directory(struct applier *a, struct place *place)
 {
-    if (record(a, RECORD_DIRECTORY, place->path, "") < 0)
-        return -1;
-    if (make_with(place, make_directory) < 0 && errno != EEXIST)
-        return fail(a, errno, "directory creation failed", place->path);
-    return 0;
+    return make_recorded(a, place, RECORD_DIRECTORY, make_directory, "directory creation failed");
 }
 
 /* Removes a name in the place's directory; one that is not there is no error. */

@@ -36,6 +36,18 @@ int record(struct applier *a, char kind, const char *path, const char *data)
     return 0;
 }
 
+/* Takes back the newest records, down to `size` bytes: what they name was not made here. */
+void withdraw(struct applier *a, size_t size)
+{
+    off_t end = a->target->journal >= 0
+                    ? lseek(a->target->journal, (off_t)size - (off_t)a->records.size, SEEK_CUR)
+                    : -1;
+
+    if (end >= 0)
+        (void)!ftruncate(a->target->journal, end); /* a record too many undoes only what is empty */
+    a->records.size = size;
+}
+
 static int undo_mount(struct place *place, const char *data)
 {
     char now[MOUNT_IDENTITY];
