@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import pytest
 from support import need, run
+from support.clocks import apart
 from support.simdriver import SOURCES, WARN
 from support.vgpucap import PERIOD, Capped
 from support.virtual import World, device_time
@@ -45,9 +46,9 @@ def covering(scratch: str, world: World, take_time: str) -> Covering:
         source, target = COVERS[how]
         preload = f"LD_PRELOAD={world.variables(library)['LD_PRELOAD']}"
         cover = f"COVER={os.path.join(scratch, source)} {target}"
-        apart = ("unshare", "--time", "--monotonic=2", "--fork", "--kill-child", "env", preload, cover)
+        words = [*apart(2), "env", preload, cover, take_time, *HONEST]
         pipe = subprocess.PIPE
-        return world.start([*apart, take_time, *HONEST], slice_.environment(), stdout=pipe, stderr=pipe, text=True)
+        return world.start(words, slice_.environment(), stdout=pipe, stderr=pipe, text=True)
 
     return start
 

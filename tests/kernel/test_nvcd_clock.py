@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.clocks import jumping
+from support.clocks import apart, jumping
 from support.nvcd import PATHS, Place, ask, eventually
 from support.vgpucap import Worker
 
@@ -50,9 +50,9 @@ def test_a_wall_clock_that_jumps(
 def test_clocks_of_their_own(place: Place, driver: str, busy: Callable[..., Worker]) -> None:
     """Time namespaces: the monotonic clocks of nvcd and of two containers are a year apart."""
     year = 365 * 24 * 3600
-    place.program = ("unshare", "--time", f"--monotonic={2 * year}", *place.program)
+    place.program = (*apart(2 * year, fork=False), *place.program)
     place.start(f"--root={driver}")
-    check(place, [busy(WORDS[0], before=("unshare", "--time", f"--monotonic={year}")), busy(WORDS[1])])
+    check(place, [busy(WORDS[0], before=apart(year, fork=False)), busy(WORDS[1])])
 
 
 def test_an_nvcd_that_stands_still(place: Place, driver: str, busy: Callable[..., Worker]) -> None:

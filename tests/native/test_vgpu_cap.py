@@ -14,6 +14,7 @@ import pytest
 from pytest import approx
 from support import GIB, REPO, run
 from support.builds import kept
+from support.clocks import apart
 from support.simdriver import SANITIZE
 from support.vgpucap import FIXED, NATIVE, PERIOD, Capped, Worker, compile_work
 from support.vgpushim import Slice
@@ -182,8 +183,8 @@ def test_a_process_with_a_clock_of_its_own(world: World, capped: Callable[..., C
     slice_ = capped()
     slice_.cap(40)
     slice_.worker(ns=500_000, batch=2, **LONG)
-    words = ("--time", f"--monotonic={ahead}", "--fork", "--kill-child", slice_.tool)
-    other = Worker("unshare", slice_.environment(), *words, time=world, ns=500_000, batch=2, **LONG)
+    first, *words = apart(ahead)
+    other = Worker(first, slice_.environment(), *words, slice_.tool, time=world, ns=500_000, batch=2, **LONG)
     slice_.workers.append(other)
     got = Shares(world, slice_)
     assert got.total == approx(0.4, abs=BESIDE)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, for programs of tests: tests/native/jumping_clock.c."""
+"""Clocks that are wrong, for programs of tests: tests/native/jumping_clock.c; and time namespaces."""
 
 from __future__ import annotations
 
@@ -15,3 +15,16 @@ def jumping(directory: str, how: str) -> dict[str, str]:
         source = os.path.join(SOURCES, "jumping_clock.c")
         run(need("gcc"), *WARN, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl")
     return {"LD_PRELOAD": library, "JUMP": how}
+
+
+#: Seconds for which every machine has run that tests run on: no clock can have begun before the machine's.
+UPTIME = 2
+
+
+def apart(seconds: int, fork: bool = True) -> tuple[str, ...]:
+    """The words that start a program so many seconds ahead of the machine's CLOCK_MONOTONIC, in a time namespace.
+
+    Without `fork` there is no other process.
+    """
+    assert seconds >= -UPTIME, f"a clock {-seconds} s behind wants a machine that has run for longer"
+    return ("unshare", "--time", f"--monotonic={seconds}", *(("--fork", "--kill-child") if fork else ()))

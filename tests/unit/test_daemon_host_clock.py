@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from support import run
+from support.clocks import apart
 
 from nvc.daemon.io.host_clock import OFFSETS, SECOND, ahead
 
 
 def test_a_namespace_s_clock_is_ahead(scratch: str) -> None:
     """What the kernel says to the child of `unshare`, which is in the new one."""
-    shown = run("unshare", "--time", "--monotonic", "5000", "--fork", "cat", OFFSETS).stdout
+    shown = run(*apart(5000), "cat", OFFSETS).stdout
     with open(f"{scratch}/offsets", "x", encoding="ascii") as out:
         out.write(shown)
     assert ahead(f"{scratch}/offsets") == 5000 * SECOND
